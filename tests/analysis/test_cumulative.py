@@ -1,5 +1,5 @@
-"""Running combinations in one pass: every axis, direction and element type, whole vectors and tails, on
-masked and unmasked targets.
+"""Cumulative sums and products run in one pass along every axis, in both directions, for every element type,
+at sizes that do and do not fill vectors, and on targets with and without masked instructions.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def numbers(dtype: DType, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
 def check(module: Module, x: np.ndarray[Any, Any], target: str = "cpu") -> None:
     (wanted,) = Interpreter(module).run("main", [x])
     found = tw.compile(module, target=target, threads=1)(x)
-    # Compiled floating-point sums differ in the order of the terms only.
+    # Compiled code adds floating-point numbers in another order than the interpreter, so results differ by
+    # rounding.
     tolerance = {"float64": 1e-12, "float32": 2e-5, "float16": 2e-3, "bfloat16": 2e-2}.get(x.dtype.name, 0)
     np.testing.assert_allclose(found.astype(np.float64), wanted.astype(np.float64), rtol=tolerance)
 
@@ -91,7 +92,7 @@ def test_not_a_number_stays() -> None:
 
 
 def test_one_pass() -> None:
-    """One kernel, whose work is as many points as there are elements."""
+    """A cumulative sum becomes one kernel that does one addition for each element."""
     (group,) = check_passes(build({"x": (40, 30)}, lambda b, x: b(Cumsum(x, axis=0, reverse=True))))
     assert group.kind == "cumulative"
     (op, _) = group.body.ops

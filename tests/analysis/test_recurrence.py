@@ -1,4 +1,6 @@
-"""Loops over time in one kernel: what is carried, stacked and read in any way; and loops that are none."""
+"""Which loops over time become one kernel, for several forms of carried, stacked and scanned values, and
+which loops do not.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def drawn(*shape: int) -> Any:
 
 
 def selective(h: Any, x: Any, rate: Any, taken: Any) -> Any:
-    """Columns at the front and at the back of what is carried, [batch, state, channels]."""
+    """A selective state-space step. The carried value is [batch, state, channels]; its columns are the first
+    and the last axis.
+    """
 
     def step(h: Any, now: Any) -> Any:
         x, rate, taken = now
@@ -31,7 +35,9 @@ def selective(h: Any, x: Any, rate: Any, taken: Any) -> Any:
 
 
 def rows(h: Any, x: Any) -> Any:
-    """Columns at the front alone: lanes run inside."""
+    """A step with independent columns along the first axis only: the vector lanes lie along the axis within a
+    column.
+    """
 
     def step(h: Any, x: Any) -> Any:
         h = h * x[:, None] + 1
@@ -41,7 +47,9 @@ def rows(h: Any, x: Any) -> Any:
 
 
 def exchanged(a: Any, b: Any, x: Any) -> Any:
-    """Each takes the other's old value, which is stacked, too; from the last slice to the first."""
+    """A scan in reverse order whose two carried values each take the other's old value; an old value is
+    stacked, too.
+    """
 
     def step(carried: Any, x: Any) -> Any:
         a, b = carried
@@ -59,7 +67,9 @@ def stacked_twice(h: Any, x: Any) -> Any:
 
 
 def stacked_alike(h: Any, x: Any) -> Any:
-    """One value in two stacks, of which only one can be where it is computed."""
+    """A step that stacks one value twice. Only one of the two stacks can hold the value where it is computed;
+    the other is a copy.
+    """
 
     def step(h: Any, x: Any) -> Any:
         y = h * x
@@ -84,7 +94,9 @@ def flat(found: Any) -> list[Any]:
 @pytest.mark.parametrize("precision", (None, "bf16"))
 @pytest.mark.parametrize("case", CASES)
 def test_one_kernel(case: str, precision: str | None) -> None:
-    """Sequences of any length; carried values stay float32."""
+    """Each case compiles to one recurrence kernel, is correct for several sequence lengths, and keeps its
+    carried values in float32 in lower precision.
+    """
     function, inputs = CASES[case]
     scanned = {name: {0: "n<=40"} for name in ("x", "rate", "taken") if name in function.__code__.co_varnames}
     library = tw.compile(
@@ -107,7 +119,9 @@ def test_threads_take_columns() -> None:
 
 
 def test_cells_with_matrices_are_many_kernels() -> None:
-    """Each element of the next value needs all of the one before."""
+    """A cell with a matrix product does not become a recurrence kernel, because each element of the next
+    value depends on all elements of the previous one.
+    """
 
     def cell(h: Any, x: Any, w: Any) -> Any:
         def step(h: Any, x: Any) -> Any:

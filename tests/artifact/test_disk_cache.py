@@ -35,7 +35,7 @@ def test_the_oldest_go_first(folder: Path) -> None:
         disk_cache.write("kind", key, bytes(100))
         path = next(p for p in folder.rglob(key[2:]))
         os.utime(path, (time.time() - 1e6 + age,) * 2)
-    disk_cache.read("kind", keys[0])  # used just now
+    disk_cache.read("kind", keys[0])  # makes it the most recently used entry
     size = disk_cache.path_of("kind", keys[0]).stat().st_size
     assert disk_cache.prune(10 * size) == 0
     assert disk_cache.prune(5 * size) == 6 * size
@@ -43,7 +43,7 @@ def test_the_oldest_go_first(folder: Path) -> None:
 
 
 def test_large_entries(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One entry takes at most half the cache and a quarter of the disk's free space."""
+    """An entry may take at most half of the cache and a quarter of the disk's free space."""
 
     class Disk:
         total, free = 200 << 30, 60 << 30
@@ -75,18 +75,18 @@ def test_a_cache_that_cannot_be_written_is_empty(folder: Path, monkeypatch: pyte
 
 
 def test_formats_never_meet(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another version of this package that shares the folder neither reads nor removes entries of this
-    format, whose names may be the same.
+    """A version of this package with another cache format that shares the folder neither reads nor removes
+    entries of this format, even under the same names.
     """
     disk_cache.write("kind", "abcd", b"of this format")
-    assert not (folder / "kind").exists(), "versions without formats in their paths look there"
+    assert not (folder / "kind").exists(), "versions without a format in their paths would read this folder"
     with monkeypatch.context() as later:
         later.setattr(disk_cache, "FORMAT", disk_cache.FORMAT + 1)
         later.setattr(disk_cache, "_MAGIC", b"LATERONE")
         assert disk_cache.read("kind", "abcd") is None
         disk_cache.write("kind", "abcd", b"of a later one")
     assert disk_cache.read("kind", "abcd") == b"of this format"
-    assert disk_cache.prune(0) > 0, "what all of them hold counts"
+    assert disk_cache.prune(0) > 0, "entries of all formats count"
     assert not [path for path in folder.rglob("*") if path.is_file()]
 
 
@@ -99,7 +99,7 @@ def test_every_damage_is_seen(folder: Path) -> None:
     for damaged in (*flipped, *(whole[:k] for k in range(len(whole))), whole + b"\0"):
         path.write_bytes(damaged)
         assert disk_cache.read("kind", key) is None
-        assert not path.exists(), "what is damaged makes place for what is made anew"
+        assert not path.exists(), "a damaged entry is removed"
     other = disk_cache.digest("something else")
     disk_cache.write("kind", other, b"another entry's data")
     path.parent.mkdir(exist_ok=True, parents=True)
@@ -112,7 +112,7 @@ def test_a_folder_where_an_entry_should_be(folder: Path) -> None:
     path.mkdir(parents=True)
     disk_cache.write("kind", "abcd", b"data")
     assert disk_cache.read("kind", "abcd") is None
-    assert [p.name for p in path.parent.iterdir()] == [path.name], "nothing is left aside"
+    assert [p.name for p in path.parent.iterdir()] == [path.name], "no temporary file is left"
 
 
 def test_what_a_killed_process_left_aside_is_removed(folder: Path) -> None:
@@ -122,5 +122,5 @@ def test_what_a_killed_process_left_aside_is_removed(folder: Path) -> None:
         path.write_bytes(b"half of it")
     os.utime(old, (time.time() - 1e5,) * 2)
     disk_cache.prune()
-    assert not old.exists() and new.exists(), "another process may be writing the new one"
+    assert not old.exists() and new.exists(), "another process may still be writing the new file"
     assert disk_cache.read("kind", "abcd") == b"data"

@@ -1,5 +1,5 @@
-"""Names and kinds of artifacts agree; what is no artifact of this machine, or not what it seems, is told as
-that.
+"""The name of an artifact must fit its kind. Files that are not artifacts, that were made for another
+machine, or that were altered are refused with an error that says so.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def test_names_of_other_systems() -> None:
 def test_copies_are_of_the_kind_that_they_are_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
     for target, name in (("cpu", "m.tar"), ("wasm32", "m.tar"), ("wasm32", "m.wasm")):
-        for _ in range(2):  # the second is from the cache
+        for _ in range(2):  # the second library is read from the cache
             path = tw.compile(doubled, (X,), target=target).save(tmp_path / name)
             assert kind_of(path).format == {"m.tar": "tar", "m.wasm": "WebAssembly"}[name]
     with pytest.raises(
@@ -134,7 +134,7 @@ def test_foreign_artifacts_are_told_as_such(
 
 
 def resealed(source: Path, path: Path, change: Callable[[bytes], bytes]) -> Path:
-    """A file with other contents and a checksum that fits them."""
+    """Write the changed contents of `source` to `path` with a valid checksum."""
     path.write_bytes(change(source.read_bytes()[:-SIZE]))
     sign(path)
     return path
@@ -245,7 +245,7 @@ def test_artifacts_are_made_without_what_runs_them(
     tables = np.arange(4, dtype=np.float32)
     with monkeypatch.context() as without:
         without.setitem(sys.modules, package, None)
-        for _ in range(2):  # the second time from the cache, where there is one
+        for _ in range(2):  # the second compilation reads the cache
             library = tw.compile(lambda x: x * tw.Tensor(tables), (X,), target=target)
             path = library.save(tmp_path / name)
         assert library.ir("asm")

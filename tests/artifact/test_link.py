@@ -91,7 +91,7 @@ def test_only_the_interface_is_exported(tmp_path: Path) -> None:
         ("riscv64-unknown-linux-musl", b"\x7fELF\x02"),
         pytest.param(
             "x86_64-pc-windows-gnu", b"MZ", marks=pytest.mark.slow
-        ),  # zig builds MinGW first: a minute
+        ),  # zig first builds MinGW, which takes a minute
         ("aarch64-apple-darwin", b"\xcf\xfa\xed\xfe"),
         ("wasm32-unknown-unknown", b"\0asm"),
     ],

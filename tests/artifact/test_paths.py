@@ -1,4 +1,4 @@
-"""Artifacts tell nothing of the machine that they were made on."""
+"""Artifacts contain no paths of the machine that they were made on."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Several models in one C program: each under a prefix of its own, or opened with dlopen; under one name it
-is told.
+"""Several models in one C program: each has a prefix of its own or is opened with dlopen. Linking two models
+without prefixes is reported at run time.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ int main(void) {
 
 
 def build(folder: Path, source: str, *libraries: str, compiler: str = "cc") -> str:
-    """The output of a program linked with libraries of its folder."""
+    """The output of a C program that is linked with `libraries` from `folder`."""
     (folder / "main.c").write_text(source)
     linked = ["-Wl,--no-as-needed", *(f"-l:{name}" for name in libraries), "-Wl,-rpath,$ORIGIN"]
     command = [compiler, "-Wall", "-Werror", "-I.", "main.c", "-o", "main", "-L.", *linked]
@@ -110,7 +110,7 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     (tmp_path / "models.py").write_text(
         "import numpy as np\ndef f():\n    return (lambda x: x * 5.0), (np.ones(4, np.float32),)\n"
     )
-    for _ in range(2):  # the second from the cache, which keeps the plain one
+    for _ in range(2):  # the second run reads the cache, which holds the library without a prefix
         assert run("compile", f"{tmp_path}/models.py:f", "-o", f"{tmp_path}/five.so", "--prefix", "five") == 0
         np.testing.assert_array_equal(tw.load(tmp_path / "five.so")(X), 5 * X)
         assert "five_run" in (tmp_path / "five.h").read_text()

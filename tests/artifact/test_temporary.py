@@ -19,8 +19,8 @@ sys.stdin.readline()
 
 @pytest.fixture
 def start(tmp_path: Path):  # type: ignore[no-untyped-def]
-    """Starts processes that compile something, with temporary files in a folder of their own, and waits for
-    that.
+    """A function that starts a process, which compiles something with its temporary files in a folder of the
+    test, and waits until it is ready.
     """
     (tmp_path / "temporary").mkdir()
     running = []
@@ -44,9 +44,11 @@ def start(tmp_path: Path):  # type: ignore[no-untyped-def]
 
 
 def test_nothing_is_left_behind(tmp_path: Path, start) -> None:  # type: ignore[no-untyped-def]
-    """Neither by a process that ends, nor by one that is killed, once the next one looks."""
+    """A process that ends removes its folder. The folder of a process that was killed is removed by the next
+    process that starts.
+    """
     folder = tmp_path / "temporary"
-    (folder / "tilewright-notes").mkdir()  # somebody else's, without our lock
+    (folder / "tilewright-notes").mkdir()  # a folder of another program, without our lock file
     others = {folder / "tilewright-notes"}
     alive, killed = start(), start()
     mine = {p for p in folder.iterdir() if p not in others}
@@ -57,7 +59,7 @@ def test_nothing_is_left_behind(tmp_path: Path, start) -> None:  # type: ignore[
     (left,) = mine - {p for p in mine if _held_by(p, alive.pid)}
     third = start()
     now = set(folder.iterdir()) - others
-    assert left not in now and len(now) == 2, "the killed one's is gone, the living one's stays"
+    assert left not in now and len(now) == 2, "only the killed process's folder is removed"
     for one in (alive, third):
         one.communicate("\n")
         assert one.returncode == 0
@@ -87,7 +89,7 @@ def test_a_process_that_forked_has_a_folder_of_its_own(
 
 
 def test_a_folder_that_vanished_is_made_again() -> None:
-    """Systems clean the folder of temporary files."""
+    """The temporary folder is made again if a system's cleaner has removed it."""
     import shutil
 
     from tilewright.artifact import temporary

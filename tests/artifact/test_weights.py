@@ -1,5 +1,5 @@
-"""Weights in a file beside their library: written piece by piece, mapped, and refused where they do not
-belong.
+"""Weights in a file beside their library are written piece by piece and mapped into memory; weights of
+another model are refused.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def test_damaged_weights_are_found(saved: Path, tmp_path: Path) -> None:
             load(data)
     changed = bytearray(whole)
     changed[-1] ^= 1
-    load(bytes(changed))  # is not read
+    load(bytes(changed))  # loading does not read the weights
     with pytest.raises(ArtifactError, match="damaged file: the weights differ from their checksum"):
         load(bytes(changed), check_weights=True)
 

@@ -1,4 +1,4 @@
-"""The sweep over products of matrices: shapes, one measurement, its table."""
+"""The benchmark of matrix products: its shapes, one short measurement and its table."""
 
 from __future__ import annotations
 

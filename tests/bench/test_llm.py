@@ -1,5 +1,5 @@
-"""The harness of language models: the model it makes, the reference, one run of the small size, the
-report.
+"""The benchmark of language models: the model that it generates, the reference, one run of the small size and
+the report.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def test_the_size_is_that_of_a_billion_parameters() -> None:
     assert sum(m * n for m, n in size.matrices().values()) == pytest.approx(1.1e9, rel=0.01)
     assert size.step_bytes("bf16", 1, 0) == 2 * size.multiplied()
     tokens = size.step_bytes("int4", 8, 64) - size.step_bytes("int4", 0, 0)
-    assert tokens == 8 * 64 * 2 * 16 * 8 * 64 * 2  # keys and values, layers, heads, their size, bytes
+    # two tensors (keys and values), layers, heads, head size, bytes of an element
+    assert tokens == 8 * 64 * 2 * 16 * 8 * 64 * 2
     assert size.cached % 64 == 0 and size.cached >= 1024 + size.steps
     assert size.flops(256) > 256 * size.flops(1) * 0.9
 
@@ -50,8 +51,8 @@ def test_prompts_are_the_same_again_and_differ() -> None:
 
 
 def test_the_reference_computes_what_transformers_does(tmp_path: Path) -> None:
-    """Logits of the file as transformers reads it through our reader: names, rotary order and tokenizer are
-    right.
+    """The reference and transformers give the same logits for a generated file, so tensor names, the order of
+    rotary dimensions and the tokenizer are right.
     """
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
@@ -68,12 +69,12 @@ def test_the_reference_computes_what_transformers_does(tmp_path: Path) -> None:
         wanted = module(torch.tensor([tokens])).logits[0].numpy()
     found = reference.logits(TINY, path, tokens)
     assert np.abs(found - wanted).max() < 1e-4 * np.abs(wanted).max()
-    assert np.abs(wanted).max() > 1  # or nothing would be told apart
+    assert np.abs(wanted).max() > 1  # logits near zero would pass in any case
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The cache that the small models are in."""
+    """The folder of the cache in which the small models are stored."""
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TILEWRIGHT_CACHE_DIR", str(folder))
@@ -121,7 +122,9 @@ def test_a_run_of_the_small_size(tmp_path: Path, models: Path, capsys: pytest.Ca
 def test_an_engine_that_computes_something_else_is_told(
     tmp_path: Path, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reference of another model stands for an engine that computes another model than it was given."""
+    """An engine whose logits differ from the reference's is reported as failed, without times. The test
+    replaces the reference, which has the same effect as a wrong engine.
+    """
     from bench.llm import measure
 
     for kept in models.rglob("*.npy"):
@@ -140,7 +143,9 @@ def test_an_engine_that_computes_something_else_is_told(
 
 
 def rows_of(path: Path, precision: str, times: dict[str, dict[str, float]]) -> None:
-    """Results of a billion parameters: by workload, milliseconds by engine; and their starts."""
+    """Write results of the model with a billion parameters: milliseconds by workload and engine, and figures
+    of each engine's start.
+    """
     case = Case("1b", precision, "start", 2)
     size = SIZES["1b"]
     for name, found in times.items():
@@ -166,7 +171,7 @@ def rows_of(path: Path, precision: str, times: dict[str, dict[str, float]]) -> N
 
 
 def sleeping(path: Path) -> Iterator[int]:
-    """Child: its number, and then sleep for long."""
+    """Body of a child process: it yields its process id and then sleeps."""
     yield os.getpid()
     time.sleep(600)
 
@@ -182,7 +187,9 @@ sys.stdin.read()
 
 
 def test_processes_end_with_the_one_that_started_them() -> None:
-    """Even those that stand still, though it had no time to end them."""
+    """A child process ends when its parent is killed, even if the child is stopped and the parent had no time
+    to end it.
+    """
     root = Path(__file__).parent.parent.parent
     with subprocess.Popen(
         [sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=root, text=True
@@ -194,7 +201,9 @@ def test_processes_end_with_the_one_that_started_them() -> None:
 
 
 def wait_for(process: int, *states: str) -> None:
-    """Until it is in one of these states, as ps calls them; "": there is none."""
+    """Wait until a process is in one of the states, in the letters of ps; "" means that there is no such
+    process.
+    """
 
     def state() -> str:
         try:
@@ -260,7 +269,7 @@ def test_report_tells_goals_and_misses(tmp_path: Path) -> None:
     assert (
         text.index("prefill of 256 tokens") < text.index("decode after 64 tokens |") < text.index("batch 8 |")
     )
-    assert "| 25.0 | 12.5–50.0 | **14.3** | 12.5 | 1.75 |" in text  # tokens a second
+    assert "| 25.0 | 12.5–50.0 | **14.3** | 12.5 | 1.75 |" in text  # tokens per second
     assert "- openvino-genai: no memory" in text
 
 

@@ -1,4 +1,4 @@
-"""The harness of model benchmarks: engines in processes of their own, results that merge, the report."""
+"""The benchmark of models: engines in processes of their own, merging of results and the report."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_rows_merge(tmp_path: Path) -> None:
     assert not results.complete(path, Case("mlp", "bf16", 1, 2), ["torch"])
     text = report.markdown(report.ordered(rows))
     assert "| mlp | 1.00 | 0.500–2.00 | **2.00** | 2.00 |" in text
-    assert "not yet" in text  # the LSTM, which only torch ran
+    assert "not yet" in text  # the LSTM, which was run by torch only
     assert "- tvm: mlp: not installed" in text
 
 
@@ -98,11 +98,11 @@ def test_memory_is_no_roof_of_what_caches_keep() -> None:
 def test_the_slow_leave_early() -> None:
     times = {"tilewright": [9.0], "fast": [1.0, 1.0, 1.2], "slow": [6.0], "slower": [11.0]}
     assert left_behind(times, 1) == ["slower"]
-    assert left_behind(times, 3) == ["slow", "slower"]  # we never do
+    assert left_behind(times, 3) == ["slow", "slower"]  # Tilewright itself is never left out
 
 
 class Compiler(Engine):
-    """An engine that notes how often it compiled, and fails on models in bf16."""
+    """An engine that counts its compilations and fails on models in bf16."""
 
     name = "onnxruntime"
     packages = ("numpy",)
@@ -159,7 +159,7 @@ def test_why_a_peer_could_not_build_is_kept(tmp_path: Path) -> None:
     record.write_text('{"failed": "not compiled in 9 s", "timeout": 9}')
     assert (
         Starter(60).build(case, [Compiler()])["onnxruntime"]["failed"] == "ValueError: no bf16"
-    )  # tried again
+    )  # a failure within a shorter time limit is tried again
 
 
 def test_summary_tells_what_misses_its_goal() -> None:

@@ -1,5 +1,5 @@
-"""A model library without a compiled model: `python -m tests.cli.llm_library ARGUMENTS` is the command line
-with the echo model as every library.
+"""The command line with a model that echoes its prompt in place of every compiled library, so that no model
+is compiled: `python -m tests.cli.llm_library ARGUMENTS`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.llm.server.echo import TEMPLATE, EchoRunner, tokenizer
 
 
 class Priced(EchoRunner):
-    """Tells what it does."""
+    """An echo model that states its work and memory, from which the bench command computes a roofline."""
 
     weight_bytes = 10_000_000
     flops = 20_000_000.0
@@ -24,7 +24,7 @@ class Priced(EchoRunner):
 
 
 class Slow(Priced):
-    """Takes its time for each token, so that an answer of some hundred is interrupted before it ends."""
+    """An echo model that is slow enough for a test to interrupt an answer of some hundred tokens."""
 
     def decode(self, tokens: Any, lengths: Any, pages: Any, slots: Any) -> Any:
         time.sleep(0.03)
@@ -32,7 +32,9 @@ class Slow(Priced):
 
 
 def open_library(path: str) -> tuple[Any, Any, Any]:
-    """A file that says "bare" is of a model without a chat template, one that says "slow" of a slow one."""
+    """The echo model, its tokenizer and, in place of the configuration, None. A file that contains "bare"
+    stands for a model without a chat template, one that contains "slow" for a slow model.
+    """
     said = Path(path).read_bytes()
     return Slow() if said == b"slow" else Priced(), tokenizer(None if said == b"bare" else TEMPLATE), None
 

@@ -1,4 +1,4 @@
-"""The command line: exit codes, one-line errors, and every command on a small model."""
+"""The command line: exit codes, errors of one line, and every command on a small model."""
 
 from __future__ import annotations
 
@@ -307,7 +307,7 @@ def test_operators_of_a_module_of_ones_own(capsys: pytest.CaptureFixture[str], t
     assert run(*compile_, "--import", str(tmp_path / "nothing.py")) == 1
     assert "nothing.py cannot be imported" in capsys.readouterr().err
     assert run(*compile_, "--import", str(operators)) == 0
-    assert run("doctor", str(model), "--import", str(operators)) == 0, "the file is run once"
+    assert run("doctor", str(model), "--import", str(operators)) == 0, "the file is imported once"
 
 
 def test_as_a_process(model: Path) -> None:
@@ -323,8 +323,8 @@ def test_as_a_process(model: Path) -> None:
 def test_options_for_work_on_the_compiler(
     capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path
 ) -> None:
-    """--passes lists them with levels and times, --disable leaves one out, --dump writes modules, --check
-    compares.
+    """The options --passes, --disable, --dump and --check of the compile command list passes with levels and
+    times, leave a pass out, write modules and compare results.
     """
     output, folder = ("-o", str(tmp_path / "m.so")), tmp_path / "passes"
     options = ("--passes", "--disable", "simplify", "--dump", str(folder), "--check")

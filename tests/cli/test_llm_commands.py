@@ -1,4 +1,4 @@
-"""`tilewright llm serve | chat | bench`, as processes of their own."""
+"""The commands `tilewright llm serve`, `chat` and `bench`, each run as a process."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_serve(library: Path, started: list[Served], tmp_path: Path) -> None:
         server.url.removesuffix("v1") + "metrics", headers={"Authorization": "Bearer secret"}
     ).text
     (accepted,) = re.findall(r"^tilewright_engine_accepted_tokens_total (.*)$", metrics, re.MULTILINE)
-    assert float(accepted) > 20, "--speculate"
+    assert float(accepted) > 20, "--speculate had no effect"
     texts: list[str] = []
 
     def talk() -> None:
@@ -111,13 +111,13 @@ def test_serve(library: Path, started: list[Served], tmp_path: Path) -> None:
         time.sleep(0.01)
     server.process.send_signal(signal.SIGTERM)
     talker.join(30)
-    assert "".join(texts) == "w" * 300, "SIGTERM lets an answer finish"
+    assert "".join(texts) == "w" * 300, "a running answer must finish after SIGTERM"
     assert server.process.wait(20) == 0
     assert server.process.stderr is not None and server.process.stderr.read() == ""
 
 
 def test_serve_again_after_kill(library: Path, started: list[Served]) -> None:
-    """Nothing of a killed server is in the way of the next."""
+    """A port is free for the next server after its server was killed."""
     first = Served(library, "--name", "m")
     started.append(first)
     port = first.url.rsplit(":", 1)[1].split("/")[0]
@@ -159,20 +159,22 @@ def test_chat(library: Path) -> None:
         text=True,
         timeout=60,
     )
-    assert run.returncode == 1, "not all was answered"
+    assert run.returncode == 1, "unanswered lines must give exit code 1"
     out = [line for line in run.stdout.splitlines() if line]
     assert out[:3] == ["hello", "two", "lines"]
     assert "of 2048 tokens of context used" in out[3] and "tokens read" in out[3]
-    assert out[4] == "again" and len(out) == 6, "replies alone"
+    assert out[4] == "again" and len(out) == 6, "only replies and statistics go to stdout"
     first, second = run.stderr.splitlines()
     assert first == "error: there is no command /nix; /help lists them"
     assert second.startswith("error: the prompt has 3")
-    assert "of 2048 tokens of context used" in out[-1], "what cannot be answered is forgotten"
+    assert "of 2048 tokens of context used" in out[-1], "a message that cannot be answered is dropped"
 
 
 @pytest.mark.parametrize("locale", ["C", "C.UTF-8", "POSIX"])
 def test_chat_of_a_pipe(library: Path, locale: str) -> None:
-    """Text is UTF-8; what is none is an error of its own, and the rest is answered."""
+    """Input from a pipe is read as UTF-8 in every locale. A line that is not valid UTF-8 is reported, and the
+    other lines are answered.
+    """
     run = subprocess.run(
         command("chat", library),
         cwd=ROOT,
@@ -194,7 +196,9 @@ def test_chat_of_a_pipe(library: Path, locale: str) -> None:
 
 
 def test_lines_that_are_pasted_are_one_message(library: Path) -> None:
-    """As a terminal pastes: between marks, if the program asks for marks."""
+    """Several lines that are pasted into a terminal are one message. The test sends the marks of a bracketed
+    paste if the program asks for them.
+    """
     mine, its = pty.openpty()
     process = subprocess.Popen(
         command("chat", library),
@@ -223,7 +227,7 @@ def test_lines_that_are_pasted_are_one_message(library: Path) -> None:
         shown = b""
         os.write(mine, b"/stats\r")
         until(b"known already")
-        # The message's tokens that the model read, besides the template's 43 tokens.
+        # The echo model replies with the message; a reply of 18 or 19 tokens shows that both lines arrived.
         assert b"the first of 19 after" in shown or b"the first of 18 after" in shown, shown
     finally:
         process.kill()
@@ -254,7 +258,9 @@ def test_a_model_without_a_chat_template(library: Path, tmp_path: Path, started:
 
 @pytest.mark.parametrize("package", ["jinja2", "llguidance", "h11", "uvicorn"])
 def test_packages_that_are_missing(library: Path, package: str) -> None:
-    """Are told at the start, with what to install, and not as a bug."""
+    """A missing package is reported at the start in one line that says how to install it, without a
+    traceback.
+    """
     commands = ["serve", "chat"] if package == "jinja2" else ["serve"]
     for name in commands:
         program = (
@@ -286,7 +292,7 @@ def test_chat_is_interrupted(library: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
         bufsize=1,
-        # Background jobs of a shell inherit an ignored SIGINT, with which Python raises no KeyboardInterrupt.
+        # A shell's background jobs inherit an ignored SIGINT, for which Python raises no KeyboardInterrupt.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdin is not None and process.stdout is not None

@@ -1,4 +1,4 @@
-"""Every command that takes a model takes one in Python: FILE.py:NAME."""
+"""Every command that takes a model also takes one that is defined in Python: FILE.py:NAME."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_file_called_like_a_package(tmp_path: Path, monkeypatch: pytest.Monkey
     found = [import_module(name) for name in ("onnx.py", str(tmp_path / "b" / "onnx.py"), "../a/onnx.py")]
     assert sys.modules["onnx"] is onnx
     assert [module.number for module in found] == [0, 1, 0]
-    assert found[0] is found[2], "a file is run once"
+    assert found[0] is found[2], "a file is imported once"
 
 
 def test_a_file_that_fails_is_run_again(tmp_path: Path) -> None:

@@ -1,3 +1,3 @@
-"""Suites that others wrote, run against Tilewright; outcomes are committed as data and compared by the
-tests.
+"""Test suites of other projects, run against Tilewright. The outcomes are committed as data, and the tests
+compare samples with them.
 """

@@ -66,7 +66,7 @@ nearest number of the type itself."""  # noqa: E501
 
 
 def filled(lines: Iterator[str]) -> str:
-    """The text of a page: paragraphs are filled to 110 columns, tables and headings stay unchanged."""
+    """The text of the page: paragraphs are wrapped at 110 columns, tables and headings are unchanged."""
     written: list[str] = []
     for prose, block in groupby(lines, lambda line: bool(line) and not line.startswith(("|", "#"))):
         text = list(block)
@@ -122,7 +122,7 @@ def _jax(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _reasons(outcomes: dict[str, str], prefixes: tuple[str, ...]) -> Iterator[str]:
-    """A table of reasons, each with the cases it is given for."""
+    """A table of reasons for failures with the names of some cases for each."""
     reasons: dict[str, list[str]] = defaultdict(list)
     for name, outcome in outcomes.items():
         for prefix in prefixes:
@@ -200,7 +200,7 @@ def _onnx(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _kind_of_refusal(outcome: str) -> str:
-    """Why a case does not pass without example inputs, in a few words."""
+    """The reason, in a few words, why a case does not pass without example inputs."""
     for part, kind in (
         ("is a sequence", "have lists of tensors, whose length an example tells"),
         ("is optional", "have optional inputs"),

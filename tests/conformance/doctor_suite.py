@@ -1,10 +1,10 @@
-"""Whether `tilewright doctor` is right: its prediction for each case of ONNX's suite against what compiling
-it gives.
+"""Compares the predictions of `tilewright doctor` for the cases of ONNX's suite with the outcomes of
+compiling them.
 
-    python -m tests.conformance.doctor_suite        # brings doctor_suite.json up to date
+    python -m tests.conformance.doctor_suite        # updates doctor_suite.json
 
-A prediction that agrees with the suite's own data (onnx_suite.json) counts as right; where they differ, the
-case is compiled again.
+A prediction that agrees with the suite's committed outcomes (onnx_suite.json) counts as right. Where they
+differ, the case is compiled again.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ DATA = Path(__file__).with_suffix(".json")
 
 
 def predicted(case: Case) -> bool:
-    """Whether doctor says that the case will compile, for its first inputs as for the suite."""
+    """Whether doctor predicts that the case will compile, with the case's first inputs as examples."""
     return examine(case.model, case.data_sets[0][0] if case.data_sets else None).ok
 
 
 def compiles(result: str) -> bool:
-    """Whether an outcome of the suite is that of a model that was compiled: right or wrong, it ran."""
+    """Whether an outcome of the suite means that the model was compiled and ran, even with wrong results."""
     kind = result.partition(":")[0]
     return kind in ("pass", "drawn", "ShapeError") or not (kind == "refused" or kind.endswith("Error"))
 
 
 def verdict(case: Case, known: dict[str, str]) -> str:
-    """right, or in which way not."""
+    """ "right", or the prediction if it was wrong."""
     said = predicted(case)
     if said != compiles(known.get(case.full_name, "pass")) and said != compiles(outcome(case, native=True)):
         return "said to compile" if said else "said not to compile"

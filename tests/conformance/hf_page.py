@@ -1,5 +1,5 @@
-"""The page of the Hugging Face sweep, docs/guide/hugging-face.md, and its section in docs/guide/coverage.md
-(`coverage` writes both).
+"""Writes the page of the Hugging Face sweep, docs/guide/hugging-face.md, and its section of
+docs/guide/coverage.md. `coverage` calls both.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def is_exported(row: dict[str, Any]) -> bool:
 
 
 def section(found: dict[str, Any]) -> Iterator[str]:
-    """Counts by family."""
+    """The section's lines: counts by family."""
     rows: Rows = found["models"]
     exported = [r for r in rows.values() if is_exported(r)]
     yield ""
@@ -51,7 +51,7 @@ def section(found: dict[str, Any]) -> Iterator[str]:
 
 
 def page(found: dict[str, Any]) -> Iterator[str]:
-    """A line for each architecture."""
+    """The page's lines: a table row for each architecture."""
     rows: Rows = found["models"]
     times = {n: r["time"] for n, r in rows.items() if "eager" in r.get("time", {})}
     yield "# Hugging Face models"

@@ -1,5 +1,5 @@
-"""Models of Hugging Face's `transformers`, from configurations with random weights: exported, compiled,
-compared with eager torch.
+"""Models of Hugging Face's `transformers`, made from configurations with random weights, are exported,
+compiled and compared with eager torch.
 
     python -m tests.conformance.hf_sweep                 # small models that hf_sweep.json lacks
     python -m tests.conformance.hf_sweep --again         # also models whose last outcome was wrong
@@ -7,13 +7,13 @@ compared with eager torch.
     python -m tests.conformance.hf_sweep --interpret     # run on the interpreter
     python -m tests.conformance.hf_sweep --time          # real widths on two threads, in milliseconds
 
-Results are compared at two sizes. ``--interpret`` finds what is not imported, or imported wrongly, in a tenth
-of the time. ``--time`` also times eager torch and Inductor.
+Results are compared at two sizes. ``--interpret`` finds missing and wrong imports in a tenth of the time.
+``--time`` also times eager torch and Inductor.
 
-Batch and sequence are dynamic where `torch.export` allows it, else each of two sizes is exported. Where torch
-refuses to export at all, that is told as torch's, and ``torch.compile(backend="tilewright")`` is tried. Every
-model runs in a process of its own with limits on memory and time, and the data is written after each, so that
-a stop loses nothing.
+Batch and sequence are dynamic where `torch.export` allows it; otherwise the model is exported for each of two
+sizes. Where torch refuses to export a model, torch's reason is recorded and
+``torch.compile(backend="tilewright")`` is tried. Every model runs in a process of its own with limits on
+memory and time. The data is written after each model, so that an interrupted run loses nothing.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ from .hf_models import ARCHITECTURES, FAMILIES, REAL, SIZES, TINY, Architecture,
 
 DATA = Path(__file__).with_suffix(".json")
 MEMORY = 6 << 30
-"""Bytes of address space that a child may take beyond what it starts with."""
+"""Bytes of address space that a child process may use beyond those it starts with."""
 ALLOWED = 2e-4
-"""The largest error that counts as right, relative to an output's largest magnitude: float32 through a few
-layers, in another order of sums.
+"""The largest error that counts as right, relative to the output's largest magnitude. It allows for float32
+sums in another order over a few layers.
 """
 TURN = 0.25
-"""Seconds of one engine's turn when times are measured."""
+"""Seconds for which each engine runs in turn when times are measured."""
 ORDER = sorted(ARCHITECTURES, key=lambda name: FAMILIES.index(ARCHITECTURES[name].family))
 Row = dict[str, Any]
 Tell = Callable[[Row], None]
@@ -65,7 +65,7 @@ Tell = Callable[[Row], None]
 
 
 def model_of(architecture: Architecture, widths: Widths) -> Any:
-    """The model in evaluation mode, with weights by which every part of it tells in the results."""
+    """The model in evaluation mode, with weights under which every part influences the results."""
     import transformers
 
     torch.manual_seed(0)
@@ -82,15 +82,15 @@ def model_of(architecture: Architecture, widths: Widths) -> Any:
 
 
 def _disturb(name: str, value: Any) -> None:
-    """Disturb tensors that start as zeros or ones, so that mistakes do not cancel."""
+    """Add noise to tensors that start as zeros or ones, so that mistakes in them change the results."""
     if value.is_floating_point() and value.numel() > 1 and ("running_mean" in name or value.std() == 0):
         noise = torch.rand_like(value) * 0.1
         value.add_(noise if "running_var" in name else noise - 0.05)
 
 
 def _enlarge(name: str, value: Any) -> None:
-    """A matrix, convolution or normalization hands on what comes in at about its size: as models are made to
-    be trained, biases drown small ones' inputs, and attention is the same to all.
+    """Scale a weight up so that its outputs are about as large as its inputs. With the small initial weights
+    of training, biases would dominate and attention would be uniform.
     """
     many = value[0].numel() if name.endswith("weight") else value.shape[-1]
     size = value.square().mean().sqrt().item()
@@ -98,7 +98,7 @@ def _enlarge(name: str, value: Any) -> None:
 
 
 def inputs_of(architecture: Architecture, widths: Widths, which: int, seed: int = 0) -> dict[str, Any]:
-    """Inputs at the sizes of a number: 0 the example, 1 and 2 to compare at, 3 to measure."""
+    """Inputs at one of the four sizes: 0 is the example, 1 and 2 are for comparison, 3 is for measurement."""
     generator = torch.Generator().manual_seed(seed + which)
     sizes = {name: found[which] for name, found in _sizes(architecture).items()}
     made = {}
@@ -118,7 +118,7 @@ def _filled(kind: str, shape: list[int], widths: Widths, generator: Any) -> Any:
         return torch.ones(shape, dtype=torch.int64)
     if kind == "boxes":  # left, top, right, bottom
         return torch.randint(0, 100, shape, generator=generator).sort(-1).values[..., [0, 1, 2, 3]]
-    if kind == "mask":  # the last of each row is padding
+    if kind == "mask":  # the last position of each row is padding
         mask = torch.ones(shape, dtype=torch.int64)
         mask[..., -1] = 0
         return mask
@@ -129,8 +129,8 @@ def _filled(kind: str, shape: list[int], widths: Widths, generator: Any) -> Any:
 
 
 def dims_of(architecture: Architecture, widths: Widths) -> dict[str, dict[int, str]]:
-    """The dynamic dimensions of the inputs, as `tw.compile` takes them. Samples and frames shrink on their
-    way, to nothing if they are few.
+    """The dynamic dimensions of the inputs, in the form that `tw.compile` takes. Convolutions shorten samples
+    and frames, so their lower bounds are half of the smallest size used.
     """
     ranges = {name: (min(found[:3]) // 2, 4 * max(found[:3])) for name, found in _sizes(architecture).items()}
     ranges |= {"batch": (1, 8), "sequence": (1, 128), "target": (1, 64)}
@@ -153,8 +153,8 @@ def leaves(value: Any) -> list[Any]:
 
 
 def check(name: str, tell: Tell, native: bool = True) -> None:
-    """Tell what becomes of one small model: ``exported``, ``compiled`` (how), ``seconds``, ``errors`` by
-    sizes, ``outcome``.
+    """Report the outcome of one small model: ``exported``, ``compiled`` (how), ``seconds``, ``errors`` by
+    sizes, and ``outcome``.
     """
     architecture = ARCHITECTURES[name]
     model = model_of(architecture, TINY)
@@ -206,13 +206,15 @@ def check(name: str, tell: Tell, native: bool = True) -> None:
 
 
 def _seeded(model: Any, kwargs: dict[str, Any]) -> list[Any]:
-    """A model's results; what it draws (the patches that it looks at) is the same every time."""
+    """A model's results under a fixed seed, so that random choices (such as masked patches) are the same
+    every time.
+    """
     torch.manual_seed(0)
     return leaves(model(**kwargs))
 
 
 def _interpreted(program: Any) -> Callable[..., list[Any]]:
-    """The graph run by the interpreter: fast to obtain, and right unless the import is wrong."""
+    """A function that runs the imported graph on the interpreter, which needs no compilation."""
     interpreter = Interpreter(import_torch(program))
     return lambda **kwargs: [
         torch.from_numpy(np.array(x)) for x in interpreter.run("main", [x.numpy() for x in kwargs.values()])
@@ -220,8 +222,8 @@ def _interpreted(program: Any) -> Callable[..., list[Any]]:
 
 
 def _check_compile(model: Any, examples: list[Any], wanted: list[Any], tell: Tell) -> None:
-    """Compare ``torch.compile``; parts that Dynamo cannot trace or nobody imports run in torch. `graphs`
-    counts Dynamo's pieces, `in torch` names the operators without an importer.
+    """Compare ``torch.compile`` with eager torch. Parts that Dynamo cannot trace or that have no importer run
+    in torch. `graphs` counts Dynamo's graphs; `in torch` names the operators without an importer.
     """
     graphs = 0
 
@@ -262,7 +264,7 @@ def _check_compile(model: Any, examples: list[Any], wanted: list[Any], tell: Tel
 
 
 def _is_traced(model: Any, kwargs: dict[str, Any]) -> bool:
-    """Whether torch itself compiles a model for its own eager operators."""
+    """Whether torch.compile can trace the model with torch's own backend ``aot_eager``."""
     torch._dynamo.reset()
     try:
         torch.compile(model, backend="aot_eager")(**kwargs)
@@ -272,8 +274,8 @@ def _is_traced(model: Any, kwargs: dict[str, Any]) -> bool:
 
 
 def _exported(model: Any, kwargs: dict[str, Any], dims: dict[str, dict[int, str]]) -> tuple[str, str, Any]:
-    """``dynamic``, ``static`` or the dimensions that are dynamic, what torch says where not all are, and the
-    program.
+    """Three values: ``dynamic``, ``static`` or the names of the dynamic dimensions; torch's reason where not
+    all dimensions are dynamic; and the exported program.
     """
     try:
         program = _export(model, kwargs, dims)
@@ -305,8 +307,9 @@ def _described(kwargs: Mapping[str, Any]) -> str:
 
 
 def _error(found: list[Any], wanted: list[Any]) -> float | str:
-    """The largest error of any output, relative to its largest magnitude (at least a hundredth of the largest
-    of all: a logit may cancel); text where shapes or types differ.
+    """The largest error of any output, relative to the output's largest magnitude, or a text where shapes or
+    types differ. The magnitude counts as at least a hundredth of the largest of all outputs, because the
+    terms of one output may cancel.
     """
     if [(x.shape, x.dtype) for x in found] != [(x.shape, x.dtype) for x in wanted]:
         return f"{[tuple(x.shape) for x in found]} instead of {[tuple(x.shape) for x in wanted]}"
@@ -346,8 +349,8 @@ def _line(error: BaseException) -> str:
 
 
 def measure(name: str, tell: Tell) -> None:
-    """Tell the median milliseconds of one model at real widths: ``tilewright``, ``eager`` and ``inductor``
-    take turns.
+    """Report the median milliseconds of one model at real widths for ``tilewright``, ``eager`` and
+    ``inductor``, which run in turns.
     """
     architecture = ARCHITECTURES[name]
     torch.set_num_threads(2)
@@ -361,13 +364,13 @@ def measure(name: str, tell: Tell) -> None:
     try:
         inductor(**kwargs)
         engines["inductor"] = lambda: inductor(**kwargs)
-    except Exception as error:  # Inductor's own limits
+    except Exception as error:  # Inductor does not compile every model
         tell({"inductor": f"{type(error).__name__}: {_line(error)}"})
     tell({engine: round(1e3 * statistics.median(found), 3) for engine, found in take_turns(engines).items()})
 
 
 def take_turns(engines: Mapping[str, Callable[[], object]]) -> dict[str, list[float]]:
-    """Seconds of every call of each engine, in eight turns of each."""
+    """Seconds of every call of each engine, from eight turns of each."""
     times: dict[str, list[float]] = {engine: [] for engine in engines}
     for call in engines.values():
         call()
@@ -387,8 +390,8 @@ def take_turns(engines: Mapping[str, Callable[[], object]]) -> dict[str, list[fl
 
 
 def run(name: str, work: Callable[[str, Tell], None], seconds: float) -> Row:
-    """The messages of `work` about a model, and how it ended if it did not finish. It may use `seconds` of
-    processor time, and four times as many of wall time.
+    """What `work` reports about a model, with the way it ended if it did not finish. The child process may
+    use `seconds` of processor time and four times as much wall time.
     """
     here, there = get_context("fork").Pipe(duplex=False)
     process = get_context("fork").Process(target=_child, args=(there, name, work, seconds))
@@ -422,7 +425,7 @@ def _child(there: Any, name: str, work: Callable[[str, Tell], None], seconds: fl
             work(name, there.send)
     except UnsupportedOperatorError as error:
         there.send({"outcome": f"refused: {_line(error)}"})
-    except Exception as error:  # whatever it is, it is the outcome
+    except Exception as error:  # every exception is recorded as the outcome
         there.send({"outcome": f"{type(error).__name__}: {_line(error)}"})
     there.send({"peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10})
 
@@ -469,7 +472,7 @@ def main() -> None:
         if options.interpret:
             print(name, json.dumps(found), flush=True)
             continue
-        # Another process may have written meanwhile.
+        # Another process may have written the file in the meantime.
         document = json.loads(path.read_text()) if path.exists() else {"models": {}}
         rows = document["models"]
         if options.time:

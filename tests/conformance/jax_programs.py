@@ -1,11 +1,11 @@
-"""JAX programs (those of `jax_library` too), and the gradient of each: exported, compiled, run, compared with
-JAX.
+"""JAX programs, with those of `jax_library`, and their gradients are exported, compiled, run and compared
+with JAX.
 
-    python -m tests.conformance.jax_programs                    # all; brings jax_programs.json up to date
+    python -m tests.conformance.jax_programs                    # all; updates jax_programs.json
     python -m tests.conformance.jax_programs --interpret --only attention
 
-A gradient is that of the sum of all results' squares (of their parts, where they are complex) by the
-program's float inputs; a program whose results are whole numbers has none.
+A gradient is that of the sum of the squared magnitudes of all results with respect to the program's float
+inputs. A program whose results are integers has none.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .jax_table import FORWARD_ONLY, PROGRAMS, normal, program
 
 DATA = Path(__file__).with_suffix(".json")
 TOLERANCE = 2e-5
-"""Relative to the largest number of a result."""
+"""The allowed error, relative to the largest number of a result."""
 
 
 # -- Networks ------------------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ def scan_lstm_backward(x, w):
     return lax.scan(step, (jnp.zeros((2, 4)), jnp.zeros((2, 4))), x, reverse=True)[1]
 
 
-@program(normal(5), backward=False)  # JAX has no backward pass of a loop with an open end
+@program(normal(5), backward=False)  # JAX has no gradient of a loop with an unknown number of steps
 def while_loop(x):
     return lax.while_loop(lambda s: jnp.abs(s[1]).sum() < 100, lambda s: (s[0] + 1, s[1] * 1.5 + 1), (0, x))
 
@@ -298,7 +298,7 @@ def determinant(a):
 
 
 def gradient(name: str) -> Callable[..., Any] | None:
-    """The gradient of a program by its float inputs; None where there is none."""
+    """The gradient of a program with respect to its float inputs, or None if it has none."""
     function, args = PROGRAMS[name]
     leaves = [jax.tree.leaves(a)[0] for a in args]
     by = tuple(k for k, a in enumerate(leaves) if a.dtype.kind == "f")
@@ -313,14 +313,14 @@ def gradient(name: str) -> Callable[..., Any] | None:
 
 
 def outcome(function: Callable[..., Any], args: tuple[Any, ...], native: bool) -> str:
-    """``pass``, ``refused: ...`` with the reason, or what is wrong."""
+    """``pass``, ``refused: ...`` with the reason, or a description of the error."""
     wanted = jax.tree.leaves(jax.jit(function)(*args))
     exported = jax.export.export(jax.jit(function), platforms=["cpu"])(*args)
     try:
         found = (_compiled if native else _interpreted)(exported, jax.tree.leaves(args))
     except CompileError as error:
         return f"refused: {' '.join(str(error).split())}"
-    except Exception as error:  # the outcome, told in the table
+    except Exception as error:  # every exception is recorded as the outcome
         return f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}"
     for got, want in zip(found, wanted, strict=True):
         got, want = np.asarray(got), np.asarray(want)
@@ -349,7 +349,7 @@ def _interpreted(exported: Any, inputs: list[Any]) -> list[Any]:
 
 
 def outcomes(only: str, native: bool) -> Iterator[tuple[str, str]]:
-    """Outcomes of programs whose names contain `only`, and of their gradients."""
+    """Names and outcomes of the programs whose names contain `only`, and of their gradients."""
     for name, (function, args) in PROGRAMS.items():
         if only in name:
             yield name, outcome(function, args, native)

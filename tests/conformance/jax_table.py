@@ -9,7 +9,7 @@ import numpy as np
 
 PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {}
 FORWARD_ONLY: set[str] = set()
-"""Programs of which JAX, or mathematics, has no gradient."""
+"""Programs whose gradient JAX does not compute, or that have none."""
 _RANDOM = np.random.default_rng(7)
 
 
@@ -18,7 +18,7 @@ def normal(*shape: int) -> Any:
 
 
 def program(*args: Any, backward: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a program with the arguments that it is run on, and whether its gradient is run too."""
+    """Register a program with the arguments that it runs on, and whether its gradient is tested too."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         PROGRAMS[function.__name__] = function, args

@@ -1,9 +1,10 @@
-"""Damaged and hostile model files: each must be refused with a clear error, or compile.
+"""Damaged and hostile model files: each must either compile or be refused with a clear error.
 
-`python -m tests.conformance.mutated_files` makes 700 mutations of small ONNX, ``.pt2`` and StableHLO files
-(mutation `n` depends on its number only) and imports each, and compiles what passes, in a process of its own
-with limits on memory and time. Bad outcomes: a crash, a hang, much memory, an error of the compiler itself, a
-file read outside of the model's folder, code run. The outcomes are kept in ``mutated_files.json``.
+`python -m tests.conformance.mutated_files` makes 700 mutations of small ONNX, ``.pt2`` and StableHLO files;
+mutation `n` depends only on its number. Each file is imported, and compiled if the import succeeds, in a
+process of its own with limits on memory and time. Bad outcomes are a crash, a hang, too much memory, an
+internal error of the compiler, reading a file outside of the model's folder, and running code from the file.
+The outcomes are kept in ``mutated_files.json``.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ from .mutations import Mutation, make
 DATA = Path(__file__).with_suffix(".json")
 COUNT = 700
 MEMORY = 2 << 30
-"""Bytes of address space that a child may take beyond what it starts with."""
+"""Bytes of address space that a child process may use beyond those it starts with."""
 SECONDS = 60
 
 
 def outcome(mutation: Mutation, native: bool = True) -> str:
-    """``compiled``, ``refused: ...``, or what is wrong: ``BAD: ...``. Runs in a child process (forked: the
-    frameworks are loaded once).
+    """``compiled``, ``refused: ...``, or ``BAD: ...`` with a description. The file is read in a forked child
+    process, so that the frameworks are loaded only once.
     """
     with tempfile.TemporaryDirectory() as root:
         folder = Path(root) / "model"
@@ -61,7 +62,7 @@ def outcome(mutation: Mutation, native: bool = True) -> str:
 
 
 def _in_child(path: Path, outside: Path, write: int, native: bool) -> None:
-    """Never returns."""
+    """Write the outcome to the pipe and end the process; this never returns."""
     try:
         devnull = os.open(os.devnull, os.O_WRONLY)
         os.dup2(devnull, 1)
@@ -70,7 +71,7 @@ def _in_child(path: Path, outside: Path, write: int, native: bool) -> None:
         limit = pages * resource.getpagesize() + MEMORY
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         found = _attempt(path, outside, native)
-    except BaseException as error:  # whatever it is, it is the outcome
+    except BaseException as error:  # every exception is recorded as the outcome
         found = f"BAD: {type(error).__name__}: {error}"
     os.write(write, found.encode()[:4000])
     os._exit(0)
@@ -110,7 +111,7 @@ def _attempt(path: Path, outside: Path, native: bool) -> str:
 
 
 def _wait(child: int, read: int) -> str:
-    """The child's output, or how it ended."""
+    """The child's message, or the way the process ended if there is none."""
     ready, _, _ = select.select([read], [], [], SECONDS)
     if not ready:
         os.kill(child, signal.SIGKILL)
@@ -153,7 +154,7 @@ def main() -> None:
         slow = time.monotonic() - start > 20
         if result.startswith("BAD") or options.only or slow:
             print(number, mutation.base, mutation.kind, result, "SLOW" if slow else "", flush=True)
-        if kept:  # after each, so that a stop loses nothing
+        if kept:  # written after each mutation, so that an interrupted run loses nothing
             DATA.write_text(json.dumps(_document(rows), indent=1) + "\n")
     print(", ".join(f"{n} {what}" for what, n in _counts(rows).most_common()))
 
@@ -163,13 +164,13 @@ def _counts(rows: list[dict[str, Any]]) -> Counter[str]:
 
 
 def _earlier() -> list[dict[str, Any]]:
-    """The rows of the data that were not bad."""
+    """The rows of the data with good outcomes."""
     rows = json.loads(DATA.read_text())["mutations"] if DATA.exists() else []
     return [row for row in rows if not row["outcome"].startswith("BAD")]
 
 
 def _document(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Counts, and the outcomes."""
+    """The contents of the data file: counts and outcomes."""
     return {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "machine": f"{platform.machine()}, {platform.system()}",

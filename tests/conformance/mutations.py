@@ -1,5 +1,5 @@
-"""The base files and the ways in which `mutated_files` damages them. A mutation follows from its number
-alone.
+"""The valid model files and the ways in which `mutated_files` damages them. A mutation depends only on its
+number.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ HOSTILE = (-1, 0, -(2**31), 2**31, 2**40, 2**62, -(2**63), 2**63 - 1, 7)
 
 
 STABLEHLO = 500
-"""The first number of those of StableHLO."""
+"""The number of the first mutation of StableHLO; smaller numbers are ONNX and ``.pt2`` files."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,9 @@ class Mutation:
 
     @staticmethod
     def numbered(number: int) -> Mutation:
-        """First each constructed file once, then the random kinds, each on every base, in turn: ONNX and
-        ``.pt2``, from `STABLEHLO` on StableHLO.
+        """The mutation of a number. The first numbers are the constructed files, once each; the others apply
+        the random kinds of damage to each base file in turn. Numbers below `STABLEHLO` are for ONNX and
+        ``.pt2`` files, the others for StableHLO.
         """
         if number >= STABLEHLO:
             known = [("stablehlo", kind) for kind in stablehlo.BUILT]
@@ -78,8 +79,8 @@ class Mutation:
 
 
 def make(mutation: Mutation, folder: Path, outside: Path) -> Path:
-    """Write the mutated file, and what belongs to it, into `folder`; `outside` holds ``secret.bin``, and
-    would get a ``canary``.
+    """Write the mutated file and the files it refers to into `folder`. The folder `outside` holds
+    ``secret.bin``, which must not be read; code in the file would write ``canary`` there.
     """
     rng = random.Random(mutation.number)
     if mutation.number >= STABLEHLO:
@@ -118,7 +119,7 @@ def base_model(name: str) -> Any:
     """A small valid model."""
     model = onnx.parser.parse_model(HEADER + TEXTS[name])
     numbers = np.random.default_rng(0)
-    for info in model.graph.value_info:  # what the text declares without a value
+    for info in model.graph.value_info:  # the text declares these constants without values
         shape = [d.dim_value for d in info.type.tensor_type.shape.dim]
         known = {"t": np.array([-1, 2, 3]), "one": np.array([1])}.get(info.name)
         value = known if known is not None else numbers.standard_normal(shape).astype(np.float32)
@@ -165,7 +166,7 @@ def _messages(message: Any) -> list[Any]:
 
 
 def _field(rng: random.Random, model: Any) -> bytes:
-    """One to three fields, anywhere in the tree of messages, take another value."""
+    """Change one to three fields of any messages."""
     strings = sorted({v for m in _messages(model) for f, v in m.ListFields() if isinstance(v, str)})
     for _ in range(rng.randint(1, 3)):
         message = rng.choice([m for m in _messages(model) if m.ListFields()])
@@ -197,7 +198,7 @@ def _repeated(rng: random.Random, value: Any, strings: list[str]) -> None:
         value.append(value[k])
     elif isinstance(value[k], int):
         value[k] = rng.choice((-1, 0, 7, 2**31 - 1))
-        with contextlib.suppress(ValueError):  # outside of the field's type
+        with contextlib.suppress(ValueError):  # the number may not fit the field's type
             value[k] = rng.choice(HOSTILE)
     elif isinstance(value[k], str):
         value[k] = rng.choice([*strings, ""])
@@ -206,12 +207,12 @@ def _repeated(rng: random.Random, value: Any, strings: list[str]) -> None:
 def _assign(message: Any, name: str, value: int) -> None:
     try:
         setattr(message, name, value)
-    except ValueError:  # outside of the field's type
+    except ValueError:  # the number does not fit the field's type
         setattr(message, name, 7)
 
 
 def _order(rng: random.Random, model: Any) -> bytes:
-    """Nodes in another order: uses before definitions."""
+    """Shuffle the nodes, so that some values are used before their definition."""
     nodes = list(model.graph.node)
     rng.shuffle(nodes)
     del model.graph.node[:]
@@ -234,7 +235,7 @@ def _duplicate(rng: random.Random, model: Any) -> bytes:
 
 
 def _sizes(rng: random.Random, model: Any) -> bytes:
-    """Dimensions of tensors and inputs, and elements of small integer tensors, become hostile."""
+    """Set dimensions of tensors and inputs, or elements of small integer tensors, to hostile values."""
     for _ in range(rng.randint(1, 3)):
         message = rng.choice(
             [m for m in _messages(model) if isinstance(m, (TensorProto, onnx.TensorShapeProto.Dimension))]
@@ -251,7 +252,7 @@ def _sizes(rng: random.Random, model: Any) -> bytes:
 
 
 def _attributes(rng: random.Random, model: Any) -> bytes:
-    """An attribute of another type, or one more."""
+    """Give a node an attribute of a wrong type, or an additional attribute."""
     nodes = [m for m in _messages(model) if isinstance(m, onnx.NodeProto)]
     node = rng.choice(nodes)
     name = rng.choice([a.name for a in node.attribute] or ["axis"])
@@ -328,13 +329,15 @@ def _deep_calls(rng: random.Random, folder: Path, outside: Path) -> Any:
 
 
 def _many_calls(rng: random.Random, folder: Path, outside: Path) -> Any:
-    """Each function calls the next ten times."""
+    """A chain of functions, each of which calls the next ten times: expansion would take 10 to the 40th
+    calls.
+    """
     return _calling([_function(f"f{k}", [f"f{k + 1}"] * 10) for k in range(40)])
 
 
 def _standard_name(rng: random.Random, folder: Path, outside: Path) -> Any:
-    """A function that is called like an operator, in terms of an operator that the standard expresses through
-    it.
+    """A function with the name of the operator Sub, whose body uses an operator that the standard defines in
+    terms of Sub: expansion would never end.
     """
     body = [
         helper.make_node("MeanVarianceNormalization", ["a"], ["c"]),
@@ -345,7 +348,9 @@ def _standard_name(rng: random.Random, folder: Path, outside: Path) -> Any:
 
 
 def _deep_branches(rng: random.Random, folder: Path, outside: Path) -> Any:
-    """Branches in branches: more than protobuf's own limit of nesting, written field by field."""
+    """Branches nested up to 5000 deep, beyond protobuf's limit. The bytes are written field by field, because
+    protobuf's library refuses to write them.
+    """
 
     def wrapped(tag: int, data: bytes) -> bytes:
         return bytes([tag]) + _varint(len(data)) + data
@@ -405,7 +410,7 @@ def _sparse(dims: list[int], index: int) -> Callable[[random.Random, Path, Path]
 
 
 def _operator(op: str, *values: Any, **attributes: Any) -> Callable[[random.Random, Path, Path], Any]:
-    """One operator on `x` (None) and constants: results that no memory holds."""
+    """A model of one operator on the input `x` (None) and constants, with a result larger than any memory."""
 
     def build(rng: random.Random, folder: Path, outside: Path) -> Any:
         names = ["x" if v is None else f"v{k}" for k, v in enumerate(values)]
@@ -492,7 +497,7 @@ PROGRAMS = ("mlp.pt2", "dynamic.pt2")
 
 @cache
 def program(name: str) -> bytes:
-    """A small exported program as a file."""
+    """A small exported program as the bytes of a file."""
     import torch
 
     torch.manual_seed(0)
@@ -529,7 +534,7 @@ def _document(members: dict[str, bytes], end: str, change: Callable[[Any], None]
 
 
 def _entries(value: Any) -> list[tuple[Any, Any]]:
-    """All places of a JSON document: (container, key)."""
+    """All places in a JSON document, as pairs of container and key."""
     keys = (
         list(value) if isinstance(value, dict) else list(range(len(value))) if isinstance(value, list) else []
     )
@@ -537,7 +542,7 @@ def _entries(value: Any) -> list[tuple[Any, Any]]:
 
 
 def _json(rng: random.Random, data: bytes) -> bytes:
-    """One to three values of the program's or the weights' JSON change."""
+    """Change one to three values in the JSON of the program or of the weights."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         members = {n: archive.read(n) for n in archive.namelist()}
     name = rng.choice([n for n in members if n.endswith(".json")])
@@ -577,7 +582,7 @@ GENERAL_PT2: dict[str, Callable[[random.Random, bytes], bytes]] = {
 
 
 class _Canary:
-    """Unpickling it writes a file."""
+    """An object that writes a file when it is unpickled."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -587,7 +592,7 @@ class _Canary:
 
 
 def _evil(canary: str) -> bytes:
-    """The file that ``torch.save`` would write for an object that runs code when it is read."""
+    """The file that ``torch.save`` writes for an object that runs code when it is read."""
     import torch
 
     buffer = io.BytesIO()
@@ -668,7 +673,9 @@ def _target(name: str) -> Callable[[dict[str, bytes], str], None]:
 
 
 def _name_of_input(members: dict[str, bytes], canary: str) -> None:
-    """A parameter's name that ends in a default value: it becomes source code."""
+    """Replace an input's name by one that contains a default value with code: torch puts such names into
+    source code.
+    """
     name = _member(members, "models/model.json")
     members[name] = members[name].replace(b'"input"', json.dumps(f"x={_code(canary)}").encode())
 

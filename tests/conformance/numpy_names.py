@@ -1,4 +1,4 @@
-"""Which of NumPy's functions take `tw.Tensor`: ``python -m tests.conformance.numpy_names`` writes
+"""Lists which of NumPy's functions take `tw.Tensor`: ``python -m tests.conformance.numpy_names`` writes
 numpy_names.json.
 """
 
@@ -17,7 +17,7 @@ DATA = Path(__file__).with_suffix(".json")
 
 
 def outcome() -> dict[str, Any]:
-    """How many of the functions that others may implement are there, and the names of those that are not."""
+    """How many of NumPy's overridable functions `tw.Tensor` implements, and the names of the others."""
     functions = {
         f"linalg.{f.__name__}" if f.__module__ == "numpy.linalg" else f.__name__: f
         for f in (

@@ -1,5 +1,5 @@
-"""The ONNX suite's cases of random numbers: their data is one draw of NumPy's, which no other generator
-repeats, so the distribution is compared.
+"""The ONNX suite's cases with random numbers. Their expected results are one draw of NumPy's generator, which
+other generators cannot repeat, so distributions are compared.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 DRAWN = "drawn: of the right type, shape and distribution; the suite's own draw cannot be repeated"
 
 SIGMAS = 5
-"""Standard deviations that a share may lie off its expectation."""
+"""How many standard deviations a frequency may be off its expectation."""
 
 
 def draws(model: Any) -> bool:
@@ -20,9 +20,7 @@ def draws(model: Any) -> bool:
 
 
 def distribution(model: Any, inputs: list[Any], found: list[Any]) -> str:
-    """A description of what is wrong with the results of a drawing operator; "" if their distribution is
-    right.
-    """
+    """A description of the error in an operator's random results, or "" if their distribution is right."""
     y = np.asarray(found[0], np.float64)
     x = np.asarray(inputs[0], np.float64)
     if any(n.op_type == "Dropout" for n in model.graph.node):

@@ -6,9 +6,9 @@
 
 The first command compiles all tests, runs them natively and updates ``onnx_suite.json``.
 
-A case's inputs are given to the compiler as examples: where a value has to be known when a model is compiled
-(the axes that are squeezed), it compiles for that value and the run compares it. Without examples, everything
-that depends on such a value is left to the run, or refused. Results are compared as the suite does, with its
+The compiler gets a case's inputs as examples. Where it needs a value (such as the axes to squeeze), it
+compiles for the example's value, and each run checks that the value is the same. Without examples, such
+values are handled at run time, or the model is refused. Results are compared in the suite's way, with its
 tolerances.
 """
 
@@ -43,21 +43,21 @@ from .onnx_draws import DRAWN, distribution, draws
 
 DATA = Path(__file__).with_suffix(".json")
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
-"""The suite's "real" models are to be downloaded: their data is not bundled."""
+"""The kinds of cases whose data is bundled; the suite's "real" models would be downloaded."""
 
 CHUNK = 16
-"""Cases of one process."""
+"""The number of cases that one process runs."""
 
 _OTHER, _NUMBERS = _VALUES = ("other values", "numbers differ")
 
 ROUNDING = {"test_dft_inverse": 2e-7, "test_dft_inverse_opset19": 2e-7}
-"""Absolute tolerance of cases whose expected results are rounding errors of that size where the exact result
-is 0 (elements up to 54).
+"""Absolute tolerances of cases whose exact result is 0 and whose expected results are rounding errors of this
+size (the inputs are as large as 54).
 """
 
 HALF_RTOL = 1e-2
-"""For results of 16 bits and fewer: the suite's were rounded after every step of a composed formula, ours
-once.
+"""The relative tolerance for results of 16 bits or fewer. The suite rounds after every step of a composed
+formula; compiled code rounds once.
 """
 
 
@@ -72,7 +72,7 @@ class Case:
 
     @property
     def opset(self) -> str:
-        """The model's opset: "18", or the other domain that it uses alone."""
+        """The version of the model's default opset ("18"), or of its only other domain."""
         found = {e.domain: e.version for e in self.model.opset_import}
         return str(found.get("", found.get("ai.onnx", next(iter(found), "?"))))
 
@@ -82,7 +82,7 @@ class Case:
 
     @property
     def in_python(self) -> bool:
-        """Whether it handles strings or files of images, which no target does."""
+        """Whether the case has strings or image files, which run in Python as no target supports them."""
         values = (*self.model.graph.input, *self.model.graph.output)
         strings = any(v.type.tensor_type.elem_type == onnx.TensorProto.STRING for v in values)
         return strings or any(n.op_type == "ImageDecoder" for n in self.model.graph.node)
@@ -114,7 +114,7 @@ def _values(data_sets: Any) -> list[tuple[list[Any], list[Any]]]:
 
 
 def _value(x: Any) -> Any:
-    """A tensor as an array; sequences and absent optional values as lists and None."""
+    """A tensor as an array, a sequence as a list, and an absent optional value as None."""
     if isinstance(x, onnx.TensorProto):
         return numpy_helper.to_array(x)
     if isinstance(x, list):
@@ -141,8 +141,8 @@ def _read(path: Path, type_: Any) -> Any:
 
 
 def outcome(case: Case, native: bool, examples: bool = True) -> str:
-    """``pass``; ``drawn: ...`` where only random numbers differ; ``refused: ...`` with the reason; or what is
-    wrong.
+    """``pass``; ``drawn: ...`` where only random numbers differ; ``refused: ...`` with the reason; or a
+    description of the error.
     """
     try:
         for inputs, expected in case.data_sets:
@@ -163,7 +163,7 @@ def outcome(case: Case, native: bool, examples: bool = True) -> str:
         )
     except CompileError as error:
         return f"refused: {str(error).splitlines()[0]}"
-    except Exception as error:  # the outcome of the case, told in the table
+    except Exception as error:  # every exception is recorded as the outcome
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
     return "pass"
 

@@ -1,17 +1,18 @@
-"""PyTorch's operator database (``op_db`` of OpInfo): each operator's samples exported, compiled, compared
-with eager torch.
+"""PyTorch's operator database (``op_db`` of OpInfo): the samples of each operator are exported, compiled and
+compared with eager torch.
 
     python -m tests.conformance.opinfo_suite
     python -m tests.conformance.opinfo_suite --dtype int64 --interpret --only scatter
 
 The first command compiles all samples in float32, runs them natively and updates ``opinfo_suite.json``.
 
-A sample becomes a module whose tensors are inputs and whose other arguments are constants. One that
-``torch.export`` refuses is counted apart. Results are compared with torch's tolerances for the element type,
-widened where the operator's OpInfo does so, and after what OpInfo does to results that are not unique (the
-signs of eigenvectors); where both differ from float64's result, ours may be off by twice as much. Each
-operator runs in a process of its own: a sample that crashes or takes too long is told as such. Outcomes go to
-a journal as they come; a run goes on where the one before was stopped.
+A sample becomes a module whose tensors are inputs and whose other arguments are constants. Samples that
+``torch.export`` refuses are counted apart. Results are compared with torch's tolerances for the element type,
+widened where the operator's OpInfo says so. Results that are not unique (the signs of eigenvectors) are first
+processed as OpInfo asks. A result outside of the tolerances passes if its error against float64 is at most
+twice that of eager torch. Each operator runs in a process of its own, so that a crash or a timeout is
+recorded as the outcome of its sample. Outcomes go to a journal as they come, and the next run continues after
+an interruption.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ DTYPES = ("float32", "int64", "bool", "bfloat16")
 NOT_EXPORTED = "not exported"
 
 UNSET = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
-"""Operators whose result is memory as it was found: only its shape and element type are compared."""
+"""Operators whose result is uninitialized memory: only its shape and element type are compared."""
 
 RANDOM = frozenset(
     """bernoulli multinomial normal normal.number_mean rand_like randint randint_like randn randn_like
@@ -56,19 +57,19 @@ RANDOM = frozenset(
     nn.functional.feature_alpha_dropout.with_train nn.functional.rrelu
     nn.functional.fractional_max_pool2d nn.functional.fractional_max_pool3d""".split()
 )
-"""Operators that draw random numbers. They differ from torch's under every seed, so only types and shapes are
-compared; `tests/frontends/torch/test_random.py` checks their distributions.
+"""Operators that draw random numbers. Their results differ from torch's under every seed, so only types and
+shapes are compared; `tests/frontends/torch/test_random.py` checks their distributions.
 """
 
 
 PLACES = {"argsort": 0, "sort": 0, "kthvalue": 1, "topk": 1, "mode": 0, "median": 0, "nanmedian": 0}
-"""Operators that tell places of elements along a dimension, and the position of that dimension among the
-arguments after the input: of equal elements any place will do, unless the sample asks for a stable order.
+"""Operators that return indices along a dimension, and the position of that dimension among the arguments
+after the input. Among equal elements any index is right, unless the sample asks for a stable order.
 """
 
 
 class Sample(torch.nn.Module):
-    """A call of an operator: the tensors among its arguments are inputs, the rest is fixed."""
+    """A call of an operator as a module: its tensor arguments are inputs, the others are constants."""
 
     def __init__(self, function: Any, arguments: Any) -> None:
         super().__init__()
@@ -85,7 +86,7 @@ class Sample(torch.nn.Module):
 
 @cache
 def operators(dtype: str) -> dict[str, Any]:
-    """The OpInfo of each operator variant that has samples of an element type on the CPU."""
+    """The OpInfo of each operator variant that has CPU samples of an element type."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from torch.testing._internal.common_methods_invocations import op_db
@@ -93,7 +94,7 @@ def operators(dtype: str) -> dict[str, Any]:
 
 
 def tolerances(op: Any, dtype: Any) -> tuple[float | None, float | None]:
-    """Relative and absolute tolerance that an OpInfo asks for; None for torch's default."""
+    """The relative and the absolute tolerance that an OpInfo asks for, or None for torch's defaults."""
     rtol, atol = [], []
     for decorator in op.decorators:
         if getattr(decorator, "device_type", None) not in (None, "cpu"):
@@ -110,7 +111,7 @@ def tolerances(op: Any, dtype: Any) -> tuple[float | None, float | None]:
 
 
 def samples_of(name: str, dtype: str, count: int) -> list[Any]:
-    """`count` samples of an operator, evenly spread over all that it has."""
+    """`count` samples of an operator, evenly spread over all of its samples."""
     op = operators(dtype)[name]
     torch.manual_seed(0)
     found = list(op.sample_inputs("cpu", getattr(torch, dtype)))
@@ -118,8 +119,8 @@ def samples_of(name: str, dtype: str, count: int) -> list[Any]:
 
 
 def outcomes(name: str, first: int, dtype: str, samples: int, native: bool) -> Iterator[str]:
-    """``pass``, ``not exported: ...``, ``refused: ...`` with the reason, or what is wrong, of an operator's
-    samples from the `first` on.
+    """The outcomes of an operator's samples from the `first` on: ``pass``, ``not exported: ...``, ``refused:
+    ...`` with the reason, or a description of the error.
     """
     op = operators(dtype)[name]
     with warnings.catch_warnings(), torch.no_grad():
@@ -135,11 +136,13 @@ def outcomes(name: str, first: int, dtype: str, samples: int, native: bool) -> I
 
 
 def elements_at(sample: Any, position: int, result: Any) -> Any:
-    """A result whose last tensor tells places along a dimension, with the elements found there instead, and
-    with the places in order where they are all there are.
+    """A result in which the indices (its last tensor) are replaced by the elements at them, so that equal
+    elements may come in any order. If the result has as many indices as the input has elements, the sorted
+    indices are added.
     """
     *values, places = result if isinstance(result, (tuple, list)) else (result,)
-    if not sample.input.ndim or not values and places.shape != sample.input.shape:  # a lone median
+    # `median` without a dimension returns no indices
+    if not sample.input.ndim or not values and places.shape != sample.input.shape:
         return result
     dim = sample.kwargs.get("dim", sample.args[position] if len(sample.args) > position else -1)
     places = places if places.ndim == sample.input.ndim else places.unsqueeze(dim)
@@ -154,14 +157,14 @@ def _outcome(
     native: bool,
     unique: Callable[[Any], Any],
 ) -> str:
-    """`unique` makes of results what is comparable of them."""
+    """The outcome of one sample. `unique` reduces results to the part that is determined."""
     try:
         torch.manual_seed(0)
         result = module(*_copies(module))
         wanted, structure = _pytree.tree_flatten(result)
         wanted = [x for x in wanted if x is not None]
         program = torch.export.export(module, _copies(module), strict=False)
-    except Exception as error:  # torch's own limits are no concern of this suite
+    except Exception as error:  # samples that torch itself does not export are not counted
         return f"{NOT_EXPORTED}: {type(error).__name__}"
     try:
         found = _compiled(program, module) if native else _interpreted(program, module)
@@ -172,7 +175,7 @@ def _outcome(
         )
     except CompileError as error:
         return f"refused: {first_line(error)}"
-    except Exception as error:  # the outcome, told in the table
+    except Exception as error:  # every exception is recorded as the outcome
         return f"{type(error).__name__}: {first_line(error)}"
     if len(found) != len(wanted):
         return f"{len(found)} results instead of {len(wanted)}"
@@ -192,12 +195,12 @@ def _outcome(
 
 
 def _exact(module: Sample, unique: Callable[[Any], Any]) -> list[Any]:
-    """The results in float64; none where there are none to be had."""
+    """The results in float64, or an empty list if the operator does not run in float64."""
     try:
         torch.manual_seed(0)
-        torch.set_default_dtype(torch.float64)  # what integers become
+        torch.set_default_dtype(torch.float64)  # integers become float64, too
         return [torch.as_tensor(x) for x in _pytree.tree_leaves(unique(module(*map(_wide, module.tensors))))]
-    except Exception:  # an operator that takes one element type only
+    except Exception:  # the operator takes one element type only
         return []
     finally:
         torch.set_default_dtype(torch.float32)
@@ -208,12 +211,12 @@ def _real(x: Any) -> bool:
 
 
 def _wide(x: Any) -> Any:
-    """A copy, of twice the width if of real or complex numbers."""
+    """A copy with elements of twice the width, if they are real or complex floats."""
     return (x.to(torch.complex128) if x.is_complex() else x.double()) if _real(x) else x.clone()
 
 
 def _copies(module: Sample) -> tuple[Any, ...]:
-    """The inputs, each in memory of its own: operators may write into them."""
+    """Copies of the inputs, because operators may write into them."""
     return tuple(x.clone() for x in module.tensors)
 
 
@@ -238,7 +241,7 @@ def _interpreted(program: Any, module: Sample) -> list[Any]:
     border = Nested(*main.nested) if main.nested else None
     parts = given if border is None else border.flatten(given, {})
     found = [_tensor(y) for y in Interpreter(imported).run("main", [array_of(x, "an input") for x in parts])]
-    found = found[: len(found) - len(main.updates)]  # new values of inputs follow the outputs
+    found = found[: len(found) - len(main.updates)]  # the new values of changed inputs follow the outputs
     return found if border is None else _pytree.tree_leaves(border.unflatten(found))
 
 
@@ -251,7 +254,7 @@ def _tensor(x: Any) -> Any:
 def difference(got: Any, want: Any, unset: bool, limits: tuple[float | None, float | None]) -> str:
     got = (
         got if isinstance(want, torch.Tensor) else got.to(torch.as_tensor(want).dtype)
-    )  # a number is Python's
+    )  # a result that is a Python number
     want = torch.as_tensor(want)
     if got.shape != want.shape or got.dtype != want.dtype:
         return f"wrong: got {got.dtype}{list(got.shape)}, expected {want.dtype}{list(want.shape)}"
@@ -265,8 +268,8 @@ def difference(got: Any, want: Any, unset: bool, limits: tuple[float | None, flo
 
 
 def nearer(found: list[Any], wanted: list[Any], exact: list[Any]) -> bool:
-    """Whether all of `found` lies at most twice as far from the float64 result as eager's does, or is right
-    where eager's is not finite.
+    """Whether every result is at most twice as far from the float64 result as eager torch's, or is right
+    where eager torch's is not finite.
     """
     wanted = [None if x is None else torch.as_tensor(x) for x in wanted]
     if [x is None for x in found] != [x is None for x in exact]:
@@ -306,9 +309,9 @@ def _error(got: Any, want: Any) -> str:
 def run_all(
     names: Sequence[str], judge: Work[str], processes: int, limits: Limits
 ) -> Iterator[tuple[str, list[str]]]:
-    """The outcomes that `judge` gives of operators, as they end."""
+    """The names of operators and their outcomes from `judge`, in the order in which they finish."""
     torch.set_num_threads(1)
-    for warm in ("add", "addr"):  # what is imported late is so once, here, before processes fork
+    for warm in ("add", "addr"):  # imports that happen on first use happen here, once, before processes fork
         list(judge(warm, 0))
     return in_processes(names, partial(_judged, judge), processes, limits)
 
@@ -316,12 +319,12 @@ def run_all(
 def _judged(judge: Work[str], name: str, first: int) -> Iterator[str]:
     try:
         yield from judge(name, first)
-    except Exception as error:  # of the samples' makers
+    except Exception as error:  # raised while making the samples
         yield f"{NOT_EXPORTED}: no samples, {type(error).__name__}"
 
 
 class Journal:
-    """Outcomes by operator in a file of lines that grows while a suite runs."""
+    """Outcomes by operator in a file to which a running suite appends lines."""
 
     def __init__(self, path: Path, fresh: bool) -> None:
         self.path = path
@@ -375,7 +378,7 @@ def main() -> None:
 
 
 def summary(found: dict[str, list[str]]) -> dict[str, Any]:
-    """Counts, and for each operator that does not wholly pass its outcomes with their numbers."""
+    """Counts, and for each operator that does not pass entirely, how many samples had which outcome."""
     exported = {n: [r for r in rows if not r.startswith(NOT_EXPORTED)] for n, rows in found.items()}
     return {
         "operators": sum(bool(rows) for rows in exported.values()),

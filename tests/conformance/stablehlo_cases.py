@@ -1,5 +1,5 @@
-"""StableHLO's test data as programs with inputs and expected results: the constants that a file holds become
-inputs of its program.
+"""StableHLO's test files as programs with inputs and expected results. The constants in a file become inputs
+of its program.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Case:
     """A StableHLO module whose `main` takes `inputs`."""
     inputs: list[Any]
     expected: list[tuple[Any, str, dict[str, float]]]
-    """For each result: its value, its check (``expect_eq``, ...) and the limits."""
+    """The value of each result, the kind of its check (``expect_eq``, ...) and the limits of the check."""
 
 
 def cases_of(path: Path, name: str) -> Iterator[Case | tuple[str, str]]:
-    """The cases of a file, one a function that checks something; name and reason of a part that jaxlib does
-    not read.
+    """The cases of a file: each function that contains checks is one. A part that jaxlib cannot read gives
+    its name and the reason instead.
     """
     ir, *_ = bindings()
     for part, chunk in enumerate(path.read_text().split("\n// -----")):
@@ -60,7 +60,7 @@ def cases_of(path: Path, name: str) -> Iterator[Case | tuple[str, str]]:
 
 
 def _reason(message: str) -> str:
-    """The construct that jaxlib does not read."""
+    """The reason why jaxlib cannot read a part."""
     if re.search(r'"?interpreter\b', message):
         return (
             "the interpreter's own dialect, which prints, writes "
@@ -70,8 +70,8 @@ def _reason(message: str) -> str:
 
 
 def _checks_as_calls(text: str) -> str:
-    """Checks of StableHLO's `check` dialect, which jaxlib does not know, as calls of functions of their
-    names.
+    """The text with checks of StableHLO's `check` dialect, which jaxlib does not know, replaced by custom
+    calls with the checks' names.
     """
     count = 0
 
@@ -168,7 +168,7 @@ def _case(name: str, module: Any, main: Any) -> Case:
 
 
 def _constants(function: Any) -> list[Any] | None:
-    """The results of a function, if they are constants."""
+    """The results of a function if all of them are constants, else None."""
     operations = [op.operation for op in function.regions[0].blocks[0].operations]
     arrays = {op.results[0]: constant_of(op) for op in operations if op.name == "stablehlo.constant"}
     returned = list(operations[-1].operands)
@@ -176,16 +176,14 @@ def _constants(function: Any) -> list[Any] | None:
 
 
 def _is_size(use: Any) -> bool:
-    """Whether an operand says what shape a result has, so that it must be known when a program is
-    compiled.
-    """
+    """Whether an operand gives a result's shape, which must be known at compile time."""
     owner = getattr(use.owner, "operation", use.owner)
     return "dynamic_" in owner.name and use.operand_number > 0 and "slice" not in owner.name
 
 
 def files(checkout: Path) -> Sequence[tuple[str, Path]]:
-    """The files of a checkout of the `stablehlo` repository that hold programs and what they give, each with
-    a short name.
+    """The test files with expected results in a checkout of the `stablehlo` repository, each with a short
+    name.
     """
     folders = {
         "testdata": "stablehlo/testdata",

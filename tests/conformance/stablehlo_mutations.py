@@ -156,13 +156,13 @@ BUILT: dict[str, Callable[[], str]] = {
 
 
 def readable() -> bool:
-    """Whether jaxlib is there to read StableHLO."""
+    """Whether jaxlib, which reads StableHLO, is installed."""
     return find_spec("jaxlib") is not None
 
 
 @cache
 def bytecode(name: str) -> bytes:
-    """A program as a portable artifact."""
+    """A program as the bytes of a portable artifact."""
     from tilewright.frontends.stablehlo.reading import bindings, context
 
     ir, stablehlo, *_ = bindings()
@@ -172,7 +172,7 @@ def bytecode(name: str) -> bytes:
 
 
 def _numbers(rng: random.Random, text: str) -> str:
-    """One to three numbers anywhere become hostile."""
+    """Replace one to three numbers anywhere by hostile values."""
     for _ in range(rng.randint(1, 3)):
         found = list(re.finditer(r"(?<![%#@\w])\d+|(?<=[x<])\d+(?=x)", text))
         m = rng.choice(found)
@@ -181,7 +181,7 @@ def _numbers(rng: random.Random, text: str) -> str:
 
 
 def _words(rng: random.Random, text: str) -> str:
-    """A word becomes another of the program's."""
+    """Replace one or two words by other words of the program."""
     words = re.findall(r"[%@]?[A-Za-z_][\w.]*", text)
     for _ in range(rng.randint(1, 2)):
         m = rng.choice(list(re.finditer(r"[%@]?[A-Za-z_][\w.]*", text)))
@@ -190,7 +190,7 @@ def _words(rng: random.Random, text: str) -> str:
 
 
 def _lines(rng: random.Random, text: str) -> str:
-    """A line is lost, stands twice, or in another's place."""
+    """Remove a line, repeat it elsewhere, or exchange it with another."""
     lines = text.splitlines()
     a, b = rng.randrange(len(lines)), rng.randrange(len(lines))
     action = rng.randrange(3)

@@ -1,5 +1,5 @@
-"""The tests of StableHLO's own interpreter, from a checkout of its repository: each compiled, run, compared
-with what the file expects.
+"""The tests of StableHLO's interpreter, from a checkout of its repository: each is compiled, run and compared
+with the results that the file expects.
 
     git clone --depth 1 https://github.com/openxla/stablehlo /tmp/stablehlo
     python -m tests.conformance.stablehlo_suite /tmp/stablehlo
@@ -7,9 +7,10 @@ with what the file expects.
 
 The second command runs all tests and updates ``stablehlo_suite.json``.
 
-Outcomes are written beside the data as they come; a run that was stopped goes on where it was. ``pass`` is
-within the test's own tolerance, mostly three units in the last place, or equal. Sums in another order are
-not: ``close`` is within `CLOSE` of the largest number of the result. Tests of several devices are left out.
+Outcomes are written to a file beside the data as they come, and the next run continues after an interruption.
+``pass`` means within the test's own tolerance, which is mostly three units in the last place, or equality.
+Sums in another order exceed it: ``close`` means within `CLOSE`, relative to the largest number of the result.
+Tests of several devices are left out.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ DEVICES = (
     "infeed",
     "outfeed",
 )
-"""Tests of several devices, or of channels between them."""
+"""Names of tests that use several devices, or channels between them."""
 
 WARM = Case(
     "",
@@ -62,7 +63,7 @@ WARM = Case(
 
 
 def outcome(case: Case, native: bool) -> str:
-    """``pass``, ``close``, ``refused: ...`` with the reason, or what is wrong."""
+    """``pass``, ``close``, ``refused: ...`` with the reason, or a description of the error."""
     try:
         with tempfile.NamedTemporaryFile("w", suffix=".mlir") as file:
             file.write(case.text)
@@ -75,7 +76,7 @@ def outcome(case: Case, native: bool) -> str:
         )
     except CompileError as error:
         return f"refused: {str(error).splitlines()[0].partition('.mlir: ')[2] or str(error).splitlines()[0]}"
-    except Exception as error:  # the outcome, told in the table
+    except Exception as error:  # every exception is recorded as the outcome
         return f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}"
     if len(results) != len(case.expected):
         return f"{len(results)} results instead of {len(case.expected)}"
@@ -130,7 +131,7 @@ def _compared(got: Any, want: Any, check: str, limits: dict[str, float]) -> str:
 
 
 def _ulps(a: Any, b: Any) -> int:
-    """The largest number of representable numbers between two arrays' elements."""
+    """The largest distance between elements of two arrays, in representable numbers."""
     signed = np.dtype(f"i{a.dtype.itemsize}")
 
     def places(x: Any) -> Any:
@@ -141,7 +142,7 @@ def _ulps(a: Any, b: Any) -> int:
 
 
 def run(path: Path, name: str, native: bool, first: int = 0) -> Iterator[tuple[str, str]]:
-    """The outcomes of a file's cases, by name, from the `first` on."""
+    """Names and outcomes of a file's cases from the `first` on."""
     for case in islice(cases_of(path, name), first, None):
         yield (case.name, outcome(case, native)) if isinstance(case, Case) else case
 
@@ -168,7 +169,8 @@ def main() -> None:
     found: dict[str, dict[str, str]] = {}
     if log is not None and log.exists():
         found = dict(json.loads(line) for line in log.read_text().splitlines())
-    outcome(WARM, not options.interpret)  # what is imported late is so once, before processes fork
+    # imports that happen on first use happen here, once, before processes fork
+    outcome(WARM, not options.interpret)
     left = [n for n in chosen if n not in found]
     work = lambda name, first: run(chosen[name], name, not options.interpret, first)  # noqa: E731
     for name, rows in in_processes(left, work, options.processes, Limits(options.seconds)):

@@ -1,5 +1,5 @@
-"""JAX programs, and gradients of half of them, interpreted; a sample of them compiled. All of them: `python
--m tests.conformance.jax_programs`.
+"""Runs all JAX programs and half of their gradients on the interpreter, and compiles a few. `python -m
+tests.conformance.jax_programs` compiles all.
 """
 
 from __future__ import annotations

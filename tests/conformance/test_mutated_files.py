@@ -1,4 +1,4 @@
-"""A sample of the hostile and damaged files; `python -m tests.conformance.mutated_files` makes all."""
+"""A sample of the damaged and hostile files; `python -m tests.conformance.mutated_files` runs all."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_programs_run_no_code(kind: str) -> None:
 
 @pytest.mark.parametrize("base", [*TEXTS, *PROGRAMS])
 def test_the_undamaged_files_compile(base: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise the mutations would show nothing."""
+    """The undamaged files are imported without error, so a refusal of a mutated file is due to its damage."""
     monkeypatch.setitem(GENERAL_ONNX, "none", lambda rng, model: model.SerializeToString())
     monkeypatch.setitem(GENERAL_PT2, "none", lambda rng, data: data)
     assert outcome(Mutation(0, base, "none"), native=False) == "compiled"

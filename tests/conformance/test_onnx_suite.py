@@ -1,5 +1,5 @@
-"""Samples of ONNX's suite: outcomes are those committed; the whole of it is `python -m
-tests.conformance.onnx_suite`.
+"""Runs samples of ONNX's suite and compares them with the committed outcomes; `python -m
+tests.conformance.onnx_suite` runs all of it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ ROUNDED = {
         "the interpreter rounds after every step, to within one more bit than is allowed"
     )
 }
-"""Cases that pass compiled, where fusion rounds less often."""
+"""Cases that pass when compiled, because fused code rounds less often, but not on the interpreter."""
 
 
 def check(some: tuple[Case, ...], native: bool) -> None:
-    """No case is wrong, and none that passed is refused."""
+    """Check that cases are right if they passed before, and that cases that pass now are not committed as
+    failures.
+    """
     if COMMITTED["onnx"] != onnx.__version__:
         pytest.skip("another release of onnx bundles other cases")
     found = {case.full_name: outcome(case, native) for case in some}
@@ -50,7 +52,7 @@ def test_compiled(part: int) -> None:
 
 
 def _has_a_shape(case: Case) -> bool:
-    """Whether an input may be axes, a shape or a count."""
+    """Whether some input may hold axes, a shape or a count."""
     tensors = [i.type.tensor_type for i in case.model.graph.input]
     return any(
         t.elem_type in (onnx.TensorProto.INT64, onnx.TensorProto.INT32) and len(t.shape.dim) <= 1
@@ -59,7 +61,9 @@ def _has_a_shape(case: Case) -> bool:
 
 
 def test_without_examples() -> None:
-    """The values of inputs are known at run time only."""
+    """Cases whose inputs are axes, shapes or counts have the committed outcomes when the compiler gets no
+    example inputs.
+    """
     if COMMITTED["onnx"] != onnx.__version__:
         pytest.skip("another release of onnx bundles other cases")
     some = [case for case in cases() if _has_a_shape(case)][::8]

@@ -1,4 +1,4 @@
-"""Samples of torch's operator database; the whole of it is `python -m tests.conformance.opinfo_suite`."""
+"""Runs samples of torch's operator database; `python -m tests.conformance.opinfo_suite` runs all of it."""
 
 from __future__ import annotations
 

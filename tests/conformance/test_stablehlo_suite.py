@@ -1,5 +1,5 @@
-"""How StableHLO's test files are read and judged, on a file written for this; the whole suite is `python -m
-tests.conformance.stablehlo_suite`.
+"""How StableHLO's test files are read and judged, on a file in their form; `python -m
+tests.conformance.stablehlo_suite` runs the whole suite.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Samples of torch's operator database through ``torch.compile``; the whole of it is `python -m
-tests.conformance.torch_compile_suite`.
+"""Runs samples of torch's operator database through ``torch.compile``; `python -m
+tests.conformance.torch_compile_suite` runs all of it.
 """
 
 from __future__ import annotations

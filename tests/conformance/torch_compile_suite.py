@@ -1,16 +1,16 @@
 """PyTorch's operator database through ``torch.compile(backend="tilewright")``: values, and gradients where an
-operator has them, against eager torch.
+operator has them, are compared with eager torch.
 
     python -m tests.conformance.torch_compile_suite
     python -m tests.conformance.torch_compile_suite --only pool
 
-The first command updates ``torch_compile_suite.json``; it continues a run that was stopped.
+The first command updates ``torch_compile_suite.json``; it continues an interrupted run.
 
-Each sample is a call under a fixed seed; its gradients are those of all results against fixed cotangents.
-``pass``: everything was compiled and is right: within torch's tolerances of eager's result, or at most twice
-as far as eager's from the one in float64. ``in torch``: right too, with the named operators run by torch
-between compiled parts. What ``backend="aot_eager"`` does not do either is a limit of torch's own and counted
-apart.
+Each sample is a call under a fixed seed, with gradients of all results for fixed cotangents. ``pass`` means
+that everything was compiled and is right: within torch's tolerances of eager's result, or with an error
+against float64 that is at most twice eager's. ``in torch`` is right too, but the named operators ran in torch
+between compiled parts. Samples that ``backend="aot_eager"`` does not run correctly either are a limit of
+torch and are counted apart.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ from .opinfo_suite import (
 DATA = Path(__file__).with_suffix(".json")
 IN_TORCH = "in torch"
 LOOKED_AT = 64
-"""Samples of an operator among which those that are run are evenly spread."""
+"""How many samples of an operator are generated; the ones that run are evenly spread among them."""
 
 Call = Callable[..., Any]
 
 
 def outcomes(name: str, first: int, samples: int) -> Iterator[str]:
-    """``pass``, ``in torch: ...``, ``not exported: ...`` or what is wrong, of an operator's samples in
-    float32, from the `first` on.
+    """The outcomes of an operator's float32 samples from the `first` on: ``pass``, ``in torch: ...``, ``not
+    exported: ...`` or a description of the error.
     """
     op = operators("float32")[name]
     torch.manual_seed(0)
@@ -70,7 +70,8 @@ def outcomes(name: str, first: int, samples: int) -> Iterator[str]:
         for k in range(first, min(samples, len(found))):
             sample = found[k * len(found) // min(samples, len(found))]
             arguments = (sample.input, tuple(sample.args), dict(sample.kwargs))
-            determined = sample.output_process_fn_grad  # eigenvectors without their sign, say
+            # the determined part of a result: eigenvectors without their signs, for example
+            determined = sample.output_process_fn_grad
             yield _outcome(op, arguments, determined, name in UNSET, tolerances(op, torch.float32))
 
 
@@ -83,7 +84,7 @@ def _outcome(
     results = partial(_results, determined=determined)
     try:
         wanted = results(call, arguments)
-    except Exception as error:  # a sample that torch itself does not run
+    except Exception as error:  # torch itself does not run this sample
         return f"{NOT_EXPORTED}: {type(error).__name__} in eager mode"
     torch._dynamo.reset()
     with warnings.catch_warnings(record=True) as told:
@@ -93,7 +94,7 @@ def _outcome(
             problem = _compared(found, wanted, unset, limits)
             if problem and nearer(found, wanted, results(call, arguments, torch.float64)):
                 problem = ""
-        except Exception as error:  # the outcome, told in the table
+        except Exception as error:  # every exception is recorded as the outcome
             problem = f"{type(error).__name__}: {first_line(error)}"
     if problem:
         torch._dynamo.reset()
@@ -108,8 +109,8 @@ def _outcome(
 
 
 def _results(call: Call, arguments: Any, dtype: Any = torch.float32, *, determined: Call) -> list[Any]:
-    """Tensors among the results, then gradients of the arguments that want them (None for one that has no
-    influence); float32 becomes `dtype`.
+    """The tensors among the results, followed by the gradients of the arguments that require them (None for
+    an argument without influence). Tensors of float32 are converted to `dtype`.
     """
     torch.manual_seed(1)
     leaves, structure = _pytree.tree_flatten(arguments)
@@ -145,7 +146,7 @@ def _compared(
 
 
 def summary(found: dict[str, dict[str, int]]) -> dict[str, Any]:
-    """Counts over what was found of each operator: how many samples had which outcome."""
+    """Counts of samples by outcome, over all operators."""
     every: Counter[str] = Counter()
     for rows in found.values():
         for outcome, count in rows.items():
@@ -162,7 +163,9 @@ def summary(found: dict[str, dict[str, int]]) -> dict[str, Any]:
 
 
 def write(path: Path, found: dict[str, dict[str, int]], samples: int) -> None:
-    """Counts, circumstances and the outcomes of every operator, whole or not at all."""
+    """Write counts, circumstances and the outcomes of every operator. The file is replaced at once, so that
+    an interruption leaves the old one.
+    """
     document = {**summary(found), **circumstances(samples), "outcomes": dict(sorted(found.items()))}
     text = re.sub(r"\{\s+([^{}]*?)\s+\}", r"{ \1 }", json.dumps(document, indent=1))
     aside = path.with_suffix(".part")
@@ -186,7 +189,7 @@ def main() -> None:
     if not options.only and not options.anew and DATA.exists():
         found = json.loads(DATA.read_text())["outcomes"]
     names = [n for n in operators("float32") if options.only in n and n not in found]
-    random.Random(0).shuffle(names)  # so that what an interrupted run has seen is a sample of all
+    random.Random(0).shuffle(names)  # so that an interrupted run has seen a random sample of all operators
     judge = partial(outcomes, samples=options.samples)
     for name, results in run_all(names, judge, options.processes, Limits(options.seconds)):
         found[name] = dict(Counter(results))

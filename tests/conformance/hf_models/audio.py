@@ -1,4 +1,4 @@
-"""Models of sound: waveforms and spectrograms in, features, tokens or waveforms out."""
+"""Audio models: they read waveforms or spectrograms and give features, tokens or waveforms."""
 
 from __future__ import annotations
 

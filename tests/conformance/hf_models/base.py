@@ -1,9 +1,9 @@
-"""The architectures of `hf_sweep`: models of `transformers` from their configurations, at two widths, and the
-inputs of each.
+"""Tools to describe the architectures of `hf_sweep`: each is a model of `transformers`, made from its
+configuration at two widths, with its inputs.
 
-A configuration is told once, in terms of `Widths`: `TINY` to compare results with eager torch, `REAL` (the
-widths of base-sized checkpoints, few layers) to measure time. What an architecture does not say of itself is
-the library's default.
+A configuration is written once in terms of `Widths`. `TINY` is for comparing results with eager torch; `REAL`
+has the widths of base-sized checkpoints with few layers and is for measuring time. Settings that an
+architecture does not mention have the library's defaults.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Widths:
-    """Sizes that configurations are told in."""
+    """The sizes that configurations are written in."""
 
     hidden: int
     heads: int
@@ -28,7 +28,7 @@ class Widths:
     stages: tuple[int, int, int, int]
 
     def transformer(self, **more: Any) -> dict[str, Any]:
-        """The names that most configurations have."""
+        """The sizes under the names that most configurations use."""
         return {
             "hidden_size": self.hidden,
             "num_hidden_layers": self.layers,
@@ -53,7 +53,7 @@ class Widths:
         return self.transformer(image_size=self.image, patch_size=self.patch) | more
 
     def seq2seq(self, **more: Any) -> dict[str, Any]:
-        """The names of BART's relatives."""
+        """The sizes under the names that BART and its relatives use."""
         return {
             "d_model": self.hidden,
             "encoder_layers": self.layers,
@@ -81,7 +81,9 @@ class Widths:
         }
 
     def speech(self, **more: Any) -> dict[str, Any]:
-        """The names of wav2vec 2.0's relatives; the convolutions at the front keep their strides."""
+        """The sizes under the names that wav2vec 2.0 and its relatives use; in `REAL`, the first convolutions
+        keep their default strides.
+        """
         channels = (self.hidden // 4,) * 4 if self is TINY else (512,) * 7
         front = {} if self is REAL else {"conv_kernel": (10, 3, 3, 2), "conv_stride": (5, 2, 2, 2)}
         positions = {} if self is REAL else {"num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 4}
@@ -92,7 +94,9 @@ TINY = Widths(64, 4, 2, 96, 2, 120, 32, 8, (16, 32, 48, 64))
 REAL = Widths(768, 12, 4, 3072, 2, 4000, 224, 16, (64, 128, 256, 512))
 
 Input = tuple[str, tuple[int | str, ...]]
-"""The filling of a tensor (``ids``, ``normal``, ``ones``) and its shape; names are dynamic dimensions."""
+"""The contents of a tensor (``ids``, ``normal``, ``ones``) and its shape; a name in the shape is a dynamic
+dimension.
+"""
 
 
 def ids(*shape: int | str) -> Input:
@@ -109,20 +113,20 @@ def ones(*shape: int | str) -> Input:
 
 @dataclass(frozen=True)
 class Architecture:
-    """A model class of `transformers`, and how to make one with its inputs."""
+    """A model class of `transformers` with its configuration and its inputs."""
 
     family: str
     model: str
     config: Callable[[Widths], dict[str, Any]]
     inputs: Callable[[Widths], Mapping[str, Input]]
     wrap: str = ""
-    """A submodule to take instead of the whole."""
+    """The name of a submodule that is taken instead of the whole model."""
     sizes: Mapping[str, tuple[int, ...]] | None = None
-    """Sizes of the dynamic dimensions: of the example, then those to compare at, then that of the
-    measurement.
-    """
+    """Four sizes of each dynamic dimension: for the example, for two comparisons, and for the measurement."""
     least: Mapping[str, int] = field(default_factory=dict)
-    """The smallest sizes of dynamic dimensions that the model runs alike for."""
+    """The smallest size of a dynamic dimension for which the model takes the same branches as for larger
+    sizes.
+    """
 
 
 SIZES: dict[str, tuple[int, ...]] = {
@@ -165,7 +169,7 @@ def image_input(w: Widths) -> dict[str, Input]:
 
 
 def picture(n: int) -> Callable[[Widths], dict[str, Input]]:
-    """An image of at least `n` pixels a side."""
+    """An image with sides of at least `n` pixels."""
     return lambda w: {"pixel_values": normal("batch", 3, max(n, w.image), max(n, w.image))}
 
 

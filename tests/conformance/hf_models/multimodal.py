@@ -24,7 +24,7 @@ def _clip(w: Widths) -> dict[str, Any]:
 
 
 def _with_image(w: Widths) -> dict[str, Input]:
-    """Text in which the first tokens stand for the patches of the image."""
+    """A text in which the first tokens stand for the patches of the image."""
     return {
         "input_ids": (f"image {(w.image // w.patch) ** 2}", ("batch", "sequence")),
         "pixel_values": normal("batch", 3, w.image, w.image),

@@ -1,4 +1,4 @@
-"""State-space and linear-attention models, their hybrids with attention; time series."""
+"""State-space and linear-attention models, their hybrids with attention, and models of time series."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .base import Widths, add, normal, text_input
 
 
 def _mamba2(w: Widths) -> dict[str, Any]:
-    """Heads of Mamba 2: `hidden` doubled."""
+    """Settings of Mamba 2, whose inner width is twice `hidden`."""
     return {
         "mamba_n_heads": w.heads,
         "mamba_d_head": 2 * w.hidden // w.heads,
@@ -19,7 +19,9 @@ def _mamba2(w: Widths) -> dict[str, Any]:
 
 
 CHUNKED = {"least": {"sequence": 9}}
-"""Sequences are cut into chunks of 8: one that fits into a single chunk runs otherwise."""
+"""These models cut sequences into chunks of 8 and take another branch for a sequence that fits into one
+chunk.
+"""
 
 add(
     "state space",

@@ -8,7 +8,7 @@ from .base import Input, Widths, add, ids, ones, text_input, two_texts
 
 
 def masked(w: Widths) -> dict[str, Input]:
-    """Without a mask these cannot be traced."""
+    """Inputs with an attention mask, for models that torch cannot trace without one."""
     return {**two_texts(w), "attention_mask": ones("batch", "sequence")}
 
 
@@ -244,7 +244,7 @@ add(
 
 
 def _latent(w: Widths) -> dict[str, Any]:
-    """DeepSeek's attention through a latent vector, and its experts."""
+    """Settings of DeepSeek's latent attention and its experts."""
     return w.decoder(
         num_key_value_heads=w.heads, moe_intermediate_size=w.inner // 2, q_lora_rank=32, kv_lora_rank=16,
         qk_rope_head_dim=8, qk_nope_head_dim=16, v_head_dim=16, n_routed_experts=8, num_experts_per_tok=2,

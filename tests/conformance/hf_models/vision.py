@@ -12,7 +12,7 @@ def _stages(w: Widths, count: int = 4) -> dict[str, Any]:
 
 
 def _pyramid(w: Widths) -> dict[str, Any]:
-    """Transformers whose heads are as wide in every stage."""
+    """Settings of transformers with stages whose heads have the same size in every stage."""
     heads = [size // w.stages[0] for size in w.stages]
     return {"hidden_sizes": list(w.stages), "depths": [1, 1, 1, 1], "num_attention_heads": heads}
 
@@ -30,7 +30,7 @@ def _swin(w: Widths) -> dict[str, Any]:
 
 
 def _backbone(w: Widths) -> dict[str, Any]:
-    """A small ResNet for detectors."""
+    """A small ResNet as the backbone of a detector."""
     import transformers
 
     resnet = transformers.ResNetConfig(
@@ -55,7 +55,7 @@ def _detr(w: Widths) -> dict[str, Any]:
 
 
 def _several(w: Widths) -> dict[str, Any]:
-    """A ResNet of which detectors take several stages."""
+    """A small ResNet that gives a detector the results of several stages."""
     import transformers
 
     made = _backbone(w)
