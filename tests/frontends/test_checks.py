@@ -1,5 +1,5 @@
-"""Indices out of range and divisions by zero: errors where the framework has them, with the place in the
-model; none where they are left out.
+"""Indices out of range and divisions by zero raise errors where the framework raises them. An error names its
+place in the model. Without checks there are no errors.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ TORCH: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[Any, ...]]] = 
 
 @pytest.mark.parametrize("name", TORCH)
 def test_errors_of_torch(name: str) -> None:
-    """Where eager raises, and only there; a call that failed leaves the next as it was. Without checks no
-    memory outside is touched.
+    """A compiled model raises an error exactly where eager torch does, and a failed call does not affect the
+    next one. Without checks, no memory outside of the tensors is touched.
     """
     function, good, bad = TORCH[name]
     model = Calls(function)
@@ -96,7 +96,7 @@ def test_errors_of_torch(name: str) -> None:
 
 
 def test_errors_of_torch_compile() -> None:
-    """Errors of Python's own kinds, forward and backward."""
+    """Functions of torch.compile raise Python's own kinds of errors, forward and backward."""
     function = torch.compile(lambda x, i: (x[i] * x[i]).sum(), backend="tilewright")
     x = torch.arange(10.0, requires_grad=True)
     function(x, i64(0, 9)).backward()
@@ -159,7 +159,9 @@ ONNX = {
 @pytest.mark.parametrize("target", ["cpu", "wasm32"])
 @pytest.mark.parametrize("name", ONNX)
 def test_errors_of_onnx(name: str, target: str) -> None:
-    """Dynamic sizes too. ONNX Runtime refuses the same."""
+    """Compiled and interpreted ONNX models of dynamic sizes raise errors for inputs that ONNX Runtime
+    refuses.
+    """
     if target == "wasm32":
         pytest.importorskip("wasmtime")
     signature, body, *given = ONNX[name]
@@ -176,7 +178,9 @@ def test_errors_of_onnx(name: str, target: str) -> None:
 
 
 def test_errors_of_functions() -> None:
-    """At once, traced, and by `tw.jit`; integers divided by zero are 0, as NumPy has it."""
+    """Eager, traced and jitted functions raise IndexError for indices out of range. Integers divided by zero
+    give 0, as in NumPy.
+    """
     x = np.arange(10, dtype=np.float32)
     for function in (
         lambda x, i: tw.Tensor(x)[i] if isinstance(x, np.ndarray) else x[i],
@@ -197,7 +201,7 @@ def test_errors_of_functions() -> None:
 
 
 def test_jax_clamps() -> None:
-    """Its specification says what indices out of range give: nothing is checked."""
+    """JAX's specification defines the result of indices out of range, so nothing is checked."""
     jax = pytest.importorskip("jax")
     x, i = np.arange(10, dtype=np.float32), np.array([0, 99], np.int32)
     exported = jax.export.export(jax.jit(lambda x, i: (x[i], x.at[i].set(-1))), platforms=["cpu"])(x, i)
@@ -229,7 +233,7 @@ def test_what_always_holds_is_not_checked(name: str) -> None:
 
 
 def test_a_check_is_made_once() -> None:
-    """Several tables of one size, or larger ones, at the same indices."""
+    """Several tables that are read at the same indices need one check, that of the smallest table."""
     tables = [torch.ones(n, 2) for n in (10, 10, 12)]
     model = Calls(lambda i: sum(F.embedding(i, t) for t in tables))
     with tw.compile(model, (i64(1, 2),)) as library:

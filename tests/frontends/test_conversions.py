@@ -1,5 +1,5 @@
-"""Floats that an integer type does not hold: one rule in every front end, equal to eager torch, NumPy and
-ONNX Runtime where these agree.
+"""Floats outside of an integer type's range are converted by one rule in every front end. It agrees with
+eager torch, NumPy and ONNX Runtime where these agree.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ INSIDE = [
     1.5e9,
     -1.5e9,
 ]
-"""Numbers that int32 holds."""
+"""Numbers in the range of int32."""
 BEYOND = [4e9, -4e9, 1e19, -1e19, 3e38, float("inf"), -float("inf"), float("nan")]
 
 
@@ -49,7 +49,7 @@ def inside(source: str) -> Any:
 
 
 def ways(x: Any, target: str) -> list[Any]:
-    """The conversion compiled, interpreted, folded, and a lone element."""
+    """Return the results of the conversion compiled, interpreted, folded, and compiled for one element."""
     model = Lambda(lambda x: x.to(getattr(torch, target)))
     module = import_torch(model, (x,))
     held = Lambda(lambda y, x=x: x.to(getattr(torch, target)) + y)

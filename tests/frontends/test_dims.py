@@ -1,4 +1,4 @@
-"""Texts that describe dynamic dimensions."""
+"""Descriptions of dynamic dimensions, written as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers where frameworks differ, or formulas go wrong: each front end gives what its own framework gives,
+"""Values where frameworks differ or simple formulas fail: each front end gives its own framework's results,
 compiled and interpreted.
 """
 
@@ -30,7 +30,7 @@ DIVISORS = [2.0, 2, -2, -2, 3, 3, -3, -3, INF, INF, 0, 2, -INF, -3] * 3
 
 
 def same(got: Any, want: Any) -> None:
-    """The same numbers, NaN where NaN is, and zeros of the same sign."""
+    """Check for equal numbers, NaN in equal places, and zeros of equal sign."""
     got, want = (
         np.asarray(v.float() if getattr(v, "dtype", None) is torch.bfloat16 else v) for v in (got, want)
     )
@@ -42,7 +42,7 @@ def same(got: Any, want: Any) -> None:
 
 
 def both_ways(model: Any, *args: Any) -> list[Any]:
-    """Results of compiled code and, for array types that NumPy knows, of the interpreter."""
+    """Return the results of the compiled code and, for element types that NumPy knows, of the interpreter."""
     found = [tw.compile(model, args)(*args)]
     if getattr(args[0], "dtype", None) is not torch.bfloat16:
         module = import_model(model, args, None, None)
@@ -60,7 +60,9 @@ def pairs(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize("dtype", SIGNED, ids=str)
 def test_powers_of_integers(dtype: torch.dtype) -> None:
-    """The exponent was taken modulo 64. Tensors, numbers and constants as exponents; a number as the base."""
+    """Powers of integers equal torch's for exponents that are tensors, numbers or constants, and for a base
+    that is a number. Exponents above 63 were once taken modulo 64.
+    """
     x, e = pairs(dtype)
     for got in both_ways(Lambda(torch.pow), x, e):
         same(got, torch.pow(x, e))
@@ -88,7 +90,7 @@ def onnx_model(signature: str, body: str, opset: int = 18) -> Any:
 @pytest.mark.parametrize("base", ["int32", "int64"])
 @pytest.mark.parametrize("exponent", ["int32", "int64", "uint32", "uint64"])
 def test_powers_of_onnx(base: str, exponent: str) -> None:
-    """Exponents wider than bases lost their high bits."""
+    """Exponents of a wider type than the bases keep their high bits."""
     x = np.array([3, -3, 2, 1, -1, 7], base)
     e = np.array([64, 65, 31, 2**32 - 1 if exponent != "int32" else 9, 3, 11], exponent)
     proto = onnx_model(f"({base}[n] x, {exponent}[n] e) => ({base}[n] y)", "y = Pow(x, e)")
@@ -98,7 +100,7 @@ def test_powers_of_onnx(base: str, exponent: str) -> None:
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_signs_of_torch(dtype: torch.dtype) -> None:
-    """Zero for NaN and for either zero."""
+    """The sign of NaN and of either zero is zero."""
     x = torch.tensor(NUMBERS * 4, dtype=dtype)
     for function in (torch.sign, torch.sgn):
         for got in both_ways(Lambda(function), x):
@@ -112,7 +114,7 @@ def test_signs_of_complex_numbers() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
 def test_signs_of_numpy_and_onnx(dtype: Any) -> None:
-    """NaN for NaN, +0 for either zero."""
+    """The sign of NaN is NaN; the sign of either zero is +0."""
     x = np.array(NUMBERS * 4, dtype)
     for got in both_ways(tnp.sign, x):
         same(got, np.sign(x))
@@ -124,7 +126,7 @@ def test_signs_of_numpy_and_onnx(dtype: Any) -> None:
 
 
 def test_signs_of_jax() -> None:
-    """NaN for NaN, zeros as they are."""
+    """The sign of NaN is NaN; a zero keeps its sign."""
     jax = pytest.importorskip("jax")
     x = np.array(NUMBERS * 4, np.float32)
     same(tw.compile(jax.export.export(jax.jit(jax.numpy.sign), platforms=["cpu"])(x))(x), jax.numpy.sign(x))
@@ -132,7 +134,7 @@ def test_signs_of_jax() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=str)
 def test_remainders_of_torch(dtype: torch.dtype) -> None:
-    """A remainder of zero keeps the dividend's sign."""
+    """A remainder of zero has the dividend's sign."""
     a, b = torch.tensor(DIVIDENDS, dtype=dtype), torch.tensor(DIVISORS, dtype=dtype)
     for function in (torch.remainder, torch.fmod, torch.floor_divide):
         for got in both_ways(Lambda(function), a, b):
@@ -141,7 +143,7 @@ def test_remainders_of_torch(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
 def test_remainders_of_numpy_and_onnx(dtype: Any) -> None:
-    """A remainder of zero takes the divisor's sign, which the compiled code left out."""
+    """A remainder of zero has the divisor's sign."""
     a, b = np.array(DIVIDENDS, dtype), np.array(DIVISORS, dtype)
     with np.errstate(all="ignore"):
         for name in ("mod", "fmod", "floor_divide"):
@@ -155,7 +157,9 @@ def test_remainders_of_numpy_and_onnx(dtype: Any) -> None:
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_angles_of_any_size(dtype: torch.dtype) -> None:
-    """From about 1e16 on sines were wrong."""
+    """Sines, cosines and tangents of large angles are accurate, which simple range reduction is not from
+    about 1e16 on.
+    """
     x = torch.tensor(
         [0.5, 100.0, 1e4, 6e4, 1e16, 1e17, 3e22, 1e30, -3e38, INF, NAN, 1e300], dtype=dtype
     ).repeat(3)

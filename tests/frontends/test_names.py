@@ -1,4 +1,4 @@
-"""Inputs and dynamic dimensions may be called anything that a model, or Python, calls them."""
+"""Inputs and dynamic dimensions may have any name that a model or Python gives them."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_size_of_the_run_beside_a_dimension_of_its_name() -> None:
 
 
 def two(first: str, second: str) -> list[str]:
-    """The names of the sizes of two inputs."""
+    """Return the sizes that the importer gives two inputs whose dimensions have these names."""
     inputs = [
         helper.make_tensor_value_info(n, TensorProto.FLOAT, [d]) for n, d in (("x", first), ("y", second))
     ]
@@ -107,7 +107,8 @@ def two(first: str, second: str) -> list[str]:
 
 def test_similar_names_are_different_dimensions() -> None:
     assert two("batch-size", "batch_size") == ["batch_size_2", "batch_size"]
-    assert two("a", "a*b") == ["a", "a*b"]  # b is the quotient
+    # ``a*b`` is a multiple of a, with a new dimension b as the quotient.
+    assert two("a", "a*b") == ["a", "a*b"]
     assert two("b*a", "a*b") == ["b_a", "a_b"]
     assert two("n", "2*n") == ["n", "2*n"]
 

@@ -1,4 +1,4 @@
-"""`FakeRunner`: a model of NumPy whose logits depend on every token that the pages it is given hold."""
+"""`FakeRunner`, a model in NumPy whose logits depend on every token in the pages that it is given."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def mix(x: int) -> int:
 
 
 class Misuse(AssertionError):
-    """The engine gave pages or slots that cannot be right."""
+    """The engine passed pages or slots that cannot be right."""
 
 
 class FakeRunner:
-    """A cell of the cache is a hash of its token, its position and all cells before it, like a key of a deep
-    layer; logits are a hash of the sum of all cells.
+    """A runner without a network. A cell of its cache is a hash of its token, its position and all cells
+    before it, like a key of a deep layer; logits are a hash of the sum of all cells.
 
-    If it is not `uniform`, cells that were decoded are other ones than those that were prefilled. So a wrong
-    table, a stale page or a lost token changes everything that follows, and equal sequences have equal logits
-    to the bit, whatever else is in the batch. `local` is how much of a logit depends on the last token alone:
-    what a `draft` of the same seed knows.
+    A wrong page table, a stale page or a lost token therefore changes everything that follows, and equal
+    sequences have equal logits to the bit, whatever else is in the batch. If the runner is not `uniform`, a
+    decoded cell differs from a prefilled one. `local` is the part of a logit that depends on the last token
+    alone, which is the part that a `draft` of the same seed knows.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class FakeRunner:
         self.local, self.scale, self.draft = local, scale, draft
         self.cells = np.zeros((pages, PAGE), np.uint64)
         self.places = np.full((pages, PAGE), -1, np.int64)
-        """Which position a cell was written for; -1 never."""
+        """The position for which each cell was written; -1 for none."""
         self.states = [0] * max_batch
         self.misuses: list[str] = []
         self.calls: dict[str, int] = dict.fromkeys(("prefill", "decode", "copy_page", "embed", "tokens"), 0)
@@ -66,7 +66,7 @@ class FakeRunner:
         ids = np.arange(vocabulary, dtype=np.uint64)
         self._ids = ids * np.uint64(0xD1342543DE82EF95)
 
-    # Called by the engine
+    # Methods that the engine calls.
 
     def prefill(self, tokens: Ints, start: int, pages: Ints, slot: int) -> Floats:
         self._called("prefill", len(tokens))
@@ -103,14 +103,14 @@ class FakeRunner:
         self._called("embed")
         return np.cumsum(tokens).astype(np.float32)[-4:]
 
-    # Called by tests
+    # Methods that tests call.
 
     def forget(self, page: int) -> None:
-        """The page is free: reading it from now on is an error."""
+        """Record that the page is free: reading it from now on is an error."""
         self.places[page] = -1
 
     def greedy(self, prompt: list[int], count: int) -> list[int]:
-        """The output of a model without pages."""
+        """Return the greedy output of the model, computed without pages."""
         total, found = 0, []
         tokens = list(prompt)
         state = 0
@@ -122,8 +122,6 @@ class FakeRunner:
             state = mix(state ^ mix(tokens[position])) if self.has_state else 0
         return found
 
-    # Inside
-
     def _called(self, name: str, tokens: int = 0) -> None:
         self.calls[name] += 1
         self.calls["tokens"] += tokens
@@ -134,8 +132,8 @@ class FakeRunner:
         raise Misuse(what)
 
     def _check(self, lengths: Ints, pages: Ints, slots: Ints) -> None:
-        """Rows of a slot are tokens that follow each other, in the same pages, to which no other slot
-        writes.
+        """Check that the rows of a slot are consecutive tokens in the same pages, and that no other slot
+        writes to these pages.
         """
         if not 0 < len(slots) <= self.rows or not 0 <= slots.min() <= slots.max() < self.max_batch:
             self._misuse(f"slots {slots.tolist()}")
@@ -155,7 +153,7 @@ class FakeRunner:
                 self._misuse(f"page {pages[i][at]} written by two sequences")
 
     def _sum(self, pages: Ints, length: int) -> int:
-        """The sum of the first `length` cells."""
+        """Return the sum of the first `length` cells."""
         used = np.asarray(pages[: -(-length // PAGE)])
         if len(used) * PAGE < length or (used < 0).any():
             self._misuse(f"pages {used.tolist()} for {length} tokens")
@@ -186,7 +184,7 @@ class FakeRunner:
 
     def _of(self, total: int, last: int, state: int) -> Floats:
         whole = self._noise(mix(total ^ state) if not self.draft else 0)
-        near = self._noise(mix(last)) ** 32  # few tokens are likely, so that a draft may be right
+        near = self._noise(mix(last)) ** 32  # Few tokens are likely, so that a draft is often right.
         return self.scale * (self.local * near + (1 - self.local) * whole) + self.bias
 
     def _noise(self, key: int) -> Any:

@@ -1,5 +1,5 @@
-"""`ModelRunner`: a model definition behind the engine's `Runner`, run eagerly sequence by sequence over pages
-of NumPy.
+"""`ModelRunner`, a model definition as a `Runner` of the engine. It runs eagerly, one sequence at a time,
+over pages in NumPy.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tilewright.llm.runner import PAGE, Floats, Ints
 
 
 class _Paged:
-    """The `Cache` of one call: `n` tokens of one sequence, behind `length` that its pages hold."""
+    """The `Cache` of one call: `n` tokens of one sequence, after the `length` tokens that its pages hold."""
 
     def __init__(self, runner: ModelRunner, length: int, n: int, pages: Ints, slot: int) -> None:
         self.runner, self.length, self.n, self.pages, self.slot = runner, length, n, pages, slot

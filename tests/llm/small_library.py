@@ -1,4 +1,4 @@
-"""A compiled library of a small Llama with random weights, and what every library must keep to."""
+"""A compiled library of a small Llama with random weights, and the checks that every library must pass."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tilewright.llm.weights import Conversion, convert
 
 
 def checkpoint(folder: Path, vocabulary: int | None = None) -> Path:
-    """A checkpoint as `transformers` writes it."""
+    """Write a checkpoint as `transformers` does, and return its folder."""
     import torch
     import transformers
 
@@ -36,7 +36,7 @@ def checkpoint(folder: Path, vocabulary: int | None = None) -> Path:
 
 
 def library(folder: Path, scheme: str, options: LibraryOptions) -> Any:
-    """Its library, with weights in a quantization `scheme`."""
+    """Return a checkpoint's library, with weights in a quantization `scheme`."""
     if scheme != "none":
         convert(folder, folder / scheme, Conversion(scheme))
         folder = folder / scheme
@@ -44,8 +44,8 @@ def library(folder: Path, scheme: str, options: LibraryOptions) -> Any:
 
 
 def check_bits(runner: LibraryRunner) -> None:
-    """A token has the same logits to the bit in whatever chunk of a prompt, beside whatever rows, and as one
-    of several rows of its sequence.
+    """Check that a token has the same logits to the bit in every chunk of a prompt, next to any other rows,
+    and as one of several rows of its sequence.
     """
     tokens = np.random.default_rng(1).integers(5, runner.vocabulary, 150).astype(np.int32)
     pages = np.array([[0, 1, 2], [3, 4, 5], [2, 1, 0]], np.int32)

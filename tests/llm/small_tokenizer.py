@@ -1,4 +1,4 @@
-"""Tokenizers made on the fly."""
+"""Small tokenizers, trained when they are needed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TEXT = [
 
 
 def byte_level(vocabulary: int = 400, special: tuple[str, ...] = ("<s>", "</s>")) -> Any:
-    """A `tokenizers.Tokenizer` of GPT-2's kind."""
+    """Return a `tokenizers.Tokenizer` of GPT-2's kind."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     backend = Tokenizer(models.BPE())
@@ -34,7 +34,7 @@ def byte_level(vocabulary: int = 400, special: tuple[str, ...] = ("<s>", "</s>")
 
 @cache
 def tokenizer(vocabulary: int = 400) -> Any:
-    """A `Tokenizer` whose token 1 ends a text."""
+    """Return a `Tokenizer` whose token 1 ends a text."""
     from tilewright.llm.tokenizer import Tokenizer
 
     return Tokenizer(byte_level(vocabulary), special={"bos_token": "<s>", "eos_token": "</s>"})

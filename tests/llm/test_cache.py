@@ -1,4 +1,4 @@
-"""Attention over what a cache holds, against the formula."""
+"""Attention over the contents of a cache, compared with the formula."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tilewright.llm.cache import DenseCache, NoCache
 def formula(
     q: Any, k: Any, v: Any, scale: float, window: int | None, sinks: Any, softcap: float | None
 ) -> Any:
-    """[batch, n, heads, d], one row after the other."""
+    """Return attention for inputs of shape [batch, n, heads, d], computed one row at a time."""
     y = np.zeros_like(q)
     for b, i, h in np.ndindex(*q.shape[:3]):
         group = h * k.shape[2] // q.shape[2]

@@ -1,4 +1,4 @@
-"""Warnings at compile time about missing abilities of a library, and the metadata about its source."""
+"""Warnings at compile time about abilities that a library lacks, and the metadata about its source."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def described(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], dict[str, Any]]:
-    """The metadata of a library that is not compiled."""
+    """A function that returns the metadata of a library without compiling it."""
     seen: list[dict[str, Any]] = []
     monkeypatch.setattr(
         library, "compile", lambda *_, extra_metadata, **__: seen.append(extra_metadata["llm"])
@@ -144,7 +144,7 @@ def test_files_that_are_missing(folder: Path, tmp_path: Path, monkeypatch: pytes
 
 
 def test_locations_name_the_definition(folder: Path, described: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not whoever has the model compiled."""
+    """Locations of operators name the model's definition, and not the code that calls the compiler."""
     modules: list[Any] = []
     monkeypatch.setattr(library, "compile", lambda module, **_: modules.append(module))
     compile_library(folder, SMALL)

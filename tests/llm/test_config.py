@@ -1,4 +1,4 @@
-"""config.json as versions and families write it."""
+"""config.json, as different versions and families write it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_names_and_null() -> None:
     config = raw.with_defaults(GPT2.defaults(raw))
     assert (config.hidden, config.heads, config.kv_heads, config.head_dim, config.layers) == (48, 4, 4, 12, 3)
     assert (config.intermediate, config.context, config.eps, config.tied) == (192, 32, 1e-5, True)
-    # Null is an answer where the family's default is another.
+    # Null in the file overrides a default of the family.
     off = Config({**LLAMA, "sliding_window": None}).with_defaults({"sliding_window": 4096})
     assert off.window(0) is None
     assert Config(LLAMA).with_defaults({"sliding_window": 4096}).window(0) == 4096
@@ -92,7 +92,9 @@ def test_longrope_follows_the_context(kind: str) -> None:
 
 
 def test_gemma_3_as_older_files_have_it() -> None:
-    """The text model's numbers stand apart, layers by a period, and ropes under names of their own."""
+    """The numbers of the text model are in their own dictionary, the kinds of layers are given by a period,
+    and each kind has its own entries for the rotary embedding.
+    """
     text = {
         **LLAMA,
         "model_type": "gemma3_text",
@@ -168,7 +170,7 @@ WRONG = ["x", -1, 0, 0.5, 10**8, 10**30, [], {}, True, float("nan"), float("inf"
 
 
 def built(values: dict[str, object]) -> str | None:
-    """The error of a config.json; None if there is none."""
+    """Return the error that a config.json gives, or None."""
     try:
         config = build(values).config
         for layer_type in (None, "full_attention"):
@@ -181,13 +183,15 @@ def built(values: dict[str, object]) -> str | None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_wrong_values_are_told(family: str) -> None:
-    """Whatever a value is, its key is named, and nothing is built that takes for ever."""
+    """An error names the key of the wrong value, whatever the value is, and no value makes the model take
+    forever to build.
+    """
     right = {**LLAMA, **FAMILIES[family], "model_type": family, "rope_theta": 1e4}
     assert built(right) is None
     for key in right.keys() - {"model_type"}:
         found = [built({**right, key: value}) for value in WRONG]
         assert found[0] is None or key in found[0] or not isinstance(right[key], int | float | list), key
-        assert found[0] or family != "llama", f"{key} is read by all that have attention"
+        assert found[0] or family != "llama", f"every model with attention reads {key}"
     for key in ROPE:
         for value in WRONG:
             built({**right, "rope_scaling": {**ROPE, key: value}})

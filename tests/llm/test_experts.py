@@ -1,5 +1,5 @@
-"""Mixtures of experts in model libraries: transformers' logits, experts that stay quantized, rows that are
-the same among any others.
+"""Mixtures of experts in model libraries: logits equal those of transformers, experts stay quantized, and a
+row's result does not depend on the other rows.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SLOTS = np.arange(3, dtype=np.int32)
 
 
 def saved(family: str, folder: Path, **others: int) -> Any:
-    """A model of transformers, saved in `folder`."""
+    """Return a model of transformers, saved in `folder`."""
     name, numbers = FAMILIES[family]
     torch.manual_seed(0)
     model = getattr(transformers, f"{name}ForCausalLM")(
@@ -75,8 +75,9 @@ def test_prefill_and_batched_decoding(family: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scheme", (pytest.param("int4_g32", marks=every_isa), "int8_g32", "int4_g32_asym"))
 def test_experts_stay_quantized(scheme: str, tmp_path: Path) -> None:
-    """Results are near transformers with the dequantized weights if every expert is chosen, since rounding
-    would choose others. A sequence's result does not depend on the other ones.
+    """Experts stay quantized, and logits are near those of transformers with the dequantized weights. All
+    experts are chosen, because rounding would otherwise change the choice. The result of a sequence does not
+    depend on the others.
     """
     model = saved("qwen 3", tmp_path / "source", num_experts=8, num_experts_per_tok=8)
     convert(tmp_path / "source", tmp_path / "converted", Conversion(scheme))
@@ -97,7 +98,8 @@ def test_experts_stay_quantized(scheme: str, tmp_path: Path) -> None:
     with compile_library(checkpoint, LibraryOptions(context=128, chunk=64, max_batch=3)) as library:
         text = library.ir("graph")
         assert f"8x64x64x{scheme[:4].replace('int', 'i')}" in text
-        assert ("graph.grouped_matmul" in text) == scheme.endswith("asym")  # with offsets of groups
+        # Only schemes with offsets use the operator.
+        assert ("graph.grouped_matmul" in text) == scheme.endswith("asym")
         runner = LibraryRunner(library)
         for slot, n in enumerate((40, 7, 64)):
             found = runner.prefill(TOKENS[:n], 0, PAGES[slot], slot)
@@ -106,7 +108,7 @@ def test_experts_stay_quantized(scheme: str, tmp_path: Path) -> None:
             lengths = np.array([40, 7, 64], np.int32) + step
             together = runner.decode(TOKENS[lengths], lengths, PAGES, SLOTS)
             assert np.abs(together - expected[lengths]).max() < 0.1 * np.abs(expected).max()
-            for k in range(3):  # once more at the same place
+            for k in range(3):  # Decodes the same position again, alone.
                 alone = runner.decode(
                     TOKENS[lengths[k : k + 1]], lengths[k : k + 1], PAGES[k : k + 1], SLOTS[k : k + 1]
                 )

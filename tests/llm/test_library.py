@@ -1,5 +1,5 @@
-"""Model libraries: pages in any order, chunks, batches, verification; quantized ones against the model of the
-dequantized weights.
+"""Model libraries: pages in any order, chunks, batches and verification. Quantized libraries are compared
+with the model of the dequantized weights.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def runner(folder: Path) -> Iterator[LibraryRunner]:
 
 
 def wanted(folder: Path, tokens: Any = TOKENS, weights: Any = None) -> Any:
-    """transformers' logits after each token, with other weights where given."""
+    """Return the logits of transformers after each token, with other weights if given."""
     model = transformers.LlamaForCausalLM.from_pretrained(folder).eval()
     if weights is not None:
         model.load_state_dict({n: torch.tensor(w) for n, w in weights.items()}, strict=False)
@@ -75,7 +75,9 @@ def table(*rows: list[int]) -> Any:
 
 @every_isa
 def test_chunks_then_batched_decoding(folder: Path, runner: LibraryRunner) -> None:
-    """Two sequences; pages in no order, that of the second used before by another."""
+    """Two sequences in pages without order give the right logits; the second sequence's pages were used by
+    another one before.
+    """
     logits = wanted(folder)
     runner.prefill(TOKENS[60:100], 0, np.array([9], np.int32), 1)
     for start, stop in ((0, 50), (50, 64), (64, 100)):
@@ -103,9 +105,8 @@ def test_verification_in_a_copied_page(folder: Path, runner: LibraryRunner) -> N
     runner.prefill(TOKENS[:40], 0, np.array([5], np.int32), 0)
     runner.copy_page(5, 6)
     other = TOKENS[::-1].copy()
-    runner.decode(
-        other[:1], np.array([20], np.int32), table([5]), np.array([0], np.int32)
-    )  # the copy stays as it was
+    # Writing to the original does not change the copy.
+    runner.decode(other[:1], np.array([20], np.int32), table([5]), np.array([0], np.int32))
     found = runner.decode(
         TOKENS[40:44], np.arange(40, 44, dtype=np.int32), table(*[[6]] * 4), np.zeros(4, np.int32)
     )
@@ -113,7 +114,9 @@ def test_verification_in_a_copied_page(folder: Path, runner: LibraryRunner) -> N
 
 
 def test_windows(tmp_path: Path) -> None:
-    """Gemma 2: every other layer sees a window; prompts and tokens of several windows."""
+    """Gemma 2, in which every other layer has a window, gives the right logits for prompts and tokens of
+    several windows.
+    """
     torch.manual_seed(0)
     config = transformers.Gemma2Config(
         hidden_size=64,
@@ -153,7 +156,9 @@ def test_windows(tmp_path: Path) -> None:
 @every_isa
 @pytest.mark.parametrize(("dtype", "error"), (("int8", 0.02), ("int4", 0.25)))
 def test_cached_qvalues(folder: Path, dtype: str, error: float) -> None:
-    """In a copied page too, whose scales are copied; as many bytes as are planned for."""
+    """A quantized cache has a small error, also in a copied page with its copied scales, and takes as many
+    bytes as planned.
+    """
     with compile_library(folder, replace(EXACT, cache_dtype=dtype)) as library:
         runner = LibraryRunner(library)
         held = sum(library.state[s["name"]].nbytes for s in library.metadata["states"])
@@ -186,7 +191,7 @@ def test_cached_qvalues(folder: Path, dtype: str, error: float) -> None:
     ),
 )
 def test_quantized(folder: Path, tmp_path: Path, scheme: str) -> None:
-    """The error of rounding activations to 8 bits, or operands to bf16, is small beside the logits."""
+    """The error of rounding activations to 8 bits, or operands to bf16, is small compared with the logits."""
     convert(folder, tmp_path / "converted", Conversion(scheme))
     checkpoint = open_checkpoint(tmp_path / "converted")
     logits = wanted(folder, weights={n: t.read() for n, t in checkpoint.items()})
@@ -208,8 +213,8 @@ def test_quantized(folder: Path, tmp_path: Path, scheme: str) -> None:
 
 
 def are_qvalues_packed() -> bool:
-    """Whether qvalues come into panels, two of 4 bits to a byte: where the machine has a dot product of
-    bytes.
+    """Return whether quantized values are packed in panels, two values of 4 bits in a byte, which is so on
+    machines with a dot product of bytes.
     """
     return panel_of(host_isa(), i8, i8).group == 4
 
@@ -235,7 +240,7 @@ def test_an_embedding_that_is_the_head_is_stored_once(scheme: str, share: float)
 
 @every_isa
 def test_offsets_and_columns_ordered_by_importance() -> None:
-    """The layouts of GPTQ without ``sym``, and with ``desc_act``."""
+    """A layer takes the layouts of GPTQ without ``sym`` and with ``desc_act``."""
     rng = np.random.default_rng(0)
     x, order = rng.standard_normal((3, 64)).astype(np.float32), rng.permutation(64)
     qvalues, scales = rng.integers(-8, 8, (5, 64), np.int8), rng.random((5, 2)).astype(np.float16)
@@ -251,7 +256,7 @@ def test_offsets_and_columns_ordered_by_importance() -> None:
 
 
 def test_saved_and_opened(folder: Path, tmp_path: Path) -> None:
-    """By the command: the library, its weights beside it, the tokenizer; another library's weights are
+    """The command saves a library with its weights and tokenizer, and weights of another library are
     refused.
     """
     source = tmp_path / "source"

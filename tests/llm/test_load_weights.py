@@ -1,4 +1,4 @@
-"""Weights: what fits, what does not, and what it costs."""
+"""Loading weights: which ones match, which do not, and how much memory it takes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_taken_over() -> None:
     name, p = next(iter(half.named_parameters()))
     assert p.dtype == "bfloat16"
     np.testing.assert_allclose(p.numpy().astype(np.float32), weights[name], rtol=1e-2)
-    # All is computed in that type then, and the same comes out but for rounding.
+    # The model computes in bfloat16, so that results differ by rounding only.
     tokens = np.arange(12).reshape(2, 6)
     full, rounded = (m(tokens, NoCache(tokens)) for m in (model, half))
     assert rounded.dtype == "bfloat16"

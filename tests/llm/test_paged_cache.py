@@ -1,5 +1,5 @@
-"""Attention over the pages of a library: floats and qvalues, windows, sinks, soft caps; the pages that it
-reads and the memory that it needs.
+"""Attention over the pages of a library: floats and quantized values, windows, sinks and soft caps, the pages
+that it reads and the memory that it needs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ TABLES = np.array([[3, 9, 1, 7, 12], [4, 2, 8, 5, 6]], np.int32)
 
 @pytest.mark.parametrize("bits", (8, 4))
 def test_qvalues(bits: int) -> None:
-    """Errors are at most half a step, one where the largest number has no code; zeros stay."""
+    """Errors are at most half a step, or one step where the largest number is out of range. Zeros stay
+    zero.
+    """
     x = np.random.default_rng(0).standard_normal((7, 3, 16)).astype(np.float32)
     x[0, 0], x[1, 1, 3] = 0, 50
     qvalues, scales = quantized(tw.Tensor(x), bits)
@@ -45,7 +47,9 @@ def test_rotated_vectors_have_the_same_products(size: int) -> None:
 
 
 def test_rotated_keys_have_no_channel_of_large_numbers() -> None:
-    """Such a channel would leave few quantization levels for all others."""
+    """Rotated keys have no channel of large numbers, which would leave few quantization levels for all other
+    channels.
+    """
     keys = np.random.default_rng(0).standard_normal((100, 64)).astype(np.float32)
     keys[:, 5] += 30
 
@@ -57,7 +61,9 @@ def test_rotated_keys_have_no_channel_of_large_numbers() -> None:
 
 
 def library(dtype: str, pages: int, *, precision: str | None = None, **options: Any) -> Any:
-    """Attention as a library has it: of chunks of one sequence, and of single tokens of a batch."""
+    """Return a library that computes attention for chunks of one sequence and for single tokens of a
+    batch.
+    """
     states = Pages(20, dtype)
 
     def attend(q: Any, k: Any, v: Any, lengths: Any, table: Any) -> Any:
@@ -93,8 +99,8 @@ def dequantized(x: Any, bits: int | None) -> Any:
     ),
 )
 def test_chunks_then_tokens(dtype: str, options: dict[str, Any]) -> None:
-    """Two sequences of several windows: what attention over all keys and values gives. A row's result is the
-    same, bit by bit, whatever else is in the batch and however wide the table is.
+    """Two sequences of several windows get the result of attention over all keys and values. A row's result
+    is equal to the bit for every batch and every width of the page table.
     """
     random = np.random.default_rng(0)
     sinks = tw.Tensor(random.standard_normal(HEADS).astype(np.float32)) if options.get("sinks") else None
@@ -124,14 +130,14 @@ def test_chunks_then_tokens(dtype: str, options: dict[str, Any]) -> None:
             np.testing.assert_array_equal(decode(*(t[1:] for t in x), at[1:], narrow)[0], together[1])
             found[[0, 1], at] = together[:, 0]
     for row, length in ((0, 290), (1, 170)):
-        # Turned in another order of additions, a number may get the next code.
+        # The rotation adds in another order here, so that a number may be quantized to the next level.
         few = 0 if bits is None else 2e-2 if bits == 8 else 0.2
         assert np.abs(found - wanted)[row, :length].max() < 1e-5 + few
         assert np.abs(found - wanted)[row, :length].mean() < 1e-5
 
 
 def test_windows_bound_what_is_gathered() -> None:
-    """However long sequences become."""
+    """With a window, the memory for gathered pages does not grow with the length of sequences."""
     sizes = []
     for pages in (4, 400):
         with library("bfloat16", pages, precision="bf16", window=70, scale=0.3) as functions:
@@ -141,7 +147,9 @@ def test_windows_bound_what_is_gathered() -> None:
 
 
 def test_chunks_do_not_matter_to_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not to a bit, in blocks of keys neither."""
+    """Chunks do not change the results of attention in windows, not by a bit, also when it computes blocks of
+    keys.
+    """
     rule = import_module("tilewright.targets.llvm.rules.chain")
     monkeypatch.setattr(rule, "COLUMNS", 128)
     monkeypatch.setattr(rule, "most_columns", lambda *_: 128)
@@ -169,7 +177,7 @@ def test_chunks_do_not_matter_to_windows(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("dtype", ("float32", "int8"))
 def test_long_contexts(dtype: str) -> None:
-    """Prompts attend a block of keys at a time: no memory for all their scores is planned."""
+    """A prompt attends to one block of keys at a time, so that no memory for all scores is planned."""
     random = np.random.default_rng(0)
     q, k, v = (
         random.standard_normal((1, 740, h, SIZE)).astype(np.float32) for h in (HEADS, KV_HEADS, KV_HEADS)

@@ -1,4 +1,4 @@
-"""Perplexity: the definition, on scorers that are told by hand; and the compiled ones against
+"""Perplexity: the definition, for scorers with given scores, and compiled scorers, compared with
 transformers.
 """
 
@@ -31,7 +31,7 @@ TOKENS = np.random.default_rng(0).integers(0, 400, 230).astype(np.int32)
 
 
 class Told:
-    """Every token costs its own number of nats; notes its windows."""
+    """A scorer in which every token costs a given number of nats. It records its windows."""
 
     context = 8
 
@@ -64,7 +64,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def reference(folder: Path, tokens: Any) -> Any:
-    """transformers' negative log-likelihoods of all but the first of `tokens`."""
+    """Return transformers' negative log-likelihoods of all but the first of `tokens`."""
     model = transformers.LlamaForCausalLM.from_pretrained(folder).eval()
     ids = torch.tensor(tokens.astype(np.int64))
     with torch.no_grad():
@@ -112,7 +112,9 @@ def compiled(folder: Path) -> Iterator[CompiledScorer]:
 
 
 def test_compiled_scores_are_those_of_transformers(folder: Path, compiled: CompiledScorer) -> None:
-    """In windows of several chunks and pages; an unquantized model has one numerics."""
+    """Compiled scores equal those of transformers in windows of several chunks and pages. An unquantized
+    model has the same numerics in prefill and decode.
+    """
     for numerics in ("prefill", "decode"):
         np.testing.assert_allclose(
             compiled.scorer(numerics)(TOKENS[:96]), reference(folder, TOKENS[:96]), atol=1e-4
@@ -125,7 +127,7 @@ def test_compiled_scores_are_those_of_transformers(folder: Path, compiled: Compi
 
 
 def test_a_library_scores_the_same(folder: Path, tmp_path: Path) -> None:
-    """By what it has for serving, a token a call."""
+    """A library scores the same by the functions with which it serves, one token per call."""
     convert(folder, tmp_path / "int4", Conversion("int4_g32"))
     checkpoint = open_checkpoint(tmp_path / "int4")
     tokens = TOKENS[:70]
@@ -135,7 +137,7 @@ def test_a_library_scores_the_same(folder: Path, tmp_path: Path) -> None:
             scores[numerics] = scorer.scorer(numerics)(tokens)
             served = LibraryScorer(LibraryRunner(library), numerics)
             np.testing.assert_allclose(served(tokens), scores[numerics], atol=2e-3)
-    assert 0 < np.abs(scores["prefill"] - scores["decode"]).max() < 0.1  # two numerics indeed
+    assert 0 < np.abs(scores["prefill"] - scores["decode"]).max() < 0.1  # The two numerics differ.
     np.testing.assert_allclose(scores["decode"], reference(folder, tokens), atol=0.3)
 
 
@@ -151,7 +153,9 @@ def test_an_encoder_is_refused(tmp_path: Path) -> None:
 
 
 def test_statistics_are_those_of_the_inputs(folder: Path) -> None:
-    """In two windows, of which the last is shorter; layers that share their input share statistics."""
+    """The statistics are those of the inputs in two windows, of which the last is shorter. Layers with the
+    same input share statistics.
+    """
     found = calibrate(open_checkpoint(folder), TOKENS, window=150, precision=None)
     model = transformers.LlamaForCausalLM.from_pretrained(folder).eval()
     expected = {}
@@ -172,7 +176,9 @@ def test_statistics_are_those_of_the_inputs(folder: Path) -> None:
 
 
 def test_commands(folder: Path, tmp_path: Path) -> None:
-    """A text calibrates and measures a conversion; a table for several quantizations; a text that is none."""
+    """A text calibrates a conversion and measures its perplexity, several quantizations give a table, and a
+    file that is no text is refused.
+    """
     text = tmp_path / "text.txt"
     text.write_text("\n".join(TEXT * 3), encoding="utf-8")
     options = ["--quantization", "int4_g32", "--calibration", str(text), "--perplexity", str(text)]

@@ -1,4 +1,4 @@
-"""Sampling inside a library chooses what the engine chooses."""
+"""Sampling inside a library chooses the tokens that the engine chooses."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def drawn(library, logits, parameters, uniform):  # type: ignore[no-untyped-def]
 
 @pytest.mark.parametrize("vocabulary", [50, 4130])
 def test_tokens_are_the_engines(vocabulary: int) -> None:
-    """Logits of several widths, some with ties, and draws that a seed repeats; what is left to the engine is
-    where many tokens are left.
+    """The library chooses the engine's tokens for logits of several widths, some of them with ties, and for
+    draws that a seed repeats. It leaves the choice to the engine only where many tokens remain.
     """
     rng = np.random.default_rng(0)
     undecided = 0
@@ -70,7 +70,7 @@ def test_rows_without_a_token() -> None:
 def test_candidates_are_the_greatest_in_order() -> None:
     rng = np.random.default_rng(1)
     for n in (40, 4100, 9000):
-        logits = np.round(rng.standard_normal((2, n)) * 20).astype(np.float32)  # many are equal
+        logits = np.round(rng.standard_normal((2, n)) * 20).astype(np.float32)  # Rounding makes many equal.
         top, ids = (t.numpy() for t in candidates(Tensor(logits)))
         wanted = np.argsort(-logits, axis=1, kind="stable")[:, :CANDIDATES]
         np.testing.assert_array_equal(ids, wanted)

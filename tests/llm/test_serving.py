@@ -1,4 +1,4 @@
-"""The engine with a compiled model: what a request gets does not depend on what else is served."""
+"""The engine with a compiled model: a request's result does not depend on the other requests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def runner(
 
 
 def requests() -> list[Request]:
-    """Prompts that begin alike, of different lengths; the last ones get long answers."""
+    """Return prompts of different lengths that begin alike; the last ones get long answers."""
     rng = np.random.default_rng(0)
     top = tokenizer().vocabulary
     shared = rng.integers(5, top, 100).tolist()
@@ -65,7 +65,9 @@ def test_rows_and_chunks_do_not_matter(runner: LibraryRunner) -> None:
 def test_output_under_load_is_output_alone(
     runner: LibraryRunner, alone: list[Any], options: EngineOptions
 ) -> None:
-    """More requests than the batch takes, prompts that begin alike; sequences are preempted and go on."""
+    """Each request gets the result that it gets alone. There are more requests than the batch holds, many
+    begin alike, and sequences are preempted and resumed.
+    """
     engine = Engine(runner, tokenizer(), options)
     streams = [engine.submit(r) for r in requests()]
     assert [s.collect()[0].tokens for s in streams] == alone
@@ -75,8 +77,8 @@ def test_output_under_load_is_output_alone(
 
 
 def test_a_chat_goes_on(runner: LibraryRunner) -> None:
-    """Earlier turns are part of the next prompt. Their pages hold results of decoding, which differ from
-    those of prefill.
+    """A request with the earlier turns in its prompt gets the same answer in the engine that served them.
+    Their pages hold results of decoding, which differ from those of prefill.
     """
     engine = Engine(runner, tokenizer())
     prompt = requests()[3].prompt

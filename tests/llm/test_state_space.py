@@ -1,5 +1,5 @@
-"""Chunks of Mamba 2 against one token after the other; libraries of models with state: slots, chunks,
-batches, an engine under load.
+"""Mamba 2: chunks compared with one token after another. Libraries of models with state: slots, chunks,
+batches, and an engine under load.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ EXACT = LibraryOptions(context=128, chunk=100, max_batch=4, cache_dtype="float32
 
 
 def recurrence(n: int) -> tuple[Any, ...]:
-    """State, x, rate, decay, taken, read of two sequences."""
+    """Return state, x, rate, decay, taken and read of two sequences."""
     draw = np.random.default_rng(n).standard_normal
     parts = (
         draw((2, 2, 3, 8, 4)),
@@ -92,8 +92,8 @@ def pair(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tup
 
 
 def test_slots(pair: tuple[LibraryRunner, Any]) -> None:
-    """Chunks of any length, and batches of some of the sequences in any order, in slots that others have
-    used.
+    """Chunks of any length, and batches of some of the sequences in any order, give the right logits in slots
+    that others have used.
     """
     runner, theirs = pair
     expected = logits(theirs, TOKENS.astype(np.int64))
@@ -115,7 +115,7 @@ def test_slots(pair: tuple[LibraryRunner, Any]) -> None:
         found = runner.decode(TOKENS[rows, lengths[rows]], lengths[rows], pages[rows], slots[rows])
         close(found, rows, lengths[rows])
         lengths[rows] += 1
-    # Rows of no sequence change nothing of the others.
+    # Rows without a sequence do not change the others.
     none = np.array([1, 0, 1], np.int32)
     tokens, table = (
         np.where(none, 5, TOKENS[1, lengths[1]]).astype(np.int32),
@@ -129,7 +129,7 @@ def test_slots(pair: tuple[LibraryRunner, Any]) -> None:
 
 
 def test_divided_at_chunks(pair: tuple[LibraryRunner, Any]) -> None:
-    """A prompt in one call and in two gives the same bits."""
+    """A prompt gives the same bits in one call as in two."""
     runner, _ = pair
     found = []
     for ends in ((100,), (CHUNK, 100)):
@@ -164,7 +164,9 @@ def test_what_such_a_library_has(pair: tuple[LibraryRunner, Any]) -> None:
 
 
 def test_output_under_load_is_output_alone(pair: tuple[LibraryRunner, Any]) -> None:
-    """More requests than slots, little memory, some cancelled: slots and pages go from one to the next."""
+    """Each request gets the result that it gets alone. There are more requests than slots, memory is small
+    and some requests are cancelled, so that slots and pages are used again and again.
+    """
     runner, _ = pair
     draw = np.random.default_rng(1)
     prompts = [draw.integers(3, 96, n).tolist() for n in (90, 5, 70, 1, 33, 64, 12, 100, 8, 40)]
@@ -176,7 +178,7 @@ def test_output_under_load_is_output_alone(pair: tuple[LibraryRunner, Any]) -> N
     alone = [engine.submit(request(p)).collect()[0].tokens for p in prompts]
     engine = Engine(runner, tokenizer(), EngineOptions(pages=5))
     streams = [engine.submit(request(p)) for p in prompts for _ in range(2)]
-    for stream in streams[1::2]:  # one of each two is given up sooner or later
+    for stream in streams[1::2]:  # Every second request is cancelled at some point.
         for _ in range(3):
             engine.step()
         stream.cancel()
@@ -198,8 +200,8 @@ def test_no_cache_has_no_size(tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", ("mamba", "mamba 2", "falcon h1"))
 @pytest.mark.parametrize("scheme", ("int8", "int4_g32"))
 def test_quantized(family: str, scheme: str, tmp_path: Path) -> None:
-    """The projections stay quantized; what rounding activations to 8 bits, or factors to bf16, adds is small
-    beside the logits.
+    """The projections stay quantized. The error of rounding activations to 8 bits, or operands to bf16, is
+    small compared with the logits.
     """
     theirs = checkpoint(family, tmp_path / "model")
     convert(tmp_path / "model", tmp_path / "converted", Conversion(scheme))

@@ -1,4 +1,4 @@
-"""Tokens to bytes and text, chats to text: against the libraries that models are trained with."""
+"""Tokens to bytes and text, and chats to text, compared with the libraries that models are trained with."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from tilewright.llm.tokenizer import Detokenizer, Tokenizer
 
 
 def sentence_piece() -> Any:
-    """A `tokenizers.Tokenizer` of Llama 2's kind: spaces as ▁, what is not in the vocabulary as bytes."""
+    """Return a `tokenizers.Tokenizer` of Llama 2's kind, with ▁ for spaces, and bytes for characters that are
+    not in the vocabulary.
+    """
     from tokenizers import Tokenizer as Backend
     from tokenizers import decoders, models, normalizers, trainers
 
@@ -83,7 +85,9 @@ def test_special_tokens() -> None:
 
 
 def _normalized(*, rstrip: bool = False) -> Any:
-    """A tokenizer like Qwen's; the end-of-text token may swallow blanks, as Phi's does."""
+    """Return a tokenizer like Qwen's; its end-of-text token may include the blanks after it, as Phi's
+    does.
+    """
     from tokenizers import AddedToken, normalizers
 
     backend = byte_level()
@@ -102,7 +106,7 @@ BOUNDED = {
 
 @pytest.mark.parametrize("make", BOUNDED.values(), ids=BOUNDED)
 def test_least_tokens(make: Any) -> None:
-    """Never more than there are, and told without looking for them."""
+    """The lower bound is never above the number of tokens, and it is found without tokenizing the text."""
     t = Tokenizer(make())
 
     @settings(max_examples=60, deadline=None)

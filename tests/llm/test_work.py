@@ -1,4 +1,4 @@
-"""The cost of a token, compared with the numbers of elements of the checkpoint's tensors."""
+"""The cost of a token agrees with the numbers of elements of the checkpoint's tensors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OPTIONS = LibraryOptions(context=128, chunk=32, max_batch=4)
 def work_of(
     tmp_path: Path, family: str, precision: str | None, **changes: Any
 ) -> tuple[dict[str, Any], dict[str, int]]:
-    """The cost, and the elements of the checkpoint's matrices by name."""
+    """Return the cost, and the number of elements of each of the checkpoint's matrices."""
     checkpoint = open_checkpoint(folder_of(small_model(family, **changes), tmp_path / family))
     model = model_of(checkpoint, OPTIONS.context)
     module = import_model(functions_of(model, OPTIONS), None, {}, None)
@@ -67,6 +67,6 @@ def test_windows_end_what_is_read_of_the_cache() -> None:
         "sliding_window": 32,
         "layer_types": ["sliding_attention", "full_attention"] * 2,
     }
-    token = 2 * 2 * 32 * 2  # keys and values, heads, their size, bytes
+    token = 2 * 2 * 32 * 2  # keys and values, heads, head size, bytes of a number
     assert cache_bytes(config, "bfloat16", 20) == 4 * 20 * token
     assert cache_bytes(config, "bfloat16", 50) == (2 * 50 + 2 * 32) * token

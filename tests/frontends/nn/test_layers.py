@@ -1,4 +1,4 @@
-"""`tw.nn`: layers with PyTorch's weights give PyTorch's numbers, at once and compiled."""
+"""Layers of `tw.nn` with PyTorch's weights give PyTorch's results, both eagerly and compiled."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_state(tmp_path: Path) -> None:
 
 
 def test_placeholders() -> None:
-    """Parameters without elements refuse to compute, and take those of a loaded state."""
+    """A model whose parameters are placeholders refuses to compute until a state is loaded into it."""
     with nn.placeholders("float32"):
         model = nn.Sequential(nn.Embedding(10, 6), nn.Linear(6, 4), nn.LayerNorm(4))
     assert {n: p.shape for n, p in model.named_parameters()}["1.weight"] == (4, 6)

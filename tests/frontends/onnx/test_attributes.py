@@ -58,7 +58,9 @@ def of_version(model: onnx.ModelProto, domain: str, version: int) -> onnx.ModelP
 
 
 def spelled_out(model: onnx.ModelProto) -> tuple[onnx.ModelProto, set[Schema]]:
-    """Return the model with every default written in its nodes, and the operators that this has changed."""
+    """Return the model with every default attribute written out in its nodes, and the operators whose nodes
+    this has changed.
+    """
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     opsets = {("" if e.domain == "ai.onnx" else e.domain): e.version for e in copy.opset_import}
@@ -79,7 +81,9 @@ def spelled_out(model: onnx.ModelProto) -> tuple[onnx.ModelProto, set[Schema]]:
 
 
 def imported(model: onnx.ModelProto, examples: list | None) -> list[str] | None:
-    """Return the module's operators with their types, or None if the model is refused."""
+    """Return the module's operators with the types of their operands and results, or None if the model is
+    refused.
+    """
     try:
         module = import_onnx(model, None, examples)
     except tw.CompileError:
@@ -156,7 +160,7 @@ MORE = [
     ),
     small("LabelEncoder", 4, (I, ["N"]), domain=ML, keys_int64s=[1, 2], values_floats=[1.0, 2.0]),
 ]  # fmt: skip
-"""Cases that the suite lacks."""
+"""Models for operators with defaults that ONNX's test suite does not cover."""
 
 
 def test_every_default_may_be_spelled_out() -> None:
@@ -183,7 +187,7 @@ def test_every_default_may_be_spelled_out() -> None:
         schema = onnx.defs.get_schema(node.op_type, model.opset_import[0].version, node.domain)
         key = (schema.domain, schema.name, schema.since_version)
         if not compare(model, key, None):
-            assert not spelled_out(model)[1], f"{node.op_type}: refused without any attribute as well"
+            assert not spelled_out(model)[1], f"{node.op_type} is refused without written defaults too"
     assert refused == []
     assert len(covered) > 250
 
@@ -199,7 +203,9 @@ ALL_MODES = (
     "mode", [("asymmetric", "nearest", 0), ("half_pixel", "linear", 0), ("align_corners", "cubic", 1)]
 )
 def test_resize_with_the_attributes_of_all_modes(mode: tuple[str, str, int], scales: str) -> None:
-    """PyTorch's exporter writes the attributes of all modes."""
+    """A Resize node may carry the attributes of all modes, as PyTorch's exporter writes them; those that its
+    mode does not use have no effect.
+    """
     body = f"s = Constant<value=float[4]{{{scales}}}>() y = Resize<{ALL_MODES.format(*mode)}>(x, , s)"
     text = f"""<ir_version: 10, opset_import: ["": 18]>
         main (float[1, 2, 4, 6] x) => (float[A, B, C, D] y) {{ {body} }}"""

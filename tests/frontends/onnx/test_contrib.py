@@ -46,8 +46,8 @@ def compare(
     ulps: int = 1,
     **attributes: Any,
 ) -> None:
-    """Compare one node in the interpreter with ONNX Runtime. `constant` are the numbers of inputs that are
-    initializers; an input of None is absent.
+    """Compare one node in the interpreter with ONNX Runtime. `constant` holds the positions of the inputs
+    that are initializers; an input of None is absent.
     """
     names, infos, constants, fed = [], [], [], {}
     for k, given in enumerate(inputs):
@@ -76,7 +76,7 @@ def compare(
     found = Interpreter(module).run("main", list(fed.values()))
     for y, z in zip(found, expected, strict=True):
         assert y.shape == z.shape and y.dtype == z.dtype
-        if y.dtype.kind in "iu":  # rounded from real numbers that differ in their last bits
+        if y.dtype.kind in "iu":  # The results are rounded from real numbers that differ in their last bits.
             assert np.abs(y.astype(int) - z.astype(int)).max(initial=0) <= ulps
         else:
             np.testing.assert_allclose(y, z, rtol=1e-4, atol=1e-4)
@@ -147,7 +147,7 @@ def test_products_of_integers_as_real_numbers(columns):
 
 
 @pytest.mark.parametrize(
-    ("bits", "points"),  # ONNX Runtime has no kernel for 8 bits with real points
+    ("bits", "points"),  # ONNX Runtime has no kernel for 8 bits with floating-point zero points.
     [
         (2, "none"),
         (2, "packed"),

@@ -34,7 +34,7 @@ def int32(*values: Any) -> Any:
 
 
 def model(op: str, inputs: Sequence[Any], outputs: int, **attributes: Any) -> tuple[Any, list[Any]]:
-    """Return a model of one node and its inputs. Scalars of int32 are initializers; an input of None is
+    """Return a model of one node, and its inputs. Scalars of int32 become initializers; an input of None is
     absent.
     """
     names, infos, constants, fed = [], [], [], []
@@ -117,7 +117,9 @@ def test_multi_head_attention(inputs: list[Any], outputs: int, attributes: dict[
 
 @pytest.mark.parametrize("packed", [2, 3])
 def test_packed_keys_and_values(packed: int) -> None:
-    """ONNX Runtime supports packed keys on GPUs only, so the reference is PyTorch."""
+    """Keys and values packed into one input are unpacked. ONNX Runtime supports them on GPUs only, so the
+    reference is PyTorch.
+    """
     x = floats(BATCH, ROWS, HEADS, packed, DEPTH)
     inputs = [x] if packed == 3 else [Q, x]
     (found,) = computed(*model("MultiHeadAttention", inputs, 1, num_heads=HEADS))
@@ -154,7 +156,7 @@ def test_group_query_attention(rows: int, attributes: dict[str, Any]) -> None:
 
 
 def test_a_cache_with_rows_of_different_lengths() -> None:
-    """The rows of the cache behind a sequence's end are not read."""
+    """The rows of the cache after a sequence's end are not read."""
     past = [floats(BATCH, GROUPS, PAST, DEPTH) for _ in "kv"]
     new = [floats(BATCH, 1, GROUPS * DEPTH) for _ in "kv"]
     inputs = [floats(BATCH, 1, WIDTH), *new, *past, int32([PAST, 3]), int32(PAST + 1)]

@@ -1,4 +1,4 @@
-"""Loops and scans whose sizes or batches are known late."""
+"""Loops and scans whose trip counts or batch sizes are known only at run time."""
 
 from __future__ import annotations
 

@@ -74,8 +74,8 @@ def test_sizes_known_at_compile_time(shape):
 
 
 def test_sizes_of_the_run():
-    """A dimension that is 0 in an example may be 0; one program computes every result, for sizes that divide
-    each other.
+    """A model compiled with an example of size 0 is dynamic in that dimension: one artifact computes the
+    results for all shapes, with and without elements.
     """
     proto = model(["A", "B", "C"])
     with tw.compile(proto, (np.zeros((0, 0, 0), np.float32),), cache=False) as library:

@@ -32,7 +32,7 @@ def model(signature: str, body: str, opset: int = 20) -> Any:
 
 
 def check(signature: str, body: str, *runs: Any, native: bool = False, dims: Any = None) -> None:
-    """Import once, and compare every run with ONNX Runtime."""
+    """Import the model once, and compare each of `runs` with ONNX Runtime."""
     proto = model(signature, body)
     peer = onnxruntime.InferenceSession(proto.SerializeToString())
     names = [i.name for i in proto.graph.input]
@@ -180,7 +180,7 @@ def test_crops_of_resize() -> None:
 
 
 def test_factors_of_upsampling() -> None:
-    """Upsample is the operator's name before opset 10; from opset 9 on its factors are an input."""
+    """Upsample, the name of Resize before opset 10, takes its factors as an input from opset 9 on."""
     signature, body = (
         "float[1, 2, H, W] x, float[4] scales) => (float[P, Q, R, S] y)",
         "y = Upsample(x, scales)",

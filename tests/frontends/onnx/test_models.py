@@ -46,7 +46,9 @@ def test_dynamic(name):
 @pytest.mark.parametrize("name", ["bert", "t5-encoder", "vit"])
 @pytest.mark.filterwarnings("ignore")
 def test_torchscript_export(name):
-    """The exporter of earlier PyTorch releases keeps every shape computation in the model."""
+    """Models of the TorchScript exporter give PyTorch's results. This exporter keeps every shape computation
+    in the model.
+    """
     import io
 
     import torch

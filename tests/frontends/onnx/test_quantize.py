@@ -1,5 +1,5 @@
-"""Quantization beyond ONNX's bundled tests: convolution (the bundled test's opset is too old) and narrow
-element types.
+"""Quantization that ONNX's own tests do not cover: convolutions, whose test has an opset that is too old, and
+narrow element types.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def test_qlinear_conv_with_channel_scales_and_bias():
     (y,) = Interpreter(module).run("main", inputs)
     assert y.dtype == np.uint8
     assert len(np.unique(y)) > 50
-    # A value on a tie may round the other way.
+    # A value halfway between two integers may be rounded the other way.
     assert np.abs(y.astype(int) - expected.astype(int)).max() <= 1
     assert (y == expected).mean() > 0.99
 

@@ -1,4 +1,4 @@
-"""ONNX operators that draw random numbers: distributions, seeds of nodes and of runs, loops."""
+"""ONNX operators that draw random numbers: distributions, seeds of nodes, seeds of runs, and loops."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_each_run_draws_anew_unless_it_is_given_a_seed(tmp_path: Path) -> None:
         np.testing.assert_array_equal(second, again)
         np.testing.assert_array_equal(first[2], second[2])
         with pytest.raises(ShapeError, match="seed"):
-            library.bind(x)  # would draw the same in every run
+            library.bind(x)  # A bound call would draw the same numbers in every run.
     module = import_model(model(text), None, {}, None)
     found = Interpreter(module).run("main", [x, np.array(7)])
     np.testing.assert_array_equal(found, second)

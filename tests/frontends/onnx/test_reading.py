@@ -130,7 +130,7 @@ def test_names_locations_and_symbols():
     assert main.arg_names == ("x", "mask")
     assert main.result_names == ("y",)
     x, mask = (a.type.shape for a in main.body.args)
-    assert x == mask  # the entry for 'seq' at x holds at mask
+    assert x == mask  # The bounds given for 'seq' at x hold for mask as well.
     assert x[1].name == "s"
     assert bounds(x[0]) == (1, 8)
     assert bounds(x[1]) == (16, 512)
@@ -200,7 +200,9 @@ def test_attributes_of_a_call_are_seen_in_subgraphs(flag):
 
 
 def test_inputs_that_a_call_leaves_out():
-    """The function's own nodes, the functions it calls, and subgraphs all see the input as absent."""
+    """An input that a call of a function leaves out is absent in the function's nodes, in its subgraphs and
+    in the functions that it calls.
+    """
     text = """<ir_version: 10, opset_import: ["": 22, "f": 1]>
         main (float[N] x, bool c) => (float[N] y, float[N] z) { y = f.Within(x, c)  low =
             Constant<value_float=0.0>()  z = f.Within(x, c, low) }

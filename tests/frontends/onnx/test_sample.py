@@ -52,7 +52,9 @@ def test_grid_sample_far_outside(mode, padding, corners):
 
 
 def test_regions_of_their_own_number_of_samples():
-    """With sampling_ratio 0, a region has as many samples as elements that it covers."""
+    """With sampling_ratio 0, the number of samples of each region is the number of elements that it
+    covers.
+    """
     x = normal(2, 3, 9, 8)
     rois = np.array([[0.3, 0.2, 7.1, 8.4], [2, 2, 3, 2.5], [-3, 1, 12, 5]], np.float32)
     found, proto = run(
@@ -67,7 +69,9 @@ def test_regions_of_their_own_number_of_samples():
 
 
 def test_largest_elements_of_regions():
-    """ONNX's reference lacks MaxRoiPool."""
+    """MaxRoiPool gives the largest element of each part of a region. ONNX's reference lacks the operator, so
+    ONNX Runtime is the reference.
+    """
     x = normal(2, 3, 9, 8)
     rois = np.array(
         [[1, 0.3, 0.2, 7.1, 8.4], [0, 2, 2, 3, 2.5], [1, -3, 1, 12, 5], [0, 20, 20, 21, 21]], np.float32
@@ -114,7 +118,9 @@ STFT = "(float[1, T, 1] x, int64 step, int64 length) => (float[1, F, K, 2] y)", 
 
 
 def test_frames_whose_length_and_distance_are_data():
-    """Sizes are divided by numbers that are known only at run time."""
+    """A frame's length and step may be inputs: sizes are then divided by numbers that are known only at run
+    time.
+    """
     x = normal(1, 128, 1)
     _, proto = run(*STFT, x, np.array(8), np.array(16))
     with tw.compile(proto, cache=False) as library:
@@ -132,7 +138,8 @@ def test_frames_whose_length_and_distance_are_data():
 def test_transforms_of_a_dynamic_length_cancel_exactly():
     x = np.ones((1, 64, 1), np.float32)
     found, _ = run("(float[N, T, 1] x) => (float[N, T, 2] y)", "y = DFT(x)", x)
-    np.testing.assert_array_equal(found[0, 16], 0)  # quarters of a circle
+    # Multiples of a quarter turn have exact sines and cosines.
+    np.testing.assert_array_equal(found[0, 16], 0)
 
 
 def test_suppression_among_many_boxes():

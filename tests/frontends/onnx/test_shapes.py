@@ -1,5 +1,5 @@
-"""Shape computations are followed symbolically: none reaches the graph, and the resulting shapes are
-right.
+"""Computations on shapes are evaluated symbolically: none of them reaches the graph, and the resulting shapes
+are correct.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def model(signature, body, opset=18):
 
 
 def check(proto, *inputs, dims=None):
-    """Import, verify, interpret and compare with ONNX's reference; return the names of the graph
+    """Import, verify, interpret and compare with ONNX's reference. Returns the names of the graph
     operators.
     """
     module = import_onnx(proto, dims)
@@ -133,7 +133,7 @@ def test_range_and_mask_from_sizes():
 
 
 def test_expand_with_where_equal_pattern():
-    """PyTorch writes expand(-1, n) as Where(shape == -1, 1, shape)."""
+    """The pattern that PyTorch writes for expand(-1, n), Where(shape == -1, 1, shape), is recognized."""
     body = """
         s = Shape(x) minus = Constant<value_ints=[-1, 4]>() ones = Constant<value_ints=[1, 1]>()
         m1 = Constant<value_int=-1>() is = Equal(minus, m1) target = Where(is, ones, minus)
@@ -184,7 +184,9 @@ def test_a_shape_from_data():
 
 
 def test_values_that_must_be_known_are_compiled_in_and_compared():
-    """The number of axes determines the rank of the result."""
+    """The number of axes determines the rank of the result, so the axes must be known. The value in the
+    example is compiled in, and a call with another value is refused.
+    """
     proto = model("(float[N, 4] x, int64[count] axes) => (float[A] y)", "y = ReduceSum<keepdims=0>(x, axes)")
     x = np.arange(12, dtype=np.float32).reshape(3, 4)
     with pytest.raises(

@@ -1,5 +1,5 @@
-"""Support vector machines, compared with ONNX Runtime, or with ONNX's reference where that does not transform
-the scores of two classes.
+"""Support vector machines, compared with ONNX Runtime, or with ONNX's reference in the cases where ONNX
+Runtime does not transform the scores of two classes.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def transformer() -> Any:
 @pytest.mark.parametrize("build", [separable_cnn, recurrent, transformer])
 def test_equal_to_keras(build: Callable[[], Any]) -> None:
     if keras.backend.backend() != "jax":
-        pytest.skip("Keras runs on another backend here")
+        pytest.skip("Keras is configured for another backend than JAX")
     model = build()
     (entry,) = model.inputs
     spec = jax.ShapeDtypeStruct((*jax.export.symbolic_shape("batch"), *entry.shape[1:]), entry.dtype)

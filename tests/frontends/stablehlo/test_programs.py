@@ -308,7 +308,9 @@ def same_closely(got: Any, wanted: Any) -> None:
 
 @pytest.mark.parametrize("length", [7, 512, 521, 1536, 4099])
 def test_fourier_transforms(length: int) -> None:
-    """The lengths are computed directly, by factors, and for a prime."""
+    """Transforms of every length agree with NumPy: lengths computed directly, lengths with factors, and
+    primes.
+    """
     x = f(2, length)
     module = import_stablehlo(exported(lambda x: jnp.fft.irfft(jnp.fft.rfft(x), x.shape[1]), x))
     (back,) = Interpreter(module).run("main", [x])
@@ -409,7 +411,7 @@ def test_a_comparator_of_any_form() -> None:
 
 @pytest.mark.parametrize("shape", [(4, 4), (2, 5, 3), (3, 5)])
 def test_factorizations(shape: tuple[int, ...]) -> None:
-    """Compare the products of the factors: signs may differ."""
+    """The products of the factors agree with JAX's. The factors themselves may differ in their signs."""
     x = f(*shape)
 
     def products(x: Any) -> Any:

@@ -1,4 +1,6 @@
-"""Quantized StableHLO: the stored integers of the result, compared with the same arithmetic in NumPy."""
+"""Quantized StableHLO: the stored integers of a result equal those that the same arithmetic gives in
+NumPy.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random bits of XLA's generators are equal to JAX's."""
+"""The random bits of XLA's generators equal JAX's."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def same_as_jax(function: Any, *args: Any) -> None:
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint32, np.uint64])
 def test_generators(algorithm: str, shape: tuple[int, ...], dtype: Any) -> None:
     with jax.enable_x64(True):
-        state = np.array([5 << 33 | 3, 2**64 - 2], np.uint64)  # the counter overflows
+        state = np.array([5 << 33 | 3, 2**64 - 2], np.uint64)  # A state whose counter overflows.
         kind = getattr(jax.lax.RandomAlgorithm, algorithm)
         same_as_jax(lambda s: jax.lax.rng_bit_generator(s, shape, dtype, algorithm=kind), state)
 

@@ -1,4 +1,4 @@
-"""A SavedModel of TensorFlow, compared with TensorFlow; needs the extra `tensorflow`."""
+"""TensorFlow's SavedModel, compared with TensorFlow. The tests need the extra `tensorflow`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs as text that JAX does not write, compared with NumPy."""
+"""StableHLO programs that JAX does not generate, written as text and compared with NumPy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RANDOM = np.random.default_rng(0)
 
 
 def run(tmp_path: Path, arguments: str, body: str, result: str, *inputs: Any, attributes: str = "") -> Any:
-    """Run a function of `arguments` whose `body` computes ``%y``."""
+    """Return the result of a function of `arguments` whose `body` computes ``%y``."""
     path = tmp_path / "model.mlir"
     path.write_text(
         f"module {attributes} {{\nfunc.func @main({arguments}) -> {result} {{\n{body}\nfunc.return "
@@ -95,7 +95,8 @@ def test_bitcasts(tmp_path: Path, source: str, target: str) -> None:
     *new, result = target.split("x", target.count("x") - ("complex" in target))
     dtype, wanted = np.dtype(BITS[name]), np.dtype(BITS[result])
     bits = 1 if dtype.kind == "b" else dtype.itemsize * 8
-    raw = RANDOM.integers(0, 120, int(np.prod([int(d) for d in size])) * bits // 8, np.uint8)  # no NaN
+    # Values below 120 in the highest byte are never NaN.
+    raw = RANDOM.integers(0, 120, int(np.prod([int(d) for d in size])) * bits // 8, np.uint8)
     x = np.unpackbits(raw, bitorder="little").astype(bool) if dtype.kind == "b" else raw.view(dtype)
     text = f"%y = stablehlo.bitcast_convert %x : (tensor<{source}>) -> tensor<{target}>"
     found = run(
@@ -192,8 +193,8 @@ SCATTER = """%r:2 = "stablehlo.scatter"(%x, %z, %i, %u, %v) <{scatter_dimension_
 
 
 def test_windows_are_scattered_in_turn(tmp_path: Path) -> None:
-    """A body of several tensors, where the order of equal indices matters; windows out of range are
-    skipped.
+    """Windows are scattered one after another. The body combines several tensors, so that the order of equal
+    indices matters; windows out of range are skipped.
     """
     x, z, u, v = (RANDOM.standard_normal(s).astype(np.float32) for s in ((4, 3), (4, 3), (5, 3), (5, 3)))
     places = np.int32([2, -1, 2, 4, 0])

@@ -1,4 +1,6 @@
-"""Helpers of the PyTorch front end's tests: import, verify, interpret, compare with eager torch."""
+"""Helpers of the PyTorch front end's tests, which import and verify a model, interpret it and compare it with
+eager torch.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ class Lambda(torch.nn.Module):
 
 
 def random(*shape: int, seed: int = 0, dtype: Any = None) -> Any:
-    """Standard normal floats, or integers in [-5, 6)."""
+    """Return standard normal floats, integers in [-5, 6), or booleans."""
     generator = torch.Generator().manual_seed(seed + sum(shape))
     if dtype is not None and dtype is torch.bool:
         return torch.rand(shape, generator=generator) < 0.5
@@ -38,7 +40,9 @@ def random(*shape: int, seed: int = 0, dtype: Any = None) -> Any:
 
 
 def to_numpy(x: Any) -> np.ndarray[Any, Any]:
-    """A tensor as an array; bfloat16 through its bits."""
+    """Return a tensor as an array. The bits of bfloat16 are reinterpreted, because torch does not convert
+    it.
+    """
     x = x.detach().contiguous()
     if x.dtype is torch.bfloat16:
         import ml_dtypes
@@ -48,7 +52,9 @@ def to_numpy(x: Any) -> np.ndarray[Any, Any]:
 
 
 def close(got: Any, wanted: Any, rtol: float = 1e-4, atol: float = 1e-5) -> None:
-    """Equal in dtype and shape, and in value to a tolerance scaled by the largest magnitude."""
+    """Check for equal dtypes and shapes, and for values within a tolerance scaled by the largest
+    magnitude.
+    """
     wanted = to_numpy(wanted)
     assert got.dtype == wanted.dtype, (got.dtype, wanted.dtype)
     assert got.shape == wanted.shape, (got.shape, wanted.shape)
@@ -73,8 +79,8 @@ def check(
     rtol: float = 1e-4,
     atol: float = 1e-5,
 ) -> Module:
-    """Import with `inputs` as examples; compare on them and on `others` with eager torch. Returns the
-    module.
+    """Import the model with `inputs` as examples, and compare it with eager torch on `inputs` and on each of
+    `others`. Returns the module.
     """
     model = model if isinstance(model, torch.nn.Module) else Lambda(model)
     model.eval()
@@ -89,5 +95,5 @@ def check(
 
 
 def operators(module: Module) -> list[str]:
-    """Names of the graph operators of ``main``, in order."""
+    """Return the names of the graph operators of ``main``, in order."""
     return [op.name for op in module.symbol("main").body.ops]

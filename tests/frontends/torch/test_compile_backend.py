@@ -1,5 +1,5 @@
-"""``torch.compile(backend="tilewright")``: values, gradients and training steps against eager torch; reports
-of what is not compiled.
+"""``torch.compile(backend="tilewright")``: values, gradients and training steps equal eager torch's, and
+warnings name the operators that are not compiled.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _fresh() -> Iterator[None]:
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Collect the graphs that are compiled."""
+    """Return a list to which every compiled graph is added."""
     graphs: list[Any] = []
     real = torch_backend._library
 
@@ -67,7 +67,9 @@ def step(model: Any, optimizer: Any, x: Any, loss: Callable[[Any], Any]) -> Any:
 def trains_like_eager(
     model: Any, inputs: Sequence[Any], loss: Callable[[Any], Any] = lambda y: y.square().mean()
 ) -> None:
-    """Compare the loss of every step, the gradients of the last one, and parameters and buffers after it."""
+    """Compare with eager training: the loss of every step, the last gradients, and the parameters and buffers
+    after all steps.
+    """
     model.train()
     twin = copy.deepcopy(model)
     fast = compile(twin)
@@ -86,7 +88,8 @@ def test_the_entry_point_names_the_backend() -> None:
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
     where = project["entry-points"]["torch_dynamo_backends"]["tilewright"]
     assert where == f"{torch_backend.__name__}:{torch_backend.tilewright.__name__}"
-    assert "tilewright" in torch._dynamo.list_backends()  # installed or not
+    # The backend is listed even where the package is used without being installed.
+    assert "tilewright" in torch._dynamo.list_backends()
 
 
 def test_inference() -> None:
@@ -123,8 +126,8 @@ def test_cnn_with_batch_norm_trains() -> None:
 def test_gradients_of_convolutions_on_every_instruction_set(
     isa: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sum of the first weights' gradient runs over all rows of all images, in blocks that end within an
-    image.
+    """Gradients of convolutions equal torch's on every instruction set. The sum for the first weights runs
+    over all rows of all images, in blocks that end within an image.
     """
     from tilewright.targets.cpu.isa import ISAS, host_isa, runs_here
 
@@ -155,9 +158,8 @@ def test_transformer_layer_trains() -> None:
 
 def test_recurrent_layer_trains() -> None:
     model = torch.nn.GRU(6, 5, batch_first=True)
-    with torch._dynamo.config.patch(
-        allow_rnn=True
-    ):  # Otherwise Dynamo leaves recurrent layers to eager torch.
+    # Dynamo leaves recurrent layers to eager torch by default.
+    with torch._dynamo.config.patch(allow_rnn=True):
         trains_like_eager(model, [random(2, 4, 6, seed=k) for k in range(2)], lambda y: y[0].square().mean())
 
 
@@ -193,12 +195,12 @@ def test_sizes_do_not_recompile(compiled: list[Any]) -> None:
         got.sum().backward()
         close(got, wanted)
         close(y.grad, x.grad)
-    assert len(compiled) == 2  # forward and backward
+    assert len(compiled) == 2  # One graph is for the forward pass, one for the backward pass.
 
 
 @pytest.mark.parametrize("marked", (False, True))
 def test_sizes_that_change_become_dynamic(compiled: list[Any], marked: bool) -> None:
-    """Without a mark a size becomes dynamic with its second value, with a mark from the first one on."""
+    """A size becomes dynamic with its second value, or from the first one on if it is marked."""
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh())
     fast = compile(model)
     for rows in (3, 7, 20, 4):
@@ -238,12 +240,14 @@ def test_mutation_views_and_aliases() -> None:
         assert g.stride() == w.stride()
     assert got[0].data_ptr() == d.data_ptr()
     got[1].zero_()
-    assert not got[3].any()  # both are views of one result
+    assert not got[3].any()  # Both outputs are views of one result.
     assert got[2] is c
 
 
 def test_dropout_draws_what_torch_draws() -> None:
-    """The noise is equal also for transposed tensors (the attention's output), forward and backward."""
+    """Dropout draws torch's noise, forward and backward, also for transposed tensors such as the attention's
+    output.
+    """
     model = torch.nn.TransformerEncoderLayer(16, 2, 32, dropout=0.3, batch_first=True)
     x = random(2, 6, 16)
     fast = compile(model)
@@ -276,7 +280,7 @@ def test_random_numbers_are_torchs() -> None:
     result = []
     for g in (f, compile(f, fullgraph=True)):
         torch.manual_seed(1)
-        result.append([*g(x), torch.rand(1)])  # The generator continues equally.
+        result.append([*g(x), torch.rand(1)])  # The generator continues from the same state.
     for got, wanted in zip(result[1], result[0], strict=True):
         close(got, wanted, 1e-6)
 
@@ -321,7 +325,7 @@ def test_what_is_not_compiled_runs_in_torch_and_is_named(compiled: list[Any]) ->
     assert told[0].message.operators == ("tilewright_tests.cube.default",)
     close(results[1], results[0])
     close(gradients[1], gradients[0], 1e-3)
-    assert len(compiled) >= 4  # The parts before, between and after.
+    assert len(compiled) >= 4  # The parts before, between and after the calls of cube are compiled.
     torch._dynamo.reset()
     with pytest.raises(Exception, match="cube") as caught:
         compile(f)(x)
@@ -410,7 +414,9 @@ def test_nothing_is_warned_of() -> None:
 
 
 def test_max_pool_finds_torchs_positions() -> None:
-    """Cases: equal elements, windows of only -inf that overlap padding, NaNs."""
+    """The positions of maxima are torch's for equal elements, for windows of only -inf that overlap padding,
+    and for NaN.
+    """
     x = torch.relu(random(2, 3, 9, 8))
     x[0, 0] = -torch.inf
     x[0, 1, :4, 2:5] = torch.nan

@@ -117,7 +117,7 @@ def test_short_time_transforms() -> None:
 
 
 class Rotated(torch.nn.Module):
-    """Positions as rotations, stored as complex numbers."""
+    """A rotary position embedding that stores its rotations as complex numbers."""
 
     def __init__(self) -> None:
         super().__init__()

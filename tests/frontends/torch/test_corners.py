@@ -81,7 +81,7 @@ def test_attention_to_no_keys() -> None:
     ],
 )
 def test_negative_numbers_beside_bytes(function: Any) -> None:
-    """torch lets them wrap around."""
+    """Negative numbers that are combined with uint8 wrap around, as in torch."""
     compiled_equals_eager(function, BYTES)
     check(function, BYTES)
 

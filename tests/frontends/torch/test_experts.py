@@ -1,4 +1,4 @@
-"""Counts of tokens and products by group, the operators of mixtures of experts."""
+"""Operators of mixtures of experts: the number of tokens of each expert, and matrix products by group."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_histc_counts_experts() -> None:
 
 
 def test_grouped_matmul() -> None:
-    """Groups without rows, and rows after the last group."""
+    """Groups may be without rows, and rows may follow the last group."""
     pytest.importorskip("transformers.integrations.moe")
 
     def function(x: Any, w: Any, ends: Any) -> Any:
@@ -49,7 +49,7 @@ def test_grouped_matmul() -> None:
 
 
 def test_grouped_mm() -> None:
-    """torch's own operator, on bfloat16."""
+    """torch's own operator for grouped products agrees on bfloat16."""
     x, w = random(9, 16).bfloat16(), random(4, 16, 8).bfloat16()
 
     def ends(*values: int) -> Any:

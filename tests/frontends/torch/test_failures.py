@@ -52,12 +52,12 @@ def assertion(x: Any) -> Any:
 
 
 def causal(x: Any) -> Any:
-    # An option that depends on a size.
+    # The option is_causal depends on a size.
     return F.scaled_dot_product_attention(x, x, x, is_causal=x.shape[2] > 1)
 
 
 def wrong(x: Any) -> Any:
-    return x.reshape(2, -1) @ torch.ones(7, 7)  # Shapes that do not fit.
+    return x.reshape(2, -1) @ torch.ones(7, 7)  # The shapes do not match.
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_the_line_and_the_way_around(
     assert len(message.splitlines()) <= 10
     assert "Tilewright, not in your model" not in message
     text = "".join(traceback.format_exception(caught.value))
-    assert "site-packages" not in text  # No line of torch's files.
+    assert "site-packages" not in text  # Only the model's lines are shown, not those of torch's files.
     out, err = capfd.readouterr()
     assert out == err == ""
 

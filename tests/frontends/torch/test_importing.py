@@ -64,7 +64,7 @@ def test_linear_expression() -> None:
 
 
 def test_needed_multiple_is_found() -> None:
-    """The model needs a multiple of 3, which the user did not say."""
+    """The importer finds that the model needs a multiple of 3, although the user's bounds do not say so."""
     module = check(
         lambda x: x.reshape(-1, 3).sum(1),
         random(6),
@@ -77,7 +77,9 @@ def test_needed_multiple_is_found() -> None:
 
 
 def test_needed_multiple_of_an_exported_program() -> None:
-    """The dimension that torch found to be a multiple has no name."""
+    """A multiple in an exported program gives the dimension a name from its input and axis, because torch
+    keeps none.
+    """
 
     class Rows(N.Module):
         def forward(self, x: Any) -> Any:
@@ -92,7 +94,7 @@ def test_needed_multiple_of_an_exported_program() -> None:
 
 
 def test_needed_bound_is_found() -> None:
-    """A table of 10 positions limits the length."""
+    """A table of 10 positions bounds the length."""
 
     class Positions(N.Module):
         def __init__(self) -> None:
@@ -345,7 +347,7 @@ def test_all_unsupported_operators_at_once() -> None:
     by_name = {o.operator: o for o in caught.value.operators}
     eig = "aten.linalg_eig.default"
     assert set(by_name) == {eig, "tilewright_tests.unknown.default"}
-    # ``+`` and ``.real`` use unsupported results, which is not reported separately.
+    # The uses of unsupported results, ``+`` and ``.real``, are not reported separately.
     assert by_name[eig].locations[0].startswith("0/linalg_eig")
     assert Path(__file__).name in by_name[eig].locations[0]
 
@@ -365,7 +367,7 @@ def _counted(x: Any) -> Any:
 def _placed(x: Any) -> Any:
     chosen = x > 0
     result = torch.zeros(2, x.numel())
-    # torch knows that both have the same number of elements.
+    # torch can prove that both selections have the same number of elements.
     for row, values in enumerate((x[chosen], (x * 2)[chosen])):
         result[row, : values.shape[0]] = values
     return result
@@ -404,7 +406,7 @@ def test_training_mode() -> None:
     kept = [name for name, _ in module.symbol("main").states]
     assert sorted(kept) == ["1.num_batches_tracked", "1.running_mean", "1.running_var"]
     module = import_torch(N.Sequential(N.Dropout(0.5)), (random(2, 4),))
-    assert module.symbol("main").seed == "seed", "dropout draws under the run's seed"
+    assert module.symbol("main").seed == "seed", "dropout draws by the seed of the run"
 
 
 def test_slices_whose_bounds_are_computed() -> None:
@@ -458,7 +460,7 @@ def test_no_warnings_reach_the_user() -> None:
 
 
 def test_one_tensor_for_two_inputs() -> None:
-    """Example inputs may be the same object; they are still two inputs."""
+    """Two example inputs that are the same object are still two inputs."""
     x = torch.ones(2, 3)
     module = import_torch(Lambda(lambda a, b: a - 2 * b), (x, x))
     a, b = torch.full((2, 3), 5.0), torch.full((2, 3), 1.0)

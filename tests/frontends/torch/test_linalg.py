@@ -74,8 +74,8 @@ def test_what_is_no_positive_definite_matrix_ends_the_run() -> None:
 
 
 def test_eigenvectors_are_orthogonal() -> None:
-    """Rotations of pairs of columns stay orthogonal, however far rounding has moved the two sides of the
-    diagonal apart.
+    """The eigenvectors stay orthogonal even where rounding has made the matrix asymmetric during the
+    iteration.
     """
     x = _positive(_matrices(20, 7, 7))
     model = _Calls(torch.linalg.eigh).eval()

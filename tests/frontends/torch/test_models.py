@@ -1,4 +1,4 @@
-"""Whole models: the zoo's architectures with fixed and with dynamic sizes."""
+"""Whole models of the zoo, with fixed and with dynamic sizes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def test_fixed_sizes(name: str) -> None:
 
 @pytest.mark.parametrize("name", fast_without_related())
 def test_dynamic_sizes(name: str) -> None:
-    """The example has batch 1, which torch would take for a constant; run with other sizes, among them 1."""
+    """Models accept all batch sizes and lengths. The example has batch 1, which torch would treat as a
+    constant.
+    """
     model = MODELS[name]
     others = [tuple(model.inputs("tiny", batch=b, seq=s, seed=b).values()) for b, s in ((1, 2), (3, 21))]
     check(
@@ -43,7 +45,7 @@ def test_bert_keeps_composites() -> None:
 
 
 def test_left_padded_rows_are_zero_not_nan() -> None:
-    """A causal model with padding on the left has rows that attend to nothing."""
+    """Rows of a causal model that attend to nothing, because of padding on the left, are zero and not NaN."""
     from transformers import LlamaConfig, LlamaModel
 
     torch.manual_seed(0)

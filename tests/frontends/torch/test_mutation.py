@@ -1,4 +1,4 @@
-"""Exported programs that change their inputs and buffers."""
+"""Exported programs that modify their inputs and buffers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .checks import Lambda, random  # noqa: E402
 
 
 class Cache(nn.Module):
-    """Keys of a sequence, and their number."""
+    """A cache of a sequence's keys, with their count."""
 
     def __init__(self, length: int = 16) -> None:
         super().__init__()
@@ -35,8 +35,8 @@ class Cache(nn.Module):
 
 
 def steps(model: Any, calls: list[tuple[Any, ...]], **options: Any) -> Any:
-    """Run eager and compiled for each call and compare outputs, arguments and states; return a fresh
-    library.
+    """Run the model eagerly and compiled for each call, and compare outputs, arguments and states. Returns
+    the library with its states reset.
     """
     eager = copy.deepcopy(model)
     library = tw.compile(model, calls[0], **options)
@@ -67,14 +67,14 @@ def test_a_cache_is_kept(target: str) -> None:
     launches = [
         line for line in library.ir("host").splitlines() if "host.launch" in line and "scatter" in line
     ]
-    assert len(launches) == 1 and launches[0].count("%keys") == 2  # Updated in place.
+    assert len(launches) == 1 and launches[0].count("%keys") == 2  # The kernel updates the keys in place.
 
 
 def test_saved_and_loaded(tmp_path: Path) -> None:
     model = Cache()
     model.keys += 2
     library = tw.compile(model, (random(2, 1, 4), torch.tensor([3])))
-    model.keys += 1  # Too late to have an effect.
+    model.keys += 1  # The library was compiled with the earlier values.
     library(random(2, 1, 4), torch.tensor([3]))
     loaded = tw.load(library.save(tmp_path / "cache.so"))
     np.testing.assert_array_equal(loaded.state["keys"], np.full((2, 16, 4), 2, np.float32))
@@ -119,7 +119,7 @@ def test_inputs_are_changed_in_place() -> None:
     call = library.bind(a, b, out=out)
     call()
     call()
-    np.testing.assert_array_equal(a[:, 0], 3)  # 1 + two times 1.
+    np.testing.assert_array_equal(a[:, 0], 3)  # The initial 1, and 1 added by each of two calls.
 
 
 @pytest.mark.parametrize("target", ["cpu", "wasm32"])
@@ -155,7 +155,7 @@ def test_what_cannot_be_written_is_refused() -> None:
 
 
 def test_values_that_change_places() -> None:
-    """No value can be written before the other has been read."""
+    """Two states that exchange their values are both read before either is written."""
 
     class Swap(nn.Module):
         def __init__(self) -> None:
@@ -176,8 +176,8 @@ def test_old_values_are_read_after_new_ones_are_made() -> None:
     class Late(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            # Small values: the softmax of large numbers amplifies their rounding to 1e-5, and the order of
-            # sums differs by machine.
+            # The values are small because the softmax of large numbers amplifies their rounding to 1e-5, and
+            # the order of sums differs by machine.
             self.register_buffer("a", torch.arange(64.0).reshape(8, 8) / 64)
 
         def forward(self, x: Any) -> Any:

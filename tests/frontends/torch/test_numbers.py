@@ -1,4 +1,4 @@
-"""Histograms, bits of numbers, integers, incomplete gamma functions and sampled volumes against eager
+"""Histograms, bit patterns, integers, incomplete gamma functions and sampled volumes, compared with eager
 torch.
 """
 
@@ -80,10 +80,12 @@ def test_greatest_common_divisors() -> None:
 
 @pytest.mark.parametrize("function", [torch.special.gammainc, torch.special.gammaincc])
 def test_incomplete_gamma_functions(function: Any) -> None:
-    """Both series, the continued fraction and the uniform expansion, in float64."""
+    """The arguments cover all methods in float64: both series, the continued fraction and the uniform
+    expansion.
+    """
     a = torch.cat([torch.logspace(-3, 4, 40), torch.linspace(15, 40, 40)]).double()
     x = a[:, None] * torch.tensor([0.0, 0.01, 0.3, 0.41, 0.9, 1.0, 1.1, 2.0, 2.3, 9.0])
-    # The last digits of torch's results vary.
+    # The last digits of torch's results vary by machine.
     check(function, a[:, None].expand(80, 10), x, rtol=1e-8, atol=0)
     odd = torch.tensor([0.0, 1.0, 2.0, math.inf, -1.0, math.nan, 3.0])
     check(function, odd[:, None].expand(7, 7), odd.expand(7, 7))

@@ -1,5 +1,5 @@
-"""Every operator family against eager torch: one small function each, with fixed and with dynamic first
-dimension.
+"""Operators of every family, as small functions that are compared with eager torch, with fixed and with
+dynamic first dimension.
 """
 
 from __future__ import annotations
@@ -243,7 +243,7 @@ DYNAMIC = {name: f for table in (SHAPES, REDUCTIONS) for name, f in table.items(
 def test_dynamic_batch(name: str) -> None:
     x = random(3, 6, 8, 8)
     others = [(random(n, 6, 8, 8, seed=n),) for n in (1, 4)]
-    # The variance of one element is NaN in torch too; every function here reduces more.
+    # All sizes are above 1: the variance of one element is NaN in torch too.
     check(DYNAMIC[name], x, dims={"x": {0: "batch<=6"}}, others=others)
 
 

@@ -1,4 +1,4 @@
-"""Outputs that are no results of operators, and calls without any output."""
+"""Outputs that are not results of operators, and calls without outputs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Various(torch.nn.Module):
 
 
 def test_numbers_sizes_constants_and_inputs() -> None:
-    """Numbers are scalar tensors; None and strings are left out."""
+    """Outputs that are numbers become scalar tensors; None and strings are left out."""
     library = tw.compile(Various(), (random(5, 3),), dims={"x": {0: "n<=64"}})
     for n in (5, 2):
         x = random(n, 3)
@@ -50,7 +50,7 @@ def test_numbers_sizes_constants_and_inputs() -> None:
             np.testing.assert_array_equal(value.numpy(), np.asarray(expected), err_msg=name)
     before = x.clone()
     result[[spec.name for spec in library.outputs].index("x")].add_(1)
-    torch.testing.assert_close(x, before)  # An output has memory of its own.
+    torch.testing.assert_close(x, before)  # An output does not share memory with an input.
 
 
 def test_nothing_but_an_input() -> None:
@@ -70,7 +70,7 @@ def test_assertions_about_data_end_the_run() -> None:
 
 
 def test_effects_in_order() -> None:
-    """torch orders effects by tokens, which are no inputs or outputs for callers."""
+    """Effects run in order. The tokens by which torch orders them are not inputs or outputs for callers."""
 
     def function(x: Any) -> Any:
         torch._assert_async((x > 0).all(), "positive")

@@ -1,5 +1,5 @@
-"""torch's recurrent layers: every form against eager torch, imported as loops for any length of the
-sequence.
+"""torch's recurrent layers in all their forms, compared with eager torch and imported as loops for any
+sequence length.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ FORMS = {
 
 
 class Whole(torch.nn.Module):
-    """A layer with all its results, from given or zero states."""
+    """Wraps a recurrent layer and returns its output and all its final states, from given or from zero
+    states.
+    """
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
@@ -92,7 +94,9 @@ def test_compiled(form: str, dynamic: bool) -> None:
 
 
 def test_few_launches_a_step() -> None:
-    """One kernel for the product with the state and everything added to it, one for the cell."""
+    """A step launches two kernels: one for the product with the state and everything added to it, one for the
+    cell.
+    """
     library = tw.compile(model("lstm"), (random(9, 1, 5),), cache=False)
     text = library.ir("host")
     loop = text[text.index("host.for") : text.index("host.yield")]
@@ -115,7 +119,8 @@ def test_weights_of_both_products_are_rounded_when_asked() -> None:
         wanted = whole(x)
     for got, want in zip(library(x.numpy()), wanted, strict=True):
         close(np.asarray(got), want, atol=3e-2)
-    # One launch for both directions' products with the inputs.
+    # Each of the two layers has three weights: one for the inputs of both directions, and one for the state
+    # of each direction.
     constants = [
         line for line in library.ir("host").splitlines() if "host.constant" in line and ".packed" in line
     ]

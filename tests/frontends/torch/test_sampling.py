@@ -1,4 +1,6 @@
-"""Windows at random places, attention with dropout, and other operators on numbers that callers draw."""
+"""Windows at random places, attention with dropout, and other operators that take random numbers as
+inputs.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ def test_fractional_pooling(shape: Any, kernel: Any, size: Any) -> None:
     "options", ({"is_causal": True}, {"enable_gqa": True}, {"attn_mask": random(5, 7) > -0.5})
 )
 def test_attention_with_dropout(options: Any) -> None:
-    """Half of the weights are dropped; the mean is that of attention without dropout."""
+    """Half of the weights are dropped, and the mean over many seeds is that of attention without dropout."""
     heads = 2 if "enable_gqa" in options else 4
     q, k, v = random(2, 4, 5, 8), random(2, heads, 7, 8), random(2, heads, 7, 8, seed=1)
     attention = F.scaled_dot_product_attention
@@ -51,7 +53,9 @@ def test_attention_broadcasts() -> None:
 
 
 def test_cross_entropy_of_a_linear_layer() -> None:
-    """torch computes it in chunks, by a dedicated operator."""
+    """The cross entropy of a linear layer, a dedicated operator that torch computes in chunks, gives torch's
+    results.
+    """
     from torch.nn.modules.linear_cross_entropy_options import LinearCrossEntropyOptions
 
     options = LinearCrossEntropyOptions(batch_chunk_size=2)

@@ -1,4 +1,6 @@
-"""Operators whose result depends on the values: nonzero elements, distinct elements, sums of runs."""
+"""Operators whose result sizes or segments depend on values: nonzero elements, distinct elements, sums of
+runs.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,9 @@ def test_against_eager(name: str) -> None:
 
 
 def test_a_mask_may_choose_more_elements_than_there_are() -> None:
-    """Broadcast against the mask there are more elements, which torch's bound of their number ignores."""
+    """The bound of the result's size counts the elements after broadcasting with the mask. torch's own bound
+    does not.
+    """
     module = check(torch.masked_select, random(4), random(5, 4, dtype=torch.bool) | True)
     (result,) = module.symbol("main").body.terminator.operands
     (size,) = result.type.shape
@@ -89,7 +93,9 @@ def test_a_mask_may_choose_more_elements_than_there_are() -> None:
     ],
 )
 def test_narrow_floats_are_computed_in_float32(function: Any, inputs: Any) -> None:
-    """Results are rounded once, at the end; torch's exponential of bfloat16 matrices overflows."""
+    """The computation runs in float32 and rounds once, at the end. torch's exponential of bfloat16 matrices
+    overflows, so the reference is computed in float32.
+    """
     narrow = [x.bfloat16() for x in inputs]
     (got,) = run(import_torch(Lambda(function), narrow), narrow)
     wanted = function(*(x.float() for x in narrow)).numpy()
@@ -97,7 +103,7 @@ def test_narrow_floats_are_computed_in_float32(function: Any, inputs: Any) -> No
 
 
 def test_the_next_number() -> None:
-    """Bit for bit, from and to zeros, subnormals, infinities and NaN."""
+    """The results equal torch's in every bit, from and to zeros, subnormals, infinities and NaN."""
     edges = T(
         [0.0, -0.0, 1e-45, 1.0, -2.0, 1.1754944e-38, 3.4028235e38, float("inf"), float("-inf"), float("nan")]
     )
@@ -109,7 +115,9 @@ def test_the_next_number() -> None:
 @pytest.mark.parametrize("mode", ("bilinear", "bicubic"))
 @pytest.mark.parametrize("size", ((4, 13), (20, 2)))
 def test_antialiased_resizing(mode: str, size: tuple[int, int]) -> None:
-    """Each dimension shrinks in one case and grows in another."""
+    """Resizing with antialiasing agrees with torch; each dimension shrinks in one case and grows in
+    another.
+    """
     check(
         lambda x: F.interpolate(x, size=size, mode=mode, antialias=True, align_corners=mode == "bicubic"),
         random(2, 3, 9, 8),

@@ -1,5 +1,5 @@
-"""Special functions over ranges that use every formula, against torch's in float64, or mpmath where torch's
-have only seven digits.
+"""Special functions over ranges that use every formula, compared with torch's in float64, or with mpmath
+where torch's have only seven digits.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ POLYNOMIALS = [
 
 
 def agree(function: Any, wanted: Any, *inputs: Any) -> None:
-    """Compare within a few units in the last place of the result, or of its neighbourhood where oscillations
-    cross zero.
+    """Check that the results are within a few units in the last place of the expected ones, or of their
+    neighbours' magnitude where the function crosses zero.
     """
     (got,) = run(import_torch(Lambda(function), inputs), inputs)
     assert got.dtype == np.float32
@@ -79,7 +79,7 @@ def test_edges() -> None:
 
 @pytest.mark.parametrize("name", POLYNOMIALS)
 def test_polynomials(name: str) -> None:
-    """Degrees from below zero on, and values that are no degree."""
+    """Polynomials agree for all degrees from negative ones on, and for values that are not degrees."""
     degrees = torch.tensor([-2.0, 0.0, 0.9, 1.0, 2.0, 5.5, 9.0, 20.0, float("nan"), float("-inf")])[:, None]
     x = torch.cat([random(20) * 0.5, torch.tensor([-1.0, 0.0, 0.5, 1.0, 1.5])])
     function = getattr(torch.special, name)

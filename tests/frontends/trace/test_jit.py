@@ -1,5 +1,5 @@
-"""`tw.jit`: signatures, trees, dynamic sizes, control flow, and operations that a traced function must not
-use.
+"""`tw.jit`: signatures, nested containers, dynamic sizes, control flow, and operations that a traced function
+must not use.
 """
 
 from __future__ import annotations

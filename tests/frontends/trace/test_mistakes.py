@@ -1,4 +1,4 @@
-"""Mistakes in traced functions raise errors that name them and their line."""
+"""Mistakes in traced functions raise errors that name the mistake and its line."""
 
 from __future__ import annotations
 

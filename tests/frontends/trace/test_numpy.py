@@ -1,4 +1,4 @@
-"""Functions on tensors against NumPy's: at once, through NumPy's own names, and compiled."""
+"""Functions on tensors give NumPy's results: eagerly, through NumPy's own functions, and compiled."""
 
 from __future__ import annotations
 
@@ -298,7 +298,7 @@ def test_at_once(text: str) -> None:
     expected = evaluate(text, np, DATA)
     tensors = {n: tw.Tensor(a) for n, a in DATA.items()}
     same(evaluate(text, tw.numpy, tensors), expected, text)
-    # NumPy's functions on tensors give the same.
+    # NumPy's own functions, called on tensors, give the same results.
     result = evaluate(text, np, tensors)
     assert isinstance(result, tw.Tensor)
     same(result, expected, text)
@@ -356,7 +356,9 @@ def test_updates(method: str) -> None:
 
 
 def test_updates_outside_are_refused() -> None:
-    """As in NumPy; without checks the nearest row is read, and nothing is written outside."""
+    """An update out of range is refused, as in NumPy. Without checks the index is clamped, and nothing is
+    written outside of the tensor.
+    """
     x, rows = DATA["x"], np.array([99, -99])
 
     def update(x: Any, rows: Any) -> Any:
@@ -430,7 +432,7 @@ def test_norms() -> None:
 def test_what_is_missing_is_listed() -> None:
     listed = json.loads(numpy_names.DATA.read_text())
     if listed["numpy"] != np.__version__:
-        pytest.skip("another release of NumPy has other functions")
+        pytest.skip("the list is of another release of NumPy")
     assert numpy_names.outcome() == listed
     assert all(name in PAGE.read_text() for name in listed["lacks"])
 

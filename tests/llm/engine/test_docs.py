@@ -12,7 +12,7 @@ from tests.llm.small_tokenizer import tokenizer
 
 def test_the_page(capsys: pytest.CaptureFixture[str]) -> None:
     runner = FakeRunner(vocabulary=tokenizer().vocabulary)
-    runner.bias[tokenizer().encode("}")] = 12  # a model that comes to an end
+    runner.bias[tokenizer().encode("}")] = 12  # Makes the model finish its output.
     names = run_page("llm/engine.md", runner=runner, tokenizer=tokenizer())
     assert capsys.readouterr().out
     assert isinstance(json.loads(names["answer"].text)["age"], int)

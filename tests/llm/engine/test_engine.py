@@ -1,6 +1,4 @@
-"""The engine's promise: what a request gets does not depend on what else is served, nor on how much memory
-there is.
-"""
+"""The result of a request does not depend on the other requests being served or on the amount of memory."""
 
 from __future__ import annotations
 
@@ -24,7 +22,9 @@ GREEDY = SamplingParameters(temperature=0)
 
 
 def watched(options: EngineOptions | None = None, **runner: Any) -> tuple[Engine, FakeRunner]:
-    """An engine, and a runner that minds when a free or shared page is touched."""
+    """Return an engine, and its runner, which records every access to a free page and every write to a shared
+    one.
+    """
     fake = FakeRunner(**{"vocabulary": tokenizer().vocabulary, **runner})
     engine = Engine(fake, tokenizer(), options)
     scheduler = engine._scheduler
@@ -43,7 +43,7 @@ def watched(options: EngineOptions | None = None, **runner: Any) -> tuple[Engine
 
 
 def leaks(engine: Engine) -> bool:
-    """Whether anything is held although nothing runs, pages of the prefix cache aside."""
+    """Return whether an idle engine still holds anything, apart from the pages of the prefix cache."""
     scheduler = engine._scheduler
     scheduler.cache.clear()
     rest = [scheduler.running, scheduler._queues, scheduler._served, scheduler._sequences, scheduler.waiting]
@@ -52,7 +52,7 @@ def leaks(engine: Engine) -> bool:
 
 
 def alone(request: Request, **runner: Any) -> list[Completion]:
-    """The result of the request without other requests."""
+    """Return the result of the request when it is the only one."""
     found = watched(**{"pages": 64, **runner})[0].submit(request).collect()
     for choice in found:
         if request.sampling == GREEDY:
@@ -62,8 +62,8 @@ def alone(request: Request, **runner: Any) -> list[Completion]:
 
 
 def requests(count: int, seed: int, longest: int = 200) -> list[Request]:
-    """Requests of mixed lengths. Many share a prefix, some diverge within a page; greedy and sampled, some
-    with penalties, stop strings and two choices.
+    """Return requests of mixed lengths. Many share a prefix, and some diverge within a page. They are greedy
+    or sampled, and some have penalties, stop strings or several choices.
     """
     random_ = random.Random(seed)
     top = tokenizer().vocabulary
@@ -111,7 +111,9 @@ def test_a_request_gets_what_the_model_says() -> None:
     "speculation", [None, Speculation(tokens=3, max_batch=99), "draft"], ids=["plain", "lookup", "draft"]
 )
 def test_64_requests_at_once_get_what_each_gets_alone(pages: int, uniform: bool, speculation: Any) -> None:
-    """With 9 pages hardly two sequences fit, so that they take each other's all the time."""
+    """Each of 64 concurrent requests gets the result that it gets alone. 9 pages hold hardly two sequences,
+    so that sequences preempt each other all the time.
+    """
     runner = {"local": 0.85, "pages": pages, "uniform": uniform}
     draft = None
     if speculation == "draft":
@@ -171,7 +173,7 @@ def test_sequences_with_state_share_nothing_and_are_computed_again(uniform: bool
 @pytest.mark.parametrize(("keep", "count"), [(True, 1500), (False, 500)])
 def test_nothing_leaks_over_thousands_of_requests(keep: bool, count: int) -> None:
     engine, fake = watched(EngineOptions(prefix_cache=keep), pages=24, max_batch=16, vocabulary=300)
-    fake.may_write = lambda page: True  # asks the whole tree each time
+    fake.may_write = lambda page: True  # Checking it searches the whole tree for every write.
     random_ = random.Random(0)
     streams = []
     for i in range(count):
@@ -201,11 +203,11 @@ def test_a_prompt_that_comes_again_is_not_computed_again() -> None:
     before = fake.calls["tokens"]
     stream = engine.submit(Request(prompt, GREEDY, max_tokens=5, ignore_eos=True))
     assert stream.collect()[0] == first and stream.cached_tokens == 229
-    assert fake.calls["tokens"] - before == 5, "the last token of the prompt, and four more"
+    assert fake.calls["tokens"] - before == 5, "only the prompt's last token and four more are computed"
     chat = [*prompt, *first.tokens, 7, 8, 9]
     stream = engine.submit(Request(chat, GREEDY, max_tokens=1))
     stream.collect()
-    assert stream.cached_tokens == 234, "all but the last token of the answer, which was never fed"
+    assert stream.cached_tokens == 234, "all but the last token of the answer, which was never computed"
     assert engine.stats().cached_tokens == 229 + 234
 
 
@@ -222,7 +224,9 @@ def test_where_decoding_is_another_arithmetic_prompts_alone_are_shared() -> None
 
 
 def test_what_was_decoded_is_decoded_again_many_tokens_at_a_time() -> None:
-    """The one of low priority is preempted when it has said 40 tokens, of which a call takes 16."""
+    """After a preemption, the tokens decoded so far are computed again in few calls. The request of low
+    priority is preempted after 40 tokens, and a call takes 16.
+    """
     engine, fake = watched(max_batch=1, speculated=16, uniform=False)
     low = engine.submit(Request([5] * 100, GREEDY, max_tokens=50, ignore_eos=True, priority=1))
     for _ in range(40):
@@ -232,9 +236,9 @@ def test_what_was_decoded_is_decoded_again_many_tokens_at_a_time() -> None:
     assert high.done and engine.stats().preemptions == 1
     before = dict(fake.calls)
     assert low.collect()[0].tokens == fake.greedy([5] * 100, 50)
-    assert fake.calls["prefill"] == before["prefill"], "the prompt was found"
+    assert fake.calls["prefill"] == before["prefill"], "the prompt is in the prefix cache"
     assert fake.calls["decode"] - before["decode"] == 3 + 9, (
-        "39 tokens that were known and the 40th, 9 that were not"
+        "three calls for the 39 tokens known and the 40th, and nine for new tokens"
     )
 
 
@@ -248,7 +252,9 @@ def test_prompts_that_come_together_are_computed_once() -> None:
 
 
 def test_prompts_computed_side_by_side_end_up_in_the_same_pages() -> None:
-    """Chunks of less than a page: both have computed it when it is whole, and one of the two is freed."""
+    """Sequences that compute the same prompt at the same time share its pages afterwards. Their chunks are
+    shorter than a page, so both compute a page until it is full, and one of the two is then freed.
+    """
     engine, fake = watched(EngineOptions(chunk=32))
     prompt = list(range(2, 142))
     streams = [engine.submit(Request([*prompt, i], GREEDY, max_tokens=70, ignore_eos=True)) for i in range(2)]
@@ -266,7 +272,9 @@ def test_choices_are_forked_behind_the_prompt() -> None:
     found = engine.submit(request).collect()
     assert len({tuple(choice.tokens) for choice in found}) == 5
     assert found[:2] == watched()[0].submit(Request(**{**request.__dict__, "n": 2})).collect()
-    assert fake.calls["prefill"] == 1, "the last two choices waited, and found the prompt's pages"
+    assert fake.calls["prefill"] == 1, (
+        "the last two choices wait, and then find the prompt's pages in the cache"
+    )
 
 
 def test_a_short_prompt_does_not_wait_for_a_long_one() -> None:
@@ -340,7 +348,7 @@ def test_log_probabilities_come_with_each_token() -> None:
     assert found.tokens == [7] * 4 and [p.token for p in found.logprobs] == [7] * 4
     for p in found.logprobs:
         assert len(p.top) == 3 and p.logprob < p.top[2][1] < p.top[0][1] < 0, (
-            "the model's own, before the bias"
+            "log probabilities are the model's, without the bias"
         )
 
 
@@ -413,9 +421,8 @@ def test_an_error_of_the_runner_fails_its_requests_and_no_others(call: str) -> N
     for stream in hit:
         with pytest.raises(EngineError, match="the model failed: OSError: out of luck"):
             stream.collect()
-    if (
-        call == "decode"
-    ):  # what a failed sequence's own pages hold is not relied on; the first was shared before
+    # Only the prompt's first page was shared before; pages of failed sequences are not used.
+    if call == "decode":
         again = engine.submit(Request(bad[0].request.prompt, GREEDY, max_tokens=1))
         assert again.collect()[0].tokens and again.cached_tokens == PAGE
     for stream in spared:

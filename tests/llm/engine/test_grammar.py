@@ -1,4 +1,4 @@
-"""Outputs that follow a grammar, whatever the model prefers."""
+"""Outputs follow a grammar, whatever the model prefers."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ def grammars() -> Grammars:
 
 def engine(options: EngineOptions | None = None, local: float = 0.5) -> Engine:
     t = tokenizer()
-    runner = FakeRunner(vocabulary=t.vocabulary + 3, local=local, scale=5)  # as padded as models' are
-    runner.bias[1] = 4.0  # ends sooner or later
+    # Vocabularies of models are padded as well.
+    runner = FakeRunner(vocabulary=t.vocabulary + 3, local=local, scale=5)
+    runner.bias[1] = 4.0  # Makes the output end after some tokens.
     return Engine(runner, t, options)
 
 

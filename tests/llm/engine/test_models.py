@@ -1,5 +1,5 @@
-"""Model definitions in the engine say what `transformers` generates: many at once, in little memory, guessed
-or not.
+"""Engines with model definitions generate what `transformers` generates, for many requests at a time, with
+little memory, and with or without speculation.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def test_greedy_outputs_are_those_of_transformers(family: str, speculation: Any,
     for prompt, tokens in zip(prompts, found, strict=True):
         with torch.no_grad():
             logits = theirs(torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 : -1].numpy()
-        # Each token is the best one, but for what rounding can do.
+        # Each token is the most likely one, up to rounding.
         assert (logits[np.arange(12), tokens] > logits.max(axis=1) - 1e-3).all()
     if family != "falcon h1":
         assert engine.stats().cached_tokens > 0

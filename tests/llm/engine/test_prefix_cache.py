@@ -1,5 +1,5 @@
-"""Pages and the tree of prefixes: a state machine against a list of what should be held, and the cases worth
-naming.
+"""Pages and the tree of prefixes: a state machine that is compared with a plain list of what should be held,
+and some cases of their own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def test_a_page_is_given_back_once() -> None:
 
 
 def filled(cache: PrefixCache, tokens: list[int]) -> list[PrefixNode]:
-    """Insert all pages of tokens, and leave them idle."""
+    """Insert all pages of the tokens, leave them unused, and return their nodes."""
     nodes: list[PrefixNode] = []
     for at in range(0, len(tokens), PAGE):
         page = cache.take()
@@ -45,7 +45,7 @@ def test_the_least_recently_used_page_is_evicted_and_never_one_that_others_follo
     cache = PrefixCache(PagePool(4))
     old, new = filled(cache, [0] * 8), filled(cache, [1] * 8)
     cache.use(old[0])
-    cache.leave(old[:1])  # the beginning of the old ones is now the newest
+    cache.leave(old[:1])  # The first page of the old tokens is now the one used last.
     taken = [cache.take() for _ in range(4)]
     assert taken == [old[1].page, new[1].page, new[0].page, old[0].page]
     assert cache.take() is None and cache.evicted == 4 and not list(cache)
@@ -66,7 +66,7 @@ def test_a_page_that_goes_on_replaces_its_beginning() -> None:
     filled(cache, [5, 6])
     filled(cache, [5, 6, 7])
     assert [len(node.key) // 4 for node in cache] == [3] and cache.pool.free == 3
-    filled(cache, [5])  # nothing new
+    filled(cache, [5])  # The tree holds this beginning already.
     assert [len(node.key) // 4 for node in cache] == [3] and cache.pool.free == 3
 
 
@@ -100,8 +100,8 @@ def test_without_keeping_pages_are_free_when_the_last_user_leaves() -> None:
 
 
 class Machine(RuleBasedStateMachine):
-    """Sequences that come, share, write, and go; `content` is what each page holds, as the runner would know
-    it.
+    """Sequences that begin, share pages, write and end. `content` is what the runner would have written in
+    each page.
     """
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ class Machine(RuleBasedStateMachine):
         self.content: dict[int, list[int]] = {}
         self.running: list[
             tuple[list[int], list[PrefixNode], list[int]]
-        ] = []  # tokens, shared nodes, own pages
+        ] = []  # (tokens, shared nodes, own pages)
 
     @rule(tokens=TOKENS)
     def come(self, tokens: list[int]) -> None:

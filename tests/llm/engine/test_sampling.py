@@ -1,4 +1,4 @@
-"""Choosing tokens: against the definitions, written plainly, and against frequencies."""
+"""Choosing tokens, compared with plain implementations of the definitions and with frequencies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tilewright.llm.engine.sampling import (
 
 
 def plain(logits: Any, p: SamplingParameters) -> Any:
-    """The reference for `probabilities`: each filter sorts everything."""
+    """The reference for `probabilities`, in which each filter sorts all logits."""
     x = np.asarray(logits, np.float64) / p.temperature
     found = np.exp(x - x.max())
     found /= found.sum()
@@ -57,20 +57,23 @@ def test_truncation_is_what_it_says(
 @pytest.mark.parametrize("spread", [0.0, 0.01, 0.5, 3.0])
 @pytest.mark.parametrize("top_p", [0.3, 0.9, 0.9999])
 def test_nuclei_of_many_tokens(spread: float, top_p: float) -> None:
-    """As many as the definition keeps, and the greatest; where they are equal, the first."""
+    """As many tokens are kept as by the definition, and they are the most likely ones; among equal ones, the
+    first.
+    """
     logits = np.random.default_rng(0).normal(0, spread, 20_000).astype(np.float32)
     p = SamplingParameters(top_p=top_p)
     found, expected = (np.flatnonzero(f(logits, p)) for f in (probabilities, plain))
-    assert abs(len(found) - len(expected)) <= 1 + len(logits) // 5000, "sums are rounded"
+    assert abs(len(found) - len(expected)) <= 1 + len(logits) // 5000, (
+        "rounding of the sums changes the number by a few"
+    )
     assert len(found) < 20_000 and set(found) <= set(np.argsort(-logits, kind="stable")[: len(found)])
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 3000), st.integers(1, 100), st.sampled_from([1, 1e-1, 1e3]))
 def test_largest(seed: int, n: int, count: int, step: float) -> None:
-    x = np.round(np.random.default_rng(seed).normal(0, 1, n) / step).astype(
-        np.float32
-    )  # many or few equal ones
+    # Rounding leaves many or few equal numbers.
+    x = np.round(np.random.default_rng(seed).normal(0, 1, n) / step).astype(np.float32)
     assert largest(x, count).tolist() == np.argsort(-x, kind="stable")[:count].tolist()
 
 
@@ -133,7 +136,7 @@ def test_penalties_and_bias() -> None:
         sampler.accept(token)
     sampler.look_ahead()
     sampler.accept(4)
-    sampler.look_back([4])  # as if it had never been
+    sampler.look_back([4])  # Takes back token 4, which then has no effect.
     logits = np.array([1, 1, 1, -1, 1, 1, 1, 1], np.float32)
     sampler.adjust(logits)
     assert logits.tolist() == [1, 0.5, 0.5 - 0.75, -2 - 1.25, 1, 1, 4, -np.inf]

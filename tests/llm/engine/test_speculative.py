@@ -1,5 +1,5 @@
-"""Speculation changes how fast tokens come, never which: the same greedy tokens, the same distribution of
-drawn ones.
+"""Speculation changes how fast tokens are generated, and never which: greedy tokens are the same, and drawn
+ones have the same distribution.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def sequence(prompt: list[int], sampling: SamplingParameters, seed: int = 0) -> 
 
 @pytest.mark.parametrize("sampling", [SamplingParameters(), SamplingParameters(0.8, top_p=0.9, top_k=6)])
 def test_rejection_sampling_keeps_the_distribution(sampling: SamplingParameters) -> None:
-    """The first token after a guess has the model's probabilities, whatever the draft's are; and the guess is
-    kept as often as can be.
+    """The first token after a guess has the model's probabilities, whatever the draft's are. The guess is
+    accepted as often as possible.
     """
     rng = np.random.default_rng(0)
     model, draft = rng.normal(0, 1.5, (2, 10)).astype(np.float32)
@@ -61,13 +61,13 @@ def test_prompt_lookup_finds_what_followed_last() -> None:
         return lookup.guess([s], count, None)[0].tokens  # type: ignore[arg-type]
 
     s = sequence([1, 2, 3, 4, 9, 1, 2, 3, 5, 6, 2, 3], SamplingParameters())
-    assert guess(s) == [5, 6, 2], "where two tokens came last; three never did"
+    assert guess(s) == [5, 6, 2], "what followed the last two tokens, because the last three occur only once"
     s.tokens += [4]
-    assert guess(s, 2) == [9, 1], "three tokens tell more than two"
+    assert guess(s, 2) == [9, 1], "a match of three tokens is preferred to one of two"
     s.tokens += [77]
     assert guess(s) == []
     s.tokens += [77, 77]
-    assert guess(s) == [77], "overlapping itself, as far as known"
+    assert guess(s) == [77], "the match overlaps the end, so that only known tokens follow it"
 
 
 @pytest.mark.parametrize("drafted", [False, True])
@@ -93,7 +93,7 @@ def test_what_comes_out_is_the_same(drafted: bool) -> None:
 
 
 def test_drawn_tokens_have_the_models_frequencies() -> None:
-    """The whole way through the engine: which tokens come second, with a draft and without."""
+    """The second tokens that the whole engine draws have the same frequencies with a draft as without."""
     size: dict[str, Any] = {"vocabulary": 12, "local": 0.7, "scale": 3.0, "max_batch": 64}
     found = []
     for speculation in (None, Speculation(FakeRunner(**size, draft=True), tokens=2, max_batch=64)):
@@ -106,7 +106,9 @@ def test_drawn_tokens_have_the_models_frequencies() -> None:
 
 
 def test_a_draft_that_is_the_model_itself_is_always_right() -> None:
-    """So its cache holds what the model's does, whatever was shared, copied, forked or preempted."""
+    """All guesses of a draft that is the model itself are accepted, so its cache holds what the model's
+    holds, after sharing, copying, forking and preemption.
+    """
     size: dict[str, Any] = {"vocabulary": tokenizer().vocabulary, "pages": 9}
     draft = FakeRunner(**size, chunk=48)
     engine = Engine(
@@ -128,7 +130,9 @@ def test_a_draft_that_is_the_model_itself_is_always_right() -> None:
 
 
 def test_what_a_draft_has_missed_is_made_up_for_and_not_shared() -> None:
-    """Two at a time are not speculated with, so the draft's cache lacks what they said."""
+    """A draft computes what its cache lacks before it guesses, and pages that it lacks are not shared. Two
+    sequences at a time are not speculated on, so the draft's cache lacks their tokens.
+    """
     size: dict[str, Any] = {"vocabulary": tokenizer().vocabulary, "local": 0.9}
     draft, plain = FakeRunner(**size, draft=True, chunk=32), FakeRunner(**size)
     engine = Engine(
@@ -140,7 +144,9 @@ def test_what_a_draft_has_missed_is_made_up_for_and_not_shared() -> None:
     short = engine.submit(Request(prompts[1], greedy, max_tokens=100, ignore_eos=True))
     said = [stream.collect()[0].tokens for stream in (long, short)]
     assert said == [plain.greedy(p, n) for p, n in zip(prompts, (150, 100), strict=True)]
-    assert draft.calls["decode"] > 0 and draft.calls["prefill"] > 4, "once the short one was done"
+    assert draft.calls["decode"] > 0 and draft.calls["prefill"] > 4, (
+        "the draft is used when the short request has ended"
+    )
     again = engine.submit(Request([*prompts[1], *said[1]], greedy, max_tokens=40, ignore_eos=True))
     assert again.collect()[0].tokens == plain.greedy([*prompts[1], *said[1]], 40)
     assert not draft.misuses and again.cached_tokens < 60

@@ -1,4 +1,6 @@
-"""Stop strings: however the text is cut into pieces, the same comes out, and nothing of a stop string."""
+"""Stop strings: the output is the same however the text is divided into pieces, and never contains a part of
+a stop string.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams in threads and in asyncio, with the engine's own thread."""
+"""Streams in threads and in asyncio, with an engine that runs in a thread of its own."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_cancelling_ends_all_choices(engine: Engine) -> None:
     assert [choice.finish_reason for choice in stream.collect()] == ["cancelled"] * 3 and len(
         first.tokens
     ) == 1
-    stream.cancel()  # nothing left to do
+    stream.cancel()  # Has no effect on a stream that has ended.
 
 
 def test_an_error_reaches_the_reader(engine: Engine) -> None:

@@ -1,4 +1,4 @@
-"""BERT-style encoders give the hidden states of `transformers`, with padding too."""
+"""BERT-style encoders give the hidden states of `transformers`, also with padding."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_like_transformers(architecture: str, tmp_path: Path) -> None:
     ours = build(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
     if architecture == "BertModel":
-        # As the first checkpoints have them.
+        # The names of early checkpoints.
         old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
         weights = {
             n.replace(k, v) if (k := ".".join(n.split(".")[-2:])) in old and (v := old[k]) else n: a
@@ -69,7 +69,7 @@ def test_like_transformers(architecture: str, tmp_path: Path) -> None:
             dims={"tokens": {0: "b<=4", 1: "n<=32"}, "mask": {0: "b", 1: "n"}},
         )
         np.testing.assert_allclose(library(tokens, mask) * seen, plain * seen, atol=1e-4)
-        # Rows that are padding from there on.
+        # The rows cut off are padding in both sequences.
         np.testing.assert_allclose(
             (library(tokens[1:, :9], mask[1:, :9]) * seen[1:, :9]), plain[1:, :9] * seen[1:, :9], atol=1e-4
         )

@@ -1,5 +1,5 @@
-"""Every family gives the logits of `transformers`, for small models with random weights, as a checkpoint on
-disk has them.
+"""Every family gives the logits of `transformers` for small models with random weights, read from checkpoints
+on disk.
 """
 
 from __future__ import annotations
@@ -127,14 +127,14 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def checkpoint(name: str, folder: Path) -> Any:
-    """A model of `transformers` whose every parameter tells, saved in `folder`."""
+    """Return a model of `transformers`, saved in `folder`, in which every parameter affects the logits."""
     architecture, numbers = MODELS[name]
     cls = getattr(transformers, architecture)
     torch.manual_seed(0)
     model = cls(cls.config_class(**numbers)).float().eval()
     with torch.no_grad():
         for p in model.parameters():
-            # Matrices keep the size of what they multiply; the rest is drawn about 1.
+            # Matrices keep the magnitude of their inputs; other parameters are drawn around 1.
             if p.ndim > 1:
                 p.normal_(0, 1.5 * p.shape[-1] ** -0.5)
             else:
@@ -150,7 +150,7 @@ def logits(model: Any, tokens: Any) -> Any:
 
 @pytest.fixture(scope="module", params=MODELS)
 def pair(request: Any, tmp_path_factory: Any) -> tuple[Any, Any]:
-    """A family's model here and there."""
+    """A family's model here, and the one of `transformers`."""
     folder = tmp_path_factory.mktemp("model")
     theirs = checkpoint(request.param, folder)
     ours = build(folder)
@@ -175,7 +175,7 @@ def test_whole_sequence(pair: tuple[Any, Any]) -> None:
 
 
 def test_in_parts(pair: tuple[Any, Any]) -> None:
-    """Chunks of a prompt, then token by token."""
+    """Chunks of a prompt and then single tokens give the logits of the whole text."""
     ours, theirs = pair
     x = tokens(2, 21)
     cache = DenseCache()
@@ -184,14 +184,14 @@ def test_in_parts(pair: tuple[Any, Any]) -> None:
 
 
 QUICK = ("gpt neox", "mistral", "mixtral", "falcon h1")
-"""One for each mechanism; compiling the others is slow."""
+"""One family for each mechanism, because compiling is slow."""
 
 
 @pytest.mark.parametrize(
     "pair", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in MODELS], indirect=True
 )
 def test_compiled(pair: tuple[Any, Any]) -> None:
-    """With a dynamic batch and length."""
+    """Models compiled with a dynamic batch and length give the same logits."""
     ours, theirs = pair
 
     def function(tokens: Any) -> Any:
@@ -206,8 +206,8 @@ def test_compiled(pair: tuple[Any, Any]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_library(name: str, tmp_path: Path) -> None:
-    """Chunks of prompts, then a token each of sequences of different lengths; pages and slots in any
-    order.
+    """A library gives the same logits for chunks of prompts, and then for one token of each of several
+    sequences of different lengths, with pages and slots in any order.
     """
     theirs = checkpoint(name, tmp_path)
     x = tokens(3, 60).astype(np.int32)

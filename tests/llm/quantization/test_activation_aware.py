@@ -1,4 +1,4 @@
-"""Activation-aware scaling: the error of outputs falls where few channels see large activations."""
+"""Activation-aware scaling reduces the error of outputs where few channels have large activations."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Schemes: packing is exact, errors are bounded and not above plain rounding's, scales that float16 cannot
-hold are kept wider.
+"""Schemes: packing is exact, errors are bounded and at most those of plain rounding, and scales outside of
+float16's range are stored in a wider type.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ def test_too_few_bytes_are_refused() -> None:
 
 
 def plainly(w: np.ndarray, bits: int, group: int, symmetric: bool) -> np.ndarray:
-    """Round to nearest over each group's whole range, with float32 scales: what any scheme must match."""
+    """Return the values rounded to nearest over each group's whole range, with float32 scales. No scheme may
+    be worse.
+    """
     result = np.empty_like(w)
     for a in range(0, w.shape[-1], group):
         part = w[..., a : a + group]
@@ -74,7 +76,7 @@ def test_no_group_is_worse_than_by_plain_rounding(name: str, columns: int) -> No
     for a in range(0, columns, group):
         part = np.s_[:, a : a + group]
         error, other = (np.square(x[part] - w[part]).sum(-1) for x in (found, plain))
-        # The scales are rounded to float16, which moves values by at most 2**-11 of themselves.
+        # Scales are rounded to float16, which changes values by a factor of at most 1 + 2**-11.
         allowance = 2**-10 * np.sqrt(other * np.square(w[part]).sum(-1))
         assert (error <= other + allowance).all()
 
@@ -83,7 +85,9 @@ def test_no_group_is_worse_than_by_plain_rounding(name: str, columns: int) -> No
     ("name", "most"), [("int4_g32", 0.085), ("int4_g128", 0.1), ("int4_g128_asym", 0.1), ("int3_g64", 0.19)]
 )
 def test_the_search_pays(name: str, most: float) -> None:
-    """Errors for normally distributed weights; plain rounding has 0.097, 0.117, 0.107 and 0.25."""
+    """Errors for normally distributed weights are below those of plain rounding, which are 0.097, 0.117,
+    0.107 and 0.25.
+    """
     w = matrix(256, 512)
     found = dequantize(quantize(w, scheme_of(name)))
     assert np.linalg.norm(found - w) / np.linalg.norm(w) < most
@@ -95,7 +99,7 @@ def test_shapes(name: str, shape: tuple[int, ...]) -> None:
     scheme = scheme_of(name)
     w = matrix(*shape)
     quantized = quantize(w, scheme)
-    again = Quantized.of(scheme, shape, quantized.arrays)  # the specified shapes and types
+    again = Quantized.of(scheme, shape, quantized.arrays)  # Checks the specified shapes and types.
     back = dequantize(again)
     assert back.shape == shape and back.dtype == np.float32
     assert np.abs(back - w).max() <= {2: 1.0, 3: 0.4, 4: 0.4, 8: 0.07}[scheme.bits] * np.abs(w).max()
@@ -105,9 +109,8 @@ def test_the_stored_form_of_four_bits_by_hand() -> None:
     w = np.float32([[-8, 7, 0, 1, 2, -3, 4, -5]])
     quantized = quantize(w, scheme_of("int4_g8"))
     assert quantized.scales.dtype == np.float16 and quantized.scales.tolist() == [[1.0]]
-    assert quantized.qweight.tolist() == [
-        [0 | 15 << 4, 8 | 9 << 4, 10 | 5 << 4, 12 | 3 << 4]
-    ]  # the low nibble first, plus 8
+    # Values are stored plus 8, the first one in the low nibble.
+    assert quantized.qweight.tolist() == [[0 | 15 << 4, 8 | 9 << 4, 10 | 5 << 4, 12 | 3 << 4]]
     assert np.array_equal(dequantize(quantized), w)
 
 

@@ -1,4 +1,4 @@
-"""A headless Chromium, driven through its own debugging protocol over a pipe."""
+"""A headless Chromium, controlled by its debugging protocol over a pipe."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ SECONDS = 60
 
 
 def executable() -> str | None:
-    """Where Chromium is; None: nowhere."""
+    """Return the path of Chromium, or None if it is not installed."""
     return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
 class Browser:
-    """One page of a Chromium with a profile of its own. `hosts` maps names to addresses, as a DNS server
+    """One page of a Chromium that has its own profile. `hosts` maps names to addresses, as a DNS server
     would.
     """
 
@@ -36,7 +36,7 @@ class Browser:
             "--remote-debugging-pipe",
         ]
         more = [f"--user-data-dir={profile}", f"--host-resolver-rules={hosts}", "about:blank"]
-        # The protocol is spoken over the descriptors 3 and 4.
+        # Chromium reads the protocol from descriptor 3 and writes it to descriptor 4.
         shell = f'exec "$@" 3<&{commands[0]} 4>&{answers[1]}'
         self._process = subprocess.Popen(
             ["bash", "-c", shell, "bash", str(executable()), *arguments, *more],
@@ -56,12 +56,12 @@ class Browser:
         }
 
     def open(self, url: str) -> None:
-        """Go to a page and wait until it is there."""
+        """Open a page and wait until it is complete."""
         assert "errorText" not in self._call("Page.navigate", url=url)
         self.until("document.readyState === 'complete'")
 
     def run(self, script: str) -> Any:
-        """The value of an expression of JavaScript; promises are awaited."""
+        """Return the value of a JavaScript expression; promises are awaited."""
         found = self._call(
             "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True, userGesture=True
         )
@@ -69,7 +69,7 @@ class Browser:
         return found["result"].get("value")
 
     def until(self, condition: str) -> None:
-        """Wait for what must become true."""
+        """Wait until a JavaScript condition is true."""
         end = time.monotonic() + SECONDS
         while not self.run(condition):
             assert time.monotonic() < end, condition

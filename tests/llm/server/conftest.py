@@ -1,4 +1,4 @@
-"""A server in a thread, around the echo model."""
+"""Servers in threads, around the echo model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .echo import TEMPLATE, EchoRunner, tokenizer
 
 
 class Running:
-    """A server that listens; `port` tells where."""
+    """A listening server, on port `port`."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Running:
         return OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0)
 
     def wait(self, seconds: float = 10) -> bool:
-        """Whether the server ends by itself."""
+        """Return whether the server ends by itself."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
@@ -65,7 +65,7 @@ class Running:
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., Running]]:
-    """Starts servers of their own limits."""
+    """A function that starts a server with given limits."""
     running: list[Running] = []
 
     def make(**options: Any) -> Running:
@@ -79,7 +79,7 @@ def start() -> Iterator[Callable[..., Running]]:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Running]:
-    """A server with usual limits."""
+    """A server with the usual limits."""
     running = Running()
     yield running
     running.close()

@@ -1,5 +1,5 @@
-"""A model that anybody can predict: it answers a chat with the user's last message, and goes on with any
-other text by a fixed rule.
+"""A model with a predictable output: it answers a chat with the user's last message, and continues any other
+text by a fixed rule.
 
 Its KV cache holds the tokens themselves, so an answer is right only if every page was.
 """
@@ -30,7 +30,7 @@ END, START, EOS = 256, 257, 258
 
 
 def tokenizer(template: str | None = TEMPLATE) -> Tokenizer:
-    """One token a byte, and three special ones."""
+    """Return a tokenizer with a token for each byte, and three special ones."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     backend = Backend(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -40,7 +40,7 @@ def tokenizer(template: str | None = TEMPLATE) -> Tokenizer:
 
 
 class EchoRunner:
-    """A `Runner`."""
+    """The echo model as a `Runner`."""
 
     vocabulary = 259
     has_state = False
@@ -78,7 +78,7 @@ class EchoRunner:
 
     def logits(self, tokens: list[int]) -> Any:
         found = np.array([-1.0 - (i * 7919 % 101) / 10 for i in range(self.vocabulary)], np.float32)
-        found[self._next(tokens)] = 40.0  # so sure that no draw is ever another one
+        found[self._next(tokens)] = 40.0  # So likely that no other token is ever drawn.
         return found
 
     def _next(self, tokens: list[int]) -> int:

@@ -53,9 +53,8 @@ def test_chat(client: OpenAI) -> None:
         answer.usage is not None
         and answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
     )
-    assert (
-        len("Grüße 🌍!".encode()) <= answer.usage.completion_tokens <= len("Grüße 🌍!".encode()) + 1
-    )  # with the end, or without
+    # The token that ends the answer may be counted.
+    assert len("Grüße 🌍!".encode()) <= answer.usage.completion_tokens <= len("Grüße 🌍!".encode()) + 1
 
 
 def test_messages_reach_the_template(client: OpenAI) -> None:
@@ -77,7 +76,7 @@ def test_messages_reach_the_template(client: OpenAI) -> None:
     assert first.choices[0].message.content == "last"
     assert first.usage and again.usage and again.usage.prompt_tokens_details
     assert 0 < (again.usage.prompt_tokens_details.cached_tokens or 0) < again.usage.prompt_tokens, (
-        "the prefix is known"
+        "the prefix is in the cache, and the rest is not"
     )
 
 
@@ -132,7 +131,7 @@ def test_max_tokens_and_logit_bias(client: OpenAI) -> None:
     biased = client.chat.completions.create(
         model="echo", messages=ask("aaaa"), max_tokens=1, logit_bias={"256": 100}
     )
-    assert biased.choices[0].message.content == "", "256 ends the answer"
+    assert biased.choices[0].message.content == "", "the bias makes token 256 end the answer"
 
 
 def test_seed_repeats(client: OpenAI) -> None:
@@ -202,7 +201,7 @@ def test_completions(client: OpenAI) -> None:
     again = client.completions.create(model="echo", prompt=[ord(c) - 33 for c in "abc"], max_tokens=5)
     choice = one.choices[0]
     assert len(choice.text) == 5 and choice.finish_reason == "length"
-    assert choice.text == again.choices[0].text, "tokens and text are the same prompt"
+    assert choice.text == again.choices[0].text, "a prompt of tokens gives the answer of its text"
     assert (
         choice.logprobs
         and choice.logprobs.tokens == list(choice.text)
@@ -218,11 +217,14 @@ def test_completions(client: OpenAI) -> None:
     ):
         streamed[chunk.choices[0].index] += chunk.choices[0].text
     assert streamed == [many.choices[0].text, many.choices[2].text]
-    assert len(client.completions.create(model="echo", prompt="q").choices[0].text) == 16, "OpenAI's default"
+    assert len(client.completions.create(model="echo", prompt="q").choices[0].text) == 16, (
+        "16 tokens, the default of OpenAI"
+    )
 
 
 def test_embeddings(client: OpenAI) -> None:
-    found = client.embeddings.create(model="echo", input=["one", "two!"])  # base64 on the wire
+    # The client receives the vectors in base64.
+    found = client.embeddings.create(model="echo", input=["one", "two!"])
     plain = client.embeddings.create(model="echo", input="two!", encoding_format="float")
     assert len(found.data) == 2 and found.data[1].embedding == pytest.approx(plain.data[0].embedding)
     assert found.usage.prompt_tokens == 7
@@ -240,7 +242,7 @@ def test_responses(client: OpenAI) -> None:
     )
     follow = client.responses.create(model="echo", input="more", previous_response_id=answer.id)
     assert follow.output_text == "more" and follow.usage
-    assert follow.usage.input_tokens > answer.usage.input_tokens, "what was said before is in the prompt"
+    assert follow.usage.input_tokens > answer.usage.input_tokens, "the prompt contains the earlier turns"
     assert client.responses.retrieve(answer.id).output_text == "Hällo"
     client.responses.delete(answer.id)
     with pytest.raises(openai.NotFoundError):

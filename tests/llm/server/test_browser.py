@@ -1,4 +1,4 @@
-"""The chat page, and other people's pages, in a browser."""
+"""The chat page and pages of other sites, in a browser."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 class Page:
-    """The chat page, and what it has sent."""
+    """The chat page, and the requests that it has sent."""
 
     def __init__(self, browser: Browser, server: Running) -> None:
         self.browser, self.server = browser, server
@@ -49,7 +49,7 @@ class Page:
         self.browser.run(f"$('text').value = {json.dumps(text)}; $('form').requestSubmit()")
 
     def ask(self, text: str) -> None:
-        """Send, and wait for the whole answer."""
+        """Send a message, and wait for the whole answer."""
         self.send(text)
         self.browser.until(ANSWERED)
 
@@ -60,7 +60,7 @@ class Page:
 
     @property
     def boxes(self) -> list[tuple[str, str]]:
-        """The chat as the page shows it: (kind, text), without figures."""
+        """Return the chat as the page shows it, as (kind, text), without the notes of figures."""
         found = self.browser.run(
             "[...document.querySelectorAll('#log > div')].map((box) => [box.className, box.textContent])"
         )
@@ -68,7 +68,7 @@ class Page:
 
     @property
     def sent(self) -> list[list[tuple[str, str]]]:
-        """The messages of each request."""
+        """Return the messages of each request."""
         bodies = [json.loads(body) for body in self.browser.run("sent")]
         return [[(m["role"], m["content"]) for m in body["messages"]] for body in bodies]
 
@@ -113,14 +113,16 @@ def test_a_message_that_is_too_long(page: Page) -> None:
     page.ask("x" * 700)
     assert [kind for kind, _ in page.boxes] == ["user", "assistant", "user", "error"]
     assert "context is 512 tokens" in page.boxes[-1][1] and "new chat" in page.boxes[-1][1]
-    assert page.browser.run("$('text').value") == "x" * 700, "it can be shortened and sent again"
+    assert page.browser.run("$('text').value") == "x" * 700, (
+        "the message stays in its field, to be shortened and sent again"
+    )
     page.ask("later")
     assert page.boxes[-2:] == [("user", "later"), ("assistant", "later")]
     assert page.sent[-1] == [("user", "first"), ("assistant", "first"), ("user", "later")]
 
 
 def test_stop(page: Page) -> None:
-    """The text received so far stays in the chat."""
+    """The text received before a stop stays in the chat."""
     page.send("word " * 60)
     page.until_said("word word")
     page.browser.run("$('form').requestSubmit()")
@@ -144,16 +146,20 @@ def test_a_server_that_goes_away(browser: Browser) -> None:
 
 
 def test_pages_of_others(browser: Browser, slow: Running) -> None:
-    """A page whose name points to this machine (DNS rebinding), and one from elsewhere."""
+    """The server refuses a page whose name points to this machine (DNS rebinding), and a page of another
+    site.
+    """
     asked = json.dumps({"model": "echo", "messages": [{"role": "user", "content": "hi"}]})
     how: dict[str, Any] = {"method": "POST", "headers": {"Content-Type": "application/json"}, "body": asked}
     evil = f"http://evil.example:{slow.port}"
-    browser.open(evil + "/health")  # which stands for a page of the attacker's
+    browser.open(evil + "/health")  # Stands for a page of the attacker's.
     fetch = f"fetch(%s, {json.dumps(how)}).then((a) => a.status, (e) => e.name)"
     path = "/v1/chat/completions"
     before = slow.engine.stats().requests
     assert browser.run(fetch % json.dumps(evil + path)) == 421
-    assert browser.run(fetch % json.dumps(slow.url + path)) == "TypeError", "CORS"
+    assert browser.run(fetch % json.dumps(slow.url + path)) == "TypeError", (
+        "the browser blocks the other site"
+    )
     how |= {"mode": "no-cors", "headers": {"Content-Type": "text/plain"}}
     browser.run(f"fetch({json.dumps(slow.url + path)}, {json.dumps(how)}).then(() => null)")
     assert slow.engine.stats().requests == before

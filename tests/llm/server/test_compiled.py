@@ -42,7 +42,7 @@ COMPLETIONS, RESPONSES = "/v1/completions", "/v1/responses"
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A library with its weights and tokenizer beside it, alone in its folder."""
+    """A library, with its weights and tokenizer, in a folder of its own."""
     folder = checkpoint(tmp_path_factory.mktemp("llama"), vocabulary=tokenizer().vocabulary)
     tokenizer().backend.save(str(folder / "tokenizer.json"))
     (folder / "chat_template.jinja").write_text(
@@ -55,7 +55,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Unhurried(LibraryRunner):
-    """Leaves clients the time to go away in the midst."""
+    """Slow enough for clients to leave during an answer."""
 
     def decode(self, *arguments: Any) -> Any:
         time.sleep(0.002)
@@ -70,8 +70,8 @@ def runner(path: Path) -> Iterator[LibraryRunner]:
 
 
 def requests() -> list[tuple[list[int], int]]:
-    """Prompts and how many tokens follow: most begin alike, some repeat themselves, so that more can be
-    guessed, and some are short and get long answers.
+    """Return prompts, and how many tokens follow each. Most begin alike, some repeat themselves so that
+    lookup guesses more of them, and some are short with long answers.
     """
     draw = random.Random(3)
     shared = draw.choices(range(256), k=90)
@@ -86,7 +86,7 @@ def requests() -> list[tuple[list[int], int]]:
 
 @pytest.fixture(scope="module")
 def alone(runner: LibraryRunner) -> list[str]:
-    """The result of each request on an engine of its own."""
+    """The result of each request from an engine of its own."""
     greedy = SamplingParameters(temperature=0)
     asked = [Request(prompt, greedy, max_tokens=most, ignore_eos=True) for prompt, most in requests()]
     return [Engine(runner, tokenizer()).submit(request).collect()[0].text for request in asked]
@@ -96,7 +96,9 @@ def alone(runner: LibraryRunner) -> list[str]:
 def test_64_clients_get_what_each_gets_alone(
     start: Callable[..., Running], runner: LibraryRunner, alone: list[str], speculation: Speculation | None
 ) -> None:
-    """All stream at a time, some leave in the midst; memory for few makes the engine interrupt and resume."""
+    """Each client gets the answer that its request gets alone. All of them stream at the same time and some
+    leave during the answer; there is memory for few, so that the engine preempts and resumes.
+    """
     server = start(
         runner=Unhurried(runner.library), options=EngineOptions(pages=12, speculation=speculation), queue=200
     )
@@ -140,8 +142,8 @@ def test_64_clients_get_what_each_gets_alone(
 
 @pytest.mark.slow
 def test_nothing_is_left_of_5000_requests(start: Callable[..., Running], runner: LibraryRunner) -> None:
-    """Streams that are left, whole answers, and refused ones, in turns: memory, pages, threads and open
-    files.
+    """Streams left early, whole answers and refused requests leave nothing behind: memory, pages, threads and
+    open files stay bounded.
     """
     server = start(runner=runner, queue=100)
     process = psutil.Process()
@@ -179,8 +181,8 @@ def test_nothing_is_left_of_5000_requests(start: Callable[..., Running], runner:
 
 
 async def kill_while_streaming(process: subprocess.Popen[str], url: str, body: dict[str, Any]) -> None:
-    """Kill the server at the first piece of many answers: the work of seconds, so that most of them break
-    off.
+    """Kill the server at the first piece of many answers. Together they take seconds, so that most of them
+    break off.
     """
 
     async def read(client: httpx.AsyncClient) -> None:
@@ -194,8 +196,8 @@ async def kill_while_streaming(process: subprocess.Popen[str], url: str, body: d
 
 
 def test_killed_and_started_again(path: Path, tmp_path: Path) -> None:
-    """On the same port, with the same files: whatever is asked anew is answered as before, and responses are
-    kept.
+    """A server that was killed starts again on the same port with the same files. It gives the same answers
+    as before, and stored responses are kept.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

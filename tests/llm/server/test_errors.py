@@ -29,7 +29,7 @@ def schema(value: Any) -> dict[str, Any]:
 
 
 BAD: list[tuple[str, Any, int, str | None, str]] = [
-    # path, body, status, param, part of the message
+    # (path, body, status, param, part of the message)
     (CHAT, b"{", 400, None, "not valid JSON"),
     (CHAT, b"", 400, None, "not valid JSON"),
     (CHAT, b'{"model": "\xff\xfe"}', 400, None, "not valid JSON: invalid unicode"),

@@ -1,4 +1,6 @@
-"""Requests that two servers could read differently are refused, and what follows them is no request."""
+"""Requests that two servers could read differently are refused, and the bytes after them are not read as a
+request.
+"""
 
 from __future__ import annotations
 
@@ -54,14 +56,14 @@ def test_ambiguous_requests(server: Running, text: bytes) -> None:
     connection = connect(server)
     connection.sendall(text + SMUGGLED)
     response = rest(connection)
-    assert response.count(b"HTTP/1.1 ") == 1, "nothing behind it is answered"
+    assert response.count(b"HTTP/1.1 ") == 1, "the bytes after the refused request get no answer"
     status, message = error_of(response)
     assert status == 400 and message.startswith("this is not HTTP/1.1: "), message
     assert answers(server)
 
 
 def test_byte_by_byte_and_pipelined(server: Running) -> None:
-    """Well-formed requests are read in pieces of any size."""
+    """Well-formed requests are understood in pieces of any size."""
     whole = CHUNKED + CHUNK + b"0\r\nX: y\r\n\r\n" + request(BODY, "Connection: close")
     for pieces in ([whole], [whole[i : i + 1] for i in range(len(whole))]):
         connection = connect(server)

@@ -1,4 +1,4 @@
-"""A server without keys is for this machine, not for the web pages that its browser shows."""
+"""A server without keys answers this machine, and not the web pages of other sites that its browser shows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def ask(
 
 @pytest.mark.parametrize("path", PATHS)
 def test_dns_rebinding(server: Running, path: str) -> None:
-    """The page of evil.example has let its name point to 127.0.0.1; for the browser it asks its own site."""
+    """A page of evil.example whose name points to 127.0.0.1 is refused, although for the browser it asks its
+    own site.
+    """
     host = f"evil.example:{server.port}"
     status, message = ask(server, host, f"http://{host}", path)
     assert status == 421 and "--allowed-host" in message and host in message
@@ -85,7 +87,7 @@ def test_options_let_others_in(start: Callable[..., Running]) -> None:
     assert ask(named, "app.example", "https://app.example")[0] == 421
     assert ask(start(origins=["*"]), "evil.example", "https://evil.example")[0] == 200
     assert ask(start(keys=["k"]), "evil.example", "https://evil.example")[0] == 401, (
-        "keys decide where there are some"
+        "a server with keys checks them instead of hosts"
     )
 
 

@@ -1,4 +1,4 @@
-"""Clients that are slow, many, broken or gone; and how the server ends."""
+"""Clients that are slow, many, broken or gone, and how the server ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Start = Callable[..., Running]
 
 
 class Slow(EchoRunner):
-    """Some milliseconds a token."""
+    """Takes 10 ms for each token."""
 
     def decode(self, tokens: Any, lengths: Any, pages: Any, slots: Any) -> Any:
         time.sleep(0.01)
@@ -33,7 +33,7 @@ def connect(server: Running) -> socket.socket:
 
 
 def rest(connection: socket.socket) -> bytes:
-    """All that comes until the server closes."""
+    """Return all bytes until the server closes the connection."""
     found = b""
     while True:
         try:
@@ -67,7 +67,7 @@ def answers(server: Running) -> bool:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait for what must happen."""
+    """Wait until a condition is true."""
     end = time.monotonic() + 20
     while not condition():
         assert time.monotonic() < end
@@ -94,8 +94,8 @@ def test_slow_headers(start: Start) -> None:
 
 
 def test_slow_second_request(start: Start) -> None:
-    """Neither a half request behind a whole one nor blank lines hold a connection longer than one that never
-    began.
+    """After an answered request, half a request or blank lines keep the connection no longer than a request
+    that never began.
     """
     server = start(header_timeout=0.3, keep_alive=30)
     for trickle in (b"GET /health HT", b"\r\n"):
@@ -116,8 +116,8 @@ def test_slow_body(start: Start) -> None:
 
 
 def test_body_behind_an_answer(start: Start) -> None:
-    """An answer that came before the body's end does not leave the rest of the body a place to dribble
-    into.
+    """A request that is answered before its body has arrived does not keep the connection open for the rest
+    of the body.
     """
     server = start(keys=("k",), header_timeout=0.3, keep_alive=30)
     connection = connect(server)
@@ -168,7 +168,7 @@ def test_a_full_queue(start: Start) -> None:
             headers={"Content-Type": "application/json"},
         ) as held,
     ):
-        parts = held.iter_bytes()  # which is kept, for its end closes the connection
+        parts = held.iter_bytes()  # The iterator is kept because its end would close the connection.
         next(parts)
         refused = client.post(f"{server.url}/v1/chat/completions", json=json.loads(chat("hi")))
         assert refused.status_code == 429 and int(refused.headers["retry-after"]) >= 1
@@ -226,7 +226,9 @@ def test_heartbeats(start: Start) -> None:
     stream = server.client().chat.completions.create(
         model="echo", messages=[{"role": "user", "content": "ab"}], stream=True
     )
-    assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == "ab", "clients skip them"
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == "ab", (
+        "clients skip the comments that keep a connection alive"
+    )
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -244,7 +246,7 @@ def test_request_timeout(start: Start, stream: bool) -> None:
 
 
 def test_drain(start: Start) -> None:
-    """Requests in progress are finished, new ones get 503, and then the server ends."""
+    """On shutdown, requests in progress are finished, new ones get 503, and then the server ends."""
     server = start(runner=Slow())
     texts: list[str] = []
 
@@ -265,7 +267,7 @@ def test_drain(start: Start) -> None:
     assert server.http.get("/health").json() == {"status": "draining"}
     talker.join(20)
     assert texts == ["y" * 80]
-    assert server.wait(), "it ends by itself"
+    assert server.wait(), "the server ends when its last answer is complete"
 
 
 def test_drain_ends(start: Start) -> None:

@@ -1,4 +1,4 @@
-"""Keys from files and the environment, and the door."""
+"""Keys from files and from the environment, and admission."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers under load are the answers alone, and nothing is left over."""
+"""Under load, each request gets the answer that it gets alone, and nothing is left over."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ CLIENTS = 64
 
 
 def test_many_streams(start: Callable[..., Running]) -> None:
-    """64 clients stream at a time, some leave in the midst; memory for 10 makes the engine interrupt and
-    resume.
+    """64 clients stream at the same time, and some leave during the answer. There is memory for 10, so that
+    the engine preempts and resumes.
     """
     server = start(runner=EchoRunner(pages=60, max_batch=12), queue=200)
     draw = random.Random(3)
@@ -73,7 +73,7 @@ def test_many_streams(start: Callable[..., Running]) -> None:
 
 
 def test_nothing_is_left_over(start: Callable[..., Running]) -> None:
-    """Objects of requests do not outlive them."""
+    """Objects of a request are freed with it."""
     from tilewright.llm.engine.stream import Stream
 
     server = start()
@@ -94,7 +94,7 @@ def test_nothing_is_left_over(start: Callable[..., Running]) -> None:
 
 @pytest.mark.slow
 def test_memory_over_5000_requests(start: Callable[..., Running]) -> None:
-    """Streams, whole answers, cancelled ones and refused ones, in turns."""
+    """Memory stays bounded over streams, whole answers, cancelled requests and refused ones."""
     server = start(queue=100)
     process = psutil.Process()
 

@@ -1,5 +1,5 @@
-"""A prompt of some megabytes is refused without work where its size tells that it is too long, and else
-without holding others up.
+"""A prompt of some megabytes is refused without being tokenized if its size shows that it is too long.
+Otherwise it is tokenized without delaying other clients.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ Start = Callable[..., Running]
 
 @pytest.fixture
 def others(start: Start) -> Iterator[Callable[[Running], list[float]]]:
-    """Seconds that other clients of a server wait, one after the other, while the test goes on."""
+    """A function that starts a client which sends requests one after another until the test ends, and returns
+    the list of its waiting times in seconds.
+    """
     ended = threading.Event()
     threads: list[threading.Thread] = []
 
@@ -63,14 +65,16 @@ def test_by_its_size(start: Start) -> None:
     encode = server.service.tokenizer.encode
     server.service.tokenizer.encode = lambda text, **how: encoded.append(text) or encode(text, **how)  # type: ignore[method-assign,func-returns-value]
     _, message = refused(server, "hello " * 1_200_000)
-    # <|im_start|> is the longest token.
+    # The longest token, <|im_start|>, bounds the number of tokens from below.
     assert "bytes, at least 6000" in message and "context is 2048 tokens" in message and not encoded
     refused(server, "x" * 3000)
-    assert len(encoded) == 1, "what might fit is looked at"
+    assert len(encoded) == 1, "a prompt that might fit is tokenized"
 
 
 def test_by_its_tokens(start: Start, others: Callable[[Running], list[float]]) -> None:
-    """By a tokenizer that drops letters: no size tells how few tokens a text has."""
+    """A tokenizer that drops letters gives no lower bound of the number of tokens, so the prompt is tokenized
+    and refused by its tokens.
+    """
     server = start()
     server.engine.tokenizer.backend.normalizer = normalizers.Lowercase()
     assert server.service.tokenizer.least_tokens("x" * 10**6) == 0

@@ -1,4 +1,4 @@
-"""The chat page: nothing from elsewhere, nothing that a model writes becomes markup."""
+"""The chat page loads nothing from other sites, and a model's text never becomes markup."""
 
 from __future__ import annotations
 

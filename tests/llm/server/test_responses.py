@@ -1,4 +1,4 @@
-"""Where responses are kept."""
+"""Storage of responses."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def test_the_oldest_are_forgotten() -> None:
         store.remove(id, "me")
     huge = {"id": "huge", "output": "x" * 4500}
     store.put(huge, [], "me")
-    assert store.get("huge", "me").response == huge, "what was removed gave its room back"
+    assert store.get("huge", "me").response == huge, "the space of removed responses is free again"
 
 
 def test_in_a_file(tmp_path: Path) -> None:
-    """The responses of one server are available to the next one; the oldest are removed."""
+    """A server's responses are available to the next server; the oldest ones are removed."""
     path = tmp_path / "responses"
     first = ResponseStore(3300, path)
     messages = [{"role": "user", "content": "Hällo"}]

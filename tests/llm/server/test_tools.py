@@ -1,4 +1,4 @@
-"""Calls are found in a model's text however it is cut, and what is none stays text."""
+"""Calls are found in a model's text however it is divided, and all other text stays text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ KNOWN = ("add", "say")
 def parse(
     style: Convention, pieces: list[str], begun: str | None = None, cut: bool = False
 ) -> tuple[str, list[tuple[str, str]]]:
-    """The text and the calls of a reply that comes in `pieces`, and is perhaps `cut`."""
+    """Return the text and the calls of a reply that arrives in `pieces`. `cut` tells that the reply ended
+    early.
+    """
     parser = ToolCallParser(style, KNOWN, begun)
     events = [event for piece in pieces for event in parser.feed(piece)] + parser.finish(cut)
     text, calls = "", []
@@ -96,7 +98,7 @@ def test_a_reply_that_was_begun_for_the_model(style: Convention) -> None:
         rest = whole.removeprefix(style.prefix(name))
         assert parse(style, list(rest), begun=name or "") == ("", [("add", '{"a": 1}')])
     assert parse(style, ['{"a": 1}'], begun="add") == ("", [("add", '{"a": 1}')]), (
-        "the grammar ends with the arguments"
+        "with a grammar, the reply ends after the arguments"
     )
 
 
@@ -128,7 +130,9 @@ CUT = [
 def test_a_reply_that_is_cut_in_a_call(
     style: Convention, reply: str, text: str, calls: list[tuple[str, str]]
 ) -> None:
-    """No markup is shown as text; what arguments there are, are given, as OpenAI does."""
+    """In a reply that is cut off, no markup is shown as text, and the incomplete arguments are returned, as
+    OpenAI does.
+    """
     for pieces in ([reply], list(reply)):
         assert parse(style, pieces, cut=True) == (text, calls)
 

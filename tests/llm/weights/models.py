@@ -47,7 +47,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gpt_neox": {"rotary_pct": 0.5},
     "olmo2": {},
 }
-"""The differences from `SMALL`, by Hugging Face's model_type."""
+"""The parameters that differ from `SMALL`, by Hugging Face's model_type."""
 
 _ARCHITECTURES = {
     "llama": "llama",
@@ -61,7 +61,7 @@ _EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(\w+)\.weight")
 
 
 def small_model(family: str, seed: int = 0, **changes: Any) -> Any:
-    """A model in float32 whose weights, biases and norms are all random."""
+    """Return a model in float32 whose weights, biases and norms are all random."""
     base = {} if family == "gpt2" else SMALL
     config = transformers.AutoConfig.for_model(family, **base | FAMILIES[family] | changes)
     torch.manual_seed(seed)
@@ -73,15 +73,14 @@ def small_model(family: str, seed: int = 0, **changes: Any) -> Any:
 
 
 def folder_of(model: Any, path: Path, shard_size: str = "50GB", dtype: torch.dtype | None = None) -> Path:
-    """Save a model to a folder."""
+    """Save a model to a folder, and return the folder."""
     (model.to(dtype) if dtype else model).save_pretrained(path, max_shard_size=shard_size)
     return path
 
 
 def gguf_of(folder: Path, path: Path, kinds: Any = "F32", tokenizer: dict[str, Any] | None = None) -> Path:
-    """Write the model in a folder as llama.cpp's converter does, with the package `gguf`.
-
-    `kinds`: the format of matrices, or a function of their name in GGUF. `tokenizer`: further metadata.
+    """Write the model of a folder as llama.cpp's converter does, with the package `gguf`. `kinds` is the
+    format of matrices, or a function that returns it for a name in GGUF. `tokenizer` is further metadata.
     """
     from safetensors.torch import load_file
 
@@ -159,7 +158,9 @@ def add_value(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
 
 
 def _stacked(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Experts' matrices in one array, under the name that the package `gguf` knows them by."""
+    """Return the tensors with each layer's experts stacked in one array, under the name that the package
+    `gguf` has for them.
+    """
     result: dict[str, Any] = {}
     for name in tensors:
         if match := _EXPERT.fullmatch(name):

@@ -1,4 +1,4 @@
-"""Conversion: what is written comes back, within the schemes' errors; interruption and damage."""
+"""Conversion: written weights are read back within the schemes' errors; interruption and damage."""
 
 from __future__ import annotations
 
@@ -134,8 +134,8 @@ def test_an_interrupted_conversion_goes_on(llama: Path, tmp_path: Path) -> None:
     damaged = kept[1].read_bytes()
     kept[1].write_bytes(damaged[:-1] + bytes([damaged[-1] ^ 1]))
     folder = convert(llama, out, how, progress=lambda stage, done, total: seen.append(stage[:11]))
-    assert kept[0].stat().st_mtime_ns == times[kept[0]], "a whole shard stays"
-    assert "model-00001" not in seen and "model-00002" in seen, "a damaged one does not"
+    assert kept[0].stat().st_mtime_ns == times[kept[0]], "a complete shard is kept"
+    assert "model-00001" not in seen and "model-00002" in seen, "a damaged shard is written again"
     assert same(folder, convert(llama, tmp_path / "other", how))
 
 
@@ -163,7 +163,9 @@ def test_another_conversion_replaces_all_shards(llama: Path, tmp_path: Path) -> 
 
 
 def test_killed_and_run_again(llama: Path, tmp_path: Path) -> None:
-    """SIGKILL in the midst, of the real command: no file that is there is a part of one."""
+    """If SIGKILL interrupts the real command, every file under its final name is complete, and running the
+    command again completes the folder.
+    """
     out = tmp_path / "out"
     command = [sys.executable, "-m", "tilewright", "llm", "convert", str(llama), "-o", str(out)]
     command += ["--quantization", "int4_g32", "--shard-size", "9kB"]
@@ -280,7 +282,9 @@ def test_pickles_are_not_read(tmp_path: Path) -> None:
 
 
 def test_memory_is_bounded_by_a_shard_and_a_tensor(tmp_path: Path) -> None:
-    """A checkpoint of 84 MB in tensors of 4 MB and shards of 8 MB: what NumPy holds at once."""
+    """NumPy's memory stays near a shard and a tensor in converting a checkpoint of 84 MB, with tensors of 4
+    MB and shards of 8 MB.
+    """
     import tracemalloc
 
     model = small_model(

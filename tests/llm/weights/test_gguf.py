@@ -1,5 +1,5 @@
-"""GGUF files, written by the package `gguf` the way llama.cpp converts: equal to the Hugging Face folder they
-were made from.
+"""GGUF files that the package `gguf` writes as llama.cpp's converter does equal the Hugging Face folders from
+which they were made.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def test_a_file_equals_the_folder_it_was_made_from(family: str, tmp_path: Path) 
     assert set(file) == set(folder)
     for name, tensor in file.items():
         assert tensor.shape == folder[name].shape
-        rounded = family.startswith("gemma") and "norm" in name  # 1 is added and taken off again
+        # The converter adds 1, which the reader subtracts.
+        rounded = family.startswith("gemma") and "norm" in name
         assert np.allclose(tensor.read(), folder[name].read(), rtol=0, atol=1e-6 if rounded else 0), name
     config = transformers.AutoConfig.for_model(
         **{k: v for k, v in file.config.items() if not k.endswith("_token_id")}
@@ -77,9 +78,11 @@ def test_a_file_equals_the_folder_it_was_made_from(family: str, tmp_path: Path) 
     assert not unlike, {k: (ours.get(k), theirs.get(k)) for k in unlike}
 
 
-@pytest.mark.parametrize("family", [f for f in FAMILIES if f != "gemma"])  # of which there is no definition
+@pytest.mark.parametrize("family", [f for f in FAMILIES if f != "gemma"])  # Gemma 1 has no model definition.
 def test_logits_are_those_of_the_folder(family: str, tmp_path: Path) -> None:
-    """Logits of our definitions, with each checkpoint's own configuration, and after conversion."""
+    """The logits of our definitions equal those of transformers for the folder, the GGUF file and the
+    converted folder, each with its own configuration.
+    """
     model = small_model(family)
     folder_of(model, tmp_path / "hf")
     gguf_of(tmp_path / "hf", tmp_path / "m.gguf")
@@ -224,7 +227,7 @@ def put(format: str, value: int, at: int) -> Callable[[bytearray], None]:
 def before(
     text: bytes, format: str, value: int, after: bool = False, skip: int = 0
 ) -> Callable[[bytearray], None]:
-    """Overwrite what stands before, or after, the first occurrence of a name."""
+    """Return a change that overwrites the value before, or after, the first occurrence of a name."""
 
     def change(data: bytearray) -> None:
         at = data.index(text)

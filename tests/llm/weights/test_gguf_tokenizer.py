@@ -1,5 +1,5 @@
-"""Tokenizers in GGUF files encode and decode as those they were made from: byte-level BPE of `tokenizers`,
-and SentencePiece's own.
+"""Tokenizers in GGUF files encode and decode as the tokenizers from which they were made: byte-level BPE of
+`tokenizers`, and SentencePiece's own.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^
 
 
 def byte_level(kind: str) -> tuple[Tokenizer, dict[str, Any]]:
-    """A tokenizer as its family builds it, trained on `CORPUS`, and what a GGUF file keeps of it."""
+    """Return a tokenizer as its family builds it, trained on `CORPUS`, and the data that a GGUF file keeps of
+    it.
+    """
     tokenizer = Tokenizer(models.BPE(ignore_merges=kind == "llama-bpe"))
     level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=kind not in ("llama-bpe", "qwen2"))
     if kind == "llama-bpe":
@@ -84,7 +86,7 @@ def metadata(**values: Any) -> dict[str, Any]:
 
 
 def checkpoint(data: dict[str, Any], path: Path) -> Checkpoint:
-    """A file of no weights but an embedding, with a tokenizer."""
+    """Return a checkpoint that has no weights but an embedding, and a tokenizer."""
     writer = gguf.GGUFWriter(path, "llama")
     for key, value in {"embedding_length": 8, "block_count": 1, "context_length": 64}.items():
         writer.add_uint32(f"llama.{key}", value)
@@ -121,7 +123,7 @@ def test_byte_level_loses_no_text(text: str, tmp_path_factory: pytest.TempPathFa
     made = _LLAMA3.get("made") or _LLAMA3.setdefault(
         "made", tokenizer_of(byte_level("llama-bpe")[1], tmp_path_factory.mktemp("t"))
     )
-    text = text.replace("<", "")  # no special tokens
+    text = text.replace("<", "")  # Without special tokens.
     assert made.decode(made.encode(text).ids) == text
 
 

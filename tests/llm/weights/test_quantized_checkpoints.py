@@ -1,4 +1,4 @@
-"""Checkpoints that GPTQ, AWQ and block-wise fp8 wrote, packed here by their definitions, word by word."""
+"""Checkpoints of GPTQ, AWQ and block-wise fp8, which are packed here word by word by their definitions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OUT, IN, GROUP = 32, 128, 32
 
 
 def words(values: np.ndarray, bits: int) -> np.ndarray:
-    """[n, m] as int32 [n * bits / 32, m]: a stream of bits down each column."""
+    """Return values [n, m] as int32 [n * bits / 32, m], with a stream of bits in each column."""
     result = np.zeros((len(values) * bits // 32, values.shape[1]), np.uint32)
     for column in range(values.shape[1]):
         stream = sum(int(v) << (bits * i) for i, v in enumerate(values[:, column]))
@@ -28,7 +28,7 @@ def words(values: np.ndarray, bits: int) -> np.ndarray:
 
 
 def integers(bits: int, groups: int = IN // GROUP) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """q [out, in], zeros [out, groups] of at least 1, scales f16 [out, groups]."""
+    """Return q [out, in], zeros [out, groups] of at least 1, and scales [out, groups] in float16."""
     r = np.random.default_rng(bits)
     q = r.integers(0, 1 << bits, (OUT, IN), dtype=np.uint8)
     zeros = r.integers(1, 1 << bits, (OUT, groups))
@@ -132,7 +132,7 @@ def test_awq(tmp_path: Path) -> None:
     q, zeros, scales = integers(4)
 
     def interleaved(values: np.ndarray) -> np.ndarray:
-        """[n, out] as int32 [n, out / 8]."""
+        """Return values [n, out] as int32 [n, out / 8]."""
         result = np.zeros((len(values), OUT // 8), np.uint32)
         for i, row in enumerate(values):
             for word in range(OUT // 8):

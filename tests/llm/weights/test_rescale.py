@@ -1,4 +1,6 @@
-"""Activation-aware scaling of checkpoints: they compute the same, and quantized less wrong."""
+"""Activation-aware scaling of checkpoints: scaled checkpoints compute the same, and lose less by
+quantization.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,8 @@ HOW = Conversion("int4_g32", embedding_quantization="f32")
 
 
 def calibrated(family: str, **changes: Any) -> tuple[Any, torch.Tensor, dict[str, ActivationStatistics]]:
-    """A model some of whose channels are loud, tokens, and the statistics of its matrices' inputs on
-    these.
+    """Return a model in which some channels have large values, tokens, and the statistics of its matrices'
+    inputs for these tokens.
     """
     model = small_model(family, **changes)
     for name, parameter in model.named_parameters():
@@ -57,7 +59,7 @@ def small(model: Any) -> Any:
 
 
 def logits(model: Any, checkpoint: Any, tokens: torch.Tensor) -> np.ndarray:
-    """The logits of the model with the weights of a checkpoint."""
+    """Return the logits of the model with the weights of a checkpoint."""
     state = {
         name: torch.from_numpy(np.array(tensor.read(), np.float32)) for name, tensor in checkpoint.items()
     }
@@ -103,7 +105,7 @@ def test_the_command(tmp_path: Path) -> None:
 
 
 def test_what_a_conversion_was_made_with_is_not_mixed(tmp_path: Path) -> None:
-    """The same source with and without calibration: no shard is taken over from the other."""
+    """A conversion does not reuse shards of one with the same source and other calibration."""
     model, _, statistics = calibrated("llama")
     source = open_checkpoint(folder_of(model, tmp_path / "in"))
     convert(source, tmp_path / "out", HOW)

@@ -1,5 +1,5 @@
-"""Safetensors files: what the package `safetensors` writes is read and the other way round; damage is refused
-by name.
+"""Safetensors files: files of the package `safetensors` are read, the package reads ours, and errors name
+what is damaged.
 """
 
 from __future__ import annotations
