@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from ...dialects import graph as g
 from ...dialects.graph.elementwise import UNARY
@@ -15,7 +15,7 @@ Sizes: TypeAlias = int | Sequence[int]
 
 
 def _activation(cls: type) -> Callable[..., Tensor]:
-    def activation(x: TensorLike, **attributes: Any) -> Tensor:
+    def activation(x: TensorLike, **attributes: object) -> Tensor:
         return apply(cls, as_tensor(x), **attributes)
 
     activation.__doc__ = cls.__doc__
@@ -206,7 +206,7 @@ def conv(
 
 
 def _pool(
-    cls: type, x: TensorLike, kernel: Sizes, stride: Sizes | None, padding: Sizes, **attributes: Any
+    cls: type, x: TensorLike, kernel: Sizes, stride: Sizes | None, padding: Sizes, **attributes: object
 ) -> Tensor:
     x = as_tensor(x)
     rank = x.ndim - 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -266,19 +266,19 @@ class MultiHeadAttention(Module):
 class Activation(Module):
     """A module that applies one function without parameters, with fixed options."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, **options: object) -> None:
         super().__init__()
         self.options = options
 
     @staticmethod
-    def function(x: Tensor, **options: Any) -> Tensor:
+    def function(x: Tensor, **options: object) -> Tensor:
         raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:
         return type(self).function(x, **self.options)
 
 
-def _activation(name: str, function: Any) -> type[Activation]:
+def _activation(name: str, function: Callable[..., Tensor]) -> type[Activation]:
     return type(
         name,
         (Activation,),
@@ -286,21 +286,21 @@ def _activation(name: str, function: Any) -> type[Activation]:
     )
 
 
+_FUNCTIONS: dict[str, Callable[..., Tensor]] = {
+    "ReLU": F.relu,
+    "GELU": F.gelu,
+    "SiLU": F.silu,
+    "Sigmoid": F.sigmoid,
+    "Tanh": F.tanh,
+    "Softmax": F.softmax,
+    "ELU": F.elu,
+    "LeakyReLU": F.leaky_relu,
+    "Hardswish": F.hard_swish,
+    "Mish": F.mish,
+    "Softplus": F.softplus,
+    "MaxPool2d": F.max_pool,
+    "AvgPool2d": F.avg_pool,
+}
 ReLU, GELU, SiLU, Sigmoid, Tanh, Softmax, ELU, LeakyReLU, Hardswish, Mish, Softplus, MaxPool2d, AvgPool2d = (
-    _activation(n, f)
-    for n, f in {
-        "ReLU": F.relu,
-        "GELU": F.gelu,
-        "SiLU": F.silu,
-        "Sigmoid": F.sigmoid,
-        "Tanh": F.tanh,
-        "Softmax": F.softmax,
-        "ELU": F.elu,
-        "LeakyReLU": F.leaky_relu,
-        "Hardswish": F.hard_swish,
-        "Mish": F.mish,
-        "Softplus": F.softplus,
-        "MaxPool2d": F.max_pool,
-        "AvgPool2d": F.avg_pool,
-    }.items()
+    _activation(n, f) for n, f in _FUNCTIONS.items()
 )

@@ -135,7 +135,7 @@ class Module:
 
     # Attributes are kept in a dictionary of their own, so that a trace notes each that is read.
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if isinstance(value, Tensor) and value.is_traced:
             raise TraceError(
                 f"{type(self).__name__}.{name} is set to a traced tensor, which a compiled function "
@@ -157,7 +157,7 @@ class Module:
     def __delattr__(self, name: str) -> None:
         del self.__dict__["_state"][name]
 
-    def holds(self, name: str, value: Any) -> bool:
+    def holds(self, name: str, value: object) -> bool:
         """Return whether an attribute is still the same object `value`."""
         return self.__dict__["_state"].get(name) is value
 
@@ -176,7 +176,7 @@ class Module:
         above = owner.path if owner is not None else ""
         return f"{above}.{name}" if above else name
 
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: object, **kwargs: object) -> Any:
         trace = current()
         if trace is None:
             return self.forward(*args, **kwargs)
@@ -336,7 +336,7 @@ class ModuleList(Module):
     def __iter__(self) -> Iterator[Module]:
         return (getattr(self, name) for name, _ in list(self.named_children()))
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
             return [self[k] for k in range(*index.indices(len(self)))]
         if not -len(self) <= index < len(self):
@@ -353,7 +353,7 @@ class Sequential(ModuleList):
     def __init__(self, *modules: Module) -> None:
         super().__init__(modules)
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: object) -> Any:
         for module in self:
             x = module(x)
         return x

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from ...errors import ShapeError
+from ...ir.interpreter import Array
 from . import index, linear, reductions, shapes
 from .dtypes import DTypeLike, dtype_of, inexact
 from .operands import as_tensor, together
@@ -22,19 +22,19 @@ _isnan = FUNCTIONS["isnan"]
 # -- Elements other than NaN --------------------------------------------------------------------------------
 
 
-def _attach_without_nan(name: str, reduce: Any, instead: float) -> None:
+def _attach_without_nan(name: str, reduce: Callable[..., Tensor], instead: float) -> None:
     """Register `name`: `reduce` with `instead` in the place of NaN; a maximum or minimum of NaNs alone is
     NaN.
     """
 
-    def without_nan(x: TensorLike, axis: Any = None, *args: Any, **options: Any) -> Tensor:
+    def without_nan(x: TensorLike, axis: Axis = None, *args: object, **options: object) -> Tensor:
         x = as_tensor(x)
         if not x.type.dtype.is_float:
             return reduce(x, axis, *args, **options)
         reduced: Tensor = reduce(where(_isnan(x), instead, x), axis, *args, **options)
         if not math.isinf(instead) or name.startswith("nanarg"):
             return reduced
-        only_nan = reductions.all(_isnan(x), axis, keepdims=options.get("keepdims", False))
+        only_nan = reductions.all(_isnan(x), axis, keepdims=bool(options.get("keepdims", False)))
         return where(only_nan, math.nan, reduced)
 
     without_nan.__name__ = name
@@ -153,7 +153,7 @@ def trapezoid(y: TensorLike, x: TensorLike | None = None, dx: TensorLike = 1.0, 
     return reductions.sum((y[..., 1:] + y[..., :-1]) * dx * 0.5, -1)
 
 
-def _attach_cumulative(name: str, running: Any) -> None:
+def _attach_cumulative(name: str, running: Callable[..., Tensor]) -> None:
     def cumulative(x: TensorLike, /, *, axis: int | None = None, dtype: DTypeLike | None = None) -> Tensor:
         if axis is None and as_tensor(x).ndim != 1:
             raise ValueError("a tensor of several dimensions needs an axis")
@@ -240,7 +240,7 @@ def extract(condition: TensorLike, x: TensorLike) -> Tensor:
 
 
 @function()
-def delete(x: TensorLike, where: Any, axis: int | None = None) -> Tensor:
+def delete(x: TensorLike, where: int | slice | Sequence[int] | Array, axis: int | None = None) -> Tensor:
     """Return the elements without those at places that are known while tracing."""
     x = as_tensor(x)
     x, at = (shapes.ravel(x), 0) if axis is None else (x, axes_of(x, axis)[0])
@@ -270,19 +270,19 @@ def dstack(inputs: Sequence[TensorLike]) -> Tensor:
 
 
 @function()
-def vsplit(x: TensorLike, sections: Any) -> list[Tensor]:
+def vsplit(x: TensorLike, sections: shapes.Sections) -> list[Tensor]:
     """Split along the first dimension; see `split`."""
     return shapes.split(x, sections, 0)
 
 
 @function()
-def hsplit(x: TensorLike, sections: Any) -> list[Tensor]:
+def hsplit(x: TensorLike, sections: shapes.Sections) -> list[Tensor]:
     """Split along the second dimension, vectors along the first; see `split`."""
     return shapes.split(x, sections, 0 if as_tensor(x).ndim == 1 else 1)
 
 
 @function()
-def dsplit(x: TensorLike, sections: Any) -> list[Tensor]:
+def dsplit(x: TensorLike, sections: shapes.Sections) -> list[Tensor]:
     """Split along the third dimension; see `split`."""
     return shapes.split(x, sections, 2)
 

@@ -4,23 +4,27 @@ own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ...dialects import graph as g
 from ...dialects.graph.scan import Yield
 from ...errors import ShapeError
-from ...ir.core import Block, IRError, Region
+from ...ir.core import Block, IRError, Operation, Region
+from ...ir.location import Location
+from ...ir.symbolic import Dim, prove_eq
 from ...ir.types import TensorType, boolean, i64
 from .operands import as_tensor, value_of
 from .pointwise import astype
 from .shapes import flip, reshape, stack
-from .tensor import Tensor, traced
+from .tensor import Tensor, TensorLike, traced
 from .tracing import Trace, current, user_location
-from .tree import flatten, unflatten
+from .tree import Structure, flatten, unflatten
 
 
-def cond(condition: Any, if_true: Callable[..., Any], if_false: Callable[..., Any], *operands: Any) -> Any:
+def cond(
+    condition: TensorLike, if_true: Callable[..., Any], if_false: Callable[..., Any], *operands: object
+) -> Any:
     """Return ``if_true(*operands)`` where the condition holds, else ``if_false(*operands)``.
 
     In a traced function both are traced, and the run executes one.
@@ -55,7 +59,7 @@ def cond(condition: Any, if_true: Callable[..., Any], if_false: Callable[..., An
     )
 
 
-def while_loop(condition: Callable[[Any], Any], body: Callable[[Any], Any], initial: Any) -> Any:
+def while_loop(condition: Callable[[Any], Any], body: Callable[[Any], Any], initial: object) -> Any:
     """Compute ``while condition(state): state = body(state)`` from `initial`; return the last state.
 
     Args:
@@ -100,9 +104,9 @@ def while_loop(condition: Callable[[Any], Any], body: Callable[[Any], Any], init
 
 def scan(
     step: Callable[[Any, Any], tuple[Any, Any]],
-    initial: Any,
-    inputs: Any = None,
-    length: Any = None,
+    initial: object,
+    inputs: object = None,
+    length: Dim | None = None,
     reverse: bool = False,
 ) -> Any:
     """Compute ``carry, y = step(carry, x)`` for each slice `x` of `inputs` along their first dimension.
@@ -125,7 +129,7 @@ def scan(
     """
     slices, slice_names, slice_structure = flatten(inputs) if inputs is not None else ([], [], None)
     scanned = [as_tensor(x) for x in slices]
-    n = length if length is not None else scanned[0].shape[0]
+    n: Any = length if length is not None else scanned[0].shape[0]
     for name, x in zip(slice_names, scanned, strict=True):
         if not x.ndim or x.shape[0] != n:
             raise ShapeError(f"scanned input {name or 0} of shape {x.shape} does not have {n} slices")
@@ -133,12 +137,12 @@ def scan(
     start = [as_tensor(x) for x in leaves]
     trace = current()
 
-    def of_slices(parts: Any) -> Any:
+    def of_slices(parts: Iterable[Tensor]) -> Any:
         return unflatten(slice_structure, iter(parts)) if slice_structure is not None else None
 
     if trace is None:
         carry, rows = unflatten(structure, iter(start)), []
-        result_structure: Any = ((), None, ())
+        result_structure: Structure | None = None
         for k in range(n)[::-1] if reverse else range(n):
             carry, y = step(carry, of_slices([x[k] for x in scanned]))
             ends, _, after = flatten(carry)
@@ -176,7 +180,7 @@ def scan(
     )
 
 
-def _condition(x: Any) -> Tensor:
+def _condition(x: TensorLike) -> Tensor:
     x = as_tensor(x)
     if x.size != 1:
         raise ShapeError(
@@ -197,7 +201,7 @@ def _end(trace: Trace, block: Block, results: Sequence[Tensor]) -> None:
         trace.builder.insert(Yield([value_of(x) for x in results]))
 
 
-def _inserted(trace: Trace, make: Callable[[Any], Any], structure: Any) -> Any:
+def _inserted(trace: Trace, make: Callable[[Location], Operation], structure: Structure | None) -> Any:
     """Insert an operation with regions; return its results as a tree, or without a structure as a list."""
     where = user_location("")
     try:
@@ -209,7 +213,7 @@ def _inserted(trace: Trace, make: Callable[[Any], Any], structure: Any) -> Any:
     return results if structure is None else unflatten(structure, iter(results))
 
 
-def _same_structure(before: Any, after: Any) -> None:
+def _same_structure(before: Structure, after: Structure) -> None:
     if before != after:
         raise ShapeError(
             f"the values that a loop carries begin as {before} and become {after}: their structure must not "
@@ -234,9 +238,7 @@ def _alike(
             )
 
 
-def _equal(a: Any, b: Any) -> bool:
-    from ...ir.symbolic import prove_eq
-
+def _equal(a: Dim, b: Dim) -> bool:
     return prove_eq(a, b)
 
 

@@ -16,6 +16,7 @@ from ...errors import CompileError, SizeError, TilewrightError
 from ...ir.cleanup import dce
 from ...ir.constant import Constant as ConstantData
 from ...ir.core import Module
+from ...ir.interpreter import Array
 from ...ir.types import TensorType
 from ..dims import DimsArgument, DimTable, check_dims_argument, parse_dim
 from ..user_location import users_line
@@ -139,7 +140,7 @@ def _name_parameters(module: Module, trace: Trace) -> None:
                     value.steps = ("transpose" if value.shape == attribute[1].shape[::-1] else "reshape",)
 
 
-def _place(data: Any) -> object:
+def _place(data: Array | ConstantData) -> object:
     """Return a key that is equal for arrays and constants of the same elements: address and number of
     elements, or the object that computes them.
     """
@@ -147,7 +148,7 @@ def _place(data: Any) -> object:
     return (source.__array_interface__["data"][0], source.size) if isinstance(source, np.ndarray) else source
 
 
-def _name(function: Any) -> str:
+def _name(function: Callable[..., Any]) -> str:
     return str(getattr(function, "__qualname__", type(function).__name__))
 
 

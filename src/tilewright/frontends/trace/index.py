@@ -21,11 +21,11 @@ from .pointwise import astype, clip
 from .reductions import axes_of
 from .registry import FUNCTIONS, function
 from .shapes import arange, broadcast_to, common_shape, expand_dims, moveaxis, ravel, reshape, stack
-from .tensor import Tensor, TensorLike, concrete
+from .tensor import Index, Tensor, TensorLike, concrete
 from .tracing import current, user_location
 
 
-def take_index(x: Tensor, index: TensorLike) -> Tensor:
+def take_index(x: Tensor, index: Index) -> Tensor:
     """Return ``x[index]``.
 
     Raises:
@@ -131,7 +131,7 @@ class _Size:
     axis: int
 
 
-def _place(p: Any, n: Dim) -> Dim:
+def _place(p: Dim, n: Dim) -> Dim:
     """Return a number as a place in a dimension of size `n`, counted from the front."""
     if isinstance(p, int) and isinstance(n, int) and not -n <= p < n:
         raise IndexError(f"index {p} is outside of a dimension of {n} elements")
@@ -200,7 +200,7 @@ def _check(index: Tensor, n: Dim) -> None:
             raise IndexError(f"index {wrong} is outside of a dimension of {n} elements")
 
 
-def _flat_places(x: Tensor, index: TensorLike) -> Tensor:
+def _flat_places(x: Tensor, index: Index) -> Tensor:
     """Return the row-major positions in `x` of the elements of ``x[index]``.
 
     The work grows with the number of indexed elements, not with the size of `x`.
@@ -238,7 +238,7 @@ def _flat_places(x: Tensor, index: TensorLike) -> Tensor:
     return reshape(total, ((1,) * (rank - total.ndim) + total.shape))
 
 
-def _rows(x: Tensor, index: TensorLike) -> Tensor | None:
+def _rows(x: Tensor, index: Index) -> Tensor | None:
     """Return the index vectors, in the last dimension, of an index that consists of arrays for the first
     dimensions and of whole slices for all others; None for any other index.
     """
@@ -260,7 +260,7 @@ class Places:
     def __init__(self, x: Tensor) -> None:
         self.x = x
 
-    def __getitem__(self, index: TensorLike) -> Update:
+    def __getitem__(self, index: Index) -> Update:
         return Update(self.x, index)
 
 
@@ -271,7 +271,7 @@ class Update:
     any one of its values; the other methods combine all.
     """
 
-    def __init__(self, x: Tensor, index: TensorLike) -> None:
+    def __init__(self, x: Tensor, index: Index) -> None:
         self.x, self.index = x, index
 
     def set(self, values: TensorLike) -> Tensor:

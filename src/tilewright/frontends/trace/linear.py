@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ...dialects import graph as g
@@ -12,7 +13,7 @@ from .pointwise import astype
 from .reductions import axes_of, sum, vector_norm
 from .registry import FUNCTIONS, function
 from .shapes import diagonal, expand_dims, moveaxis, ravel, reshape, stack, transpose
-from .tensor import Tensor, TensorLike
+from .tensor import Axis, Tensor, TensorLike
 
 
 def _factors(*inputs: TensorLike) -> tuple[list[Tensor], Any]:
@@ -60,7 +61,7 @@ def outer(a: TensorLike, b: TensorLike) -> Tensor:
 
 
 @function()
-def tensordot(a: TensorLike, b: TensorLike, axes: Any = 2) -> Tensor:
+def tensordot(a: TensorLike, b: TensorLike, axes: int | Sequence[int | Sequence[int]] = 2) -> Tensor:
     """Sum products over `axes`: a number of last axes of `a` and first of `b`, or a pair of lists of axes.
 
     Raises:
@@ -87,7 +88,7 @@ def tensordot(a: TensorLike, b: TensorLike, axes: Any = 2) -> Tensor:
 
 
 @function()
-def einsum(equation: str, *inputs: TensorLike, optimize: Any = None) -> Tensor:
+def einsum(equation: str, *inputs: TensorLike, optimize: object = None) -> Tensor:
     """Return an Einstein summation; more than two operands are contracted in pairs, from the left."""
     operands, dtype = _factors(*(as_tensor(x) for x in inputs))
     text = equation.replace(" ", "")
@@ -140,7 +141,7 @@ def cross(a: TensorLike, b: TensorLike, axis: int = -1) -> Tensor:
 
 
 @function("linalg.norm")
-def _norm(x: TensorLike, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Tensor:
+def _norm(x: TensorLike, ord: float | str | None = None, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Return the vector norm; of matrices the Frobenius norm.
 
     Raises:
@@ -153,7 +154,10 @@ def _norm(x: TensorLike, ord: Any = None, axis: Any = None, keepdims: bool = Fal
             f"norms of matrices of order {ord!r} are not supported; tilewright.numpy.vector_norm takes axes "
             "as vectors"
         )
-    return vector_norm(x, None if of_matrices else ord, axis, keepdims)
+    order = None if of_matrices else ord
+    if isinstance(order, str):
+        raise TypeError(f"norms of vectors of order {order!r} are not supported: the order is a number")
+    return vector_norm(x, order, axis, keepdims)
 
 
 FUNCTIONS.update(

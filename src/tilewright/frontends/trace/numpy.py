@@ -16,7 +16,7 @@ import numpy as _np
 
 from . import composed, index, linear, pointwise, protocols, reductions, shapes
 from .registry import FUNCTIONS
-from .tensor import Tensor
+from .tensor import SupportsDlpack, Tensor
 
 _public = {name: f for name, f in FUNCTIONS.items() if "." not in name}
 __all__ = ["Tensor", *_public, "e", "from_dlpack", "inf", "linalg", "nan", "newaxis", "pi"]
@@ -25,7 +25,7 @@ pi, e, inf, nan, newaxis = _np.pi, _np.e, _np.inf, _np.nan, None
 _modules = (composed, index, linear, pointwise, protocols, reductions, shapes)
 
 
-def from_dlpack(x: Any) -> Tensor:
+def from_dlpack(x: SupportsDlpack) -> Tensor:
     """Return a tensor with the elements of an array that supports DLPack, without a copy.
 
     Raises:

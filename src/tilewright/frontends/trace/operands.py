@@ -12,7 +12,7 @@ from ...ir.core import Value
 from ...ir.symbolic import Dim, Expr
 from ...ir.types import DType
 from .dtypes import DTypeLike, dtype_of, is_weak, promote, promote_weak, weak_dtype
-from .tensor import Tensor, TensorLike, call, concrete, traced
+from .tensor import ShapeLike, Tensor, TensorLike, call, concrete, traced
 from .tracing import TraceError, build, current, run_at_once, user_location
 
 
@@ -102,7 +102,7 @@ one.
 """
 
 
-def apply(cls: type, *operands: Operand, **attributes: Any) -> Tensor:
+def apply(cls: type, *operands: Operand, **attributes: object) -> Tensor:
     """Return the result of a graph operator with one result: computed at once if all operands are concrete,
     else appended to the trace.
 
@@ -113,7 +113,7 @@ def apply(cls: type, *operands: Operand, **attributes: Any) -> Tensor:
     return result
 
 
-def apply_several(cls: type, *operands: Operand, **attributes: Any) -> tuple[Tensor, ...]:
+def apply_several(cls: type, *operands: Operand, **attributes: object) -> tuple[Tensor, ...]:
     """Return all results of a graph operator; see `apply`."""
     tensors = [t for x in operands for t in (x if isinstance(x, (list, tuple)) else (x,)) if t is not None]
     trace = current()
@@ -133,13 +133,13 @@ def apply_several(cls: type, *operands: Operand, **attributes: Any) -> tuple[Ten
     return tuple(map(traced, build(trace, cls, values, attributes)))
 
 
-def _is_symbolic(values: Iterable[Any]) -> bool:
+def _is_symbolic(values: Iterable[object]) -> bool:
     return any(isinstance(v, Expr) or (isinstance(v, (tuple, list)) and _is_symbolic(v)) for v in values)
 
 
-def shape_argument(shape: Any) -> tuple[Dim, ...]:
+def shape_argument(shape: ShapeLike) -> tuple[Dim, ...]:
     """Return a shape given as one size or several; a tensor of one known integer counts as a size."""
-    sizes: Sequence[Any] = shape if isinstance(shape, (tuple, list)) else (shape,)
+    sizes = shape if isinstance(shape, Sequence) else (shape,)
     return tuple(n if isinstance(n, (int, Expr)) else n.__index__() for n in sizes)
 
 

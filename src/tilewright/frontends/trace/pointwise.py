@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, overload
+from typing import overload
 
 import numpy as np
 
@@ -83,7 +83,7 @@ _ON_BOOLS = {"add": "or", "mul": "and"}
 _DIVISIONS = ("floordiv", "mod", "rem")
 
 
-def _is_number(divisor: Any) -> bool:
+def _is_number(divisor: object) -> bool:
     """Return whether a divisor is a Python or NumPy integer other than 0."""
     return isinstance(divisor, (int, np.integer)) and divisor != 0
 
@@ -311,7 +311,9 @@ def where(condition: TensorLike, a: TensorLike, b: TensorLike) -> Tensor: ...
 
 
 @function()
-def where(condition: TensorLike, a: Any = None, b: Any = None) -> Tensor | tuple[Tensor, ...]:
+def where(
+    condition: TensorLike, a: TensorLike | None = None, b: TensorLike | None = None
+) -> Tensor | tuple[Tensor, ...]:
     """Choose `a` where the condition holds, else `b`; all three are broadcast.
 
     With the condition alone, return the indices of its nonzero elements, as `nonzero` does.
@@ -319,6 +321,8 @@ def where(condition: TensorLike, a: Any = None, b: Any = None) -> Tensor | tuple
     if a is None and b is None:
         indices: tuple[Tensor, ...] = FUNCTIONS["nonzero"](condition)
         return indices
+    if a is None or b is None:
+        raise TypeError("where takes a condition alone, or a condition and two alternatives")
     a, b = together(a, b)
     return apply(g.Select, _truth(condition), a, b)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ def implementation(called: Callable[..., Any]) -> Callable[..., Any] | None:
     return function or (FUNCTIONS.get(f"linalg.{name}") if getattr(np.linalg, name, None) is called else None)
 
 
-def call_function(called: Callable[..., Any], args: Any, options: dict[str, Any]) -> Any:
+def call_function(called: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any]) -> Any:
     """Call the implementation of a function of `numpy` on tensors.
 
     Raises:
@@ -38,7 +38,7 @@ def call_function(called: Callable[..., Any], args: Any, options: dict[str, Any]
     return _call(f"{called.__module__}.{called.__name__}", implementation(called), args, options)
 
 
-def call_ufunc(ufunc: np.ufunc, method: str, args: Any, options: dict[str, Any]) -> Any:
+def call_ufunc(ufunc: np.ufunc, method: str, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
     """Call the implementation of a ufunc, or of its method ``reduce``, ``accumulate`` or ``outer``, on
     tensors.
 
@@ -59,7 +59,9 @@ def call_ufunc(ufunc: np.ufunc, method: str, args: Any, options: dict[str, Any])
     return _call(f"numpy.{name}.{method}", function, args, options)
 
 
-def _call(name: str, function: Callable[..., Any] | None, args: Any, options: dict[str, Any]) -> Any:
+def _call(
+    name: str, function: Callable[..., Any] | None, args: Sequence[Any], options: Mapping[str, Any]
+) -> Any:
     if function is None:
         raise TypeError(
             f"{name} is not implemented for tilewright.Tensor; convert with numpy.asarray(x) outside of "

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...dialects import graph as g
 from ...errors import ShapeError
 from ...ir.types import DType, boolean, i64, u64
@@ -34,7 +32,7 @@ def _wide(dtype: DType) -> DType:
     return u64 if dtype.kind == "uint" else i64
 
 
-def _reduce(cls: type, x: Tensor, axis: Axis, keepdims: bool, **attributes: Any) -> Tensor:
+def _reduce(cls: type, x: Tensor, axis: Axis, keepdims: bool, **attributes: object) -> Tensor:
     return apply(cls, x, axes=axes_of(x, axis), keepdims=keepdims, **attributes)
 
 

@@ -5,24 +5,28 @@ from __future__ import annotations
 import builtins
 import itertools
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from ...dialects import graph as g
 from ...errors import ShapeError
+from ...ir.interpreter import Array
 from ...ir.symbolic import Dim, Expr
 from .dtypes import DTypeLike, dtype_of, is_weak, weak_dtype
 from .operands import apply, as_tensor, shape_argument, tensor, together
 from .pointwise import astype, where
 from .reductions import axes_of
 from .registry import function
-from .tensor import Tensor, TensorLike, call, concrete
+from .tensor import ScalarLike, ShapeLike, SizeLike, Tensor, TensorLike, call, concrete
+
+Sections: TypeAlias = int | Iterable[SizeLike]
+"""A number of parts, or the places where they begin."""
 
 
 @function()
-def reshape(x: TensorLike, shape: Any) -> Tensor:
+def reshape(x: TensorLike, shape: ShapeLike) -> Tensor:
     """Return the elements, in row-major order, under another shape; one size may be -1."""
     x = as_tensor(x)
     sizes = list(shape_argument(shape))
@@ -108,7 +112,7 @@ def squeeze(x: TensorLike, axis: int | Sequence[int] | None = None) -> Tensor:
 
 
 @function()
-def broadcast_to(x: TensorLike, shape: Any) -> Tensor:
+def broadcast_to(x: TensorLike, shape: ShapeLike) -> Tensor:
     """Repeat `x` along dimensions of size 1 and new leading ones to `shape`."""
     x, wanted = as_tensor(x), shape_argument(shape)
     return apply(g.BroadcastTo, x, shape=wanted)
@@ -187,7 +191,7 @@ def column_stack(inputs: Sequence[TensorLike]) -> Tensor:
 
 
 @function()
-def array_split(x: TensorLike, sections: Any, axis: int = 0) -> list[Tensor]:
+def array_split(x: TensorLike, sections: Sections, axis: int = 0) -> list[Tensor]:
     """Split along an axis into `sections` parts, the first ones longer, or at the given places."""
     x = as_tensor(x)
     (axis,) = axes_of(x, axis)
@@ -198,7 +202,7 @@ def array_split(x: TensorLike, sections: Any, axis: int = 0) -> list[Tensor]:
                 f"a dimension of {n} elements is split at places, not into {sections} parts: give the places"
             )
         each, more = divmod(n, sections)
-        places = [each * k + builtins.min(k, more) for k in range(1, sections)]
+        places: list[SizeLike] = [each * k + builtins.min(k, more) for k in range(1, sections)]
     else:
         places = list(sections)
     ends = [None, *places, None]
@@ -207,7 +211,7 @@ def array_split(x: TensorLike, sections: Any, axis: int = 0) -> list[Tensor]:
 
 
 @function()
-def split(x: TensorLike, sections: Any, axis: int = 0) -> list[Tensor]:
+def split(x: TensorLike, sections: Sections, axis: int = 0) -> list[Tensor]:
     """Split along an axis into `sections` equal parts, or at the given places."""
     x = as_tensor(x)
     n = x.shape[axes_of(x, axis)[0]]
@@ -231,7 +235,7 @@ def unstack(x: TensorLike, axis: int = 0) -> tuple[Tensor, ...]:
 
 
 @function()
-def tile(x: TensorLike, repeats: Any) -> Tensor:
+def tile(x: TensorLike, repeats: ShapeLike) -> Tensor:
     """Repeat the whole tensor along each dimension."""
     x, times = as_tensor(x), shape_argument(repeats)
     x = reshape(x, (*(1,) * (len(times) - x.ndim), *x.shape)) if len(times) > x.ndim else x
@@ -239,7 +243,7 @@ def tile(x: TensorLike, repeats: Any) -> Tensor:
 
 
 @function()
-def repeat(x: TensorLike, repeats: Any, axis: int | None = None) -> Tensor:
+def repeat(x: TensorLike, repeats: TensorLike, axis: int | None = None) -> Tensor:
     """Repeat each element `repeats` times; counts that differ by element must be known while tracing."""
     x = as_tensor(x)
     x, (axis,) = (ravel(x), (0,)) if axis is None else (x, axes_of(x, axis))
@@ -302,7 +306,12 @@ def rot90(x: TensorLike, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
 
 
 @function()
-def pad(x: TensorLike, pad_width: Any, mode: str = "constant", constant_values: Any = 0) -> Tensor:
+def pad(
+    x: TensorLike,
+    pad_width: Dim | Sequence[Dim | Sequence[Dim]] | Array,
+    mode: str = "constant",
+    constant_values: float | np.generic = 0,
+) -> Tensor:
     """Add elements before and after each dimension; `mode` is constant, edge, reflect or wrap."""
     x = as_tensor(x)
     if isinstance(pad_width, (int, Expr)):
@@ -365,26 +374,26 @@ def diag(x: TensorLike, k: int = 0) -> Tensor:
 
 
 @function()
-def full(shape: Any, fill_value: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
+def full(shape: ShapeLike, fill_value: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
     """Return a tensor of one value; a number without `dtype` is bool, int64 or float32."""
     return broadcast_to(as_tensor(fill_value, dtype), shape)
 
 
 @function("empty")
-def zeros(shape: Any, dtype: DTypeLike = float) -> Tensor:
+def zeros(shape: ShapeLike, dtype: DTypeLike = float) -> Tensor:
     """Return a tensor of zeros."""
     return full(shape, 0, dtype)
 
 
 @function()
-def ones(shape: Any, dtype: DTypeLike = float) -> Tensor:
+def ones(shape: ShapeLike, dtype: DTypeLike = float) -> Tensor:
     """Return a tensor of ones."""
     return full(shape, 1, dtype)
 
 
 @function()
 def full_like(
-    x: TensorLike, fill_value: TensorLike, dtype: DTypeLike | None = None, shape: Any = None
+    x: TensorLike, fill_value: TensorLike, dtype: DTypeLike | None = None, shape: ShapeLike | None = None
 ) -> Tensor:
     """Return a tensor of one value, by default in the shape and type of `x`."""
     x = as_tensor(x)
@@ -392,36 +401,38 @@ def full_like(
 
 
 @function("empty_like")
-def zeros_like(x: TensorLike, dtype: DTypeLike | None = None, shape: Any = None) -> Tensor:
+def zeros_like(x: TensorLike, dtype: DTypeLike | None = None, shape: ShapeLike | None = None) -> Tensor:
     """Return zeros, by default in the shape and type of `x`."""
     return full_like(x, 0, dtype, shape)
 
 
 @function()
-def ones_like(x: TensorLike, dtype: DTypeLike | None = None, shape: Any = None) -> Tensor:
+def ones_like(x: TensorLike, dtype: DTypeLike | None = None, shape: ShapeLike | None = None) -> Tensor:
     """Return ones, by default in the shape and type of `x`."""
     return full_like(x, 1, dtype, shape)
 
 
 @function()
-def arange(start: Any, stop: Any = None, step: Any = 1, dtype: DTypeLike | None = None) -> Tensor:
+def arange(
+    start: ScalarLike, stop: ScalarLike | None = None, step: ScalarLike = 1, dtype: DTypeLike | None = None
+) -> Tensor:
     """Return the numbers from `start` (or 0) to before `stop`: int64 for integers and symbolic sizes, float32
     for floats.
     """
     start, stop = (0, start) if stop is None else (start, stop)
-    numbers = [x if isinstance(x, (int, float, Expr)) else x.item() for x in (start, stop, step)]
-    start, stop, step = numbers
+    numbers: list[Any] = [x if isinstance(x, (int, float, Expr)) else x.item() for x in (start, stop, step)]
+    first, end, by = numbers
     kind = dtype_of(dtype) if dtype is not None else weak_dtype(0.0 if any_float(numbers) else 0)
     if any(isinstance(x, Expr) for x in numbers):
-        if any_float(numbers) or isinstance(step, Expr):
+        if any_float(numbers) or isinstance(by, Expr):
             raise TypeError(f"arange to a symbolic size takes integers, not {numbers}")
-        length: Any = (stop - start + step - 1) // step if step > 0 else (start - stop - step - 1) // -step
-        return apply(g.Iota, shape=(length,), start=start, step=step, dtype=kind)
-    length = builtins.max(0, math.ceil((stop - start) / step))
-    return concrete((start + step * np.arange(length)).astype(kind.numpy))
+        length: Any = (end - first + by - 1) // by if by > 0 else (first - end - by - 1) // -by
+        return apply(g.Iota, shape=(length,), start=first, step=by, dtype=kind)
+    length = builtins.max(0, math.ceil((end - first) / by))
+    return concrete((first + by * np.arange(length)).astype(kind.numpy))
 
 
-def any_float(numbers: Sequence[Any]) -> bool:
+def any_float(numbers: Iterable[object]) -> bool:
     """Return whether one of the numbers is a float."""
     return any(isinstance(x, float) for x in numbers)
 
@@ -435,20 +446,20 @@ def linspace(
 
 
 @function()
-def eye(n: Any, m: Any = None, k: int = 0, dtype: DTypeLike = float) -> Tensor:
+def eye(n: ScalarLike, m: ScalarLike | None = None, k: int = 0, dtype: DTypeLike = float) -> Tensor:
     """Return an `n` by `m` matrix with ones on diagonal `k`, zeros elsewhere."""
     rows, columns = arange(n)[:, None], arange(n if m is None else m)[None, :]
     return astype(columns - rows == k, dtype)
 
 
 @function()
-def identity(n: Any, dtype: DTypeLike = float) -> Tensor:
+def identity(n: ScalarLike, dtype: DTypeLike = float) -> Tensor:
     """Return the `n` by `n` identity matrix."""
     return eye(n, dtype=dtype)
 
 
 @function()
-def tri(n: Any, m: Any = None, k: int = 0, dtype: DTypeLike = float) -> Tensor:
+def tri(n: ScalarLike, m: ScalarLike | None = None, k: int = 0, dtype: DTypeLike = float) -> Tensor:
     """Return an `n` by `m` matrix with ones up to diagonal `k`, zeros elsewhere."""
     rows, columns = arange(n)[:, None], arange(n if m is None else m)[None, :]
     return astype(columns - rows <= k, dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,9 @@ import numpy as np
 from ...ir.constant import Constant
 from ...ir.core import Value
 from ...ir.types import DType, TensorType
-from .dtypes import dtype_of
+from .dtypes import DTypeLike, dtype_of
 from .operands import as_tensor, value_of
-from .tensor import Tensor, concrete, traced
+from .tensor import Index, Tensor, TensorLike, concrete, traced
 from .tracing import Trace, TraceError, current, user_location
 
 
@@ -29,7 +30,13 @@ class State:
 
     __slots__ = ("__weakref__", "_value", "name")
 
-    def __init__(self, name: str, shape: Any, dtype: Any = "float32", value: Any = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        shape: int | Sequence[int],
+        dtype: DTypeLike = "float32",
+        value: TensorLike | None = None,
+    ) -> None:
         """Make a state of a name, shape and element type, filled with zeros or `value`.
 
         Raises:
@@ -68,7 +75,7 @@ class State:
         return self._value if trace is None else traced(self._traced(trace)[0])
 
     @value.setter
-    def value(self, new: Any) -> None:
+    def value(self, new: TensorLike) -> None:
         new = as_tensor(new)
         if new.dtype != self.dtype:
             raise TypeError(
@@ -88,10 +95,10 @@ class State:
             )
         self._traced(trace)[0] = value_of(new)
 
-    def __getitem__(self, index: Any) -> Tensor:
+    def __getitem__(self, index: Index) -> Tensor:
         return self.value[index]
 
-    def __setitem__(self, index: Any, new: Any) -> None:
+    def __setitem__(self, index: Index, new: TensorLike) -> None:
         self.value = self.value.at[index].set(new)
 
     def _traced(self, trace: Trace) -> list[Value]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn, Protocol, TypeAlias, TypeVar, overload
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import EllipsisType
+from typing import Any, NoReturn, Protocol, SupportsIndex, TypeAlias, TypeVar, overload
 
 import numpy as np
+from numpy import typing as npt
 
 from ...dialects.scalar import cast_array
 from ...ir.constant import Constant
@@ -158,7 +160,7 @@ class Tensor:
         """
         return self._known("a list").tolist()
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
         return np.array(self._known("an array"), dtype=dtype, copy=copy)
 
     def __dlpack__(self, **options: Any) -> Any:
@@ -252,18 +254,24 @@ class Tensor:
     # -- Indexing and NumPy's protocols
     # ------------------------------------------------------------------------
 
-    def __getitem__(self, index: Any) -> Tensor:
+    def __getitem__(self, index: Index) -> Tensor:
         return call("Tensor.__getitem__", self, index)
 
-    def __setitem__(self, index: Any, value: Any) -> None:
+    def __setitem__(self, index: object, value: object) -> None:
         raise TypeError(
             "a tensor never changes: write x = x.at[index].set(value), or .add, .multiply, .min, .max"
         )
 
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: object, **options: object) -> Any:
         return FUNCTIONS["Tensor.__array_ufunc__"](ufunc, method, inputs, options)
 
-    def __array_function__(self, called: Callable[..., Any], types: Any, args: Any, options: Any) -> Any:
+    def __array_function__(
+        self,
+        called: Callable[..., Any],
+        types: Iterable[object],
+        args: Sequence[object],
+        options: Mapping[str, object],
+    ) -> Any:
         return FUNCTIONS["Tensor.__array_function__"](called, args, options)
 
     @staticmethod
@@ -366,10 +374,10 @@ class Tensor:
     def __rrshift__(self, other: TensorLike) -> Tensor:
         return _right("right_shift", self, other)
 
-    def __eq__(self, other: Any) -> Tensor:  # type: ignore[override]
+    def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
         return _left("equal", self, other)
 
-    def __ne__(self, other: Any) -> Tensor:  # type: ignore[override]
+    def __ne__(self, other: object) -> Tensor:  # type: ignore[override]
         return _left("not_equal", self, other)
 
     def __lt__(self, other: TensorLike) -> Tensor:
@@ -486,11 +494,11 @@ class Tensor:
         """Return the elements in row-major order, in one dimension."""
         return call("ravel", self)
 
-    def repeat(self, repeats: Any, axis: int | None = None) -> Tensor:
+    def repeat(self, repeats: TensorLike, axis: int | None = None) -> Tensor:
         """Return each element `repeats` times in a row along `axis`."""
         return call("repeat", self, repeats, axis)
 
-    def reshape(self, *shape: Any) -> Tensor:
+    def reshape(self, *shape: ShapeLike) -> Tensor:
         """Return the elements, in row-major order, under another shape; one size may be -1.
 
         Raises:
@@ -542,7 +550,7 @@ class Tensor:
         """Return the sums of the diagonals of two dimensions."""
         return call("trace", self, offset, axis1, axis2)
 
-    def transpose(self, *axes: Any) -> Tensor:
+    def transpose(self, *axes: Axis) -> Tensor:
         """Return the tensor with its dimensions in the order `axes`, by default reversed."""
         return call("transpose", self, (axes[0] if len(axes) == 1 else axes) or None)
 
@@ -571,20 +579,29 @@ TensorLike: TypeAlias = Tensor | SupportsDlpack | np.generic | Expr | complex | 
 """Anything that becomes a tensor: a tensor, an array, a torch tensor, a number, a symbolic size, nested
 sequences.
 """
+SizeLike: TypeAlias = Expr | SupportsIndex
+"""One size: an integer, a symbolic size, or a tensor of one integer that is known while tracing."""
+ShapeLike: TypeAlias = SizeLike | Sequence[SizeLike]
+"""One size, or several."""
+ScalarLike: TypeAlias = Expr | float | Tensor | Array | np.generic
+"""A number, a symbolic size, or a tensor or array of one element that is known while tracing."""
+IndexPart: TypeAlias = SizeLike | slice | EllipsisType | Tensor | Array | np.bool_ | list[Any] | None
+Index: TypeAlias = IndexPart | tuple[IndexPart, ...]
+"""NumPy's index: slices, integers, None, Ellipsis, integer and boolean tensors, arrays or lists."""
 
 
-def call(name: str, *args: Any, **options: Any) -> Tensor:
+def call(name: str, *args: object, **options: object) -> Tensor:
     """Return the tensor that the registered function called `name` returns."""
     result: Tensor = FUNCTIONS[name](*args, **options)
     return result
 
 
-def _left(name: str, x: Tensor, other: TensorLike) -> Tensor:
+def _left(name: str, x: Tensor, other: object) -> Tensor:
     """Return the function of (`x`, `other`), or NotImplemented if `other` is no operand."""
     return call(name, x, other) if is_operand(other) else NotImplemented
 
 
-def _right(name: str, x: Tensor, other: TensorLike) -> Tensor:
+def _right(name: str, x: Tensor, other: object) -> Tensor:
     """Return the function of (`other`, `x`), or NotImplemented if `other` is no operand."""
     return call(name, other, x) if is_operand(other) else NotImplemented
 
@@ -594,7 +611,7 @@ def is_operand(x: object) -> bool:
     return isinstance(x, (Tensor, np.ndarray, np.generic, list, tuple)) or is_weak(x)
 
 
-def array_of(data: Any, dtype: DTypeLike | None = None) -> Array:
+def array_of(data: TensorLike, dtype: DTypeLike | None = None) -> Array:
     """Return an array, torch tensor, number or nested sequence as an array, converted to `dtype`.
 
     Nothing is copied unless a conversion needs it.
@@ -602,22 +619,23 @@ def array_of(data: Any, dtype: DTypeLike | None = None) -> Array:
     Raises:
         TypeError: The elements have no type that tensors can have.
     """
-    if hasattr(data, "detach"):
-        data = data.detach().cpu()
+    source: Any = data
+    if hasattr(source, "detach"):
+        source = source.detach().cpu()
         # NumPy has no bfloat16; the exact way leads through float32.
-        if str(data.dtype) == "torch.bfloat16":
-            dtype, data = dtype or "bfloat16", data.float()
-        data = data.numpy()
-    elif not isinstance(data, (np.ndarray, np.generic)) and hasattr(data, "__dlpack__"):
-        data = np.from_dlpack(data)
-    array = np.asarray(data)
-    if dtype is None and not hasattr(data, "dtype") and array.dtype == np.float64:
+        if str(source.dtype) == "torch.bfloat16":
+            dtype, source = dtype or "bfloat16", source.float()
+        source = source.numpy()
+    elif not isinstance(source, (np.ndarray, np.generic)) and hasattr(source, "__dlpack__"):
+        source = np.from_dlpack(source)
+    array = np.asarray(source)
+    if dtype is None and not hasattr(source, "dtype") and array.dtype == np.float64:
         array = array.astype(np.float32)
     try:
         wanted = DType.of(array) if dtype is None else dtype_of(dtype)
     except ValueError:
         raise TypeError(
-            f"a {type(data).__name__} with elements of {array.dtype} cannot be a tensor"
+            f"a {type(source).__name__} with elements of {array.dtype} cannot be a tensor"
         ) from None
     return array if array.dtype == wanted.numpy else cast_array(array, wanted)
 
@@ -633,14 +651,14 @@ TensorT = TypeVar("TensorT", bound=Tensor)
 
 
 @overload
-def concrete(array: Any) -> Tensor: ...
+def concrete(array: npt.ArrayLike) -> Tensor: ...
 
 
 @overload
-def concrete(array: Any, cls: type[TensorT]) -> TensorT: ...
+def concrete(array: npt.ArrayLike, cls: type[TensorT]) -> TensorT: ...
 
 
-def concrete(array: Any, cls: type[Tensor] = Tensor) -> Tensor:
+def concrete(array: npt.ArrayLike, cls: type[Tensor] = Tensor) -> Tensor:
     """Return a tensor, of class `cls`, that shares the memory of an array nobody else writes to."""
     tensor = object.__new__(cls)
     tensor._array, tensor._value = _frozen(np.asarray(array)), None
@@ -656,6 +674,10 @@ def traced(value: Value) -> Tensor:
 
 __all__ = [
     "Axis",
+    "Index",
+    "ScalarLike",
+    "ShapeLike",
+    "SizeLike",
     "Tensor",
     "TensorLike",
     "array_of",

@@ -18,7 +18,7 @@ from ...dialects import graph as g
 from ...errors import CompileError, ShapeError
 from ...ir.builder import Builder
 from ...ir.core import Block, BlockArgument, Constant, IRError, Module, Operation, OpResult, Value
-from ...ir.interpreter import Frame
+from ...ir.interpreter import Array, Frame
 from ...ir.location import Location
 from ...ir.symbolic import Dim, Expr, free_symbols, symbol
 from ...ir.types import DType, TensorType
@@ -81,7 +81,7 @@ class Trace:
             return (folded,)
         return tuple(self.builder.insert(g.Constant(value=folded, location=op.location)).results)
 
-    def constant(self, data: Any) -> Value:
+    def constant(self, data: Array | Constant) -> Value:
         """Return an array or constant as a value; one operation per constant and block."""
         key = id(data), id(self.builder.block)
         if key not in self._constants:
@@ -152,19 +152,17 @@ def _is_machinery(file: str) -> bool:
     return file.startswith(_OWN) and not file.startswith(_DEFINITIONS)
 
 
-ArrayOperand: TypeAlias = np.ndarray[Any, Any] | list[np.ndarray[Any, Any]] | None
+ArrayOperand: TypeAlias = Array | list[Array] | None
 
 
-def run_at_once(
-    cls: type, operands: Sequence[ArrayOperand], attributes: dict[str, Any]
-) -> tuple[np.ndarray[Any, Any], ...]:
+def run_at_once(cls: type, operands: Sequence[ArrayOperand], attributes: dict[str, Any]) -> tuple[Array, ...]:
     """Return the results of an operator on arrays, through its reference implementation.
 
     An operand is an array, None for an absent one, or a list for a variadic one.
     """
     frame = Frame(Module(), {}, {})
 
-    def value(array: np.ndarray[Any, Any]) -> Value:
+    def value(array: Array) -> Value:
         operand = Value(TensorType(DType.of(array), array.shape))
         frame.values[operand] = array
         return operand

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
-Structure = Any
+Structure: TypeAlias = "str | tuple[type, tuple[Any, ...] | None, tuple[Structure, ...]]"
 """A tree without its leaves, hashable: `LEAF`, or (type, keys or None, children)."""
 
 LEAF = "*"
 
 
-def flatten(tree: Any, path: str = "") -> tuple[list[Any], list[str], Structure]:
+def flatten(tree: object, path: str = "") -> tuple[list[Any], list[str], Structure]:
     """Return the leaves in order, a name for each after its path (``x``, ``x_0``, ``x_mask``), and the
     structure. Dictionaries keep their order.
     """
     if isinstance(tree, Mapping):
-        keys: Any = tuple(tree)
+        keys: tuple[Any, ...] | None = tuple(tree)
         children = list(tree.values())
     elif isinstance(tree, (list, tuple)):
         keys, children = None, list(tree)
@@ -36,7 +36,7 @@ def flatten(tree: Any, path: str = "") -> tuple[list[Any], list[str], Structure]
 
 def unflatten(structure: Structure, leaves: Iterator[Any]) -> Any:
     """Return the tree of a structure with these leaves in order."""
-    if structure == LEAF:
+    if isinstance(structure, str):
         return next(leaves)
     kind, keys, structures = structure
     children = [unflatten(s, leaves) for s in structures]
