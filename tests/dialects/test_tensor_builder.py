@@ -1,4 +1,4 @@
-"""Mistakes in the bodies of computations are errors that say what to write instead."""
+"""Mistakes in the body of a computation raise errors that say what to write instead."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Random programs: graphs made of random operators, compiled and compared with the interpreter."""
+"""Random programs: graphs of random operators are compiled and compared with the interpreter."""

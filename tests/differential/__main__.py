@@ -1,12 +1,13 @@
-"""`python -m tests.differential --count 1000 --target cpu`: many random programs; exits with 1 when any comes
-out wrong.
+"""`python -m tests.differential --count 1000 --target cpu` runs many random programs and exits with 1 if any
+result is wrong.
 
     python -m tests.differential --every-operator --count 10000 --processes 2 --record
 
-is the long run over all graph operators, whose result is committed: ``random_programs.json`` beside this file
-tells which seeds have run and what came of them. It is brought up to date after each batch and continued
-where it stopped. Programs run in processes of their own, so that one that crashes or from . import conditions
-hangs is told like any other. ``--isa every`` compiles each program for all instruction sets that run here.
+is the long run over all graph operators. Its outcomes are committed: ``random_programs.json`` beside this
+file lists the seeds that have run and the failures. The file is updated after each batch, and the next run
+continues after the last recorded seed. Programs run in processes of their own, so that a crash or a hang is
+recorded as the outcome of one program. ``--isa every`` compiles each program for all instruction sets that
+this machine can run.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from .every_operator import cases
 DATA = Path(__file__).with_name("random_programs.json")
 EDGES = Path(__file__).with_name("edge_programs.json")
 BATCH = 25
-"""Seeds of one process."""
+"""The number of seeds that one process runs."""
 LIMITS = Limits(seconds=120)
 Check = Callable[[int], Any]
 
@@ -45,7 +46,7 @@ X86 = [name for name in ISAS if name.startswith("x86")]
 
 
 def _cpus(isas: list[str]) -> list[str]:
-    """The targets of some instruction sets that run here."""
+    """The targets of those of the named instruction sets that this machine can run."""
     names = ["host", *X86] if "every" in isas else isas
     return [
         "cpu" if name == "host" else f"cpu:{name}"
@@ -55,7 +56,9 @@ def _cpus(isas: list[str]) -> list[str]:
 
 
 def results(check: Check, seeds: range, processes: int) -> Iterator[tuple[int, str]]:
-    """A description of what is wrong with each seed's program ("" if nothing), in no particular order."""
+    """Each seed with a description of what is wrong with its program, or "". The order is that in which
+    batches finish.
+    """
     batches = [seeds[k : k + BATCH] for k in range(0, len(seeds), BATCH)]
     for batch, found in in_processes(batches, partial(_reasons, check), processes, LIMITS):
         for seed, reason in zip(batch, found, strict=True):
@@ -67,13 +70,13 @@ def _reasons(check: Check, batch: range, first: int) -> Iterator[str]:
     for seed in batch[first:]:
         try:
             failure = check(seed)
-        except Exception as error:  # of the generator
+        except Exception as error:  # raised by the generator
             failure = f"seed {seed}: {type(error).__name__}: {error}"
         yield str(failure) if failure is not None else ""
 
 
 def check_edges(seed: int) -> Any:
-    """A PyTorch program for an even seed, a graph under conditions for an odd one."""
+    """Check a PyTorch program for an even seed, a graph under random conditions for an odd one."""
     if seed % 2:
         return conditions.check(seed // 2)
     from . import torch_programs
@@ -82,7 +85,9 @@ def check_edges(seed: int) -> Any:
 
 
 def record(check: Check, first: int, count: int, processes: int, path: Path) -> int:
-    """Run the seeds that `path` does not have yet; returns how many of all came out wrong."""
+    """Run the seeds that `path` does not have yet and add their outcomes. Returns the number of failures in
+    the file.
+    """
     document = json.loads(path.read_text()) if path.exists() else {"seeds": [first, first], "wrong": {}}
     begin, end = document["seeds"]
     for start in range(end, first + count, 4 * BATCH):
@@ -134,7 +139,7 @@ def main() -> int:
     if options.isa and options.target != "cpu":
         parser.error("--isa is for the target cpu")
     targets = _cpus(options.isa) if options.isa else [options.target]
-    os.environ.setdefault(VARIABLE, STRICT_SCHEDULES)  # a schedule rule that does not fit is to be seen
+    os.environ.setdefault(VARIABLE, STRICT_SCHEDULES)  # a schedule rule that does not fit is an error
     run = LEVELS.get(options.target) or on_each(
         *(compiled_for(target, precision=precision) for target in targets)
     )

@@ -1,4 +1,4 @@
-"""Comparing a program's compiled form with the interpreter, and narrowing a failure down to one operator."""
+"""Compares a compiled program with the interpreter, and narrows a failure down to one operator."""
 
 from __future__ import annotations
 
@@ -20,14 +20,12 @@ from . import every_operator
 from .generator import Disagreement, Program, agrees, generate, tolerance
 
 Run = Callable[[Module, list[list[np.ndarray]]], list[list[np.ndarray]]]
-"""Runs "main" of a module on each set of inputs; must leave the module as it is."""
+"""A function that runs "main" of a module on each set of inputs, without changing the module."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A program that came out wrong: its seed, what went wrong, and the smallest part of it that still
-    does.
-    """
+    """A program with wrong results: its seed, the reason, and the smallest part of the program that fails."""
 
     seed: int
     reason: str
@@ -38,8 +36,8 @@ class Failure:
 
 
 def compiled_for(target: str, threads: int = 2, precision: DType | None = None, opt: str = "O2") -> Run:
-    """Runs by compiling for a target, in the program's own arithmetic or in a lower precision, at a level of
-    optimization.
+    """A `Run` that compiles for a target at a level of optimization, in the program's own precision or in a
+    lower one.
     """
     name = None if precision is None else precision.name
     import tilewright as tw
@@ -55,14 +53,14 @@ def compiled_for(target: str, threads: int = 2, precision: DType | None = None, 
 
 
 def on_each(*runs: Run) -> Run:
-    """Runs in several ways; the results of each must agree with the interpreter's."""
+    """A `Run` whose results are those of several others, so that each is compared with the interpreter."""
     return (
         runs[0] if len(runs) == 1 else lambda module, inputs: [y for run in runs for y in run(module, inputs)]
     )
 
 
 def lowered_to_tensor(module: Module, inputs: list[list[np.ndarray]]) -> list[list[np.ndarray]]:
-    """Runs by lowering to the tensor level and interpreting that: needs no target."""
+    """Run by lowering to the tensor level and interpreting the result, which needs no target."""
     from tilewright.passes.tensor.lower_to_tensor import lower_to_tensor
 
     lowered = module.clone()
@@ -71,7 +69,7 @@ def lowered_to_tensor(module: Module, inputs: list[list[np.ndarray]]) -> list[li
 
 
 def fused(module: Module, inputs: list[list[np.ndarray]]) -> list[list[np.ndarray]]:
-    """Runs by lowering to fused groups as for the cpu target and interpreting the tensor level."""
+    """Run by lowering to fused groups, as for the cpu target, and interpreting the tensor level."""
     from tilewright.lowering.pipeline import tensor_passes
     from tilewright.targets.registry import resolve
 
@@ -82,7 +80,9 @@ def fused(module: Module, inputs: list[list[np.ndarray]]) -> list[list[np.ndarra
 
 
 def scheduled(module: Module, inputs: list[list[np.ndarray]]) -> list[list[np.ndarray]]:
-    """Runs by lowering to the host program and scheduled kernels of the cpu target and interpreting them."""
+    """Run by lowering to the host program and the scheduled kernels of the cpu target, and interpreting
+    them.
+    """
     from tilewright.lowering.pipeline import lower
     from tilewright.targets.registry import resolve
 
@@ -90,7 +90,7 @@ def scheduled(module: Module, inputs: list[list[np.ndarray]]) -> list[list[np.nd
     main: Any = module.symbol("main")
     results = []
     for arrays in inputs:
-        # A host program fills tensors that its caller gives.
+        # A host program writes into tensors from its caller.
         types = [value.type for value in main.outputs]
         dims = ShapeSolver(
             [(n, a.type.shape) for n, a in zip(main.arg_names, main.inputs, strict=True)]
@@ -102,8 +102,8 @@ def scheduled(module: Module, inputs: list[list[np.ndarray]]) -> list[list[np.nd
 
 
 def in_precision(precision: DType) -> Run:
-    """Runs by lowering the precision of contractions at the tensor level, as for the cpu target, and
-    interpreting that.
+    """A `Run` that lowers the precision of contractions at the tensor level, as for the cpu target, and
+    interprets the result.
     """
     from tilewright.lowering.pipeline import tensor_passes
     from tilewright.passes.registry import bound_passes
@@ -124,11 +124,11 @@ def in_precision(precision: DType) -> Run:
 
 
 LEVELS: dict[str, Run] = {"tensor": lowered_to_tensor, "fused": fused, "loop": scheduled}
-"""Levels that can be interpreted, so that they need no target to run on."""
+"""The levels that the interpreter can run, without a target."""
 
 
 LACKING: dict[str, tuple[DType | str, ...]] = {"webgpu": (f64, f16, bf16, i8, u8, "scan")}
-"""Data types and operators that a target says it does not have."""
+"""The data types and operators that a target does not support."""
 
 
 def check(
@@ -138,17 +138,17 @@ def check(
     without: Collection[DType | str] = (),
     precision: DType | None = None,
 ) -> Failure | None:
-    """Generate the program of `seed`, run it both ways, and compare every output.
+    """Generate the program of `seed`, run it with `run` and on the interpreter, and compare every output.
 
     With a `precision`, which `run` must use, the results are compared with the float32 program to that type's
-    tolerance, and to a quarter of it with the interpreted program of that precision: a difference of the last
-    bit before rounding may move a factor.
+    tolerance, and with the interpreted program in that precision to a quarter of it. The latter cannot be
+    exact, because a difference in the last bit before rounding may change the rounded factor.
     """
     return judge(generate(seed, max_steps, without, precision), run, precision)
 
 
 def check_every_operator(seed: int, run: Run, max_steps: int = 10) -> Failure | None:
-    """The same of a program over every graph operator."""
+    """Check the program of `seed` over every graph operator."""
     try:
         return judge(every_operator.generate(seed, max_steps), run)
     except Disagreement as error:
@@ -156,7 +156,7 @@ def check_every_operator(seed: int, run: Run, max_steps: int = 10) -> Failure | 
 
 
 def judge(program: Program, run: Run, precision: DType | None = None) -> Failure | None:
-    """Run a program both ways, and compare every output."""
+    """Run a program with `run` and on the interpreter, and compare every output."""
     verify(program.module)
     reason = _compare(program, run, precision)
     if reason is None:
@@ -166,7 +166,7 @@ def judge(program: Program, run: Run, precision: DType | None = None) -> Failure
 
 
 def _listing(main: func.Func) -> str:
-    """One line per operator: short enough to read, unlike the text of constants."""
+    """A line for each operator, without the contents of constants."""
     names = {arg: f"%{name}" for arg, name in zip(main.body.args, main.arg_names, strict=True)}
     lines = [f"  {names[arg]}: {arg.type}" for arg in main.body.args]
     for op in main.body.ops:
@@ -194,7 +194,7 @@ def _compare(program: Program, run: Run, precision: DType | None) -> str | None:
     except Exception as error:
         return f"{type(error).__name__}: {str(error)[:2000]}"
     for results, share in wanted:
-        ways = len(actual) // len(results)  # several where each program is run in several ways
+        ways = len(actual) // len(results)  # more than 1 if `run` runs each program in several ways
         for arrays, outputs, expected in zip(program.inputs * ways, actual, results * ways, strict=True):
             for k, (a, e, value) in enumerate(zip(outputs, expected, program.main.outputs, strict=True)):
                 a, e = np.asarray(a), np.asarray(e)
@@ -219,7 +219,7 @@ def _difference(a: np.ndarray, e: np.ndarray) -> str:
 
 
 def _narrow(program: Program, run: Run, reason: str, precision: DType | None) -> tuple[Program, str]:
-    """The first value of the program that is wrong on its own, as a program that returns just that."""
+    """A program that returns the first value that is wrong on its own, and the reason."""
     from tilewright.ir.cleanup import dce
 
     count = len([op for op in program.main.body.ops if op.results])

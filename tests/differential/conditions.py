@@ -1,7 +1,7 @@
-"""Random graphs of small tensors of every type (`corners.py`), compiled and run as users do: strange names,
-files saved again, damaged caches, several threads, text.
+"""Random graphs of small tensors of every type (`corners.py`), compiled and run under varied conditions:
+unusual names, saved files that are replaced, damaged caches, several threads, modules in text form.
 
-A seed's conditions follow from it. Whatever they are, the results are the reference interpreter's.
+The conditions depend on the seed alone. Under all of them, the results must be those of the interpreter.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ NAMES = (
     "λ",
 )
 """Names of inputs and results: other alphabets, operators, keywords of Python and C, symbols of the runtime,
-long and quoted ones.
+and names that are long or need quotes.
 """
 DIM_NAMES = (
     "größe",
@@ -82,18 +82,18 @@ DIM_NAMES = (
 
 @dataclass(frozen=True)
 class Conditions:
-    """How a program is compiled and run."""
+    """The conditions under which a program is compiled and run."""
 
     seed: int
     names: tuple[str, ...] = ()
     by_text: bool = False
-    """The module is printed and parsed."""
+    """The module is printed and parsed before it is compiled."""
     saved: bool = False
-    """The library is saved where the one of the program before lies, and loaded from there."""
+    """The library is saved to the same path as the previous program's and loaded from there."""
     damaged: bool = False
-    """The cache is damaged between two compilations; the second one's library runs."""
+    """The program is compiled, the cache is damaged, and the program is compiled again and run."""
     threads: int = 1
-    """So many threads compile and run the same at a time."""
+    """The number of threads that compile and run the program at the same time."""
 
     def __str__(self) -> str:
         parts = [f"names {list(self.names)}" if self.names else ""]
@@ -110,7 +110,9 @@ def conditions_of(seed: int) -> Conditions:
 
 @cache
 def _folder(process: int) -> Path:
-    """This process's files; they go with the system's temporary ones if the process is killed."""
+    """A folder of this process. If the process is killed, the folder is removed with the system's temporary
+    files.
+    """
     import atexit
 
     found = Path(tempfile.mkdtemp(prefix="tilewright-programs-"))
@@ -119,7 +121,7 @@ def _folder(process: int) -> Path:
 
 
 def run_under(conditions: Conditions) -> Run:
-    """Compiles and runs for this machine under the conditions."""
+    """A `Run` that compiles and runs for this machine under the conditions."""
 
     def run(module: Module, inputs: list[list[np.ndarray[Any, Any]]]) -> list[list[np.ndarray[Any, Any]]]:
         folder = _folder(os.getpid())
@@ -140,7 +142,7 @@ def _flat(results: list[list[np.ndarray[Any, Any]]]) -> list[np.ndarray[Any, Any
 
 
 def _in_threads(count: int, work: Callable[[int], Any]) -> list[Any]:
-    """The result of `work` for each number. Raises the first exception of any thread."""
+    """The result of `work` for each number, each in a thread. Raises the first exception of any thread."""
     if count == 1:
         return [work(0)]
     results: list[Any] = [None] * count
@@ -182,8 +184,8 @@ def _run(
 
 
 def damage(folder: Path, rng: np.random.Generator) -> None:
-    """Change some entries of a cache: cut off, empty, with a bit flipped, without their end, a folder in
-    their place.
+    """Change some entries of a cache: truncate them, empty them, flip a bit, overwrite them with zeros, or
+    put a folder in their place.
     """
     files = sorted(p for p in folder.rglob("*") if p.is_file())
     for path in files:
@@ -204,7 +206,7 @@ def damage(folder: Path, rng: np.random.Generator) -> None:
             else:
                 path.unlink()
                 path.mkdir()
-        except OSError:  # another thread is at it
+        except OSError:  # another thread is changing the entry
             continue
 
 
@@ -214,7 +216,7 @@ def _named(g: Corners) -> Corners:
 
 
 def generate(seed: int, max_steps: int = 10) -> Program:
-    """The program of a seed, with the names that its conditions give it."""
+    """The program of a seed, with the names that its conditions give."""
     conditions = conditions_of(seed)
     with np.errstate(all="ignore"):
         program = _named(Corners(seed, max_steps)).program()
@@ -227,7 +229,7 @@ def generate(seed: int, max_steps: int = 10) -> Program:
 
 
 def check(seed: int, max_steps: int = 10) -> Failure | None:
-    """Run the program of a seed under its conditions, and compare with the interpreter."""
+    """Run the program of a seed under its conditions, and compare it with the interpreter."""
     conditions = conditions_of(seed)
     failure = judge(generate(seed, max_steps), run_under(conditions))
     return failure and replace(failure, reason=f"{failure.reason}\nunder {conditions}")

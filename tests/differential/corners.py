@@ -1,5 +1,5 @@
-"""Random programs of tensors that have no dimension, one element or none, of all element types: where kernels
-are no loops and limits are reached.
+"""Random programs of tensors of all element types with no dimension, few elements or none. Their kernels have
+no loops, and their values reach the limits of the types.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _ELEMENTWISE = frozenset(
 
 
 class Corners(Generator):
-    """Grows a program of small tensors, beginning with one of the operators below."""
+    """Generates a program of small tensors that begins with one of the operators below."""
 
     def __init__(self, seed: int, max_steps: int) -> None:
         makers = [(name, maker) for name, maker in MAKERS for _ in range(3 if name in _ELEMENTWISE else 1)]
@@ -52,7 +52,7 @@ class Corners(Generator):
         self.main = DTYPES[seed % len(DTYPES)]
 
     def dtype(self) -> DType:
-        """Mostly one type, so that values meet."""
+        """A random type, mostly the program's main type, so that operators find operands of equal types."""
         return self.main if self.chance(0.7) else self.pick(DTYPES)  # type: ignore[no-any-return]
 
     def _dim(self) -> Dim:
@@ -85,7 +85,7 @@ def _flip(g: Generator) -> Any:
 
 
 def _outer(g: Generator) -> Any:
-    """An outer product or a sum of products of vectors, of any type."""
+    """An outer product, inner product or elementwise product of two vectors of any type."""
     x = g.value(rank=1)
     if x is None or x.type.rank != 1:
         return None
@@ -94,7 +94,7 @@ def _outer(g: Generator) -> Any:
 
 
 def _limit(g: Generator) -> Any:
-    """A constant at the end of its type's range, beside a value of that type."""
+    """A comparison of a value with the least or the greatest number of its type."""
     x = g.value("int", "uint")
     if x is None:
         return None
@@ -103,7 +103,7 @@ def _limit(g: Generator) -> Any:
 
 
 def _power(g: Generator) -> Any:
-    """An integer to the power of others, which may be larger than any shift of the type."""
+    """An integer power with exponents that may be larger than any shift of the type."""
     x = g.value("int", "uint")
     if x is None:
         return None

@@ -1,10 +1,10 @@
-"""Random programs over every graph operator: uses of operators come from the operators' own test cases
-(`tests/dialects/graph`).
+"""Random programs over every graph operator. The operators' own test cases (`tests/dialects/graph`) say how
+to use them.
 
-A case tells how its operator is built, on inputs of which shapes and ranges, and what an independent
-reference (NumPy or torch) gives. Here its inputs are values of the program where they fit, dynamic dimensions
-included, else new inputs of the program; and the interpreter's results are compared with the reference,
-before the compiled ones are with the interpreter's. An operator that gets a case is generated from then on.
+A case says how to build its operator, which inputs it takes, and what an independent reference (NumPy or
+torch) gives. Here the inputs are values of the program where they fit, including those with dynamic
+dimensions, and else new inputs of the program. The interpreter's results are compared with the reference, and
+the compiled results with the interpreter's. Every operator that has a case is generated.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ G: Any = graph
 
 @cache
 def cases() -> dict[str, list[Case]]:
-    """The cases of each operator."""
+    """The test cases by operator."""
     from tests.dialects.graph.test_operators import CASES
 
     found: dict[str, list[Case]] = {}
@@ -44,7 +44,7 @@ def cases() -> dict[str, list[Case]]:
 
 
 class _Use:
-    """One use of a case: its sizes as dimensions of the program, and its inputs."""
+    """A use of a case in a program: its sizes as dimensions of the program, and its inputs."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -53,8 +53,8 @@ class _Use:
 
 
 class EveryOperator(Generator):
-    """Grows a program whose first operator follows from the seed, so that as many seeds as there are
-    operators use them all.
+    """Generates a program whose first operator is determined by the seed. As many consecutive seeds as there
+    are operators use all of them.
     """
 
     def __init__(self, seed: int, max_steps: int) -> None:
@@ -74,7 +74,7 @@ class EveryOperator(Generator):
         return grown
 
     def _finish(self) -> None:
-        """Every size is known from some input."""
+        """Add inputs so that every symbol is the size of some input."""
         known = {d for arg in self.function.body.args for d in arg.type.shape}
         for s in self.symbols:
             if s not in known:
@@ -83,10 +83,8 @@ class EveryOperator(Generator):
                 )
         super()._finish()
 
-    # Uses of cases.
-
     def use_of(self, case: Case) -> Any:
-        """Build a case: on values of the program where some fit, or on inputs of its own."""
+        """Build a case with values of the program as inputs where some fit, and with new inputs otherwise."""
         self.use = use = _Use(case)
         count = len(case.inputs)
         chosen: list[Value | None] = [None] * count
@@ -103,7 +101,9 @@ class EveryOperator(Generator):
         return tuple(result) if isinstance(result, (list, tuple)) else result
 
     def _fitting(self, wanted: Input, dims: dict[str, Dim]) -> Value | None:
-        """A value of the program that may stand for an input; its sizes become those of the case."""
+        """A value of the program that can be used as the input `wanted`. Its sizes are entered into
+        `dims`.
+        """
         if not isinstance(wanted.fill, integers) and wanted.fill not in (
             normal,
             positive,
@@ -122,8 +122,8 @@ class EveryOperator(Generator):
         return value
 
     def _bind(self, case: Case, dims: dict[str, Dim]) -> None:
-        """Sizes of the names that are still free: numbers that the case knows, or new symbols with such
-        values.
+        """Choose sizes for the names that have none yet: numbers that the case lists, or new symbols with
+        such values.
         """
         sizes = [self.pick(case.sizes) for _ in self.runs]
         for name in sorted({n for s in case.sizes for n in s} - set(dims)):
@@ -153,7 +153,7 @@ class EveryOperator(Generator):
         return self.add_input(TensorType(wanted.dtype, shape), arrays)
 
     def _in_range(self, value: Value, fill: Any) -> Value:
-        """A value brought into the range of a fill."""
+        """`value`, transformed into the range of numbers that `fill` generates."""
 
         def number(x: float) -> Value:
             made: Value = self.builder(G.Constant(value=Constant(np.asarray(x, value.type.dtype.numpy))))
@@ -173,7 +173,7 @@ class EveryOperator(Generator):
         return not earlier.intersection(defined_by(op)) and super()._accept(op)
 
     def confirm(self, result: Any) -> bool:
-        """Compare with the case's reference.
+        """Compare the interpreter's results with the case's reference.
 
         Raises:
             Disagreement: they differ.
@@ -192,7 +192,7 @@ class EveryOperator(Generator):
                 ValueError,
                 RuntimeError,
                 TypeError,
-            ):  # not made for such inputs
+            ):  # the reference does not support such inputs
                 return False
             wanted = [np.asarray(x) for x in (found if isinstance(found, (list, tuple)) else (found,))]
             for value, want in zip(results, wanted, strict=True):
@@ -214,7 +214,7 @@ def _close(got: np.ndarray, want: np.ndarray, tolerance: float) -> bool:
 
 
 def _matched(type_: TensorType, wanted: Input, known: Mapping[str, Dim]) -> dict[str, Dim] | None:
-    """The sizes that names must have for a type to be that of an input; None where it is not."""
+    """The sizes of names for which an input `wanted` has type `type_`, or None if there are none."""
     if type_.dtype is not wanted.dtype or type_.rank != len(wanted.shape):
         return None
     found: dict[str, Dim] = {}
@@ -237,7 +237,7 @@ def _any_case(g: Generator) -> Any:
 
 
 def _case_of(operator: str) -> Maker:
-    """A use of one of an operator's cases."""
+    """A function that builds one of an operator's cases."""
 
     def make(g: Generator) -> Any:
         assert isinstance(g, EveryOperator)
@@ -250,7 +250,7 @@ def _case_of(operator: str) -> Maker:
 
 
 def kept_rows(g: Generator) -> Any:
-    """The rows of a tensor where a flag holds: a size of the run, and a tensor of that size."""
+    """The rows of a tensor at which a flag is true; their number is a run-time size."""
     value = g.value(rank=1)
     if value is None:
         return None
@@ -272,7 +272,7 @@ def kept_rows(g: Generator) -> Any:
 
 
 def branch(g: Generator) -> Any:
-    """One computation or another, as a flag says."""
+    """A branch between two elementwise computations."""
     x = g.value("float")
     if x is None:
         return None
@@ -294,7 +294,7 @@ def branch(g: Generator) -> Any:
 
 
 def repeated(g: Generator) -> Any:
-    """A loop that a condition or a count ends, which carries a value and stacks another."""
+    """A loop that ends by a condition or a count, with a carried value and a stacked one."""
     x = g.value("float", rank=1)
     if x is None:
         return None
@@ -324,7 +324,7 @@ def generate(seed: int, max_steps: int = 10) -> Program:
     """The program of a seed.
 
     Raises:
-        Disagreement: while it grew, the interpreter and an independent reference differed.
+        Disagreement: the interpreter and an independent reference differ.
     """
     with np.errstate(all="ignore"):
         return EveryOperator(seed, max_steps).program()

@@ -5,11 +5,11 @@
 
 `write` compiles each model of `sample_models.py` for each of `TARGETS` and writes
 ``FOLDER/MODEL/TARGET/LEVEL.txt``: the module at every level, the code of all kernels and of the host program,
-the metadata, and digests of the weights as they are packed. A model that the target refuses has the level
-``refusal`` instead. ``FOLDER/seconds.json`` holds the processor seconds of every compilation, which are not
-compared. Set PYTHONPATH to the ``src`` folder of another version to record that one.
+the metadata, and digests of the packed weights. For a model that the target refuses, the only level is
+``refusal``. ``FOLDER/seconds.json`` holds the processor seconds of every compilation, which are not compared.
+Set PYTHONPATH to the ``src`` folder of another version to record that version.
 
-`compare` exits with 1 when any text differs that renamings do not explain.
+`compare` exits with 1 if any text differs in a way that the renamings do not explain.
 """
 
 from __future__ import annotations
@@ -51,14 +51,15 @@ Seconds = dict[str, dict[str, float]]
 
 
 def write(folder: Path, models: Sequence[str] = (), targets: Sequence[str] = TARGETS) -> Seconds:
-    """Record the named models (none: all) in `folder`, and return what each compilation took.
+    """Record the named models (all if there are no names) in `folder`, and return the seconds of each
+    compilation.
 
     Raises:
-        SystemExit: a name is of no model; lists the known ones.
+        SystemExit: a name is of no model; the message lists the known names.
     """
     with TemporaryDirectory() as cache:
-        os.environ["TILEWRIGHT_CACHE_DIR"] = cache  # objects of kernels would be found in an older one
-        os.environ.pop("TILEWRIGHT_CPU", None)  # it changes the features of targets
+        os.environ["TILEWRIGHT_CACHE_DIR"] = cache  # a cache would contain kernels of an older version
+        os.environ.pop("TILEWRIGHT_CPU", None)  # the variable changes the features of targets
         return _write(folder, models, targets)
 
 
@@ -88,7 +89,7 @@ def _write(folder: Path, models: Sequence[str], targets: Sequence[str]) -> Secon
 
 
 def _warm_up(target: str) -> None:
-    """Load the target's code generator and compile its runtime, whose time is no model's."""
+    """Load the target's code generator and compile its runtime, so that no model's time includes this."""
     import numpy as np
 
     import tilewright as tw
@@ -145,11 +146,11 @@ _STRING_LENGTH = re.compile(r'\[\d+ x i8\] c"')
 
 
 def normalized(level: str, text: str) -> str:
-    """A text without what depends on where the compiler's own lines are, and on its wording.
+    """A text without positions in Python files and without other parts that change with a message.
 
-    Places in Python files become ``FILE:LINE``. Strings of LLVM IR lose their lengths, so that a renaming can
-    account for another message. JSON is sorted by keys, one value in a line, without the digest of the
-    imported model, which follows from its text.
+    Positions in Python files become ``FILE:LINE``. Strings in LLVM IR lose their lengths, so that a renaming
+    can explain a changed message. JSON is sorted by keys, one value in a line, without the digest of the
+    imported model, which depends on its text.
     """
     text = _PLACE.sub("FILE:LINE", text)
     if level == "llvm":
@@ -160,7 +161,9 @@ def normalized(level: str, text: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Without digests of models, and with each place once, though several lines may have become one."""
+    """The JSON value without digests of models and without repeated positions, which appear when several
+    lines become one.
+    """
     if isinstance(value, dict):
         found = {key: _plain(part) for key, part in value.items() if key != "xxh3_128"}
         if isinstance(found.get("locations"), list):
@@ -190,7 +193,7 @@ class Result:
 
 
 def compare(old: Path, new: Path, renamings: Mapping[str, str] = NONE, lines: int = 20) -> list[Result]:
-    """The results for every text that either folder has.
+    """The results for every text that is in either folder.
 
     `renamings` are applied to the old texts that differ. At most `lines` lines of each difference are kept.
     """
@@ -219,7 +222,7 @@ def _compared(old: Path, new: Path, path: Path, renamings: Mapping[str, str], li
 
 
 def _first_difference(before: str, after: str) -> int:
-    """The number of the first line, from 0, that is not the same in both."""
+    """The number of the first line, from 0, in which the texts differ."""
     pairs = zip(before.splitlines(), after.splitlines(), strict=False)
     different = (k for k, (a, b) in enumerate(pairs) if a != b)
     return next(different, min(before.count("\n"), after.count("\n")))
@@ -237,7 +240,7 @@ def renamed(text: str, renamings: Mapping[str, str]) -> str:
 
 
 def _whole(name: str) -> str:
-    """A regular expression for `name` that matches no part of a longer word."""
+    """A regular expression for `name` that does not match part of a longer word."""
     before = r"(?<!\w)" if re.match(r"\w", name) else ""
     after = r"(?!\w)" if re.search(r"\w$", name) else ""
     return before + re.escape(name) + after
@@ -290,7 +293,7 @@ def _report(old: Path, new: Path, renamings: Mapping[str, str], lines: int) -> i
 
 
 def _show_seconds(old: Path, new: Path) -> None:
-    """The sums of processor seconds by target, for information."""
+    """Print the sums of processor seconds by target."""
     if not all((folder / SECONDS).exists() for folder in (old, new)):
         return
     before, after = (json.loads((folder / SECONDS).read_text()) for folder in (old, new))

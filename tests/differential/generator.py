@@ -1,10 +1,10 @@
-"""Random graphs, from a seed: operators, shapes, data types, broadcasting, dynamic dimensions.
+"""Random graphs from seeds: random operators, shapes, data types, broadcasting and dynamic dimensions.
 
-A program is grown one operator at a time, and every operator is run at once, by the interpreter, on several
-sets of inputs. An operator stays only if its results are well conditioned: finite, of moderate size, and
-hardly changed when all arithmetic before it is disturbed by a few units in the last place. So whatever a
-correct compiler makes of the program agrees with the interpreter to a small tolerance, discontinuous
-operators (comparisons, rounding, argmax) included.
+A program grows one operator at a time, and the interpreter runs every new operator at once on several sets of
+inputs. An operator is kept only if its results are well conditioned: finite, of moderate size, and nearly
+unchanged when all arithmetic before it is disturbed by a few units in the last place. Therefore the results
+of a correct compiler agree with the interpreter to a small tolerance, even those of discontinuous operators
+(comparisons, rounding, argmax).
 """
 
 from __future__ import annotations
@@ -29,25 +29,26 @@ from tilewright.ir.types import DType, TensorType, bf16, boolean, f16, f32, f64,
 
 G: Any = graph
 Maker = Callable[["Generator"], Any]
-"""Builds one random operator, or a few, and returns the values, or None when nothing fits."""
+"""A function that builds one random operator, or a few, and returns their values, or None if no value fits.
+"""
 
 ULP = {f64: 1e-6, f32: 1e-6, f16: 1e-3, bf16: 8e-3}
-"""Relative disturbance of arithmetic results: a few times the rounding error (float64: of functions good to
-float32).
+"""The relative disturbance of arithmetic results, a few times the rounding error. For float64 it is that of
+functions which are accurate to float32.
 """
 TOLERANCE = {f64: 1e-4, f32: 1e-4, f16: 2e-2, bf16: 1e-1}
-"""By how much a float output may differ, relative to its own and to the tensor's largest magnitude."""
+"""The allowed error of a float output, relative to the sum of its own magnitude and the tensor's largest."""
 
 
 def tolerance(precision: DType | None) -> dict[DType, float]:
-    """`TOLERANCE` of a program compiled with a lower `precision`: any float may come from a value rounded to
-    that type.
+    """`TOLERANCE` for a program compiled with a lower `precision`, where any float may come from a value
+    rounded to that type.
     """
     return TOLERANCE if precision is None else {d: max(t, TOLERANCE[precision]) for d, t in TOLERANCE.items()}
 
 
 CANCELLED = 1e-5
-"""Elements smaller than this, relative to the tensor's largest, may be what rounding left of a zero."""
+"""Elements smaller than this, relative to the tensor's largest, may be rounding errors of an exact zero."""
 LARGEST_ELEMENTS = 20_000
 LONGEST_PRODUCT = 256
 LARGEST_VALUE = 1e4
@@ -59,16 +60,16 @@ EXACT = frozenset(
     "argmin topk "
     "triangular max_pool sign isnan one_hot iota symbolic constant floor ceil round trunc".split()
 )
-"""Operators that do no rounding: their results are as good as their operands, so nothing is disturbed."""
+"""Operators that do not round. Their results are as exact as their operands, so they are not disturbed."""
 
 
 class Disagreement(Exception):
-    """The interpreter differs from a type or from an independent reference."""
+    """The interpreter's result differs from its type or from an independent reference."""
 
 
 @dataclass
 class Program:
-    """A module with one function "main", several sets of inputs for it, and how it came about."""
+    """A module with one function "main", several sets of inputs for it, and the steps that made it."""
 
     module: Module
     inputs: list[list[np.ndarray]]
@@ -83,7 +84,9 @@ class Program:
 
 
 class _Run:
-    """One set of inputs: the true value of everything built so far, and disturbed values."""
+    """The values of everything built so far for one set of inputs: the true ones, and copies that are
+    disturbed.
+    """
 
     def __init__(
         self,
@@ -99,13 +102,13 @@ class _Run:
         self.noisy: list[dict[Value, np.ndarray]] = [{} for _ in range(copies)]
 
     def give(self, value: Value, array: np.ndarray) -> None:
-        """An input's data."""
+        """Set the data of an input."""
         for values in (self.true, *self.noisy):
             values[value] = array
 
     def evaluate(self, op: Operation, values: dict[Value, np.ndarray], disturb: bool) -> list[np.ndarray]:
-        """The results of an operator. Sizes that it defines are kept: disturbed values that lead to others
-        are told apart by their shapes.
+        """The results of an operator. Run-time sizes come from the undisturbed values; if disturbed values
+        give other sizes, the shapes of the results differ.
         """
         operands = {v: values[v] for v in op.operands}
         flush = values is self.noisy[0]
@@ -123,7 +126,9 @@ class _Run:
         return results
 
     def _disturbed(self, array: np.ndarray, dtype: DType, flush: bool) -> np.ndarray:
-        """`flush`: what may be the rounding error of a sum that cancels is 0, as it is in another order."""
+        """The array with random relative errors. With `flush`, elements that may be the rounding error of a
+        sum that cancels become 0, because they may be 0 in another order of the sum.
+        """
         if dtype not in self.ulp:
             return array
         noise = 1.0 + self.ulp[dtype] * self.rng.uniform(-1, 1, array.shape)
@@ -135,7 +140,7 @@ class _Run:
 
 
 class Generator:
-    """Grows one program. All choices come from `seed`."""
+    """Generates one program. All choices depend on `seed`."""
 
     def __init__(
         self,
@@ -159,8 +164,6 @@ class Generator:
         self.values: list[Value] = []
         self.dim_names: tuple[str, ...] = ("n", "m")
 
-    # Choices.
-
     def chance(self, p: float) -> bool:
         return bool(self.rng.random() < p)
 
@@ -168,12 +171,12 @@ class Generator:
         return options[int(self.rng.integers(len(options)))]
 
     def integer(self, low: int, high: int) -> int:
-        """Low and high included."""
+        """A random integer; `low` and `high` are included."""
         return int(self.rng.integers(low, high + 1))
 
     def value(self, *kinds: str, rank: int = 0) -> Value | None:
-        """A value built so far whose dtype is of one of `kinds` and whose rank is at least `rank`; recent
-        ones more often.
+        """A value of the program with a data type of one of `kinds` and at least `rank` dimensions. Recent
+        values are more likely.
         """
         fitting = [
             v for v in self.values if (not kinds or v.type.dtype.kind in kinds) and v.type.rank >= rank
@@ -182,15 +185,13 @@ class Generator:
             return None
         return self.pick(fitting[-4:] if self.chance(0.6) else fitting)
 
-    # Growing.
-
     def program(self) -> Program:
-        """The finished program."""
+        """Generate the whole program."""
         dynamic = self.integer(0, 2)
         names = self.dim_names[:dynamic]
         self.symbols = [symbol(name, 1, self.integer(2, 12)) for name in names]
         types = [self._input_type() for _ in range(self.integer(1, 3))]
-        # Every symbol must be known from some input.
+        # Every symbol must be the size of some input.
         used = {s for t in types for d in t.shape if isinstance(d, Expr) for s in self.symbols if d is s}
         types += [TensorType(f32, (s, self.integer(1, 5))) for s in self.symbols if s not in used]
         self.function = _function(types)
@@ -216,7 +217,7 @@ class Generator:
         return Program(self.module, inputs, self.seed, self.log)
 
     def add_input(self, type_: TensorType, arrays: Sequence[np.ndarray]) -> Value:
-        """One more input, with its data in each run."""
+        """Add an input with its data for each set of inputs."""
         arg = self.function.body.add_arg(type_)
         self.function.arg_names = (*self.function.arg_names, f"x{len(self.function.body.args) - 1}")
         for run, array in zip(self.runs, arrays, strict=True):
@@ -235,7 +236,7 @@ class Generator:
             TypeError,
             ValueError,
             ArithmeticError,
-        ):  # of a dimension that may be 0, or has no upper bound
+        ):  # a dimension may be 0, or may have no upper bound
             if self.first is None:
                 raise
             result = None
@@ -250,11 +251,11 @@ class Generator:
         return True
 
     def confirm(self, result: Any) -> bool:
-        """A further condition on the results of a maker, checked after they are computed."""
+        """Whether the results of a maker fulfil a further condition; called after they are computed."""
         return True
 
     def _accept(self, op: Operation) -> bool:
-        """Run an operator on all inputs; whether its results are well conditioned."""
+        """Run an operator on all sets of inputs. Returns whether its results are well conditioned."""
         short = op.name.removeprefix("graph.")
         exact = (
             short in EXACT and self.precision is None
@@ -272,7 +273,7 @@ class Generator:
                 LookupError,
                 ValueError,
                 IRError,
-            ):  # not defined for such operands: the maximum of nothing
+            ):  # not defined for such operands, such as the maximum of no elements
                 if self.first is None:
                     raise
                 return False
@@ -295,31 +296,30 @@ class Generator:
         return True
 
     def _shaped(self, op: Operation, arrays: Sequence[np.ndarray], run: _Run) -> bool:
-        """Whether the results have the shapes of their types, or the program asks for what is not there.
+        """Whether the results have the shapes of their types; False if the operator is not defined for such
+        sizes.
 
         Raises:
-            Disagreement: a shape is another.
+            Disagreement: a shape differs from its type.
         """
         for r, a in zip(op.results, arrays, strict=True):
             shape = tuple(int(evaluate(d, run.dims)) for d in r.type.shape)
             if min(shape, default=0) < 0 or (
                 a.shape != shape and not all(run.true[v].size for v in op.operands)
             ):
-                return False  # a window wider than what it slides over, the last element of nothing
+                return False  # such as a window wider than its input, or the last of no elements
             if a.shape != shape:
                 raise Disagreement(f"{op.name}: the interpreter gives {a.shape}, the type says {shape}")
         return True
 
     def _finish(self) -> None:
-        """Return what nothing else uses, and now and then something that is used too."""
+        """Return the values without uses and, with a small probability, some that have uses."""
         made = [v for v in self.values if v.defining_op is not None] or self.values[:1]
         unused = [v for v in made if not v.uses][-4:]
         extra = [v for v in made if v.uses and self.chance(0.15)][:2]
         outputs = [*unused, *extra] or made[-1:]
         self.builder.insert(func.Return(outputs))
         self.function.result_names = tuple(f"y{k}" for k in range(len(outputs)))
-
-    # Types and data.
 
     def dtype(self) -> DType:
         all_ = [f32] * 14 + [i64] * 3 + [i32] * 2 + [boolean] * 2 + [f64, f16, bf16, i8, u8]
@@ -350,7 +350,7 @@ class Generator:
         return self.data(type_.dtype, shape)
 
     def data(self, dtype: DType, shape: tuple[int, ...]) -> np.ndarray:
-        """Random elements: floats around zero, small integers, booleans."""
+        """Random data: floats around zero, small integers, booleans."""
         if dtype.kind == "bool":
             return self.rng.random(shape) < 0.5
         if dtype.is_integer:
@@ -389,7 +389,7 @@ def agrees(
     share: float = 1.0,
     allowed: Mapping[DType, float] = TOLERANCE,
 ) -> bool:
-    """Whether a result is as good as `allowed` (times `share`) asks; what is not a float must be equal."""
+    """Whether floats are equal within `share` of the tolerances `allowed`, and other values exactly."""
     if actual.shape != expected.shape or actual.dtype != expected.dtype:
         return False
     if dtype not in allowed:
@@ -401,8 +401,6 @@ def agrees(
     limit = allowed[dtype] * share * (np.abs(e) + scale)
     return bool(np.isfinite(a).all() and (np.abs(a - e) <= limit).all())
 
-
-# The operators.
 
 _MAKERS: list[tuple[str, Maker]] = []
 
@@ -457,9 +455,7 @@ def _class(name: str) -> str:
 
 
 def _partner(g: Generator, x: Value) -> Value:
-    """A value of the dtype of `x` that broadcasts with it: one there is, or a constant of a suitable
-    shape.
-    """
+    """A value with the data type of `x` that broadcasts with it: one of the program, or a constant."""
     dtype, shape = x.type.dtype, x.type.shape
     known = [v for v in g.values if v.type.dtype is dtype and _broadcasts(v.type.shape, shape)]
     if known and g.chance(0.7):
@@ -481,7 +477,7 @@ def binary(g: Generator) -> Any:
     names += ["div", "pow", "mod", "atan2"] if x.type.dtype.is_float else ["floordiv", "mod"]
     y, name = _partner(g, x), g.pick(names)
     if name in ("div", "floordiv", "mod", "pow"):
-        # Kept away from zero, so that division and powers are well defined.
+        # Divisors and bases are kept away from zero, so that the results are well defined.
         one = g.builder(G.Constant(value=Constant(np.ones((), x.type.dtype.numpy))))
         if name == "pow":
             x = g.builder(G.OPERATORS["Add"](g.builder(G.OPERATORS["Abs"](x)), one))
@@ -540,8 +536,8 @@ def reduction(g: Generator) -> Any:
         names += ["ReduceMean", "ReduceMean", "Variance", "LogSumExp"]
     name, axes = g.pick(names), _axes(g, x.type.rank)
     if name == "ReduceProd" and x.type.dtype.is_float:
-        # A long product passes the range of its type on the way, which way depends on the order: no two need
-        # agree.
+        # An intermediate result of a long product may exceed the range of the type, depending on the order of
+        # the factors, so two correct results may differ.
         if np.prod([bounds(x.type.shape[a])[1] for a in axes]) > LONGEST_PRODUCT:
             return None
     return g.builder(G.OPERATORS[name](x, axes=axes, keepdims=g.chance(0.5)))
@@ -590,8 +586,8 @@ def prefix(g: Generator) -> Any:
 
 @_maker(2)
 def scan(g: Generator) -> Any:
-    """A loop over rows that carries a running value, forward or backward; one of its products depends on the
-    rows alone.
+    """A loop over rows with a carried value, forward or backward. One of its products may not depend on the
+    carried value.
     """
     x = g.value("float", rank=2)
     if x is None or not isinstance(x.type.shape[-1], int):
@@ -762,7 +758,7 @@ def slice_(g: Generator) -> Any:
             else:
                 starts, stops, steps = [*starts, low], [*stops, high], [*steps, g.pick([1, 1, 2, 3])]
         elif g.chance(0.2):
-            # A dynamic dimension backwards, or every second element of it.
+            # Reverse a dynamic dimension, or take every second element of it.
             back = g.chance(0.5)
             starts, stops = [*starts, n - 1 if back else 0], [*stops, -1 if back else n]
             steps.append(-1 if back else 2)
@@ -855,7 +851,7 @@ def scatter(g: Generator) -> Any:
 
 @_maker(1)
 def pattern(g: Generator) -> Any:
-    """Data made from positions: iota, one-hot, triangles, sizes."""
+    """Data that depends on positions: iota, one-hot, triangles, sizes."""
     kind = g.integer(0, 3)
     if kind == 0:
         shape = tuple(g._dim() for _ in range(g.integer(1, 2)))
@@ -879,8 +875,8 @@ MAKERS: Sequence[tuple[str, Maker]] = _MAKERS
 def generate(
     seed: int, max_steps: int = 14, without: Collection[DType | str] = (), precision: DType | None = None
 ) -> Program:
-    """The program of a seed: always the same one. `without`: data types and operators that it does not have.
-    `precision`: well conditioned also when values are rounded to that type.
+    """The program of a seed, which is always the same. `without` lists data types and operators to leave out.
+    With a `precision`, the program is well conditioned also when values are rounded to that type.
     """
     with np.errstate(all="ignore"):
         return Generator(seed, max_steps, without, precision).program()

@@ -1,7 +1,8 @@
-"""Models of many kinds with random weights of fixed seeds, whose generated code `generated_code.py` records.
+"""Models of many kinds with random weights from fixed seeds, whose generated code `generated_code.py`
+records.
 
 Models are exported from their frameworks before they are compiled, so that the seconds of a compilation are
-those of Tilewright alone. The file must run on versions whose modules have other names: it uses the public
+those of Tilewright alone. The file must run on versions with other names of modules: it uses the public
 interface only, and finds the modules of `tilewright.llm` by what they define.
 """
 
@@ -30,11 +31,12 @@ Arguments = tuple[Any, dict[str, Any]]
 
 @dataclass(frozen=True)
 class Sample:
-    """A model by name."""
+    """A model with its name."""
 
     name: str
     build: Callable[[], Callable[[str], Any]]
-    """Makes the model, which may take seconds, and returns a function from a target's name to the library."""
+    """Makes the model, which may take seconds, and returns a function that compiles it for a target's name.
+    """
 
 
 def _plain(name: str, build: Callable[[], Arguments]) -> Sample:
@@ -155,7 +157,7 @@ def _mlp_bf16() -> Arguments:
 
 
 def _recommender() -> Arguments:
-    """Embedding tables, an interaction of features by products, a softmax, a scatter and a top-k."""
+    """Embedding tables, products between features, a softmax, a scatter and a top-k."""
     import torch
 
     class Recommender(torch.nn.Module):
@@ -184,7 +186,9 @@ def _recommender() -> Arguments:
 
 
 def _quantized_conv() -> Arguments:
-    """8-bit convolutions between QuantizeLinear and DequantizeLinear, one of them by depth, and a product."""
+    """8-bit convolutions between QuantizeLinear and DequantizeLinear, one of them depthwise, and a
+    product.
+    """
     from onnx import TensorProto, helper, numpy_helper
 
     random = np.random.default_rng(3)
@@ -258,7 +262,7 @@ agraph (float[n, 6] x, int64 trips, float[6] y)
 
 
 def _run_time_sizes() -> Arguments:
-    """NonZero, whose count the run decides; a Loop that may end early and stacks results; an If."""
+    """NonZero, which has a run-time size; a Loop that may end early and stacks results; an If."""
     from onnx import parser
 
     return parser.parse_model(_RUN_TIME_SIZES), {"dims": {"x": {0: "n<=32"}}}
@@ -334,7 +338,7 @@ def _definition(name: str) -> Any:
 
 
 def _llama_int4() -> Callable[[str], Any]:
-    """The library of a Llama with a paged cache and weights in int4, groups of 32."""
+    """A function that compiles a Llama with a paged cache and int4 weights in groups of 32."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 

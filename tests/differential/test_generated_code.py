@@ -1,4 +1,6 @@
-"""Recording generated code and comparing it: equal twice, and each difference is found or explained."""
+"""Recorded code is equal when it is recorded twice, and every difference is found or explained by a
+renaming.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def copied(recorded: Path, folder: Path, **changes: tuple[str, str]) -> Path:
-    """The recorded texts, those of the levels in `changes` with one string replaced by another."""
+    """A copy of the recorded texts; in those of the levels in `changes`, one string is replaced by
+    another.
+    """
     for path in recorded.glob("*/*/*.txt"):
         text = path.read_text()
         place = folder / path.relative_to(recorded)
@@ -33,7 +37,7 @@ def copied(recorded: Path, folder: Path, **changes: tuple[str, str]) -> Path:
 
 
 def test_levels(recorded: Path) -> None:
-    """Every level has a text; a model that a target refuses has the reason."""
+    """Every level is recorded, and a model that a target refuses has the reason instead."""
     levels = {path.stem for path in recorded.glob("quantized-conv/cpu-x86-64-v3/*.txt")}
     assert levels == {"graph", "tensor", "loop", "host", "llvm", "metadata", "weights"}
     levels = {path.stem for path in recorded.glob("quantized-conv/webgpu/*.txt")}
@@ -53,7 +57,9 @@ def test_the_same_code_twice(recorded: Path, tmp_path: Path, monkeypatch: pytest
 
 
 def test_differences(recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Another instruction is a difference, which is shown; another wording of a refusal is not."""
+    """Another instruction is reported as a difference and shown; another wording of a refusal is not a
+    difference.
+    """
     new = copied(recorded, tmp_path, llvm=("fadd", "fsub"), refusal=("keeps no states", "has no states"))
     states = {(r.model, r.target, r.level): r.state for r in compare(recorded, new) if r.state != EQUAL}
     assert states == {
@@ -67,7 +73,9 @@ def test_differences(recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_renamings(recorded: Path, tmp_path: Path) -> None:
-    """A key of the metadata and an operation have other names, and the keys another order."""
+    """Other names of a metadata key and of an operation, and another order of keys, are explained by
+    renamings.
+    """
     changes = {"metadata": ('"arena"', '"working_memory"'), "loop": ("loop.store", "loop.write")}
     new = copied(recorded, tmp_path, **changes)
     for path in new.glob("*/*/metadata.txt"):
@@ -88,7 +96,7 @@ def test_a_text_that_is_absent(recorded: Path, tmp_path: Path) -> None:
 
 
 def test_normalized() -> None:
-    """Lines of Python files, lengths of messages and repeated places are no part of the code."""
+    """Positions in Python files, lengths of messages and repeated positions are removed."""
     assert normalized("graph", 'at "a/b.py:12"') == 'at "FILE:LINE"'
     assert normalized("llvm", 'constant [18 x i8] c"x.py:3"') == 'constant [LENGTH x i8] c"FILE:LINE"'
     text = '{"source": {"xxh3_128": "00"}, "locations": ["add (m.py:1)", "add (m.py:2)"]}'

@@ -1,4 +1,4 @@
-"""A few random programs at every level and on every target; `python -m tests.differential` runs many."""
+"""Runs a few random programs at every level and on every target; `python -m tests.differential` runs many."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def test_levels_of_optimization(opt: str) -> None:
 @every_isa
 @pytest.mark.parametrize("seed", [252, 282, 1620])
 def test_groups_around_others(seed: int) -> None:
-    """Programs in which a group was formed around what lies between its members (the second time a loop), or
-    of different points.
+    """These programs once failed because a group enclosed an operation between its members (in the second
+    program a loop), or combined computations over different points.
     """
     run_many("cpu", seed, 1)
 
@@ -109,14 +109,14 @@ def test_many(target: str, count: int) -> None:
 
 
 def test_every_operator_comes_about() -> None:
-    """As many seeds as there are operators with cases use them all; programs over them agree with the
-    operators' own references.
+    """As many consecutive seeds as there are operators use all operators, and the interpreter agrees with the
+    operators' references.
     """
     names = sorted(every_operator.cases())
     programs = [every_operator.generate(seed) for seed in range(len(names))]
     used = {op.name for program in programs for op in program.module.walk()}
-    # Disturbing a 16-bit operand changes a float32 result too much. `graph.quantized_matmul`, which
-    # decomposes to it, is generated.
+    # `graph.dequantized_matmul` is never kept, because disturbing its 16-bit operand changes its float32
+    # result too much. `graph.quantized_matmul`, which decomposes to it, is generated.
     assert {cls.name for cls in graph.OPERATORS.values()} - {"graph.dequantized_matmul"} <= used
 
 
@@ -136,8 +136,8 @@ def test_every_operator_compiled(opt: str, first: int) -> None:
 
 @pytest.mark.parametrize("first", [0, pytest.param(12, marks=every_isa)])
 def test_edges_under_conditions(first: int) -> None:
-    """Every type, its ends, no dimensions; strange names, files saved again, damaged caches, threads,
-    text.
+    """Small tensors of every type with values at the limits give the interpreter's results under unusual
+    names, replaced files, damaged caches, several threads and text form.
     """
     failures = [f for seed in range(first, first + 12) if (f := conditions.check(seed)) is not None]
     assert not failures, "\n".join(map(str, failures))
@@ -207,7 +207,9 @@ def test_programs_vary() -> None:
 
 
 def test_a_wrong_compiler_is_caught_and_narrowed_down() -> None:
-    """A "compiler" that returns maximum for minimum is found, and the report ends at that operator."""
+    """A "compiler" that computes maximum for minimum is found, and the reported program ends at that
+    operator.
+    """
     from tilewright.ir.interpreter import Interpreter
 
     def wrong(module, inputs):  # type: ignore[no-untyped-def]

@@ -1,10 +1,10 @@
-"""Random PyTorch programs over every element type, shapes without dimensions or elements, and values at the
-ends of their types; against eager.
+"""Random PyTorch programs over every element type, with shapes without dimensions or elements and values at
+the limits of their types, compared with eager mode.
 
-A program is a few lines of Python text, so that one that comes out wrong is its own report. It is grown a
-line at a time: a line that eager refuses is left out. Lines whose result jumps (comparisons, rounding,
-sorting, casts to integers) read exact values only: inputs are small multiples of 1/8, and what is computed of
-them without rounding stays exact. So a correct compiler agrees with eager to the tolerance of the element
+A program is a few lines of Python text, so that a failing program is readable in the report. It grows a line
+at a time, and lines that eager mode refuses are left out. Lines with discontinuous results (comparisons,
+rounding, sorting, casts to integers) read exact values only: inputs are small multiples of 1/8, and results
+that need no rounding stay exact. So a correct compiler agrees with eager mode to the tolerance of the element
 type.
 """
 
@@ -22,7 +22,7 @@ FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
 TYPES = (*FLOATS, *INTEGERS, torch.bool)
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-6, torch.float16: 1e-2, torch.bfloat16: 6e-2}
-"""Tolerances of an output, relative to its largest element. Eager mode rounds half types after each line,
+"""Tolerances of an output, relative to its largest element. Eager mode rounds 16-bit types after each line,
 compiled code less often.
 """
 SHAPES: Sequence[tuple[int, ...]] = (
@@ -56,20 +56,20 @@ ARGUMENTS = (
     "malloc",
     "dims",
 )
-"""Names of arguments: of other alphabets, long, and those that mean something in the compiler, in its C code
-or its Python interface.
+"""Names of arguments: from other alphabets, long ones, and ones that mean something in the compiler, in its C
+code or in its Python interface.
 """
 LARGEST = 1e4
 
 EXACT = frozenset("move clamp choose compare integer cast".split())
-"""Kinds of lines whose result is exact where their operands are."""
+"""Kinds of lines whose result is exact if their operands are."""
 JUMPS = frozenset("compare cast sort round".split())
-"""Kinds of lines that read exact operands only."""
+"""Kinds of lines with discontinuous results, which read exact operands only."""
 
 
 @dataclass
 class Value:
-    """A tensor of the program while it grows."""
+    """A tensor of the program during generation."""
 
     name: str
     data: torch.Tensor
@@ -78,7 +78,7 @@ class Value:
 
 @dataclass
 class TorchProgram:
-    """The source of a function, its arguments, and what eager gives."""
+    """The source of a function and its arguments."""
 
     seed: int
     source: str
@@ -119,7 +119,7 @@ class _Grower:
         return int(self.rng.integers(low, high + 1))
 
     def value(self, *kinds: str, rank: int = 0) -> Value | None:
-        """A value of one of the kinds ``float``, ``int``, ``bool`` (any by default)."""
+        """A value of one of the kinds ``float``, ``int``, ``bool``, or of any kind without arguments."""
         fitting = [
             v for v in self.values if (not kinds or _kind(v.data.dtype) in kinds) and v.data.dim() >= rank
         ]
@@ -135,7 +135,7 @@ class _Grower:
             return torch.from_numpy(np.asarray(self.rng.random(shape) < 0.5)).reshape(shape)
         info = torch.iinfo(dtype)
         x = self.rng.integers(max(info.min, -9), 10, shape)
-        if self.rng.random() < 0.5:  # the ends of the type
+        if self.rng.random() < 0.5:  # the limits of the type
             ends = self.rng.choice([info.min, info.max, info.max - 1], shape)
             x = np.where(self.rng.random(shape) < 0.4, ends, x)
         return torch.from_numpy(np.asarray(x, np.int64)).to(dtype).reshape(shape)
@@ -146,7 +146,7 @@ def _kind(dtype: torch.dtype) -> str:
 
 
 def generate(seed: int, steps: int = 8) -> TorchProgram:
-    """The program of a seed: always the same one."""
+    """The program of a seed, which is always the same."""
     g = _Grower(seed)
     names = list(g.rng.permutation(ARGUMENTS)[: g.integer(1, 3)])
     g.values = [Value(str(name), g.tensor(), True) for name in names]
@@ -197,7 +197,7 @@ def _moderate(x: torch.Tensor) -> bool:
 
 
 def _is_exact(x: torch.Tensor) -> bool:
-    """Few enough bits that no type rounds them, also after some more lines."""
+    """Whether the elements have so few bits that no type rounds them, even after some more lines."""
     return not x.dtype.is_floating_point or bool(
         ((x.double() * 8) % 1 == 0).all() and (x.double().abs() < 16).all()
     )
@@ -295,7 +295,7 @@ def whole_quotient(g: _Grower) -> Any:
 
 @_line("integer", 3)
 def integer_power(g: _Grower) -> Any:
-    """Large exponents too; negative ones are for bases of floats only."""
+    """An integer power, also with large exponents. Negative exponents are for float bases only."""
     x = g.value("int")
     if x is None:
         return None
@@ -317,7 +317,7 @@ def bits(g: _Grower) -> Any:
     if x is None or y is None:
         return None
     texts = [f"{x.name} {g.pick(['&', '|', '^'])} {y.name}", f"~{x.name}"]
-    if _kind(x.data.dtype) == "int":  # of booleans eager shifts, but export refuses to
+    if _kind(x.data.dtype) == "int":  # eager mode shifts booleans, but export refuses to
         texts.append(f"{x.name} {g.pick(['<<', '>>'])} {g.integer(0, 7)}")
     return g.pick(texts), [x, y]
 
@@ -348,7 +348,9 @@ def where(g: _Grower) -> Any:
 
 @_line("cast", 4)
 def cast(g: _Grower) -> Any:
-    """Cast floats only to types that hold their values: other results differ between eager's own loops."""
+    """A cast. Floats are cast only to types that hold their values, because eager mode gives different
+    results for others.
+    """
     x = g.value()
     if x is None:
         return None
@@ -463,7 +465,9 @@ def statistics(g: _Grower) -> Any:
 
 @_line("compare", 2)
 def position(g: _Grower) -> Any:
-    """Orders and extreme elements, of values that differ: eager promises no order of equal ones."""
+    """A sort or an extreme element of distinct values, because eager mode does not define the order of equal
+    ones.
+    """
     x = g.value("float", "int")
     if x is None or x.data.unique().numel() != x.data.numel():
         return None
@@ -477,7 +481,7 @@ def position(g: _Grower) -> Any:
         "median()",
     ]
     text = g.pick(texts)
-    if text == "median()" and not x.data.numel():  # NaN, of which C++ makes any integer
+    if text == "median()" and not x.data.numel():  # the median is NaN, which has no defined integer value
         return None
     return f"{x.name}.{text}", [x]
 
@@ -499,7 +503,7 @@ def product(g: _Grower) -> Any:
     sums = "...i" in text or "@" in text or "dot" in text
     if (
         sums and x.data.dtype is not y.data.dtype
-    ):  # export refuses what eager does to sums of one term or none
+    ):  # eager mode accepts two types in sums of at most one term, but export refuses them
         return None
     return text.format(x=x.name, y=y.name), [x, y]
 
@@ -517,7 +521,7 @@ def attention(g: _Grower) -> Any:
 
 
 def check(program: TorchProgram, library: Callable[..., Any]) -> str | None:
-    """A description of what is wrong with a library's results; None if they equal eager's."""
+    """A description of what is wrong with a library's results, or None if they agree with eager mode's."""
     given = list(program.arguments.values())
     wanted = program.function()(*(x.clone() for x in given))
     found = library(*(x.clone() for x in given))
@@ -539,8 +543,8 @@ def check(program: TorchProgram, library: Callable[..., Any]) -> str | None:
 
 
 def check_compiled(seed: int, steps: int = 8) -> str | None:
-    """Compile the program of a seed for this machine, and compare with eager; what is wrong, and the
-    program.
+    """Compile the program of a seed for this machine and compare it with eager mode. Returns the error with
+    the program, or None.
     """
     import tilewright as tw
 

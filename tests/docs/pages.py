@@ -1,5 +1,5 @@
-"""Running the code blocks of a page of docs/: ``python`` and ``sh`` blocks are executed, blocks of other
-kinds are only shown.
+"""Runs the code blocks of a page of docs/. Blocks of the kinds ``python`` and ``sh`` are executed; blocks of
+other kinds are only shown.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 EXECUTED = ("python", "sh")
-"""Kinds of code blocks that tests run."""
+"""The kinds of code blocks that tests run."""
 
 
 def code_blocks(text: str) -> list[tuple[str, str, int]]:
-    """Kind, code and number of lines before the code of each fenced block, indented blocks excepted."""
+    """Kind, code and number of preceding lines of each fenced block that is not indented."""
     matches = re.finditer(r"^```([^\n]*)\n(.*?)^```[^\n]*$", text, re.DOTALL | re.MULTILINE)
     return [(match[1], match[2], text[: match.start(2)].count("\n")) for match in matches]
 
@@ -26,9 +26,9 @@ def code_blocks(text: str) -> list[tuple[str, str, int]]:
 def run_page(name: str, folder: Path | None = None, **given: Any) -> dict[str, Any]:
     """Run a page's code from top to bottom and return the Python names that it defines.
 
-    Python blocks are one program that begins with the names `given`. Shell blocks need a `folder`, the
-    current one, where ``tilewright`` is this interpreter's; their output is in the result's ``printed``, a
-    list of pairs of code and text. Errors have the page's line numbers.
+    The Python blocks are one program that begins with the names `given`. Shell blocks need a `folder`, in
+    which they run, and where ``tilewright`` runs in this interpreter. Their output is in the result's
+    ``printed``, a list of pairs of code and text. Errors have the page's line numbers.
     """
     page = DOCS / name
     names: dict[str, Any] = {"__name__": page.stem.replace("-", "_"), **given}
@@ -45,10 +45,10 @@ def run_page(name: str, folder: Path | None = None, **given: Any) -> dict[str, A
 
 
 def _shell(code: str, folder: Path) -> str:
-    """The standard output of a shell block, in `folder`.
+    """The standard output of a shell block that runs in `folder`.
 
     Raises:
-        AssertionError: a command fails; the message has its output.
+        AssertionError: a command fails; the message contains its output.
     """
     command = folder / "bin" / "tilewright"
     if not command.exists():

@@ -1,4 +1,6 @@
-"""The code of docs/extending/adding-a-frontend.md runs, registered by a call and as an installed package."""
+"""The code of docs/extending/adding-a-frontend.md runs, both registered by a call and as an installed
+package.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ Y = np.tanh(X @ np.array([[1, -2], [0.5, 1]], np.float32) + np.array([0, 1], np.
 
 
 def ir_text(folder: Path) -> Path:
-    """A model of a built-in front end."""
+    """The path of a model in the text form of the IR, which a built-in front end reads."""
     library = tw.compile(lambda x: x + x, (X,), cache=False)
     path = folder / "sum.tw"
     path.write_text(library.ir("graph"))
@@ -102,7 +104,9 @@ def test_a_built_in_model_imports_no_package(tmp_path: Path) -> None:
 
 
 def test_the_cache_notices_an_edited_importer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file is found in the cache by its contents and the importer's code, in another process."""
+    """A cached library is used in another process if the model's file and the importer's code are unchanged;
+    an edited importer runs again.
+    """
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
     (tmp_path / "net.mlp").write_text(NETWORK)
     program = "\n".join(

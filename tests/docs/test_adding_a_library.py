@@ -16,7 +16,7 @@ PAGE = "extending/adding-a-library.md"
 
 def test_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(VARIABLE, raising=False)  # the page shows a refusal
+    monkeypatch.delenv(VARIABLE, raising=False)  # strict mode forbids the slower form that the page shows
     try:
         assert run_page(PAGE)["short"].report.slower
     finally:

@@ -1,5 +1,5 @@
-"""The code of docs/extending/adding-a-pass.md runs, and the package that it makes registers its pass once
-installed.
+"""The code of docs/extending/adding-a-pass.md runs, and the package that it makes registers its pass when it
+is installed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PAGE = "extending/adding-a-pass.md"
 
 @pytest.fixture
 def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The names that the page's code defines; its files are in the test's folder."""
+    """The names that the page's code defines. The page's files are in the test's folder."""
     monkeypatch.setattr(registry, "_registered", [])
     (code,) = (
         code for _, code, _ in code_blocks((DOCS / PAGE).read_text()) if "def recognize_softplus(" in code
@@ -39,7 +39,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def _check_constant_pattern(sin_of_zero: Pattern) -> None:
-    """The pattern replaces ``sin(0)`` by a constant of the same type, and leaves ``sin(1)``."""
+    """Check that the pattern replaces ``sin(0)`` by a constant of the same type and keeps ``sin(1)``."""
     module = Module()
     main = func.Func(sym_name="main", result_names=("zero", "other"))
     module.body.append(main)
@@ -56,7 +56,8 @@ def test_page(page: dict[str, Any], tmp_path: Path) -> None:
     assert "recognize-softplus" in page["library"].report.left_out
     _check_constant_pattern(page["sin_of_zero"])
     project = tomllib.loads((tmp_path / "softplus-pass" / "pyproject.toml").read_text())["project"]
-    description = tmp_path / "softplus-pass" / "softplus_pass-1.0.dist-info"  # as an installer writes it
+    # the form in which an installer writes it
+    description = tmp_path / "softplus-pass" / "softplus_pass-1.0.dist-info"
     description.mkdir()
     (description / "METADATA").write_text(
         f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"

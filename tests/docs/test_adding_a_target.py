@@ -1,4 +1,4 @@
-"""The toy target is an installable package; docs/extending/adding-a-target.md shows and runs it."""
+"""The toy target is an installable package, and docs/extending/adding-a-target.md shows and runs it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ tnp = tw.numpy
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Install the package as pip would: its module on the path, its entry points in a dist-info folder."""
+    """Install the package as pip would: its module on the path, and its entry points in a dist-info
+    folder.
+    """
     project = tomllib.loads((PACKAGE / "pyproject.toml").read_text())["project"]
     folder = tmp_path / "toy_target-1.0.dist-info"
     folder.mkdir()
@@ -103,12 +105,12 @@ def test_what_it_cannot_express_is_named(installed: None) -> None:
 
 
 def choose(x: Any) -> Any:
-    """A branch between two functions."""
+    """A model with a branch."""
     return tw.cond(tnp.sum(x) > 0, lambda y: y * 3, lambda y: y, x)
 
 
 def look_up(x: Any) -> Any:
-    """Rows at indices that the run computes."""
+    """A model that takes rows at computed indices."""
     return tnp.take(x, tnp.argmax(x, -1), 0)
 
 
@@ -126,7 +128,9 @@ def test_what_it_does_not_run_is_refused(text: str, installed: None) -> None:
 
 
 def test_unusual_values(installed: None) -> None:
-    """NaN and infinite constants, a cast that saturates, and a dimension whose name is a word of C."""
+    """The toy target and the cpu give the same results for NaN and infinite constants, a saturating cast, and
+    a dimension whose name is a word of C.
+    """
     x = np.array([[1, np.nan], [-np.inf, 1e20]], np.float32)
 
     def model(x: Any) -> Any:
@@ -138,7 +142,9 @@ def test_unusual_values(installed: None) -> None:
 
 
 def test_carried_values_change_together(installed: None, tmp_path: Path) -> None:
-    """Each next value is computed from the present ones, also where a loop exchanges two."""
+    """All next values of a loop are computed from the current ones, as the exchange of two carried values
+    shows.
+    """
     import toy_target
 
     kernel = loop.Kernel(sym_name="exchange")
@@ -156,7 +162,7 @@ def test_carried_values_change_together(installed: None, tmp_path: Path) -> None
     command = [sys.executable, "-m", "ziglang", "cc", "-shared", "-fPIC", "-o", compiled, source]
     subprocess.run(command, check=True)
     ctypes.CDLL(str(compiled)).kernel_exchange(out.ctypes.data_as(ctypes.c_void_p))
-    assert out.tolist() == [2, 1]  # after three exchanges
+    assert out.tolist() == [2, 1]  # exchanged three times: an odd number
 
 
 def test_levels_of_its_own(installed: None) -> None:

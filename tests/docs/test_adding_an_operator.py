@@ -1,4 +1,4 @@
-"""The code of docs/extending/adding-an-operator.md runs, on every target, and its ONNX importer reads a
+"""The code of docs/extending/adding-an-operator.md runs on every target, and its ONNX importer reads a
 model.
 """
 

@@ -1,4 +1,4 @@
-"""The Python of docs/guide/artifacts.md runs and does what the page says."""
+"""The Python code of docs/guide/artifacts.md runs and does what the page says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every code block of the documentation is run by a test, or is of a kind that is only shown."""
+"""Every code block of the documentation is run by a test or is of a kind that is only shown."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHOWN = {
     "text": "output, formulas, excerpts of the IR",
     "toml": "excerpts of a package's pyproject.toml; tests of the page install a package with it",
 }
-"""Kinds of blocks that no test runs, and why."""
+"""The kinds of blocks that no test runs, and why."""
 
 TESTS = "\n".join(
     path.read_text()
@@ -31,7 +31,7 @@ PAGES = sorted(path.relative_to(ROOT).as_posix() for path in [*ROOT.glob("*.md")
 @pytest.mark.parametrize("page", PAGES)
 def test_every_block_is_run_or_shown(page: str) -> None:
     kinds = {kind for kind, _, _ in code_blocks((ROOT / page).read_text())}
-    assert kinds <= {*EXECUTED, *SHOWN}, "name the kind of each block: see SHOWN"
+    assert kinds <= {*EXECUTED, *SHOWN}, "give each block one of the kinds in SHOWN or EXECUTED"
     if kinds & set(EXECUTED):
         assert f'"{page.removeprefix("docs/")}"' in TESTS, (
             f"no test runs the code of {page}: add it to tests/docs/test_pages.py"
@@ -39,7 +39,7 @@ def test_every_block_is_run_or_shown(page: str) -> None:
 
 
 def test_no_block_hides_from_the_runner() -> None:
-    """The runner sees blocks that begin a line: an indented one would be skipped in silence."""
+    """No executed block is indented, because the runner finds only blocks at the beginning of a line."""
     indented = [
         page
         for page in PAGES

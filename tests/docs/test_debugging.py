@@ -1,4 +1,4 @@
-"""The code of docs/guide/debugging.md, run from top to bottom in an empty folder."""
+"""The code of docs/guide/debugging.md runs from top to bottom in an empty folder."""
 
 from __future__ import annotations
 

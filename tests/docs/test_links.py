@@ -1,5 +1,5 @@
-"""Links of the documentation lead to files and headings that exist: in the repository, and on the page of a
-package index.
+"""Links of the documentation lead to files and headings that exist, both in the repository and on the page of
+a package index.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ EXTERNAL = ("http://", "https://", "mailto:")
 
 
 def without_code(text: str) -> str:
-    """A page without code blocks and without code in the line, where brackets are no links."""
+    """The text of a page without code blocks and inline code, where brackets are not links."""
     text = re.sub(r"^```.*?^```[^\n]*$", "", text, flags=re.DOTALL | re.MULTILINE)
     return re.sub(r"(?<!`)`[^`\n]+`(?!`)", "code", text)
 
 
 def links(text: str) -> list[str]:
-    """The targets of links and pictures, of both the form ``[text](target)`` and ``[name]: target``."""
+    """The targets of links and pictures, in both forms ``[text](target)`` and ``[name]: target``."""
     plain = without_code(text)
     inline = re.findall(r"\]\(\s*([^()\s]+(?:\([^()]*\))?)(?:\s+\"[^\"]*\")?\s*\)", plain)
     return [*inline, *re.findall(r"^\[[^\]]+\]:\s*(\S+)", plain, re.MULTILINE)]
@@ -36,8 +36,8 @@ def links(text: str) -> list[str]:
 
 @cache
 def anchors(page: Path) -> frozenset[str]:
-    """The names of a page's headings, as repository browsers and MkDocs make them, and of its explicit
-    anchors.
+    """The anchors of a page: those that repository browsers and MkDocs derive from headings, and explicit
+    ones.
     """
     text = re.sub(r"^```.*?^```[^\n]*$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     names: set[str] = set(re.findall(r"(?:id|name)=\"([^\"]+)\"", text))
@@ -52,7 +52,7 @@ def anchors(page: Path) -> frozenset[str]:
 
 
 def broken(page: Path, text: str) -> list[str]:
-    """The relative links of a page that lead nowhere."""
+    """The relative links of a page whose file or heading does not exist."""
     wrong = []
     for link in links(text):
         if link.startswith(EXTERNAL):
@@ -86,7 +86,7 @@ def test_a_broken_link_is_found(tmp_path: Path) -> None:
 
 
 def test_paths_named_in_error_texts_exist() -> None:
-    """Error texts, comments and docstrings that name a page name one that exists."""
+    """Pages that error texts, comments and docstrings refer to exist."""
     wrong = []
     for folder in ("src", "tests", "bench", "examples"):
         for path in (ROOT / folder).rglob("*.py"):
@@ -97,7 +97,7 @@ def test_paths_named_in_error_texts_exist() -> None:
 
 @pytest.mark.parametrize("folder", ["internals", "decisions", "guide", "llm"])
 def test_source_files_named_on_pages_exist(folder: str) -> None:
-    """A path such as `ir/core.py` is one of the package, or of the repository."""
+    """A path on a page, such as `ir/core.py`, exists in the package or in the repository."""
     roots = (ROOT, ROOT / "src" / "tilewright")
     wrong = []
     for page in (DOCS / folder).rglob("*.md"):
@@ -108,7 +108,7 @@ def test_source_files_named_on_pages_exist(folder: str) -> None:
 
 
 def index_page() -> str:
-    """The description of the package as `pyproject.toml` derives it from the README for a package index."""
+    """The text that a package index shows: the README with the substitutions of `pyproject.toml`."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     hook = project["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]
     page = "".join((ROOT / fragment["path"]).read_text() for fragment in hook["fragments"])
@@ -118,8 +118,8 @@ def index_page() -> str:
 
 
 def test_links_resolve_on_a_package_index() -> None:
-    """An index has no files beside the page: only links to other sites and to headings of the page itself are
-    left.
+    """The page on a package index has only links to other sites and to its own headings, because an index has
+    no files beside the page.
     """
     page = index_page()
     names = anchors(ROOT / "README.md")
@@ -130,10 +130,10 @@ def test_links_resolve_on_a_package_index() -> None:
 
 
 def test_files_named_on_a_package_index_exist() -> None:
-    """A link into the repository becomes the file's name, which must still be right."""
+    """On a package index, a link into the repository is replaced by the file's name, and that file exists."""
     readme = (ROOT / "README.md").read_text()
     page = index_page()
     targets = {link.partition("#")[0] for link in links(readme) if not link.startswith((*EXTERNAL, "#"))}
     targets -= {target for target in targets if target.endswith((".svg", ".png"))}
-    assert targets, "nothing to do"
+    assert targets, "the README has no links into the repository"
     assert [target for target in targets if f"`{target}`" not in page or not (ROOT / target).exists()] == []

@@ -1,4 +1,4 @@
-"""The pages on language models whose code says itself, by assertions, what it promises."""
+"""The code of pages on language models runs; the assertions in it check what the pages say."""
 
 from __future__ import annotations
 

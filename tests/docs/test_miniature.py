@@ -1,4 +1,4 @@
-"""The text that docs/internals/miniature.md shows is the text that its code prints."""
+"""The output that docs/internals/miniature.md shows is what its code prints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages whose code checks itself by assertions."""
+"""The code of pages runs; the assertions in it check what the pages say."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def test_jax(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def torch_backend() -> Iterator[None]:
-    """The backend under its name also where Tilewright is run from its sources, not installed; importers that
-    a page registers go with it.
+    """Register the backend of torch.compile, which is otherwise found only if Tilewright is installed.
+    Importers that a page registers are removed afterwards.
     """
     torch = pytest.importorskip("torch")
     from tilewright.frontends.torch import registry

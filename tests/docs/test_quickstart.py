@@ -1,5 +1,5 @@
-"""The code of docs/llm/quickstart.md and of the README's language model section, run in an empty folder.
-Training is left out; the server uses any free port.
+"""The code of docs/llm/quickstart.md and of the README's section on language models runs in an empty folder.
+Training is left out, and the server uses any free port.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from .pages import DOCS, ROOT, code_blocks
 
 
 def run(page: str, folder: Path) -> dict[str, str]:
-    """Run the code of a page in a folder; what each command of `tilewright llm` and the last Python has
-    printed.
+    """Run the code of a page in a folder. Returns the output of each command of `tilewright llm`, and that of
+    the last Python block as "answer".
     """
     command = folder / "bin" / "tilewright"
     command.parent.mkdir()
@@ -92,5 +92,5 @@ def test_quickstart(tmp_path: Path) -> None:
     )
     assert 1 < before < 100 and after < 1.08 * before
     assert "perplexity of 999 tokens" in printed["perplexity"]
-    said = printed["chat"].splitlines()  # what was compiled, then the answer
+    said = printed["chat"].splitlines()  # the compiler's report, then the answer
     assert said[-1] and len(printed["answer"].split()) > 2

@@ -1,4 +1,4 @@
-"""The README's commands and its Python, run in order in an empty folder on a small model."""
+"""The README's commands and Python code run in order in an empty folder on a small model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def shell_commands() -> list[list[str]]:
 
 def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # the command line sets its own
+    # the command line replaces this function
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
     model = MODELS["gpt2"]
     source = model.onnx_model("tiny", dynamic=True).parent
     shutil.copytree(source, tmp_path, dirs_exist_ok=True)
@@ -41,7 +42,7 @@ def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert {c[1] for c in commands} == {"doctor", "compile", "run", "inspect", "profile", "bench", "minimize"}
     for command in commands:
         assert command[0] == "tilewright"
-        # The small model has 128 positions.
+        # The small model has only 128 positions.
         arguments = [a.replace("seq<=512", "seq<=128") for a in command[1:]]
         if arguments[0] == "doctor":
             arguments += ["--dims", "input_ids:batch<=8,seq<=128"]

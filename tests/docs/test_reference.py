@@ -1,4 +1,6 @@
-"""The API reference names everything that is public, and what it names has docstrings."""
+"""The API reference lists everything that is public, and everything that it lists exists and has
+docstrings.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,13 @@ REFERENCE = DOCS / "reference"
 
 @cache
 def listed() -> tuple[str, ...]:
-    """The objects that the pages have, by their paths."""
+    """The paths of the objects that the reference lists."""
     pages = sorted(REFERENCE.glob("*.md"))
     return tuple(name for page in pages for name in re.findall(r"^::: (\S+)", page.read_text(), re.MULTILINE))
 
 
 def find(path: str) -> Any:
-    """The object of a path such as ``tilewright.nn.Linear``."""
+    """The object at a path such as ``tilewright.nn.Linear``."""
     parts = path.split(".")
     for at in range(len(parts), 0, -1):
         try:
@@ -42,10 +44,9 @@ def find(path: str) -> Any:
 
 
 def members(path: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Path and docstring of the public functions, classes and methods that the page of an object shows, with
-    it.
+    """Path and docstring of an object and of its public functions, classes and methods, which its page shows.
 
-    A method that overrides another one has that one's docstring unless it has its own.
+    A method without a docstring has that of the method that it overrides.
     """
     if isinstance(value, ModuleType):
         names = getattr(value, "__all__", None) or [
@@ -65,7 +66,7 @@ def members(path: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def _docstrings(owner: type, name: str) -> Iterator[str]:
-    """The docstrings of a method or property in a class and its bases; nothing where it is neither."""
+    """The docstrings of a method or property in a class and its bases; none if the name is neither."""
     for base in owner.__mro__:
         item = base.__dict__.get(name)
         item = (
@@ -88,8 +89,8 @@ def test_what_is_listed_exists_and_is_described(path: str) -> None:
 
 
 def test_the_site_shows_what_python_finds() -> None:
-    """mkdocstrings reads source files: a name that is a module there and a function in Python would show the
-    wrong page.
+    """The site shows the same kind of object for every listed path as Python finds. mkdocstrings reads source
+    files, so it would show the wrong page for a path that is both a module and a function.
     """
     griffe = pytest.importorskip("griffe")
     package = griffe.load("tilewright", search_paths=[Path(tw.__file__).parents[1]])
@@ -114,7 +115,7 @@ def test_every_public_name_is_listed() -> None:
 
 
 def test_every_way_to_register_is_listed() -> None:
-    """Functions called ``register_...`` are the extension points; each is on a page, by itself or with its
+    """Every function ``register_...``, which is an extension point, is listed by itself or with its
     module.
     """
     package = Path(tw.__file__).parent

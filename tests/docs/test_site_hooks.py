@@ -1,4 +1,4 @@
-"""The site's pages link to pages, and name the files of the repository that are no pages."""
+"""On the site, links to pages stay links, and links to other files of the repository become their names."""
 
 from __future__ import annotations
 

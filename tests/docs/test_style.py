@@ -1,4 +1,4 @@
-"""The form of pages: columns, how sentences begin, generated pictures, the length of the architecture's
+"""The style of pages: columns, how sentences begin, generated pictures, and the length of the architecture's
 page.
 """
 
@@ -16,7 +16,7 @@ PAGES = sorted(path.relative_to(ROOT).as_posix() for path in [*ROOT.glob("*.md")
 
 
 def prose(page: str) -> list[str]:
-    """The lines of a page that are neither code, nor of a table, nor headings."""
+    """The lines of a page outside of code, tables and headings."""
     text = re.sub(r"^```.*?^```[^\n]*$", "", (ROOT / page).read_text(), flags=re.DOTALL | re.MULTILINE)
     return [line for line in text.splitlines() if not line.startswith(("|", "#", "    ", "!["))]
 

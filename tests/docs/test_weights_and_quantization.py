@@ -1,4 +1,6 @@
-"""The code of docs/llm/weights-and-quantization.md, run in an empty folder; its table lists all schemes."""
+"""The code of docs/llm/weights-and-quantization.md runs in an empty folder, and its table lists all
+schemes.
+"""
 
 from __future__ import annotations
 

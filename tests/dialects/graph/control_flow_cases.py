@@ -1,5 +1,5 @@
-"""Cases of what the run decides. Sizes that it computes are summed away, so that every result has a shape
-that is known before.
+"""Cases of loops, branches and other operators whose sizes or paths are known at run time only. Each case
+sums over dimensions with run-time sizes, so that its results have shapes known at compile time.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ def _if(b: Builder, d: Any, x: Value) -> Any:
 
 
 def _while(b: Builder, d: Any, x: Value) -> Any:
-    """Doubles until the sum is over 100, at most five times; the sums of all steps are added up."""
+    """Double the input until its sum is at least 100, at most five times. The results are the last value and
+    the total of the sums of all steps.
+    """
     block = Block([TensorType(i64, ()), x.type])
     inside = Builder(block)
     doubled = inside(graph.Add(block.args[1], block.args[1]))

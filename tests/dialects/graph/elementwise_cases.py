@@ -1,4 +1,4 @@
-"""Cases of elementwise operators; the references are torch's functions in float64, or NumPy's."""
+"""Cases of elementwise operators. The references are torch's functions in float64, or NumPy's."""
 
 from __future__ import annotations
 

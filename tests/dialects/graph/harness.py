@@ -1,4 +1,4 @@
-"""Cases for graph operators: how to build one, on which inputs, and what an independent reference gives."""
+"""Test cases of graph operators: how to build the operator, the inputs, and an independent reference."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def bools(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
 
 @dataclass(frozen=True)
 class integers:
-    """Whole numbers in [low, high)."""
+    """Random integers from `low` up to, but not including, `high`."""
 
     low: int
     high: int
@@ -47,7 +47,7 @@ class integers:
 
 
 def special(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
-    """Normal numbers with some infinities, NaNs, signed zeros and large values."""
+    """Normally distributed numbers with some infinities, NaNs, signed zeros and large values."""
     x = rng.standard_normal(shape)
     pick = rng.integers(0, 12, shape)
     for k, value in enumerate((np.inf, -np.inf, np.nan, 0.0, -0.0, 80.0, -80.0)):
@@ -57,7 +57,7 @@ def special(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
 
 @dataclass(frozen=True)
 class Input:
-    """A tensor whose shape names symbols by string; ``+`` and ``*`` in a name are evaluated."""
+    """A tensor. Strings in its shape are names of sizes, or sums and products of such names."""
 
     shape: tuple[int | str, ...]
     dtype: DType = f32
@@ -70,9 +70,10 @@ def F(*shape: int | str, dtype: DType = f32, fill: Fill = normal) -> Input:
 
 @dataclass(frozen=True)
 class Case:
-    """One use of an operator.
+    """A use of an operator.
 
-    ``build(b, dims, *values)`` inserts it, ``expected(sizes, *arrays)`` gives the results by NumPy or torch.
+    ``build(b, dims, *values)`` inserts the operator; ``expected(sizes, *arrays)`` computes its results by
+    NumPy or torch.
     """
 
     operator: str
@@ -95,7 +96,7 @@ def _dim(d: int | str, values: Mapping[str, Any]) -> Any:
 
 
 def build_module(case: Case, values: Mapping[str, Dim]) -> Module:
-    """A module with the case's operator, for numbers or symbols as dimensions."""
+    """A module with the case's operator; `values` gives a number or a symbol for each name of a size."""
     module = Module()
     names = tuple(f"x{k}" for k in range(len(case.inputs)))
     f = func.Func(sym_name="main", arg_names=names)
@@ -111,7 +112,7 @@ def build_module(case: Case, values: Mapping[str, Dim]) -> Module:
 
 
 def symbols_of(case: Case) -> dict[str, Dim]:
-    """A symbol per name, bounded so that all sizes of the case are allowed."""
+    """A symbol for each name of a size, with bounds that allow all sizes of the case."""
     names = sorted({n for s in case.sizes for n in s})
     return {n: symbol(n, *case.bounds.get(n, (min(1, *(s[n] for s in case.sizes), 1), 64))) for n in names}
 

@@ -1,5 +1,5 @@
-"""Cases of factorizations, against NumPy; what a factorization leaves open (signs, order of equal values) the
-references fix.
+"""Cases of factorizations, compared with NumPy. Where a factorization is not unique (signs, order of equal
+values), the compared value does not depend on the choice, or the reference makes the same one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SIZES = ({"b": 2, "n": 4, "m": 3}, {"b": 1, "n": 1, "m": 1}, {"b": 3, "n": 7, "m
 
 
 def _spd(b: Builder, x: Value) -> Value:
-    """A positive definite matrix of any one."""
+    """A positive definite matrix: the product of `x` and its transpose, plus the identity."""
     product = b(graph.Matmul(x, b(graph.Transpose(x, permutation=(0, 2, 1)))))
     eye = b(graph.OneHot(b(graph.Iota(shape=(x.type.shape[-1],))), depth=x.type.shape[-1]))
     return b(graph.Add(product, eye))  # type: ignore[no-any-return]
@@ -40,7 +40,7 @@ def _solve(upper: bool) -> Any:
 
 
 def _product(b: Builder, d: Any, x: Value) -> Any:
-    """The matrix put together again of its elimination, and the rows that changed places."""
+    """The product of the triangular factors, which is the matrix with exchanged rows, and the pivots."""
     packed, pivots = b.insert(graph.Lu(x)).results
     upper = b(graph.Triangular(packed, upper=True))
     lower = b(graph.Triangular(packed, upper=False, diagonal=-1))

@@ -1,4 +1,4 @@
-"""Cases of operators that move elements: shapes, slices, pads, gathers, scatters, generated patterns."""
+"""Cases of operators that move elements: reshapes, slices, pads, gathers, scatters and generated patterns."""
 
 from __future__ import annotations
 
@@ -397,7 +397,7 @@ def _scatter_elements(x: Any, i: Any, u: Any, axis: int, reduce: str | None) -> 
 
 
 def _distinct(rng: Any, shape: tuple[int, ...]) -> Any:
-    """Indices into a dimension of 6 that do not repeat along axis 1."""
+    """Indices into a dimension of size 6 that do not repeat along axis 1."""
     return (
         np.stack(
             [np.stack([rng.permutation(6)[: shape[1]] for _ in range(shape[2])], 1) for _ in range(shape[0])]

@@ -1,5 +1,5 @@
-"""Cases of contractions, convolutions, pools, normalizations and attention; the references are torch's, in
-float64.
+"""Cases of contractions, convolutions, pools, normalizations and attention. The references are torch's
+functions in float64.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ CASES.append(
 
 
 def last(x: Any) -> Any:
-    """(N, C, ...) as (N, ..., C)."""
+    """An array in the layout (N, C, ...), transposed to (N, ..., C)."""
     return np.moveaxis(x, 1, -1)
 
 
@@ -153,7 +153,7 @@ def spatial_case(
     dtype: DType = f32,
     **options: Any,
 ) -> None:
-    """The case in both layouts; `expected` works on channels-first arrays."""
+    """Add a case in both layouts; `expected` takes and returns channels-first arrays."""
     for layout in ("channels_first", "channels_last"):
         here = shape if layout == "channels_first" else (shape[0], *shape[2:], shape[1])
         flip = layout == "channels_last"
@@ -605,8 +605,8 @@ CASES.append(
 
 
 def _of_codes(d: Any, q: Any, k: Any, v: Any, k_scale: Any, v_scale: Any, sinks: Any) -> Any:
-    """Sinks as keys of their own, which no value belongs to: behind the others, scores that a mask makes of
-    zeros.
+    """Attention with scaled integer keys and values. A sink is an additional key and value of zeros, whose
+    score is added by the mask.
     """
     k, v = (np.asarray(x, np.float64) * s[..., None] for x, s in ((k, k_scale), (v, v_scale)))
     repeat, none = q.shape[1] // k.shape[1], np.zeros((len(q), q.shape[1], 1, q.shape[3]))

@@ -1,4 +1,4 @@
-"""Cases of products with weights of few bits, against NumPy."""
+"""Cases of products with quantized weights, compared with NumPy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ def _weights(codes: Any, scales: Any) -> Any:
 
 
 def _rounded(x: Any, groups: int) -> Any:
-    """Each group of x as multiples of its largest number divided by 127."""
+    """`x` with each group rounded to multiples of its largest magnitude divided by 127, as 8-bit quantization
+    does.
+    """
     parts = x.reshape(*x.shape[:-1], groups, -1)
     top = np.abs(parts).max(-1, keepdims=True)
     steps = np.rint(parts * (np.float32(127) / np.where(top == 0, np.float32(1), top)))
@@ -28,7 +30,9 @@ def _rounded(x: Any, groups: int) -> Any:
 
 
 def _half_empty(rng: Any, shape: Any) -> Any:
-    """Numbers, and a group of zeros."""
+    """Normally distributed numbers, of which the first half of each row is zero, so that a group has a scale
+    of 0.
+    """
     x = normal(rng, shape)
     x[..., : shape[-1] // 2] = 0
     return x

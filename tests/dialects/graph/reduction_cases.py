@@ -1,4 +1,4 @@
-"""Cases of reductions, prefixes and sorting."""
+"""Cases of reductions, cumulative sums and products, and sorting."""
 
 from __future__ import annotations
 

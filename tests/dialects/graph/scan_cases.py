@@ -1,4 +1,4 @@
-"""Cases of scans; the references are loops in NumPy."""
+"""Cases of scans. The references are loops in NumPy."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ def _reference(backward: bool) -> Any:
 
 
 def _nested(b: Builder, d: Any, h: Value, x: Value) -> Any:
-    """Rows of `x`, and in each row its columns; the inner loop reads what the outer one carries."""
+    """A scan over the rows of `x` that contains a scan over the columns of each row. The inner body reads the
+    outer loop's carried value.
+    """
 
     def outer(c: Builder, total: Value, row: Value) -> Any:
         def inner(e: Builder, part: Value, one: Value) -> Any:
@@ -71,7 +73,7 @@ def _nested_reference(d: Any, h: Any, x: Any) -> Any:
 
 
 def _fibonacci(b: Builder, d: Any, x: Value) -> Any:
-    """Carried values that change places."""
+    """The Fibonacci sequence: one of two carried values becomes the other."""
     return scan(b, [x, x], [], lambda c, p, q: ([q, c(graph.Add(p, q))], [p]), length=d["s"])
 
 

@@ -1,4 +1,6 @@
-"""Every graph operator: its reference against NumPy and torch, and its lowering against its reference."""
+"""Every graph operator: its interpreter reference is compared with NumPy and torch, and its lowering with its
+reference.
+"""
 
 from __future__ import annotations
 

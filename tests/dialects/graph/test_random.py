@@ -1,5 +1,5 @@
-"""Random words: the published generator, and what is drawn with it, against jax.random and the
-distributions.
+"""Random bits agree with the published generator, and the numbers drawn from them with jax.random and with
+their distributions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tilewright.ir.types import DType, TensorType, bf16, f16, f32, f64, i64, u32
 
 
 def test_threefry_known_answers() -> None:
-    """The test vectors that the generator's authors published."""
+    """The generator gives the results of its authors' test vectors."""
     mask = 0xFFFFFFFF
     cases = [
         ((0, 0, 0, 0), (0x6B200159, 0x99BA4EFE)),
@@ -40,7 +40,7 @@ def test_threefry_known_answers() -> None:
 
 
 def drawn(draw: Any, shape: tuple[Any, ...]) -> Module:
-    """A function of a seed, and of a vector of which the first symbol in `shape` is the size."""
+    """A module whose function takes a seed and, if `shape` has a symbol, a vector of that size."""
     module = Module()
     sizes = [d for d in shape if not isinstance(d, int)][:1]
     main = func.Func(sym_name="main", arg_names=("seed", "like")[: 1 + len(sizes)], result_names=("y",))
