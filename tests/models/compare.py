@@ -1,4 +1,4 @@
-"""Compiled zoo models against PyTorch."""
+"""Compiled zoo models compared with PyTorch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tilewright as tw
 from tests.zoo.models import MINILM, MODELS, ZooModel
 
 SIZES = ((2, 16), (1, 11), (3, 37))
-"""(batch, tokens); the first is what static models are exported with."""
+"""(batch, tokens); static models are exported with the first."""
 
 
 def zoo(name: str) -> ZooModel:
@@ -25,7 +25,7 @@ def torch_model(name: str) -> Any:
 
 @lru_cache(maxsize=64)
 def wanted(name: str, batch: int, seq: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Inputs and PyTorch's result."""
+    """Return inputs and PyTorch's result for them."""
     import torch
 
     inputs = zoo(name).inputs("tiny", batch=batch, seq=seq)
@@ -35,7 +35,7 @@ def wanted(name: str, batch: int, seq: int) -> tuple[dict[str, np.ndarray], np.n
 
 
 def compiled(name: str, front_end: str, *, dynamic: bool, target: str = "cpu", **options: Any) -> Any:
-    """The tiny model of a name, compiled from its ONNX export or its module."""
+    """Return the tiny model of a name, compiled from its ONNX export or from its module."""
     model = zoo(name)
     dims = model.dims if dynamic else None
     if front_end == "onnx":
@@ -48,7 +48,9 @@ def compiled(name: str, front_end: str, *, dynamic: bool, target: str = "cpu", *
 
 
 def assert_matches(library: Any, name: str, batch: int, seq: int) -> None:
-    """The library's result is PyTorch's, to rtol 1e-4 and atol 1e-5 of the largest magnitude."""
+    """Check that the library's result is PyTorch's, within rtol 1e-4 and atol 1e-5 of the largest
+    magnitude.
+    """
     inputs, result = wanted(name, batch, seq)
     found = library(*inputs.values())
     found = found[0] if isinstance(found, tuple) else found

@@ -1,5 +1,5 @@
 """Attention in one kernel agrees with PyTorch's: masks, windows, grouped heads, head sizes, fixed and dynamic
-lengths, long rows in blocks.
+lengths, and long rows in blocks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LENGTHS = (1, 2, 7, 16, 37, 64, 65, 130, 257, 520)
 
 
 class Attend(torch.nn.Module):
-    """`form` of (q, k, v, mask)."""
+    """A module that computes `form` of (q, k, v, mask)."""
 
     def __init__(self, form: Callable[..., torch.Tensor]) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Attend(torch.nn.Module):
 
 
 def window(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _: Any) -> torch.Tensor:
-    """The last 40 keys up to the query's own."""
+    """Return attention to the last 40 keys up to the query's own."""
     rows, columns = torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])[None, :]
     return sdpa(q, k, v, attn_mask=(columns <= rows) & (columns > rows - 40))
 
@@ -86,7 +86,7 @@ def test_masks(kind: str) -> None:
         if kind == "added" or kind == "per head":
             return [*factors(2, 4, 4, rows, keys, 24), torch.randn(shape)]
         if rows > 2 and kind == "boolean":
-            mask[0, 0, 1] = False  # a row that sees nothing is zero
+            mask[0, 0, 1] = False  # A row that attends to nothing is zero.
         return [*factors(2, 4, 4, rows, keys, 24), mask]
 
     own = {3: "keys"} if kind == "padding" else {2: "rows", 3: "keys"}
@@ -135,20 +135,22 @@ def test_as_many_columns_as_the_cache_holds_stay_whole() -> None:
 
 @pytest.mark.parametrize("form", ["plain", "causal", "window"])
 def test_long_rows_go_in_blocks(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With small blocks here; the sums are rescaled from block to block. The window hides whole blocks on
-    both sides.
+    """Long rows are computed in blocks, which are small here, and the sums are rescaled from block to block.
+    The window hides whole blocks on both sides.
     """
     in_blocks_of(64, monkeypatch)
     inputs = factors(1, 2, 2, 300, 300, 32)
     library = tw.compile(Attend(FORMS[form]), inputs, cache=False)
     assert "_roll in " in library.ir("loop")
     check(library, form, inputs)
-    inputs[0] *= 40  # maxima move far from block to block
+    inputs[0] *= 40  # The maximum changes much from block to block.
     check(library, form, inputs)
 
 
 def test_long_rows_of_narrow_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The weights are converted to bfloat16 between the softmax and the values."""
+    """In long rows, the weights are converted to bfloat16 between the softmax and the product with the
+    values.
+    """
     in_blocks_of(64, monkeypatch)
     inputs = factors(1, 2, 2, 300, 300, 32)
     library = tw.compile(Attend(FORMS["window"]), inputs, precision="bf16", cache=False)
@@ -159,8 +161,8 @@ def test_long_rows_of_narrow_weights(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("precision", [None, "bf16"])
 @pytest.mark.parametrize("form", ["plain", "causal", "mask"])
 def test_what_does_not_show_is_left_out(form: str, precision: str | None) -> None:
-    """The maximum passes over NaN, and exponentials that are rounded anyway have fewer digits; infinities and
-    NaN still arrive where they belong.
+    """Infinities and NaN reach the results that they affect, although the maximum ignores NaN, and
+    exponentials that are rounded to 16 bits are computed with fewer digits.
     """
     inputs = factors(1, 2, 2, 70, 70, 32)
     inputs[0][0, 0, 3, 5] = inputs[0][0, 1, 69, 0] = float("nan")

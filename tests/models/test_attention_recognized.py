@@ -1,5 +1,5 @@
-"""Every form in which exporters and people write attention becomes `graph.attention`: the wanted number, no
-matrix of scores in memory, and PyTorch's results.
+"""Attention in every form that exporters and people write becomes `graph.attention`: the right number of
+operators, no matrix of scores in memory, and PyTorch's results.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ def _size(shape: tuple[Dim, ...]) -> Dim:
 
 
 def _shape(line: str) -> tuple[int, ...]:
-    """The shape of the buffer in a line ``host.alloc {buffer = !tw.buffer<"f32", "1, 4", "global">}``."""
+    """Return the shape of the buffer in a line ``host.alloc {buffer = !tw.buffer<"f32", "1, 4",
+    "global">}``.
+    """
     return tuple(int(n) for n in line.split('"')[3].split(",") if n.strip())
 
 
@@ -53,9 +55,7 @@ def _shape(line: str) -> tuple[int, ...]:
 
 
 class Layer(torch.nn.Module):
-    """Attention written as `form` of (q, k, v, keep, bias), behind a product that nothing else can melt
-    into.
-    """
+    """Attention written as `form` of (q, k, v, keep, bias), after a product that cannot be fused with it."""
 
     def __init__(self, form: Callable[..., torch.Tensor]) -> None:
         super().__init__()
@@ -75,14 +75,16 @@ def merged(x: torch.Tensor) -> torch.Tensor:
 
 
 def keys_first(q: Any, k: Any, v: Any, keep: Any, bias: Any) -> torch.Tensor:
-    """Heads behind the rows, as in (B, S, H, D)."""
+    """Return attention with heads after the rows, in the layout (B, S, H, D)."""
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     weights = softmax(torch.einsum("bqhd,bkhd->bhqk", q, k) / 4 + bias)
     return torch.einsum("bhqk,bkhd->bqhd", weights, v)
 
 
 def merged_heads(q: Any, k: Any, v: Any, keep: Any, bias: Any) -> torch.Tensor:
-    """A bias for each head joined with the batch, then a mask over the heads apart (DeBERTa, BLOOM)."""
+    """Return attention with a bias for each head joined with the batch, and then a mask over separate heads
+    (DeBERTa, BLOOM).
+    """
     scores = torch.baddbmm(
         merged(bias.expand(BATCH, -1, -1, -1)), merged(q), merged(k).transpose(1, 2), alpha=0.25
     )
@@ -163,7 +165,7 @@ def bart_like(**more: Any) -> dict[str, Any]:
 
 
 class Called(torch.nn.Module):
-    """A transformers model with positional inputs and its first result."""
+    """A transformers model that takes positional inputs and returns its first result."""
 
     def __init__(self, model: Any, names: tuple[str, ...]) -> None:
         super().__init__()

@@ -1,6 +1,4 @@
-"""Every pass of the pipelines, run in check mode on real architectures: none changes what a model
-computes.
-"""
+"""No pass of the pipelines changes what a model computes: they run in check mode on real architectures."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Decisions at run time: sizes computed from data, branches, loops that end by a condition. Compiled results
-are compared with the interpreter and NumPy.
+"""Control flow at run time: sizes computed from data, branches, and loops that end by a condition. Compiled
+results are compared with the interpreter and NumPy.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ RNG = np.random.default_rng(5)
 
 
 def positive_elements() -> Module:
-    """The places of elements that are not 0, twice those elements, their sum, and how many they are, told by
-    each of them.
+    """Return a module that gives the places of nonzero elements, twice these elements, their sum, and their
+    number once for each of them.
     """
 
     def body(b: Builder, x: Any) -> list[Any]:
@@ -45,8 +45,8 @@ def positive_elements() -> Module:
 
 
 def doubled_until() -> Module:
-    """Doubles `x` until its sum is over 100, `limit` times at most; results: `x`, the sums of all steps,
-    their number in each.
+    """Return a module that doubles `x` until its sum is over 100, at most `limit` times. Its results are `x`,
+    the sum after each step, and the number of each step.
     """
 
     def body(b: Builder, x: Any, limit: Any) -> list[Any]:
@@ -64,7 +64,9 @@ def doubled_until() -> Module:
 
 
 def one_of_two() -> Module:
-    """``exp(x), x`` where the sum of `x` is positive, else ``softmax(x), -softmax(x)``; and their sum."""
+    """Return a module that gives ``exp(x), x`` if the sum of `x` is positive, else ``softmax(x),
+    -softmax(x)``, and the sum of both.
+    """
 
     def body(b: Builder, x: Any) -> list[Any]:
         positive = b(g.Gt(b(g.ReduceSum(x, axes=(0,), keepdims=False)), literal(b, 0.0)))
@@ -176,9 +178,8 @@ def test_checks_and_assumed_shapes_end_the_run() -> None:
         library(x, np.int64(4))
     with pytest.raises(tw.TilewrightError, match="less than 0"):
         library(x, np.int64(-1))
-    np.testing.assert_array_equal(
-        library(x, np.int64(3)), -x.reshape(3, 2)
-    )  # a failed run leaves nothing behind
+    # A failed run does not affect the next one.
+    np.testing.assert_array_equal(library(x, np.int64(3)), -x.reshape(3, 2))
 
 
 def test_symbols_stand_behind_their_definition() -> None:

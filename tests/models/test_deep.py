@@ -1,5 +1,5 @@
-"""Depth: chains of thousands of operators and models of hundreds of layers, within the stack that Python has
-by default, or less.
+"""Deep models: chains of thousands of operators and models of hundreds of layers compile within Python's
+default stack, or less.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ def elementwise(n: int) -> Chain:
 
 
 def movements(n: int) -> Chain:
-    """Reshapes and transposes that do not cancel: each meets a value that is added."""
+    """Return a chain of reshapes and transposes that do not cancel, because a number is added after each
+    pair.
+    """
 
     def f(x: Any) -> Any:
         for k in range(n // 3):
@@ -66,7 +68,7 @@ def concatenations(n: int) -> Chain:
 
 
 def one_sum(n: int) -> Chain:
-    """The values of a chain, added up at its end: each has a reader far away."""
+    """Return a chain whose values are all added up at its end, so that each has a reader far away."""
 
     def f(x: Any) -> Any:
         values = []
@@ -106,9 +108,7 @@ CHAINS: dict[str, Callable[[int], Chain]] = {
 
 @contextmanager
 def frames_left(count: int) -> Iterator[None]:
-    """Inside, calls may be nested `count` deep from here, as for a caller who is deep in a program
-    already.
-    """
+    """Allow `count` nested calls from here, as for a caller that is already deep in a program."""
     depth, frame = 0, sys._getframe()
     while frame is not None:
         depth, frame = depth + 1, frame.f_back  # type: ignore[assignment]
@@ -136,14 +136,15 @@ def check_chain(kind: str, n: int) -> None:
 
 @pytest.mark.parametrize("kind", CHAINS)
 def test_a_chain_of_300_operators_with_little_stack(kind: str) -> None:
-    tw.compile(lambda x: x + 1, (np.zeros(3, np.float32),), cache=False)  # modules are imported
+    # Imports the modules, which needs more stack.
+    tw.compile(lambda x: x + 1, (np.zeros(3, np.float32),), cache=False)
     with frames_left(150):
         check_chain(kind, 300)
 
 
 def sizes(kind: str, n: int) -> Any:
-    """An ONNX model that computes a size from its input's by `n` steps and gives so many copies of a
-    number.
+    """Return an ONNX model that computes a size from its input's size in `n` steps, and broadcasts a number
+    to that size.
     """
     h = pytest.importorskip("onnx").helper
     nodes = [h.make_node("Shape", ["x"], ["s"]), h.make_node("Squeeze", ["s"], ["d0"])]
@@ -170,7 +171,9 @@ def sizes(kind: str, n: int) -> Any:
 
 @pytest.mark.parametrize(("kind", "n"), [("limits", 2000), ("divisions", 60)])
 def test_a_size_computed_in_many_steps(kind: str, n: int) -> None:
-    """Limits in a row are one; divisions that nest too deep are left to the run."""
+    """Successive limits are simplified to one; divisions that are nested too deep are computed at run
+    time.
+    """
     with tw.compile(sizes(kind, n), cache=False) as library:
         for size in (5, 37, 2100):
             wanted = size

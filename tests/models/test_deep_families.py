@@ -1,5 +1,5 @@
-"""Deep and unusual models of transformers, tiny in every other respect and with random weights, equal eager
-PyTorch.
+"""Deep and unusual models of transformers give eager PyTorch's results. They are tiny in every other respect
+and have random weights.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def conformer(layers: int) -> Case:
 
 
 class Hidden(torch.nn.Module):
-    """A model's last hidden state."""
+    """A model with its last hidden state as the result."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()

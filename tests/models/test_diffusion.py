@@ -1,4 +1,4 @@
-"""The networks of diffusers, small and with random weights, equal eager PyTorch."""
+"""The networks of diffusers, small and with random weights, give eager PyTorch's results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ Case = tuple[torch.nn.Module, dict[str, torch.Tensor | bool]]
 
 
 def unet() -> Case:
-    """Stable Diffusion's: convolutions, attention to a text, skip connections."""
+    """Return a network like Stable Diffusion's, with convolutions, attention to a text, and skip
+    connections.
+    """
     model = diffusers.UNet2DConditionModel(
         sample_size=16,
         block_out_channels=(8, 16, 16),
@@ -138,8 +140,8 @@ FAST = ("DiT",)
 
 
 class Plain(torch.nn.Module):
-    """A network that returns tensors, without a class of outputs around them, and whose weights are all
-    random: some begin as zeros.
+    """A network that returns tensors instead of an output class. Weights that begin as zeros are random
+    here.
     """
 
     def __init__(self, network: torch.nn.Module) -> None:

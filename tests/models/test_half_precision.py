@@ -1,5 +1,5 @@
-"""`precision="f16"` from a float32 graph to results: weights and factors in 16 bits, sums in float32, by the
-conversions that each instruction set has.
+"""`precision="f16"` from a float32 graph to results: weights and factors have 16 bits, sums are float32, and
+each instruction set uses its own conversions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WEIGHTS = [(RNG.standard_normal(s) / s[0] ** 0.5).astype(np.float32) for s in ((
 
 
 def network(rows: int) -> Module:
-    """Two layers with a ReLU between them."""
+    """Return a module of two layers with a ReLU between them."""
     module = Module()
     main = func.Func(sym_name="main", arg_names=("x",), result_names=("y",))
     module.body.append(main)
@@ -45,12 +45,12 @@ def test_values(rows: int, target: str) -> None:
     x = RNG.standard_normal((rows, 96)).astype(np.float32)
     wanted = np.maximum(x.astype(np.float64) @ WEIGHTS[0], 0) @ WEIGHTS[1]
     error = np.abs(library(x) - wanted).max() / np.abs(wanted).max()
-    assert 1e-6 < error < 2e-3  # rounded to 11 bits, and not to 8
+    assert 1e-6 < error < 2e-3  # The error is that of 11 significant bits, and not of 8.
 
 
 def test_sums_are_float32() -> None:
-    """4096 products of 0.9375: from 1024 on float16 counts in ones, so that a sum in it would be 4096, or
-    stay at 2048.
+    """A sum of 4096 products of 0.9375 is exact. From 1024 on float16 represents integers only, so that a sum
+    in it would be 4096, or stay at 2048.
     """
     x, w = np.full((1, 4096), 1.0, np.float32), np.full((4096, 16), 0.9375, np.float32)
     module = Module()

@@ -1,6 +1,4 @@
-"""The compilation result of a transformer: few kernels, shared by equal layers, and a memory plan that saves
-memory.
-"""
+"""A compiled transformer has few kernels, which equal layers share, and a memory plan that saves memory."""
 
 from __future__ import annotations
 
@@ -31,8 +29,8 @@ def test_equal_layers_share_kernels_and_memory() -> None:
 
 @pytest.mark.parametrize("front_end", [pytest.param("onnx", marks=every_isa), "torch"])
 def test_windows_are_cut_out_without_copies_for_each_head(front_end: str) -> None:
-    """Swin: attention reads its operands where the projection left them; only the windows themselves are
-    moved, before it.
+    """In Swin, attention reads its operands from the projection's result. Only the windows themselves are
+    moved, once before it.
     """
     library = compiled("swin", front_end, dynamic=False)
     launched = [(k["name"].rstrip("0123456789_"), k["launches"]) for k in library.metadata["kernels"]]

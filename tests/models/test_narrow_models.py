@@ -1,6 +1,4 @@
-"""Models that are in 16 bits already: they compile, sum in float32, round once, and agree with PyTorch on the
-same type.
-"""
+"""Models with 16-bit weights compile, sum in float32, round once, and agree with PyTorch in the same type."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ import tilewright as tw
 torch = pytest.importorskip("torch")
 
 TYPES = {"bfloat16": 2**-8, "float16": 2**-11}
-"""Unit of the last place of a number between 1 and 2, over two: the largest relative error of one
+"""Half a unit in the last place of a number between 1 and 2, which is the largest relative error of one
 rounding.
 """
 
@@ -42,8 +40,8 @@ def model_of(dtype: Any) -> Any:
 
 
 def within(found: Any, narrow: Any, wide: Any, ulp: float) -> None:
-    """As near to the model's result in float32 as PyTorch's result in its own type is, up to a few
-    roundings.
+    """Check that the result is as near to the model's result in float32 as PyTorch's narrow result is, up to
+    a few roundings.
     """
     ours, theirs = (float((y.float() - wide).abs().max()) for y in (found, narrow))
     assert ours <= 1.5 * theirs + 2 * ulp * float(wide.abs().max()), (ours, theirs)
@@ -92,7 +90,7 @@ def test_numpy_gives_ml_dtypes() -> None:
 
 
 def test_sums_are_wide_and_rounded_once() -> None:
-    """Terms that bfloat16 sums would lose: 1 + 255 * 2**-9 rounded once is 1.5 and not 1."""
+    """Sums keep terms that a sum in bfloat16 would lose: 1 + 255 * 2**-9, rounded once, is 1.5 and not 1."""
     weight = torch.full((1, 256), 2.0**-9, dtype=torch.bfloat16)
     weight[0, 0] = 1
     model = torch.nn.Linear(256, 1, bias=False).to(torch.bfloat16)

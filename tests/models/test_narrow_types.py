@@ -1,5 +1,5 @@
-"""A model whose inputs, weights and results have 8, 4 and 2 bits: compiled, saved, loaded, called with NumPy
-and torch.
+"""A model whose inputs, weights and results have 8, 4 and 2 bits is compiled, saved, loaded, and called with
+NumPy and torch.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def test_compiled_saved_and_loaded(tmp_path: Path) -> None:
     wanted = ReferenceEvaluator(proto).run(None, inputs)
     tw.compile(proto).save(tmp_path / "model.so")
     with tw.load(tmp_path / "model.so") as library:
-        for _ in range(2):  # the second call takes the short way
+        for _ in range(2):  # The second call is a repeated one, which takes a shorter path.
             for found, want in zip(library(*inputs.values()), wanted, strict=True):
                 assert found.dtype == want.dtype
                 np.testing.assert_allclose(found.astype(np.float32), want.astype(np.float32), rtol=1e-5)

@@ -1,4 +1,4 @@
-"""MiniLM and friends on WebAssembly (wasmtime and Node) and on WebGPU."""
+"""MiniLM and other models on WebAssembly (wasmtime and Node) and on WebGPU."""
 
 from __future__ import annotations
 

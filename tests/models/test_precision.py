@@ -1,5 +1,5 @@
-"""Architectures in lower precision: close to PyTorch's float32, at several sizes, with hardly any kernel that
-only converts.
+"""Architectures in lower precision are close to PyTorch's float32 at several sizes, with hardly any kernel
+that only converts.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import pytest
 from tests.models.compare import SIZES, compiled, wanted
 
 ERROR = {"bf16": 1e-2, "f16": 2e-3}
-"""Largest difference over the largest magnitude: a few times the rounding of one factor, 2**-9 and 2**-11."""
+"""The largest difference, relative to the largest magnitude: a few times the rounding of one factor, which is
+2**-9 and 2**-11.
+"""
 
 
 def assert_near(name: str, precision: str, *, dynamic: bool) -> None:
@@ -22,8 +24,8 @@ def assert_near(name: str, precision: str, *, dynamic: bool) -> None:
         error = float(np.abs(found - expected).max() / np.abs(expected).max())
         assert error < ERROR[precision], f"{name} at {(batch, seq)}: {error:.2g}"
     report = library.report
-    # Only what comes in as float32 is converted by a kernel; only a first layer of few channels keeps float32
-    # factors.
+    # Only the float32 inputs are converted by a kernel of their own, and only a first layer of few channels
+    # has float32 factors.
     assert report.conversions <= 1
     assert report.contractions[precision] >= 12 and report.contractions.get("f32", 0) <= 1
 

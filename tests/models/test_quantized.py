@@ -1,5 +1,5 @@
-"""Quantized ONNX operators, compiled for every instruction set that runs here, against ONNX's definitions
-written out in NumPy.
+"""Quantized ONNX operators, compiled for every instruction set that runs here, compared with ONNX's
+definitions in NumPy.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def compiled(
     result: Any,
     shape: Any = None,
 ) -> tuple[Any, Any]:
-    """A model of `nodes` with output "y", and its result on `inputs`."""
+    """Return the library of a model of `nodes` with the output "y", and its result for `inputs`."""
 
     def info(name: str, dtype: Any, shape: Any) -> Any:
         return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape)
@@ -66,7 +66,7 @@ def quantized(y: Any, scale: Any, zero: Any) -> Any:
 @pytest.mark.parametrize("a", [np.uint8, np.int8])
 @pytest.mark.parametrize("b", [np.uint8, np.int8])
 def test_matmul_integer(target: str, a: Any, b: Any) -> None:
-    """Exact, with a zero point for each row and each column."""
+    """MatMulInteger is exact with a zero point for each row and each column."""
     x, w = numbers((19, 70), a), numbers((70, 37), b)
     zeros = {"za": numbers((19, 1), a).reshape(19), "zb": numbers((37,), b)}
     node = helper.make_node("MatMulInteger", ["x", "w", "za", "zb"], ["y"])
@@ -86,7 +86,7 @@ def test_both_factors_at_run_time(target: str) -> None:
 @TARGETS
 @pytest.mark.parametrize("groups,channels", [(1, 16), (1, 3), (4, 16), (16, 16)])
 def test_conv_integer(target: str, groups: int, channels: int) -> None:
-    """The image is padded with its zero point, known at run time only."""
+    """ConvInteger pads the image with its zero point, which is known only at run time."""
     x, w, zero = (
         numbers((2, channels, 9, 8), np.uint8),
         numbers((16, channels // groups, 3, 3), np.int8),
@@ -130,7 +130,9 @@ def test_qlinear_matmul(target: str) -> None:
 
 @TARGETS
 def test_quantize_product_activation_quantize(target: str) -> None:
-    """Powers of two as scales: exact."""
+    """Quantization, product, activation and quantization are fused. The scales are powers of two, so that
+    results are exact.
+    """
     x, w = RNG.standard_normal((21, 64)).astype(np.float32), numbers((40, 64), np.int8)
     bias = RNG.integers(-3000, 3000, 40).astype(np.int32)
     constants = {
@@ -160,9 +162,8 @@ def test_quantize_product_activation_quantize(target: str) -> None:
     )
     assert len(np.unique(expected)) > 20
     np.testing.assert_array_equal(y, expected)
-    assert (
-        len(library.metadata["kernels"]) == 2
-    )  # the quantization of x, and the product with everything behind it
+    # One kernel quantizes x; the other computes the product and everything after it.
+    assert len(library.metadata["kernels"]) == 2
 
 
 @TARGETS

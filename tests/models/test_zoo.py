@@ -1,4 +1,4 @@
-"""Every architecture from both front ends, with fixed and with dynamic sizes, equals PyTorch."""
+"""Every architecture from both front ends gives PyTorch's results, with fixed and with dynamic sizes."""
 
 from __future__ import annotations
 

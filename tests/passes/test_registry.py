@@ -1,4 +1,4 @@
-"""The list of passes, and passes that users register: their places, errors, reports, check mode and entry
+"""The list of passes, and passes that users register: their positions, errors, reports, check mode and entry
 points.
 """
 
@@ -236,7 +236,7 @@ def test_passes_may_read_the_context() -> None:
 
 
 def package(folder: Path, code: str, value: str = "my_passes:register") -> None:
-    """Put an installed package with an entry point into a folder of the module path."""
+    """Create an installed package with an entry point in a folder of the module path."""
     (folder / "my_passes.py").write_text(code)
     description = folder / "my_passes-1.0.dist-info"
     description.mkdir()

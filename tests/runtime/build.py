@@ -50,7 +50,7 @@ def expected(x: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def blobs_source(weights: np.ndarray, embed: bool, text: bytes) -> str:
-    """C source of both blobs, byte by byte."""
+    """Return the C source of both blobs, byte by byte."""
     checksum = xxhash.xxh64_intdigest(weights)
     parts = {"weights": blob(weights if embed else weights[:0], checksum), "metadata": blob(text + b"\0")}
     lines = [
@@ -63,8 +63,8 @@ def blobs_source(weights: np.ndarray, embed: bool, text: bytes) -> str:
 def build(
     path: Path, *, embed: bool = True, wasm: bool = False, defines: tuple[str, ...] = (), states: bool = False
 ) -> Path:
-    """Compile and link the model with the system's compiler (zig for WebAssembly) and sign it; its metadata
-    tell of its states and functions or do not.
+    """Compile and link the model with the system's compiler (zig for WebAssembly) and sign it. With `states`,
+    its metadata describe its states and functions.
     """
     import json
 

@@ -1,4 +1,4 @@
-"""Arguments of a compiled model: tensors that share memory, lists of numbers, masked arrays."""
+"""Arguments of compiled models: tensors that share memory, lists of numbers, masked arrays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from tilewright.errors import ShapeError
 
 @pytest.fixture(scope="module")
 def shifted() -> Any:
-    """Each element less its neighbour, so that an output in an input's memory is read after it is written."""
+    """A model in which an element's result depends on another element, so that writing an output into an
+    input's memory would change later reads.
+    """
     return tw.compile(lambda x: (x - np.flip(x, 0), x + 1), (np.zeros(8, np.float32),))
 
 
@@ -25,7 +27,7 @@ def doubled() -> Any:
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
 @pytest.mark.parametrize("offset", [0, 1, 4])
 def test_out_in_the_memory_of_an_input(shifted: Any, kind: str, offset: int) -> None:
-    for _ in range(2):  # the second call is one whose tensors are known
+    for _ in range(2):  # The second call repeats the types and shapes of the first.
         memory, other = np.arange(16, dtype=np.float32) ** 2, np.empty(8, np.float32)
         x, out = memory[:8], memory[offset : offset + 8]
         wanted = x - x[::-1], x + 1

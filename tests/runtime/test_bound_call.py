@@ -1,4 +1,4 @@
-"""Bound calls: the same results as ordinary calls, in fixed memory; mistakes are found when they are
+"""Bound calls give the results of ordinary calls in fixed memory, and mistakes are found when they are
 bound.
 """
 
@@ -136,7 +136,7 @@ def test_other_threads_may_run_it_one_at_a_time(affine: Path) -> None:
 
 @pytest.mark.parametrize("given", [True, False])
 def test_webassembly_binds_too(affine_wasm: Path, given: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model runs once to find mistakes, or to make the results."""
+    """Binding runs the model once, which finds mistakes and makes the results."""
     pytest.importorskip("wasmtime")
     from tilewright.runtime.wasm import WasmLibrary
 
@@ -159,7 +159,7 @@ def test_webassembly_binds_too(affine_wasm: Path, given: bool, monkeypatch: pyte
 
 @pytest.mark.parametrize("known", [True, False])
 def test_addresses(affine: Path, known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With what is known of NumPy's array objects, and without."""
+    """Addresses of arrays are right with and without knowledge of the layout of NumPy's array objects."""
     assert tensors._data_offset() == tensors._DATA_OFFSET
     if not known:
         monkeypatch.setattr(tensors, "_DATA_OFFSET", None)

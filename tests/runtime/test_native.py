@@ -1,4 +1,4 @@
-"""The runtime in C, checked by a C program, and the Python `Library` on a model written by hand."""
+"""The runtime in C, checked by a C program, and the Python `Library` with a handwritten model."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from tilewright.runtime.library import Library
 
 needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 FLAGS = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{INCLUDE_DIR}"]
-WRAPPED = [
-    f"-Wl,--wrap={name}" for name in ("malloc", "calloc", "realloc", "posix_memalign")
-]  # to count allocations
+# The C program wraps these functions to count allocations.
+WRAPPED = [f"-Wl,--wrap={name}" for name in ("malloc", "calloc", "realloc", "posix_memalign")]
 
 
 def compile_driver(path: Path, *options: str) -> Path:
@@ -186,8 +185,8 @@ def test_torch_tensors_cross_without_a_copy(affine: Path) -> None:
     library = Library(affine)
     x, z = (torch.from_numpy(a) for a in arguments(6))
     y, pairs = (torch.from_numpy(a) for a in expected(x.numpy(), z.numpy()))
-    turned = x.t().contiguous().t()  # equal values, other strides
-    for _ in range(2):  # the first call of a shape, and a later one
+    turned = x.t().contiguous().t()  # The values are equal, and the strides are not.
+    for _ in range(2):  # The first call of a shape, and a repeated one.
         for given in (x, x.clone().requires_grad_(), torch.nn.Parameter(x), turned):
             found = library(given, z)
             assert type(found[0]) is torch.Tensor
@@ -201,7 +200,8 @@ def test_later_calls_are_checked_as_the_first(affine: Path, kind: str) -> None:
     x, z = arguments(6)
     first = library(convert(x), convert(z))[0]
     second = library(convert(x + 1), convert(z))[0]
-    np.testing.assert_allclose(np.asarray(first), expected(x, z)[0], rtol=1e-6)  # results are not overwritten
+    # Later calls do not overwrite results.
+    np.testing.assert_allclose(np.asarray(first), expected(x, z)[0], rtol=1e-6)
     np.testing.assert_allclose(np.asarray(second), expected(x + 1, z)[0], rtol=1e-6)
     with pytest.raises(ShapeError, match="input 'x': expected float32, got float64"):
         library(convert(x.astype(np.float64)), convert(z))
@@ -209,7 +209,7 @@ def test_later_calls_are_checked_as_the_first(affine: Path, kind: str) -> None:
         library(convert(x), convert(z[:5].copy()))
     with pytest.raises(ShapeError, match="missing input 'z'"):
         library(convert(x))
-    rows = convert(np.repeat(x, 2, axis=0))[::2]  # rows lie apart
+    rows = convert(np.repeat(x, 2, axis=0))[::2]  # The rows are not contiguous.
     np.testing.assert_allclose(np.asarray(library(rows, convert(z))[0]), expected(x, z)[0], rtol=1e-6)
     frozen = x.copy()
     frozen.flags.writeable = False

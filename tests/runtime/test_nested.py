@@ -1,4 +1,4 @@
-"""Calls of models whose inputs and outputs are lists or optional."""
+"""Calls of models with inputs and outputs that are lists or optional."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from tilewright.errors import ShapeError
 
 
 def sequence_model() -> Any:
-    """``out = SequenceInsert(items, x)``, and whether an optional value is there."""
+    """Return a model of ``out = SequenceInsert(items, x)`` that also tells whether an optional value is
+    present.
+    """
     tensor = helper.make_tensor_type_proto(TensorProto.FLOAT, ["n"])
     sequence = helper.make_sequence_type_proto(tensor)
     nodes = [

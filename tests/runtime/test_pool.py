@@ -1,4 +1,4 @@
-"""The pool's threads, counted and asked for their processors: Linux tells."""
+"""The number of the pool's threads and the processors on which they may run, as Linux reports them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_pinned_workers_stay_on_a_core(affine: Path, pinned: bool) -> None:
         run(library)  # type: ignore[arg-type]
         (worker,) = tasks() - before
         wanted, end = 1 if pinned else CORES, time.monotonic() + 10
-        while len(os.sched_getaffinity(worker)) != wanted:  # the thread may not have run yet
+        while len(os.sched_getaffinity(worker)) != wanted:  # The thread may not have run yet.
             assert time.monotonic() < end
             time.sleep(0.001)
 
@@ -87,6 +87,6 @@ def test_only_work_for_two_wakes_a_second_thread(rows: int, threads: int) -> Non
     before = tasks()
     torch.testing.assert_close(library(x), wanted, rtol=1e-4, atol=1e-5)
     started, end = threads if CORES > 1 else 0, time.monotonic() + 10
-    while len(tasks() - before) != started:  # those that gathered the weights may not be gone yet
+    while len(tasks() - before) != started:  # The threads that gathered the weights may not have ended yet.
         assert time.monotonic() < end
         time.sleep(0.001)

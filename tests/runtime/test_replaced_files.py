@@ -1,4 +1,4 @@
-"""Libraries whose files are replaced, removed or written over while they are loaded."""
+"""Libraries whose files are replaced, removed or overwritten while they are loaded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ posix = pytest.mark.skipif(os.name != "posix", reason="files in use cannot be re
 
 
 def saved(path: Path, factor: float, **options: Any) -> Path:
-    """A library that multiplies by `factor`, with a table of weights."""
+    """Save a library that multiplies by `factor`, which is in a table of weights, and return its path."""
     table = tw.Tensor(np.full(4, factor, np.float32))
     return tw.compile(lambda x: x * table, (X,), cache=False).save(path, **options)
 
@@ -49,9 +49,8 @@ def test_a_path_is_what_was_saved_there_last(tmp_path: Path, weights: str) -> No
         library = tw.load(saved(path, factor, weights=weights))
         np.testing.assert_array_equal(library(X), factor * X)
         kept.append(library)
-    for factor, library in zip(
-        (2.0, 3.0, 4.0), kept, strict=True
-    ):  # each stays what it is, in new contexts too
+    # Each library keeps its own contents, also in new contexts.
+    for factor, library in zip((2.0, 3.0, 4.0), kept, strict=True):
         np.testing.assert_array_equal(library(X), factor * X)
         np.testing.assert_array_equal(in_thread(lambda library=library: library(X)), factor * X)
         np.testing.assert_array_equal(library.session()(X), factor * X)
@@ -76,7 +75,7 @@ def test_nothing_of_the_first_library_remains(tmp_path: Path) -> None:
 def test_a_file_written_over_in_place_is_told(tmp_path: Path) -> None:
     first, second = saved(tmp_path / "m.so", 2.0), saved(tmp_path / "n.so", 3.0)
     library = tw.load(first)
-    shutil.copyfile(second, first)  # the same inode with other contents
+    shutil.copyfile(second, first)  # The inode stays the same, with other contents.
     with pytest.warns(RuntimeWarning, match="m.so: this file was written over while it was loaded"):
         again = tw.load(first)
     np.testing.assert_array_equal(again(X), 3 * X)
@@ -87,7 +86,7 @@ def test_a_file_written_over_in_place_is_told(tmp_path: Path) -> None:
     del library, again
     saved(tmp_path / "n.so", 4.0)
     shutil.copyfile(second, first)
-    np.testing.assert_array_equal(tw.load(first)(X), 4 * X)  # nobody has the earlier ones
+    np.testing.assert_array_equal(tw.load(first)(X), 4 * X)  # No library of the earlier contents is left.
 
 
 @posix
@@ -96,7 +95,7 @@ def test_nothing_is_run_of_a_file_written_over(tmp_path: Path) -> None:
     library = tw.load(first)
     library(X)
     first.write_bytes(second.read_bytes()[:-1000] + bytes(1000))
-    library.close()  # frees nothing: the code that could lies there no longer
+    library.close()  # Frees nothing, because the file no longer contains the code that would.
     gc.collect()
     shutil.copyfile(second, first)
     np.testing.assert_array_equal(tw.load(first)(X), 3 * X)

@@ -1,4 +1,4 @@
-"""The state that a library keeps between calls, on a model written by hand."""
+"""The state that a library keeps between calls, with a handwritten model."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_states_are_read_replaced_and_reset(library: Any) -> None:
     library(X, Z)
     before = library.state["calls"]
     library(X, Z)
-    assert before == 2 and library.state["calls"] == 3  # what was read is a copy
+    assert before == 2 and library.state["calls"] == 3  # A value that was read is a copy.
     np.testing.assert_array_equal(library.state["last"], expected(X, Z)[0][:1].reshape(2, 4))
     library.state["calls"] = 41
     library(X, Z)

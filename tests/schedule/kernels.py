@@ -1,4 +1,4 @@
-"""Kernels to schedule, with what they compute in NumPy, and running them in the interpreter."""
+"""Kernels to schedule, what they compute in NumPy, and a function that runs them in the interpreter."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def kernel_from(
     name: str = "k",
     dtypes: Sequence[DType] | None = None,
 ) -> loop.Kernel:
-    """The naive kernel of a group over inputs of float32, or of `dtypes`; `body` takes the builder and
+    """Return the naive kernel of a group over inputs of float32, or of `dtypes`. `body` takes the builder and
     wrapped tensors.
     """
     group = tensor.Group.assemble([], [], {"kind": "plain"}, [Region()])
@@ -37,7 +37,7 @@ def kernel_from(
     args = [group.body.add_arg(t, f"x{k}") for k, t in enumerate(types)]
     t = TensorBuilder(Builder(group.body))
     results: list[Value] = [r.value for r in body(t, *map(t.wrap, args))]
-    # Names of blocks follow the computations.
+    # Blocks are named in the order of the computations.
     for k, op in enumerate(op for op in group.walk() if isinstance(op, tensor.Compute)):
         notes.ORIGIN.set(op, f"b{k}")
     group.body.append(tensor.Yield(results))
@@ -55,7 +55,7 @@ def matmul() -> loop.Kernel:
 
 
 def softmax() -> loop.Kernel:
-    """b0 = max, b1 = exp(x - b0), b2 = sum, b3 = b1 / b2 over rows of symbolic length."""
+    """b0 = max, b1 = exp(x - b0), b2 = sum, b3 = b1 / b2, over rows of symbolic length."""
 
     def body(t: TensorBuilder, x: Any) -> list[Any]:
         top = t.reduce("max", (4,), (N,), lambda i, r: x[i, r])
@@ -67,7 +67,7 @@ def softmax() -> loop.Kernel:
 
 
 def attention() -> loop.Kernel:
-    """b0 = scores, b1 = those of a window of 5 columns, b2 = max, b3 = exp(b1 - b2), b4 = sum, b5 = b3 @
+    """b0 = scores, b1 = b0 within a window of 5 columns, b2 = max, b3 = exp(b1 - b2), b4 = sum, b5 = b3 @
     values, b6 = b5 / b4.
     """
 
@@ -95,7 +95,7 @@ def windowed_attention(q: Any, k: Any, v: Any) -> Any:
 
 
 def stencil() -> loop.Kernel:
-    """b0 = 2x; b1[i] = b0[i - 1] + b0[i] with the border repeated; both are used: b2 = b1 * x."""
+    """b0 = 2x; b1[i] = b0[i - 1] + b0[i] with the border repeated; b2 = b1 * x."""
 
     def body(t: TensorBuilder, x: Any) -> list[Any]:
         double = t.compute((N,), lambda i: x[i] * 2.0)
@@ -106,7 +106,7 @@ def stencil() -> loop.Kernel:
 
 
 def transposed() -> loop.Kernel:
-    """b0 = exp(x) transposed, b1 its sums over three dimensions' last two."""
+    """b0 = exp(x) transposed; b1 = the sums of b0 over its last two dimensions."""
 
     def body(t: TensorBuilder, x: Any) -> list[Any]:
         y = t.compute((3, N, 4), lambda i, j, k: x[k, j, i].apply("exp"))
@@ -116,7 +116,7 @@ def transposed() -> loop.Kernel:
 
 
 def scalar_sum() -> loop.Kernel:
-    """b0 = sum(x), b1 = b0 * 2: a block in no loop."""
+    """b0 = sum(x); b1 = b0 * 2, a block outside of all loops."""
 
     def body(t: TensorBuilder, x: Any) -> list[Any]:
         s = t.reduce("sum", (), (N,), lambda r: x[r])
@@ -166,7 +166,7 @@ def quantized() -> loop.Kernel:
 
 
 def grouped() -> loop.Kernel:
-    """b0 = rows times the matrix that an integer for each row chooses; b1 = b0 + x."""
+    """b0 = rows times the matrix that an integer of each row chooses; b1 = b0 + x."""
 
     def body(t: TensorBuilder, x: Any, w: Any, index: Any) -> list[Any]:
         y = t.reduce("sum", (N, 8), (8,), lambda i, j, r: x[i, r] * w[index[i], r, j])
@@ -208,7 +208,7 @@ def inputs_of(kernel: loop.Kernel, n: int) -> list[np.ndarray[Any, Any]]:
         numbers.append(
             np.clip(x * 50 + 128 * (a.type.dtype is u8), -127 * (a.type.dtype is i8), 255)
             if a.type.dtype in (i8, u8)
-            else np.clip(np.abs(x), 0, 2)  # which of three matrices
+            else np.clip(np.abs(x), 0, 2)  # the index of one of three matrices
             if a.type.dtype is i64
             else x
         )
@@ -216,7 +216,7 @@ def inputs_of(kernel: loop.Kernel, n: int) -> list[np.ndarray[Any, Any]]:
 
 
 def _reduces(f: loop.For) -> bool:
-    """Whether a loop carries a reduction: lanes then keep partial results."""
+    """Return whether a loop carries a reduction, so that lanes keep partial results."""
     bindings = [e for op in f.walk() if isinstance(op, loop.Block) for e in op.bindings[len(op.axes) :]]
     used = set().union(*(free_symbols(e) for e in bindings)) if bindings else set()
     return f.iv in used or any(
@@ -226,8 +226,8 @@ def _reduces(f: loop.For) -> bool:
 
 
 def run(kernel: loop.Kernel, n: int, shuffle: bool = False) -> list[np.ndarray[Any, Any]]:
-    """The outputs of a kernel on random inputs. With `shuffle`, loops whose iterations may run in any order
-    do so.
+    """Return the outputs of a kernel on random inputs. With `shuffle`, loops whose order is free run in a
+    random order.
     """
     module = Module()
     outputs = kernel.body.args[len(kernel.body.args) - kernel.num_outputs :]

@@ -1,4 +1,6 @@
-"""Primitives are methods that tools can read, and functions of a package may be primitives, too."""
+"""Schedule primitives are methods that tools can read, and functions of another package may be primitives
+too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Every schedule primitive keeps what kernels compute, replays from its trace, and names wrong arguments."""
+"""Every schedule primitive keeps what a kernel computes, is replayed from its trace, and names wrong
+arguments.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ SIZES = (1, 5, 12)
 
 
 def check(kernel: loop.Kernel, name: str, sizes: tuple[int, ...] = SIZES) -> None:
-    """The kernel is sound and computes what it did, in any order of its unordered loops."""
+    """Check that the kernel is valid and computes the same in any order of its unordered loops."""
     verify(kernel)
     for n in sizes:
         expected = KERNELS[name][1](*inputs_of(kernel, n))
@@ -34,7 +36,7 @@ def check(kernel: loop.Kernel, name: str, sizes: tuple[int, ...] = SIZES) -> Non
 
 
 def check_trace(schedule: Schedule, name: str) -> None:
-    """The trace survives JSON and makes an equal kernel; the kernel survives its text."""
+    """Check that the trace survives JSON and makes an equal kernel, and that the kernel survives its text."""
     again = Schedule(KERNELS[name][0]())
     again.replay(trace_from_json(trace_to_json(schedule.trace)))
     assert first_difference(again.kernel, schedule.kernel) is None
@@ -45,7 +47,7 @@ def check_trace(schedule: Schedule, name: str) -> None:
 
 
 def rows_of_attention(s: Schedule) -> str:
-    """All of it for a few rows at a time."""
+    """Compute everything for a few rows at a time."""
     at, _ = s.split("b6_i0", 4)
     for name in ("b4", "b5", "b3", "b2", "b1", "b0"):
         s.compute_at(name, at)
@@ -224,7 +226,9 @@ def test_every_primitive_has_a_case() -> None:
 
 
 def test_rows_of_local_buffers_begin_on_cache_lines() -> None:
-    """No multiple of 16 lines apart; a buffer of short rows stays as it is."""
+    """Rows of a local buffer are padded so that their distance is no multiple of 16 cache lines; a buffer of
+    short rows is not padded.
+    """
 
     def body(t: TensorBuilder, a: Any, b: Any) -> list[Any]:
         product = t.reduce("sum", (6, 500), (5,), lambda i, j, r: a[i, r] * b[r, j])
@@ -311,11 +315,10 @@ def random_arguments(r: random.Random, primitive: str, s: Schedule) -> tuple[Any
 
 @pytest.mark.parametrize("seed", range(60))
 def test_random_schedules(seed: int) -> None:
-    """Any sequence of primitives keeps the meaning; one that is refused changes nothing."""
+    """Any sequence of primitives keeps what the kernel computes, and a refused primitive changes nothing."""
     r = random.Random(seed)
-    name = r.choice(
-        [k for k in KERNELS if k != "decaying"]
-    )  # of which only loops know that steps follow one another
+    # In "decaying" the steps must stay in order, which a primitive cannot see in the blocks.
+    name = r.choice([k for k in KERNELS if k != "decaying"])
     s = Schedule(KERNELS[name][0]())
     for _ in range(r.randrange(2, 12)):
         primitive = r.choice(list(PRIMITIVES))

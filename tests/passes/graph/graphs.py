@@ -1,4 +1,4 @@
-"""Small graphs for tests of graph-level passes, and checking that a pass keeps what they compute."""
+"""Small graphs for tests of graph-level passes, and a check that a pass keeps what they compute."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Spec = tuple[Any, ...] | tuple[tuple[Any, ...], DType]
 
 
 def build(inputs: dict[str, Any], body: Callable[..., Value | list[Value]]) -> Module:
-    """A module whose "main" takes tensors (shape, or (shape, dtype)) and returns what ``body(builder,
-    *values)`` gives.
+    """Return a module whose "main" takes tensors (shape, or (shape, dtype)) and returns the results of
+    ``body(builder, *values)``.
     """
     module = Module()
     f = func.Func(sym_name="main", arg_names=tuple(inputs))
@@ -42,28 +42,28 @@ def build(inputs: dict[str, Any], body: Callable[..., Value | list[Value]]) -> M
 
 
 def weight(b: Builder, *shape: int, seed: int = 0, positive: bool = False) -> Value:
-    """A random float32 constant."""
+    """Add a random float32 constant."""
     data = np.random.default_rng(seed + sum(shape)).standard_normal(shape) * 0.3
     return literal(b, (np.abs(data) + 0.1 if positive else data).astype(np.float32))
 
 
 def literal(b: Builder, value: Any, dtype: Any = np.float32) -> Value:
-    """A constant."""
+    """Add a constant."""
     array = value if isinstance(value, np.ndarray) else np.asarray(value, dtype)
     result: Value = b(graph.Constant(value=Constant(array)))
     return result
 
 
 def run(module: Module, *passes: Callable[[Module], object], **options: Any) -> Counter[str]:
-    """Run passes in check mode (before against after, on random inputs of several sizes); returns the
-    operators that are left.
+    """Run passes in check mode, which compares results before and after them on random inputs of several
+    sizes. Returns the operators that are left.
     """
     Pipeline(list(passes)).run(module, verify_each=True, check=CheckOptions(**{"draws": 4, **options}))
     return operators(module)
 
 
 def operators(module: Module) -> Counter[str]:
-    """Graph operators by class name, constants aside."""
+    """Return the number of graph operators by class name, without constants."""
     return Counter(
         type(op).__name__
         for op in module.walk()
@@ -72,6 +72,6 @@ def operators(module: Module) -> Counter[str]:
 
 
 def outputs(module: Module) -> Sequence[Value]:
-    """The values that "main" returns."""
+    """Return the values that "main" returns."""
     found: Sequence[Value] = module.symbol("main").body.terminator.operands
     return found

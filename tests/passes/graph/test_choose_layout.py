@@ -1,4 +1,4 @@
-"""Channels-last networks: no transposes are left between layers."""
+"""Channels-last networks have no transposes between layers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_residual_network() -> None:
     module = build(IMAGE, body)
     run(module, choose_layout)
     assert layouts(module) == {"channels_last"}
-    assert transposes(module) == 1  # of the image
+    assert transposes(module) == 1  # The transpose of the image.
 
 
 def test_squeeze_and_excitation_and_depthwise() -> None:
@@ -119,7 +119,7 @@ def test_layer_norm_over_channels() -> None:
 
 
 def test_patches() -> None:
-    """The start of a vision transformer: convolution, flatten, transpose."""
+    """The start of a vision transformer, convolution, flatten and transpose, keeps one transpose."""
 
     def body(b: Any, x: Any) -> Any:
         y = b(
@@ -169,8 +169,8 @@ def test_networks_without_convolutions_are_left_alone() -> None:
 
 
 def test_one_spatial_dimension_and_a_foreign_operand() -> None:
-    """There and back are the same permutation with one spatial dimension; the transposes come to rest all the
-    same.
+    """With one spatial dimension the transposes to and from channels-last are the same permutation; the pass
+    still ends.
     """
 
     def body(b: Any, x: Any) -> Any:

@@ -20,7 +20,8 @@ def _columns(b: Any, *indices: Any) -> Any:
 
 def test_columns_are_one_index() -> None:
     def body(b: Any, x: Any, i: Any, j: Any) -> Any:
-        i, j = (b(g.Sub(b(g.Abs(b(g.Mod(v, _number(b, 3))))), _number(b, 3))) for v in (i, j))  # -3 to -1
+        # indices from -3 to -1
+        i, j = (b(g.Sub(b(g.Abs(b(g.Mod(v, _number(b, 3))))), _number(b, 3))) for v in (i, j))
         return b(g.GatherNd(x, _columns(b, i, j)))
 
     for rows in (4, BATCH + 2):
@@ -39,7 +40,9 @@ def test_what_is_transposed_stays() -> None:
 
 
 def test_dimensions_in_the_middle_are_gathered_where_they_lie() -> None:
-    """``x[:, i, j]`` as importers write it: brought to the front, and back."""
+    """``x[:, i, j]`` as importers write it, with transposes to the front and back, becomes one gather without
+    transposes.
+    """
 
     def body(b: Any, x: Any, i: Any, j: Any) -> Any:
         i, j = (b(g.Mod(b(g.Abs(v)), _number(b, 2))) for v in (i, j))

@@ -1,4 +1,4 @@
-"""Scales and shifts in the weights before them."""
+"""Scales and shifts are folded into the weights of the operator before them."""
 
 from __future__ import annotations
 

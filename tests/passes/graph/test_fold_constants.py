@@ -1,4 +1,4 @@
-"""Constant folding: what is folded, what is not, and that data is shared."""
+"""Constant folding: which operators are folded, which are not, and that data is shared."""
 
 from __future__ import annotations
 
@@ -98,7 +98,9 @@ def test_symbols_are_not_constants() -> None:
 
 
 def test_products_of_weights_are_folded_as_far_as_they_are_quick() -> None:
-    """DeBERTa's projections of its position embeddings; NumPy has no fast product of integers."""
+    """Products of weights are folded if NumPy computes them fast: products of floats, such as DeBERTa's
+    projections of its position embeddings, and not those of integers.
+    """
 
     def body(dtype: Any) -> Any:
         left, right = (Constant(np.ones(s, dtype)) for s in ((1024, 768), (768, 512)))
@@ -109,7 +111,9 @@ def test_products_of_weights_are_folded_as_far_as_they_are_quick() -> None:
 
 
 def test_a_product_takes_what_follows_from_constants_with_it() -> None:
-    """Sinusoidal positions alone are quicker computed than read; projected ones are not."""
+    """A product is folded together with the computations from constants before it. Sinusoidal positions alone
+    are not folded, because they are computed faster than read.
+    """
 
     def body(b: Any, x: Any) -> Any:
         places = b(g.Reshape(b(g.Cast(b(g.Iota(shape=(300,))), dtype=f32)), shape=(300, 1)))

@@ -1,5 +1,5 @@
-"""The graph pipeline on real architectures from both front ends: what is recognized, what is left, and that
-nothing changes in value.
+"""The graph pipeline on real architectures from both front ends: which operators are recognized, which are
+left, and that values do not change.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tilewright.passes.registry import graph_pipeline
 
 from .graphs import BATCH, SEQ, build, literal, operators, weight
 
-TRANSFORMERS = {  # operators expected in two layers
+TRANSFORMERS = {  # Operators expected in two layers.
     "bert": {"Attention": 2, "LayerNorm": 5, "Gelu": 2},
     "gpt2": {"Attention": 2, "LayerNorm": 5, "Gelu": 2},
     "llama": {"Attention": 2, "RmsNorm": 5, "Silu": 2, "Rotary": 4},
@@ -45,7 +45,7 @@ WRITTEN_OUT = (
     "Isnan",
     "BroadcastTo",
 )
-"""The operators of their decompositions, none of which remain."""
+"""Operators of the decompositions of recognized operators, none of which may remain."""
 
 
 def imported(name: str, frontend: str, dynamic: bool = True) -> Module:
@@ -63,7 +63,7 @@ def imported(name: str, frontend: str, dynamic: bool = True) -> Module:
 
 @cache
 def optimized(name: str, frontend: str) -> Module:
-    """A model after the pipeline, checked after each pass."""
+    """Return a model after the pipeline, which is checked after each pass."""
     module = imported(name, frontend)
     check = CheckOptions(draws=2, ranges={"input_ids": (0, 99)})
     return graph_pipeline().run(module, verify_each=True, check=check)
@@ -79,15 +79,15 @@ def test_every_layer_is_recognized(name: str, frontend: str) -> None:
     module = optimized(name, frontend)
     found = operators(module)
     assert {k: found[k] for k in TRANSFORMERS[name]} == TRANSFORMERS[name]
-    allowed = (
-        {"BroadcastTo"} if name in ("swin", "vit") else set()
-    )  # the windows' mask for the batch, the class token
+    # Swin broadcasts its windows' mask to the batch, and ViT its class token.
+    allowed = {"BroadcastTo"} if name in ("swin", "vit") else set()
     assert not [k for k in WRITTEN_OUT if found[k] and k not in allowed]
     for op in attentions(module):
         assert op.causal == (name in ("gpt2", "llama"))
         assert (op.mask is None) == (name not in ("bert", "swin", "t5-encoder"))
     if name == "llama":
-        assert {op.k.type.shape[1] for op in attentions(module)} == {2}  # not repeated for each query head
+        # Keys are not repeated for each query head.
+        assert {op.k.type.shape[1] for op in attentions(module)} == {2}
 
 
 @pytest.mark.parametrize("frontend", ["onnx", "torch"])
@@ -120,7 +120,9 @@ def test_running_it_again_changes_nothing() -> None:
 
 
 def encoder(layers: int, width: int) -> Module:
-    """A BERT as torch.onnx writes it: what the pipeline has to do for each layer, with small weights."""
+    """Return a BERT as torch.onnx writes it, with small weights and with all the work that the pipeline has
+    in each layer.
+    """
 
     def linear(b: Any, x: Any, n: int) -> Any:
         return b(g.Add(b(g.Matmul(x, weight(b, x.type.shape[-1], n))), weight(b, n)))

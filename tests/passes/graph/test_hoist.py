@@ -1,4 +1,4 @@
-"""Scans: what leaves their bodies, and the whole way down to a program that runs."""
+"""Scans: the operators that are hoisted out of their bodies, and all passes down to a program that runs."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ OPTIONS = resolve("cpu").lowering
 
 
 def cell(length: Any = SEQ, batch: Any = BATCH, backward: Any = ()) -> Module:
-    """A recurrent layer whose body multiplies each input by its weights, and makes a factor that is always
-    the same.
+    """Return a recurrent layer whose body multiplies each input by its weights, and computes a factor that
+    does not change.
     """
 
     def body(b: Builder, x: Value, h: Value, scale: Value) -> list[Value]:
@@ -75,7 +75,7 @@ def test_all_passes_down_to_groups_keep_what_a_scan_computes() -> None:
         module, verify_each=True, check=CheckOptions(draws=4)
     )
     (loop,) = [op for op in module.walk() if op.name == "tensor.scan"]
-    # The product with the state takes all that follows as its epilogue, but for the second result.
+    # The product with the state takes everything after it as its epilogue, except for the second result.
     assert next(op for op in loop.body.ops if op.name == "tensor.group").kind == "contraction"
 
 
@@ -156,7 +156,9 @@ def test_compiled(length: Any, batch: Any) -> None:
 
 
 def chained(b: Builder, x: Value, h: Value) -> list[Value]:
-    """Carried values that change places, stay, come twice, or are slices at once; a loop in a loop."""
+    """Return loops whose carried values are swapped, unchanged, used twice or also collected as slices, with
+    a loop inside a loop.
+    """
 
     def step(c: Builder, p: Value, q: Value, r: Value, s: Value, one: Value) -> Any:
         y = c(graph.Add(c(graph.Mul(p, literal(c, 0.5))), one))
@@ -193,7 +195,7 @@ def test_buffers_are_handed_on_rightly(length: Any) -> None:
 
 
 def interpreted(module: Module, inputs: list[Any], like: list[Any]) -> list[Any]:
-    """A planned host program, run on one arena by the interpreter."""
+    """Return the results of a host program with planned memory, which the interpreter runs on one arena."""
     verify(module)
     plan_memory(module)
     assert any(isinstance(op, host.For) for op in module.walk())
@@ -237,5 +239,5 @@ def test_what_a_loop_reads_in_every_step_counts_once_as_memory_traffic() -> None
         *[np.zeros(s, np.float32) for s in ((steps, 1, 5), (1, 16), (16,))]
     )
     assert sum(row.flops for row in rows) >= steps * 2 * (16 * 16 + 5 * 16)
-    each_step = 4 * 16 * 16  # the recurrent weights
+    each_step = 4 * 16 * 16  # the size of the recurrent weights in bytes
     assert each_step < sum(row.bytes for row in rows) < steps * each_step / 2

@@ -1,4 +1,4 @@
-"""Contractions of quantized numbers as products of 8-bit integers."""
+"""Contractions of quantized numbers become products of 8-bit integers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def numbers(shape: tuple[int, ...], dtype: DType) -> np.ndarray[Any, Any]:
 
 
 def difference(b: Any, q: Any, zero: Any) -> Any:
-    """``q - zero`` in i32."""
+    """Return ``q - zero`` in i32."""
     return b(
         g.Sub(
             b(g.Cast(q, dtype=i32)), zero if not isinstance(zero, (int, list)) else literal(b, zero, np.int32)
@@ -37,7 +37,7 @@ def real(b: Any, q: Any, zero: Any, scale: Any) -> Any:
 
 
 def factors(module: Module) -> list[tuple[str, ...]]:
-    """Types of the factors of every contraction."""
+    """Return the types of the factors of every contraction."""
     found = (op for op in module.walk() if isinstance(op, (g.Matmul, g.Conv)))
     return [tuple(v.type.dtype.name for v in op.operands[:2]) for op in found]
 
@@ -120,7 +120,7 @@ def test_requantization_divides_by_no_scale() -> None:
     def body(b: Any, x: Any) -> Any:
         product = b(g.Matmul(real(b, x, 3, 0.5), real(b, literal(b, numbers((7, 5), i8)), 0, 0.25)))
         y = b(g.Relu(b(g.Add(product, literal(b, RNG.standard_normal(5).astype(np.float32))))))
-        return b(g.Round(b(g.Div(y, literal(b, 2.0)))))  # powers of two: exact
+        return b(g.Round(b(g.Div(y, literal(b, 2.0)))))  # Powers of two keep results exact.
 
     assert "Div" not in run(build({"x": ((4, 7), u8)}, body), integer_contractions, fold_constants)
 

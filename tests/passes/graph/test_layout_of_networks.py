@@ -1,5 +1,5 @@
-"""Whole networks of convolutions: transposes stand at the edges only, whatever is between the layers (a
-shuffle of channels is one itself).
+"""Whole networks of convolutions have transposes at their edges only, whatever operators are between the
+layers. A shuffle of channels is a transpose itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Projections of one tensor as one product."""
+"""Projections of one tensor are merged into one product."""
 
 from __future__ import annotations
 

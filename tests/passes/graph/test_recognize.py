@@ -1,4 +1,4 @@
-"""Operators as exporters write them become one operator again, and near misses do not."""
+"""Operators that exporters write out are recognized as one operator again, and near misses are not."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ def attention(
 
 
 def the_attention(inputs: dict[str, Any], body: Callable[..., Any]) -> Any:
-    """The one operator that is left."""
+    """Return the only attention operator of the recognized module."""
     module = build(inputs, body)
     run(module, fold_constants, simplify, recognize, simplify)
     (op,) = [op for op in module.walk() if isinstance(op, g.Attention)]

@@ -1,4 +1,4 @@
-"""Simplification of small graphs: what is left, and that nothing changes in value."""
+"""Simplification of small graphs: which operators are left, and that values do not change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Symbols set to numbers."""
+"""Symbols are replaced by numbers."""
 
 from __future__ import annotations
 

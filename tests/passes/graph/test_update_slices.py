@@ -1,6 +1,4 @@
-"""Tensors that are changed part by part: few updates are concatenations, many are written to where the tensor
-lies.
-"""
+"""Tensors that are updated part by part: few updates become concatenations, and many are written in place."""
 
 from __future__ import annotations
 
@@ -33,7 +31,9 @@ def update(b: Builder, x: Value, y: Value, *starts: Any) -> Value:
 
 
 def row_updates(b: Builder, x: Value, count: int, *, read: bool = True) -> Value:
-    """Each row becomes the sum of all that stand before it, or only a function of itself."""
+    """Return x with each row replaced by the sum of the rows before it, or, without `read`, by a function of
+    itself.
+    """
     size = int(x.type.shape[1])
     for i in range(1, count + 1):
         before = part(b, x, (0, 0), (i, size)) if read else part(b, x, (i, 0), (i + 1, size))
@@ -120,7 +120,7 @@ def test_each_update_is_written_to_where_the_tensor_lies() -> None:
     update_slices(module)
     simplify(module)
     lower(module, OPTIONS, watched)
-    # The first one copies what the caller's tensor holds.
+    # The first update copies the caller's tensor.
     assert len(noted) == 11 and noted[0] is None and all(k is not None for k in noted[1:])
 
 
@@ -134,7 +134,7 @@ def test_the_code_grows_with_the_number_of_updates() -> None:
 
 
 def chain(x: Any, count: int, kept: int | None = None) -> Any:
-    """Rows of the gated delta rule; also the value before update `kept`."""
+    """Return the rows of the gated delta rule and, with `kept`, also the value before that update."""
     old = None
     for i in range(1, count):
         if i == kept:

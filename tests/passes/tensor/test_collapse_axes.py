@@ -1,4 +1,4 @@
-"""Axes that all accesses of a group walk as one are one loop."""
+"""Axes that all accesses of a group use as one become one loop."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import tilewright as tw
 
 @pytest.mark.parametrize("shape", [(32, 1, 64), (1, 32, 64), (4, 8, 64), (1, 32, 1, 64)])
 def test_rows_of_a_product_are_one_axis(shape: tuple[int, ...]) -> None:
-    """However many axes they are in the model, and with a residual sum behind: a batch of one in the middle
-    is no loop of one row each.
+    """The rows of a product are one loop, however many axes they have in the model, also with a residual sum
+    after the product. An axis of size 1 in the middle does not make it a loop over single rows.
     """
     rng = np.random.default_rng(0)
     weight, scale, x = (rng.standard_normal(s).astype(np.float32) for s in ((64, 64), (64,), shape))

@@ -1,4 +1,6 @@
-"""Tensor-level passes: what becomes one kernel, that nothing changes in value, and what fusion saves."""
+"""Tensor-level passes: which operators become one kernel, that values do not change, and how much memory
+traffic fusion saves.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,7 @@ def arrays(module: Module, **sizes: int) -> list[np.ndarray]:
 
 
 def check_passes(module: Module, **sizes: int) -> list[tensor.Group]:
-    """Run every pass, comparing the interpreter's results after each; returns the groups."""
+    """Run every pass, and compare the interpreter's results after each. Returns the groups."""
     inputs = arrays(module, **sizes)
     wanted = Interpreter(module).run("main", inputs)
     for step in tensor_passes(OPTIONS):
@@ -94,7 +96,7 @@ def test_matmul_bias_relu_moves_memory_once() -> None:
     module = build({"x": (64, 24)}, linear_relu)
     lowered = lower(module, OPTIONS, lambda step, m: step(m))
     assert (lowered.unfused[0], lowered.fused[0]) == (3, 1)
-    x, w, y = 64 * 24 * 4, 24 * 64 * 4 + 48 * 4, 64 * 48 * 4  # the weight is padded to whole panels
+    x, w, y = 64 * 24 * 4, 24 * 64 * 4 + 48 * 4, 64 * 48 * 4  # The weight is padded to whole panels.
     assert lowered.fused[1] == x + w + y
     assert lowered.unfused[1] > x + w + 4 * y
 
@@ -127,7 +129,7 @@ def test_elementwise_siblings_share_a_kernel() -> None:
 
 
 def test_producers_without_a_common_operand_share_their_readers_kernel() -> None:
-    """Two results read two values that are each read twice: one pass over memory."""
+    """Two results that read two values, each of which is read twice, are computed in one pass over memory."""
 
     def body(b: Builder, x: Value, y: Value) -> list[Value]:
         p, q = b(graph.Exp(x)), b(graph.Tanh(y))
@@ -139,7 +141,7 @@ def test_producers_without_a_common_operand_share_their_readers_kernel() -> None
 
 
 def test_producers_that_need_each_other_through_a_third_stay_apart() -> None:
-    """x -> p -> sum over all -> q, and p + q: p and q cannot be in one kernel."""
+    """For x -> p -> sum over all -> q, with p + q, the values p and q cannot be in one kernel."""
 
     def body(b: Builder, x: Value) -> list[Value]:
         p = b(graph.Exp(x))
@@ -162,14 +164,14 @@ def attention(b: Builder, x: Value) -> Value:
 
 def test_no_transposition_is_left_in_attention() -> None:
     groups = check_passes(build({"x": (BATCH, SEQ, 32)}, attention), batch=2, seq=9)
-    # Three projections, the packed keys, then scores, softmax and weighted values as one, the output
+    # Three projections, the packed keys, one kernel for scores, softmax and weighted values, and the output
     # projection.
     assert [g.kind for g in groups] == ["contraction"] * 3 + ["rows", "chain", "contraction"]
 
 
 @pytest.mark.parametrize("columns,kinds", [(64, ["chain"]), (16384, ["contraction", "rows", "contraction"])])
 def test_large_weights_are_read_for_many_rows_at_a_time(columns: int, kinds: list[str]) -> None:
-    """A chain would read them anew for each few rows."""
+    """Large weights are not read in a chain, which would read them again for every few rows."""
 
     def body(b: Builder, x: Value) -> Value:
         y = b(graph.LayerNorm(b(graph.Matmul(x, weight(b, 32, 32))), weight(b, 32), None))
@@ -232,7 +234,7 @@ def test_a_permutation_is_absorbed_past_dimensions_of_one() -> None:
     ("inner", "outer", "selects"), [(0.0, 0.0, 0), (0.0, -0.0, 1), (5.0, 0.0, 1), (None, 2.0, 0)]
 )
 def test_a_guarded_element_falls_back_by_itself(inner: float | None, outer: float, selects: int) -> None:
-    """Padding of an image needs no selection, unless there are two kinds of padding values."""
+    """The padding of an image needs no selection, unless there are two different padding values."""
 
     def body(b: Builder, x: Value) -> Value:
         y = b(graph.Transpose(x, permutation=(1, 0)))
@@ -246,8 +248,8 @@ def test_a_guarded_element_falls_back_by_itself(inner: float | None, outer: floa
 
 
 def test_a_roll_over_two_axes_is_one_kernel_of_reads() -> None:
-    """A movement inside of a guarded read takes over its guard and what stands outside of it: no selection is
-    left for it.
+    """A roll inside another roll is read with the guards of both, so that one kernel without selections is
+    left.
     """
 
     def rolled(b: Builder, x: Value, axis: int, by: int) -> Value:

@@ -1,4 +1,4 @@
-"""Contractions on 16-bit factors: what is rounded, where, and how few conversions there are."""
+"""Contractions with 16-bit factors: which values are rounded, where, and how few conversions there are."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ G: Any = graph
 
 
 def lowered(module: Module, dtype: DType = bf16) -> list[tensor.Compute]:
-    """The computations after the pass, which keeps results within the type's rounding."""
+    """Return the computations after the pass, which keeps results within the type's rounding."""
     for step in (choose_layout, lower_to_tensor, fuse_elementwise, absorb_permutations):
         step(module)
     loose = CheckOptions(rtol=3e-2, atol=6e-2)
@@ -40,7 +40,7 @@ def lowered(module: Module, dtype: DType = bf16) -> list[tensor.Compute]:
 
 
 def made(module: Module) -> Lowered:
-    """The kernels for the cpu target."""
+    """Return the kernels for the cpu target."""
     return lower(module, resolve("cpu:x86-64-v4").lowering, lambda step, m: step(m), bf16)
 
 
@@ -66,7 +66,7 @@ def test_factors_are_narrow_and_sums_wide(dtype: DType) -> None:
     ops = lowered(build({"x": (BATCH, 24)}, mlp), dtype)
     for op in sums(ops):
         assert factors(op) == [dtype, dtype] and op.dtype is f32
-    # The input is converted; between the layers the epilogue yields rounded values.
+    # The input is converted by a computation; between the layers, the epilogue stores rounded values.
     assert len(conversions(ops)) == 1
     assert [op.dtype for op in ops if notes.ORIGIN.of(op) == "relu"] == [dtype]
 
@@ -82,8 +82,8 @@ def test_weights_are_rounded_to_nearest_even_at_compile_time() -> None:
 
 
 def test_the_residual_stream_stays_wide() -> None:
-    """The result of a normalization that a projection and the residual connection read is stored in both
-    types by its own kernel.
+    """A normalization that both a projection and the residual connection read is stored in both types by its
+    own kernel.
     """
 
     def body(b: Builder, x: Value) -> Value:
@@ -135,8 +135,8 @@ def residual_block(b: Builder, x: Value) -> Value:
 
 def test_a_convolutional_network_keeps_activations_narrow() -> None:
     ops = lowered(build({"x": (BATCH, 3, 8, 8)}, residual_block))
-    # Three channels are not worth it; every activation after that is stored in 16 bits, also where it is
-    # padded, pooled and added.
+    # A first layer of three channels keeps float32 factors. Every activation after it is stored in 16 bits,
+    # also where it is padded, pooled and added.
     first, *others = (op for op in sums(ops) if notes.ORIGIN.of(op) == "conv")
     assert factors(first) == [f32, f32]
     assert all(op.reads[0].source.type.dtype is bf16 for op in others)
@@ -148,8 +148,8 @@ def test_a_convolutional_network_keeps_activations_narrow() -> None:
 
 
 def test_of_contractions_added_up_one_goes_on_in_float32() -> None:
-    """The shortcut of a residual block is stored, in 16 bits; the other contraction takes the sum for its
-    epilogue and stays wide.
+    """If two contractions are added, one of them is stored in 16 bits, such as the shortcut of a residual
+    block. The other one adds it in its epilogue, in float32.
     """
 
     def body(b: Builder, x: Value) -> Value:
@@ -160,7 +160,8 @@ def test_of_contractions_added_up_one_goes_on_in_float32() -> None:
     ops = lowered(build({"x": (BATCH, 24)}, body))
     (added,) = (op for op in ops if not op.is_reduction and len(op.reads) == 2)
     assert [r.source.type.dtype for r in added.reads] == [f32, bf16] and added.dtype is bf16
-    assert len(made(build({"x": (BATCH, 24)}, body)).kernels) == 5  # the input's conversion and four products
+    # The kernels are the input's conversion and four products.
+    assert len(made(build({"x": (BATCH, 24)}, body)).kernels) == 5
 
 
 def module_inputs(op: tensor.Compute) -> list[Value]:
@@ -169,7 +170,7 @@ def module_inputs(op: tensor.Compute) -> list[Value]:
 
 
 def test_moving_elements_converts_nothing() -> None:
-    """Elements that are only moved between two contractions are moved as they are."""
+    """Elements that are only moved between two contractions are not converted."""
 
     def body(b: Builder, x: Value) -> Value:
         y = b(G.Transpose(b(G.Matmul(x, weight(b, 8, 12))), permutation=(1, 0)))

@@ -1,4 +1,6 @@
-"""First layers of networks on images in 16 bits: their three channels become four, the last one zero."""
+"""First layers of networks on images in 16 bits: three channels are padded to four with a channel of
+zeros.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ import tilewright as tw
 
 @pytest.mark.parametrize(("channels", "stride"), [(3, 2), (2, 1), (1, 1), (4, 1)])
 def test_first_layer(channels: int, stride: int) -> None:
-    """The same numbers as in float32 but for rounding; a NaN of the image reaches the windows that hold it
-    and no other.
+    """The results are those of float32 up to rounding, and a NaN in the image affects only the windows that
+    contain it.
     """
     torch.manual_seed(0)
     layer = nn.Sequential(nn.Conv2d(channels, 24, 5, stride, padding=2), nn.ReLU()).eval()

@@ -1,5 +1,5 @@
-"""Concatenations: those who compute the parts write them into the one memory, and nobody asks in which part
-an element lies.
+"""Concatenations: the kernels that compute the parts write them into one memory, and no kernel tests which
+part an element is in.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def joins(groups: list[tensor.Group]) -> int:
 
 @pytest.mark.parametrize("case", CASES)
 def test_parts_are_written_in_place(case: str) -> None:
-    """No kernel but those of the parts; the interpreter agrees after every pass, on the planned host program
-    and on the artifact.
+    """There are no kernels but those of the parts. The interpreter agrees after every pass and on the planned
+    host program, and so does the artifact.
     """
     shape, body, kernels = CASES[case]
     sizes = {"batch": 3, "seq": 7}
@@ -94,7 +94,7 @@ def test_parts_are_written_in_place(case: str) -> None:
         if isinstance(op, tensor.Compute)
         for r in op.reads
     )
-    # The concatenation has further readers, so that it lies in the arena, too.
+    # The concatenation has further readers, so that it is in the arena.
     module = build({"x": shape}, lambda b, x: [(y := body(b, x)), b(g.Softmax(b(g.Mul(y, y)), axis=-1))])
     inputs = arrays(module, **sizes)
     wanted = Interpreter(module).run("main", inputs)
@@ -134,7 +134,7 @@ def test_many_parts_are_copied_row_by_row_by_one_kernel() -> None:
 
 
 def test_what_others_read_as_well_is_copied() -> None:
-    """A part with another reader keeps its own memory; the other one is in place."""
+    """A part with another reader keeps its own memory and is copied; the other part is written in place."""
 
     def body(b: Builder, x: Value) -> list[Value]:
         shared = normalized(b, x)
@@ -159,7 +159,9 @@ def test_short_parts_stay_one_computation() -> None:
 
 
 def test_a_part_of_a_join_is_not_written_over_what_it_reads() -> None:
-    """In-place kernels need the whole of a buffer: a part has only its slice."""
+    """A kernel for a part does not write over its input, because that needs a whole buffer, and a part has
+    only a slice.
+    """
 
     def body(b: Builder, x: Value) -> Value:
         y = b(g.Softmax(b(g.Sin(x)), axis=-1))

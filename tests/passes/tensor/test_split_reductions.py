@@ -1,4 +1,6 @@
-"""Long reductions to few results in two kernels: same values, the pieces in parallel, a fixed order."""
+"""Long reductions to few results run as two kernels, with the pieces in parallel: values do not change, and
+the order of additions is fixed.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,13 @@ pytestmark = pytest.mark.every_isa
 @pytest.mark.parametrize(
     "shape,axes,kernels",
     [
-        ((300001,), (0,), 2),  # no equal pieces
+        ((300001,), (0,), 2),  # The length has no equal pieces.
         ((2, 140000), (1,), 2),
         ((700, 601), (0, 1), 2),
         ((3, 70, 601, 5), (1, 2), 2),
         ((20000, 16), (0,), 2),
         ((4, 4096), (1,), 1),  # too little work
-        ((100, 4000), (1,), 1),  # results enough for all workers
+        ((100, 4000), (1,), 1),  # Enough results for all workers.
     ],
 )
 def test_pieces(shape: tuple[int, ...], axes: tuple[int, ...], kernels: int) -> None:
@@ -50,7 +52,7 @@ def test_combiners(make: Any) -> None:
 
 
 def test_what_a_body_computes_from_its_place_is_kept() -> None:
-    """Index values in the body (a mask of the lower triangle) move with the pieces."""
+    """Index values in the body, such as a mask of the lower triangle, are shifted with the pieces."""
     module = build(
         {"x": (601, 700)}, lambda b, x: b(ReduceSum(b(graph.Triangular(x, upper=False)), axes=(0, 1)))
     )
@@ -58,7 +60,7 @@ def test_what_a_body_computes_from_its_place_is_kept() -> None:
 
 
 def product(m: int, k: int, n: int, constant: bool, dtype: DType = f32) -> tuple[Any, tuple[Any, ...], Any]:
-    """A module of ``relu(a @ b)``, its inputs, and the result in float64."""
+    """Return a module of ``relu(a @ b)``, its inputs, and the result in float64."""
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal(s).astype(dtype.numpy) for s in ((m, k), (k, n)))
     wanted = np.maximum(a.astype(np.float64) @ b.astype(np.float64), 0)
@@ -77,10 +79,10 @@ def relu(g: Any, x: Any, y: Any) -> Any:
     "m,k,n,pieces",
     [
         (32, 8192, 32, 8),
-        (33, 8190, 30, 8),  # no equal pieces
+        (33, 8190, 30, 8),  # The length has no equal pieces.
         (1, 65536, 20, 8),
         (64, 4096, 128, 4),  # two tiles
-        (6, 4096, 512, 1),  # tiles enough
+        (6, 4096, 512, 1),  # enough tiles
         (32, 500, 32, 1),  # a short sum
         (1, 1024, 20, 1),  # too little work
     ],
@@ -97,8 +99,8 @@ def test_contractions(m: int, k: int, n: int, pieces: int, constant: bool) -> No
 
 @pytest.mark.parametrize("k,pieces", [(8192, 8), (8190, 1)])
 def test_pieces_of_interleaved_rows(k: int, pieces: int) -> None:
-    """Packed groups of rows are cut into equal pieces only: behind the last row of one there would be the
-    next one's, not zeros.
+    """Packed groups of rows are divided into equal pieces only, because after the last row of a piece there
+    are rows of the next one instead of zeros.
     """
     module, inputs, wanted = product(32, k, 32, constant=True, dtype=bf16)
     library = tw.compile(module)
@@ -112,8 +114,8 @@ def test_passes_of_contractions() -> None:
 
 
 def test_attention_stays_whole() -> None:
-    """The weighted values of attention are summed where their weights are: one kernel, besides the packing of
-    keys.
+    """Attention stays one kernel, besides the packing of keys: the weighted values are summed where the
+    weights are computed.
     """
 
     def attention(g: Any, q: Any, k: Any, v: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A depthwise convolution's weights are read along the lanes; values stay."""
+"""The weights of a depthwise convolution are transposed to be read along the lanes; values do not change."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ def test_channels_last() -> None:
 
 
 def test_channels_first_is_left_alone() -> None:
-    """Lanes run along the image's rows there, where a weight is one number."""
+    """With channels first the weights stay, because lanes run along the image's rows and a weight is a single
+    number.
+    """
     module = depthwise(channels_last=False)
     transpose_weights(module)
     assert read_of_constant(module).source.type.shape == (5, 1, 3, 2)
