@@ -1,4 +1,6 @@
-"""Compiled models in the cache: their code, and where their weights come from."""
+"""The cache of compiled models: it keeps their code, and a cached library reads its weights from the
+model.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ X = np.linspace(-1, 1, 2 * 96, dtype=np.float32).reshape(2, 96)
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    runtime = disk_cache.folder_of("runtime")  # takes seconds to compile, and is the same for all
+    # compiling the runtime takes seconds, and its entry does not depend on the test
+    runtime = disk_cache.folder_of("runtime")
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
     if runtime.is_dir():
         shutil.copytree(runtime, disk_cache.folder_of("runtime"))
@@ -33,7 +36,7 @@ def weights(seed: int) -> list[np.ndarray[Any, Any]]:
 
 
 def onnx_model(path: Path, matrices: list[np.ndarray[Any, Any]], *, external: str = "") -> Path:
-    """relu(x @ w) @ v + sum(w[0, :96])"""
+    """An ONNX model of relu(x @ w) @ v, with weights inside or in the external file."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
@@ -100,7 +103,9 @@ def test_the_graph_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_shape_in_another_file(tmp_path: Path) -> None:
-    """Importing evaluates it, so that no constant of the graph tells where it was."""
+    """A change of a shape that lies in an external file is noticed. The import evaluates the shape, so that
+    no constant of the graph refers to the file.
+    """
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
@@ -139,7 +144,7 @@ def test_files_beside_a_model_do_not_matter(tmp_path: Path) -> None:
 
 
 def normalized(channels: int) -> Any:
-    """Convolutions with batch normalizations, which go into their weights."""
+    """Convolutions and batch normalizations that are folded into their weights, with an input."""
     import torch
 
     torch.manual_seed(0)
@@ -154,7 +159,9 @@ def normalized(channels: int) -> Any:
 
 
 def computed() -> Any:
-    """A weight of several steps, two of which take the same result."""
+    """A model whose weight is computed in several steps, two of which read the same intermediate, with an
+    input.
+    """
     import torch
 
     class Computed(torch.nn.Module):
@@ -173,7 +180,9 @@ def computed() -> Any:
 @pytest.mark.parametrize("make", [lambda: normalized(128), lambda: normalized(48), computed])
 @pytest.mark.parametrize("precision", [None, "bf16"])
 def test_folded_weights_are_folded_again(folder: Path, make: Any, precision: str | None) -> None:
-    """The cache keeps the recipes of folded weights, not their results."""
+    """The cache keeps recipes of folded weights rather than their values, and the weights are computed again
+    from the model.
+    """
     model, x = make()
     size = sum(p.numel() * p.element_size() for p in model.parameters())
     first, again = (tw.compile(model, (x,), precision=precision) for _ in range(2))
@@ -187,7 +196,9 @@ def test_folded_weights_are_folded_again(folder: Path, make: Any, precision: str
 
 
 def test_narrowed_weights_are_narrowed_again(tmp_path: Path) -> None:
-    """A constant factor of integers takes its zero point in: of that, too, the cache keeps how."""
+    """The weights of an integer product, from which the zero point is subtracted at compile time, are also
+    kept as a recipe.
+    """
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
@@ -231,7 +242,7 @@ def test_a_file_that_changes_before_its_weights_are_needed(tmp_path: Path) -> No
     onnx_model(path, weights(1))
     check(second, weights(0))
     (tmp_path / "old.onnx").replace(path)
-    with path.open("r+b") as file:  # reading what was cut off would end the process
+    with path.open("r+b") as file:  # reading beyond the end of a mapped file would kill the process
         file.truncate(100)
     with pytest.raises(ArtifactError, match=r"two.onnx has changed since it was compiled"):
         third(X)
@@ -253,9 +264,9 @@ def test_models_in_memory(folder: Path) -> None:
     assert bytes_in(disk_cache.folder_of("artifacts")) < 300_000
 
 
-@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="memory is told by Linux")
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs /proc/self/smaps of Linux")
 def test_weights_are_in_memory_once(tmp_path: Path) -> None:
-    """The source of packed weights does not stay in memory beside the packed ones."""
+    """A model's file does not stay in memory once its weights are packed."""
     large = [np.tile(m, (1, 20)) if k == 0 else np.tile(m, (20, 1)) / 20 for k, m in enumerate(weights(0))]
     path = onnx_model(tmp_path / "models" / "large.onnx", large)
     tw.compile(path).close()

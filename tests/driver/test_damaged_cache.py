@@ -1,4 +1,4 @@
-"""A cache that is damaged, or is no cache, slows compilation down and changes nothing else."""
+"""A damaged or unusable cache makes compilation slower but does not change its result."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ EXPECTED = np.maximum(X @ W, 0) + 1
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    runtime = disk_cache.folder_of("runtime")  # takes seconds to compile, and is the same for all
+    # compiling the runtime takes seconds, and its entry does not depend on the test
+    runtime = disk_cache.folder_of("runtime")
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
     if runtime.is_dir():
         shutil.copytree(runtime, disk_cache.folder_of("runtime"))
@@ -78,7 +79,9 @@ def test_damaged_models(folder: Path) -> None:
 
 
 def test_damaged_parts(folder: Path) -> None:
-    """Kernels and the runtime, from which a library is put together anew."""
+    """If the cached library is missing and the cached kernels and runtime are damaged, they are compiled
+    again.
+    """
     assert not compiled().report.cached
     shutil.rmtree(disk_cache.folder_of("artifacts"))
     bits = random.Random(0)
@@ -99,7 +102,7 @@ def test_a_file_where_the_folder_should_be(folder: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", "/proc/none/cache")  # which no user may write to
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", "/proc/none/cache")  # no user may write to this folder
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert not compiled().report.cached

@@ -1,4 +1,4 @@
-"""Libraries of several functions, which share weights and states."""
+"""Libraries of several functions that share weights and states."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAGES, HEADS, WIDTH, SLOTS = 6, 2, 8, 16
 
 
 class Step(tw.nn.Module):
-    """A layer whose weights are large enough not to be compared by content."""
+    """A layer whose weights are too large to be compared by their contents."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,7 +121,9 @@ def test_passes_are_checked_in_all_functions(step: Step) -> None:
 
 
 def cache_functions(dtype: Any, pages: int = PAGES, layers: int = 2) -> tuple[tw.State, dict[str, Any]]:
-    """Functions on a cache [layer, page, head, width, slot], as attention asks of it."""
+    """A state [layer, page, head, width, slot] in the layout that attention reads, and functions that append
+    to it, read it and copy a page.
+    """
     keys = tw.State("keys", (layers, pages, HEADS, WIDTH, SLOTS), dtype)
 
     def append(rows: Any, page: Any, slot: Any) -> Any:
@@ -131,7 +133,7 @@ def cache_functions(dtype: Any, pages: int = PAGES, layers: int = 2) -> tuple[tw
             read = keys[layer, page].astype("float32").mean((1, 2, 3))
             rows = (
                 rows + read.astype(rows.dtype)[:, None, None]
-            )  # the next layer's depend on what this one has read
+            )  # the next layer's rows depend on the state that this layer has read
             seen.append(read)
         return tw.numpy.stack(seen)
 
@@ -181,7 +183,9 @@ def test_functions_share_states(dtype: str, target: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_cache_is_written_where_it_lies(dtype: str) -> None:
-    """Nothing that a run does grows with the cache: neither memory nor what kernels move."""
+    """A cache is updated in place: neither the memory of a run nor the bytes that its kernels move grow with
+    the cache.
+    """
     small, large = (
         tw.compile(cache_functions(dtype, pages)[1], cache=False).metadata for pages in (PAGES, 40 * PAGES)
     )
@@ -197,7 +201,7 @@ def test_a_cache_is_written_where_it_lies(dtype: str) -> None:
 
 
 def test_large_states_begin_with_zeros() -> None:
-    size = (5 << 20) // 4 + 3  # not a whole number of pages
+    size = (5 << 20) // 4 + 3  # not a multiple of the memory page
     kept = tw.State("kept", (size,))
 
     def add(x: Any) -> Any:

@@ -1,4 +1,6 @@
-"""Models of which the interpreter runs some parts: cut, run, refused where they cannot be saved."""
+"""Models of which some parts run in the interpreter: how they are split and run, and that saving them is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -140,8 +142,8 @@ def test_branches_and_loops_on_strings(flag: bool) -> None:
 
 
 def test_sizes_pass_from_part_to_part() -> None:
-    """A compiled part knows a size only from tensors that it does not take, or defines one that the
-    interpreter needs.
+    """Run-time sizes are passed between parts, also where a compiled part takes no tensor of that size or
+    computes a size that the interpreter needs.
     """
     text = """<ir_version: 10, opset_import: ["" : 22]>
     agraph (string[n] s, float[m] x) => (int64[k] row, string[k2] kept, int64[m2] ones) {

@@ -1,5 +1,5 @@
-"""Levels of optimization: what runs, what is told, what they compute (random programs:
-`tests.differential`).
+"""Levels of optimization: which passes run, the report and the results. Random programs at these levels are
+in `tests.differential`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Options and arguments that are wrong, and packages that are missing, are told as the user's affair: what it
-is and what to do.
+"""Wrong options and arguments and missing packages raise errors that name the mistake and say what to do, and
+are not reported as bugs.
 """
 
 from __future__ import annotations

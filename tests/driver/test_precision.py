@@ -1,5 +1,5 @@
-"""`precision` of `tw.compile`: what it accepts, what it reports, that artifacts say it and caches tell it
-apart.
+"""`precision` of `tw.compile`: accepted values, the report, the metadata of artifacts and the key of the
+cache.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Compiling, loading and running in many threads at once, in a process that has done nothing before: what is
-made at first use is made by all of them.
+"""Compiling, loading and running in many threads at once in a new process, so that the threads race to make
+everything that is made at first use.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ TASKS: tuple[Callable[[int, Path], None], ...] = (_torch, _lstm, _onnx, _traced)
 
 
 def main() -> None:
-    """Every thread goes through all kinds of models, each beginning with another one; exits with 1 and the
-    errors of those that failed.
+    """Run all kinds of models in every thread, each thread in another order. Exits with the errors, if there
+    are any.
     """
     errors: list[str] = []
     start = threading.Barrier(THREADS)

@@ -1,4 +1,6 @@
-"""The cache of compiled models knows the user's code: what changes it is compiled anew."""
+"""The cache's keys include the user's code: a model is compiled again if an operator, importer, pass or
+target of the user changes.
+"""
 
 from __future__ import annotations
 
@@ -68,12 +70,14 @@ def odd(node):
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    runtime = disk_cache.folder_of("runtime")  # takes seconds to compile, and is the same for all
+    # compiling the runtime takes seconds, and its entry does not depend on the test
+    runtime = disk_cache.folder_of("runtime")
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
     if runtime.is_dir():
         shutil.copytree(runtime, disk_cache.folder_of("runtime"))
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # files change faster than their times
+    # bytecode is matched by the file's time, which may not change between quick edits
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     return tmp_path
 
 
@@ -152,7 +156,7 @@ def test_a_pass_that_changes() -> None:
             register_pass(passing(operator), level="graph", before="cse")
             for cached in (False, True):
                 np.testing.assert_array_equal(compiled(module, cached), expected)
-        # The place and the levels of optimization count, too.
+        # A pass's position and its levels of optimization are also part of the key.
         register_pass(passing("Abs"), level="graph", before="simplify")
         assert not tw.compile(module).report.cached and tw.compile(module).report.cached
         register_pass(passing("Abs"), level="graph", before="simplify", min_opt=1)
@@ -207,7 +211,9 @@ def test_what_cannot_be_told_is_not_cached(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_fingerprints() -> None:
-    """Equal where code does the same, whoever made it; different where anything differs that it reads."""
+    """Fingerprints of functions are equal if their code and everything it reads are equal, even in separate
+    objects, and differ otherwise.
+    """
 
     def importer(table: Any, factor: float = 2.0) -> Any:
         def function(node: Any, *, rest: tuple[int, ...] = (1, 2)) -> Any:
@@ -235,7 +241,9 @@ def test_fingerprints() -> None:
 
 
 def test_nothing_of_this_package_counts_as_the_users() -> None:
-    """Else every key would hold parts of the compiler a second time."""
+    """Importing and using the package alone gives an empty fingerprint of user code: the version of the
+    package is in the keys already.
+    """
     program = (
         "import tilewright as tw, numpy as np\n"
         "from tilewright.driver import user_code\n"

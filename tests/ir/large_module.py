@@ -1,4 +1,4 @@
-"""A large graph-level function, on which the speed of the core is tested and measured."""
+"""A large function of the graph level, for tests and measurements of the speed of the IR."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from tilewright.ir.types import TensorType, f32
 
 
 def build(count: int) -> Module:
-    """A function of `count` operators on a tensor (n, 4), n symbolic; every fifth one is a duplicate."""
+    """A function of `count` operators on a tensor (n, 4) with a symbol n. One operator in five is a
+    duplicate.
+    """
     module = Module()
     f = func.Func(sym_name="main", arg_names=("x",))
     module.body.append(f)
@@ -29,7 +31,7 @@ def build(count: int) -> Module:
 
 
 def simplify(module: Module) -> None:
-    """One folding, CSE and DCE pass."""
+    """Run folding, CSE and DCE once."""
     apply_patterns(module, [])
     cse(module)
     dce(module)

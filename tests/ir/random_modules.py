@@ -1,4 +1,4 @@
-"""Random modules over the graph dialect, and their tensor- and loop-level forms, for round trips."""
+"""Random modules of the graph dialect, and their forms at the tensor and loop levels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tilewright.passes.tensor.lower_to_tensor import lower_to_tensor
 
 
 def random_graph(seed: int, size: int = 12) -> Module:
-    """A function of float32 tensors (n, 4..8), n symbolic, with weights small and large."""
+    """A function of float32 tensors of shape (n, 4..8) with a symbol n, and with small and large weights."""
     r = random.Random(seed)
     data = np.random.default_rng(seed)
     n = symbol("n", 1, r.choice([8, 512]))
@@ -74,7 +74,7 @@ def random_tensor_module(seed: int) -> Module:
 
 
 def random_kernel(seed: int) -> Operation:
-    """A naive kernel of everything a random graph computes."""
+    """An unscheduled kernel that contains all computations of a random graph."""
     module = random_tensor_module(seed)
     f = module.symbol("main")
     inputs = [*f.body.args, *(op.results[0] for op in f.body.ops if isinstance(op, graph.Constant))]
@@ -86,13 +86,14 @@ def random_kernel(seed: int) -> Operation:
             computed.append(group.body.append(op.clone(mapping)).results[0])
     if not computed:
         return random_kernel(seed + 1)
-    # Arguments cannot be outputs of a kernel: return what was computed last, and something before it.
+    # A kernel's arguments cannot be its outputs, so the outputs are the last computation and one from the
+    # middle.
     group.body.append(tensor.Yield(dict.fromkeys((computed[-1], computed[len(computed) // 2]))))
     return kernel_of_group(tensor.Group(inputs, regions=[group.regions[0]]), f"kernel_{seed}")
 
 
 def random_module(level: str, seed: int) -> Module:
-    """A module of the level ``graph``, ``tensor`` or ``loop``."""
+    """A random module of the level ``graph``, ``tensor`` or ``loop``."""
     if level == "graph":
         return random_graph(seed)
     if level == "tensor":

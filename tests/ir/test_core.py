@@ -1,4 +1,4 @@
-"""The core: operation classes, use lists, blocks, cloning, builders, locations, types, constants."""
+"""The classes of the IR: operations, uses, blocks, cloning, builders, locations, types and constants."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_wrong_parts_are_named(build: Any, message: str) -> None:
     (x,) = values(1)
     with pytest.raises(IRError, match=message):
         build(x)
-    assert not x.has_uses  # a failed construction leaves no trace
+    assert not x.has_uses  # a failed construction leaves no uses
 
 
 def test_use_lists_follow_every_change() -> None:
@@ -274,7 +274,7 @@ def test_constants_compare_by_content() -> None:
     assert Constant(np.broadcast_to(np.float32(1), (500, 500))).is_splat
     assert not Constant(a).is_splat
     assert not Constant(np.zeros((0,), np.float32)).is_splat
-    assert Constant(a).array is a  # by reference
+    assert Constant(a).array is a  # the array is not copied
 
 
 def test_locations() -> None:

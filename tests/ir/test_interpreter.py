@@ -1,4 +1,6 @@
-"""The interpreter and the shape solver: meaning against NumPy, symbols from input shapes, errors."""
+"""The interpreter gives NumPy's results, the shape solver finds symbols from the shapes of inputs, and both
+report errors.
+"""
 
 from __future__ import annotations
 

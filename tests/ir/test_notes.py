@@ -1,4 +1,6 @@
-"""Notes: declared once, typed, checked by the verifier, copied where a pass rebuilds an operation."""
+"""Notes are declared once with a type, checked by the verifier, and copied where a pass rebuilds an
+operation.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from tilewright.ir.core import IRError, Module, Operation, registered_operations
 from tilewright.ir.types import TensorType, f32
 from tilewright.ir.verifier import verify
 
-DIALECTS = (graph, host, loop, scalar, simd, tensor)  # imported, so that all operations are registered
+DIALECTS = (graph, host, loop, scalar, simd, tensor)  # the imports register all operations
 
 
 def module_with(key: str, value: Any) -> Module:
@@ -130,4 +132,6 @@ def test_no_other_file_spells_a_key() -> None:
     for path in package.rglob("*.py"):
         if path.name != "notes.py":
             for key in re.findall(r'"(tw\.[a-z_]+)"', path.read_text()):
-                assert key not in notes.declared(), f"{path.relative_to(package)} spells {key!r}"
+                assert key not in notes.declared(), (
+                    f"{path.relative_to(package)} contains {key!r}: use tilewright.ir.notes"
+                )

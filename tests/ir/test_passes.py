@@ -1,4 +1,4 @@
-"""Pipelines: order, names, timing, dumps, leaving passes out, and catching a pass that is wrong."""
+"""Pipelines of passes: order, names, timing, dumps, disabled passes, and checks that find a wrong pass."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tilewright.ir.passes import (
     run_function,
     timing_report,
 )
-from tilewright.ir.symbolic import symbol
+from tilewright.ir.symbolic import smax, symbol
 from tilewright.ir.types import TensorType, boolean, f32, i64
 from tilewright.passes.tensor.lower_to_tensor import lower_to_tensor
 
@@ -35,7 +35,7 @@ N = symbol("n", 2, 100)
 
 
 def model() -> Module:
-    """y = tanh(x) + exp(x), twice computed."""
+    """A function with the results tanh(x) + exp(x) and x, and with a second exp(x) that has no use."""
     module = Module()
     f = func.Func(sym_name="main", arg_names=("x",), result_names=("y", "z"))
     module.body.append(f)
@@ -150,7 +150,9 @@ def test_check_passes_what_is_right() -> None:
 
 
 def test_a_checker_goes_on_where_another_pipeline_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each module between two passes is interpreted once, however the passes are divided among pipelines."""
+    """Each module between two passes is interpreted once, even if the passes run in several pipelines with
+    one checker.
+    """
     counted: list[str] = []
     monkeypatch.setattr(passes, "run_function", lambda *args: counted.append("run") or run_function(*args))
     module, options = model(), CheckOptions(draws=1)
@@ -194,14 +196,11 @@ def test_check_sees_changed_results() -> None:
 
 def test_an_error_at_the_lower_bound_only_is_caught() -> None:
     def wrong_for_two_rows(module: Module) -> None:
-        """Replaces n rows by 3 of them at most, twice: equal unless n > 3 (or too few)."""
+        """Add max(3 - n, 0), which is 1 for two rows and 0 for more."""
         y = first(module, "graph.add")
-        slice_ = Builder.after(y)(graph.Slice(y.results[0], starts=(1, 0), stops=(N, 4), steps=(1, 1)))
-        head = Builder.after(slice_.defining_op)(
-            graph.Slice(y.results[0], starts=(N - 1, 0), stops=(N, 4), steps=(1, 1))
-        )
-        both = Builder.after(head.defining_op)(graph.Concat((head, slice_), axis=0))
-        first(module, "func.return").set_operand(0, both)
+        b = Builder.after(y)
+        error = b(graph.Cast(b(graph.Symbolic(values=(smax(3 - N, 0),))), dtype=f32))
+        first(module, "func.return").set_operand(0, b(BINARY["add"](y.results[0], error)))
 
     with pytest.raises(InternalError, match="wrong-for-two-rows"):
         Pipeline([wrong_for_two_rows]).run(model(), check=CheckOptions(draws=1))

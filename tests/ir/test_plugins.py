@@ -1,4 +1,6 @@
-"""Entry points of installed packages: listed without an import, loaded once, errors name the package."""
+"""Entry points of installed packages are listed without an import and loaded once, and their errors name the
+package.
+"""
 
 from __future__ import annotations
 

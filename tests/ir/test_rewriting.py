@@ -1,4 +1,4 @@
-"""The rewrite driver, folding, CSE, DCE and the verifier."""
+"""Patterns, folding, CSE, DCE and the verifier."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TensorType(f32, (symbol("n", 1, 8), 4))
 
 
 def main_of(body: Any, type: TensorType = T) -> Module:
-    """A function x, y -> body(b, x, y)."""
+    """A module with a function of x and y that returns ``body(b, x, y)``."""
     module = Module()
     f = func.Func(sym_name="main", arg_names=("x", "y"))
     module.body.append(f)
@@ -274,7 +274,7 @@ def test_sort_block_moves_producers_up() -> None:
     block = module.symbol("main").body
     ops = list(block.ops)[:-1]
     end = block.terminator
-    for op in ops:  # back to front
+    for op in ops:  # each operation is moved to the front, which reverses the order
         block.insert_before(block.first, op)
     with pytest.raises(IRError, match="before"):
         verify(module)

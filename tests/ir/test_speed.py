@@ -1,4 +1,4 @@
-"""The core stays linear: four times the operations take about four times as long."""
+"""The time of the IR's steps grows linearly: four times the operations take about four times as long."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def test_time_grows_with_the_size(step: str) -> None:
             seconds.append(perf_counter() - start)
         return min(seconds)
 
-    # Another try when the machine was busy: a quadratic step takes 16 times as long every time.
+    # The measurement is repeated because the machine may be busy. A quadratic step would take 16 times as
+    # long in every try.
     ratios = []
     for _ in range(3):
         small, large = best(2000), best(8000)

@@ -1,4 +1,4 @@
-"""Symbolic integers against Python's own arithmetic: simplification keeps values, and nothing false is ever
+"""Symbolic integers agree with Python's arithmetic: simplification keeps values, and no false statement is
 proved.
 """
 
@@ -56,7 +56,7 @@ def assignments(draw: Any) -> dict[str, int]:
 
 @dataclass
 class Tree:
-    """The expression as Python evaluates it, before any simplification."""
+    """An expression that Python evaluates without simplification, and from which a symbolic one is built."""
 
     op: str
     args: tuple[Any, ...]
@@ -158,7 +158,7 @@ def test_text_reads_back_as_the_same_object(tree: Tree) -> None:
 @given(trees, trees, st.sampled_from([N, SEQ, NEGATIVE]), assignments())
 def test_substitute_is_evaluation_in_two_steps(tree: Tree, by: Tree, s: Expr, values: dict[str, int]) -> None:
     inner = by.run(values)
-    # A value outside the symbol's bounds may contradict what was simplified; inside them nothing may change.
+    # Simplification relies on the bounds of symbols, so a value outside of them may give another result.
     if (s.lower is not None and inner < s.lower) or (s.upper is not None and inner > s.upper) or s is N:
         return
     e = substitute(tree.build(), {s: by.build()})
@@ -202,7 +202,7 @@ def test_known_simplifications() -> None:
     assert 64 * (SEQ % 62 // 4) + 16 * (SEQ % 4) is not 16 * (SEQ % 62)
     assert I // N == 0
     assert I % N is I
-    fine = symbol("fine", 0, 11)  # does not reach what is divided
+    fine = symbol("fine", 0, 11)  # too small to reach the next multiple of the other terms
     assert (24 * N + 12 * SEQ + fine) // 24 is N + SEQ // 2
     assert (12 * SEQ + fine) % 24 is 12 * (SEQ % 2) + fine
     assert (12 * SEQ + fine + 1) // 24 is not SEQ // 2
@@ -217,7 +217,9 @@ def test_known_simplifications() -> None:
 
 
 def test_what_was_taken_apart_before_a_split_is_put_together_after_it() -> None:
-    """A row of images, of which loops take blocks that end within an image."""
+    """Parts of an index combine to the index even if one of them was simplified by its bounds: `row % 24`
+    becomes `i % 24`, and the sum of the parts still becomes `row`.
+    """
     i, j = symbol("i", 0, 767), symbol("j", 0, 5)
     row = i + 768 * j
     assert row % 24 is i % 24
@@ -257,8 +259,8 @@ def test_parse_errors_name_the_column(text: str, message: str) -> None:
 
 
 def test_long_sums_take_few_steps() -> None:
-    """Sizes that only a run has, added up: what nothing proves is given up at once, not after every order of
-    replacing them.
+    """Proofs about long sums of run-time sizes that cannot succeed end quickly, without substituting bounds
+    in every order.
     """
     sizes = [symbol(f"size_{k}", 0, None) for k in range(40)]
     total: Dim = sum(sizes[1:], sizes[0])
@@ -268,7 +270,7 @@ def test_long_sums_take_few_steps() -> None:
 
 
 def test_a_product_of_minima_takes_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An expression is not tried again with its atoms replaced in another order."""
+    """A proof does not try the same expression again when its atoms are replaced in another order."""
     from tilewright.ir import symbolic
 
     tried = 0
@@ -294,4 +296,4 @@ def test_limits_in_a_row_do_not_nest() -> None:
         shorter = smax(shorter - 1, 0)
     assert shorter is smax(n - 500, 0)
     assert smin(smin(n, 9) + 2, 7) is smin(n + 2, 7)
-    assert smax(smax(n - 1, 3) - 1, 1) is smax(n - 1, 3) - 1  # the inner limit is the one that counts
+    assert smax(smax(n - 1, 3) - 1, 1) is smax(n - 1, 3) - 1  # the outer maximum has no effect

@@ -1,5 +1,5 @@
-"""Printing and parsing: round trips at every level in both forms, foreign readers, errors that name the
-place.
+"""Printing and parsing: round trips at every level in both forms, other readers of the generic form, and
+errors with line and column.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LEVELS = pytest.mark.parametrize("level", ["graph", "tensor", "loop"])
 
 @operation
 class Holder(Operation):
-    """Holds any attribute value and binds any symbols."""
+    """An operation that has any attribute value and binds any symbols."""
 
     name = "texttest.holder"
     effects = Effect.CONTROL
@@ -191,7 +191,7 @@ def test_large_constants_go_by_reference() -> None:
 
 
 def test_the_text_does_not_depend_on_what_was_built_before() -> None:
-    # The cache of compiled models is keyed by it.
+    # The text is part of the key under which compiled models are cached.
     assert print_op(random_graph(7, 30)) == print_op(random_graph(7, 30))
 
 
@@ -227,7 +227,7 @@ def test_symbols_of_one_name_are_told_apart(generic: bool) -> None:
 
 @FORMS
 def test_symbols_called_like_types(generic: bool) -> None:
-    # Index symbols are numbered, so the ninth of them is called like a type.
+    # Index symbols are numbered, and one of them, `i8`, has the name of a type.
     i8_symbol = symbol("i8", 0, 3)
     op = Holder(axes=(symbol("i1", 0, 1), i8_symbol), value=(i8_symbol, i8, i8_symbol + 1, (f32, boolean)))
     again = round_trip(module_of(op), generic)

@@ -1,4 +1,4 @@
-"""Operations as an outside user may write them: annotations evaluated at once, no postponed ones."""
+"""Operations in the style of a user's module, without postponed evaluation of annotations."""
 
 import tilewright.ir.core as ir
 from tilewright.ir.core import Attr, Effect, Operand, Operation, OptionalOperand, VariadicOperand, operation
@@ -13,7 +13,7 @@ class Fuse(Operation):
     scale: OptionalOperand
     axis: Attr
     mode: Attr = "sum"
-    count: int  # no part of the operation
+    count: int  # an ordinary annotation, which declares no part of the operation
 
     def infer_types(self):
         return (self.x.type,)

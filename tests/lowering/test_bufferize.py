@@ -1,4 +1,4 @@
-"""Host programs compute what the tensor function computes, and write results where the caller wants them."""
+"""Host programs give the results of the tensor function and write them into the caller's buffers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def main_of(inputs: list[tuple[Any, ...]], body: Callable[..., list[Value]]) -> 
 
 
 def group(b: Builder, inputs: list[Value], body: Callable[..., list[Value]]) -> tuple[Value, ...]:
-    """A group of computations; `body(t, *tensors)` returns its results."""
+    """The results of a new group of computations; ``body(t, *tensors)`` returns the group's results."""
     made = tensor.Group(inputs, result_types=(), regions=None)
     made.drop_operands()
     inner = [made.body.add_arg(v.type) for v in inputs]
@@ -66,7 +66,9 @@ def lower(module: Module) -> None:
 
 
 def check(module: Module, shapes: list[tuple[int, ...]]) -> list[Any]:
-    """Lower and compare with the tensor level, before and after planning; returns the host operations."""
+    """Lower a module and compare it with the tensor level, before and after memory planning. Returns the host
+    operations.
+    """
     rng = np.random.default_rng(0)
     data = [rng.random(s, np.float32) for s in shapes]
     wanted = Interpreter(module).run("main", data)
@@ -110,7 +112,7 @@ def test_a_view_of_a_result_is_the_output() -> None:
 
 
 def test_what_must_be_copied() -> None:
-    """An input, a constant, a value returned twice, a view of a value returned as well."""
+    """Results are copied if they are inputs, constants, or values that are already another result."""
 
     def body(b: Builder, x: Value) -> list[Value]:
         c = b(graph.Constant(value=Constant(np.arange(6, dtype=np.float32))))
@@ -145,7 +147,7 @@ def test_intermediates_and_weights() -> None:
 
 
 def test_a_group_of_several_kernels() -> None:
-    """Phases that hand a buffer of their own from one to the next."""
+    """The kernels of a group pass buffers from one to the next, and give the group's result."""
 
     def body(b: Builder, x: Value) -> list[Value]:
         return list(group(b, [x], scaled(6)))

@@ -1,4 +1,4 @@
-"""Buffers alive at the same time never overlap, at any sizes; and little memory is wasted."""
+"""Buffers that hold data at the same time do not overlap for any sizes, and little memory is wasted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ wide = symbol("wide", 0, None)
 
 
 class Program:
-    """A host program under construction: every launch makes one buffer from others."""
+    """Builds a host program; every launch writes one buffer and reads others."""
 
     def __init__(self, *inputs: Sequence[Dim], output: Sequence[Dim] = (1,)) -> None:
         self.module = Module()
@@ -63,7 +63,9 @@ class Program:
 
 
 def check(program: Program, plan: MemoryPlan, values: dict[str, int]) -> None:
-    """No two buffers that hold data at the same time share a byte, but where one takes the other's place."""
+    """Check that buffers that hold data at the same time share no byte, except where one is written in place
+    of the other.
+    """
     lives: dict[Value, list[int]] = {}
     for index, op in enumerate(program.ops):
         if isinstance(op, (host.Launch, host.Copy)):
@@ -110,7 +112,7 @@ UNBOUNDED: list[tuple[Dim, ...]] = [*SHAPES, (free, 16), (free, seq), (wide, 3),
 @pytest.mark.parametrize("seed", range(12))
 def test_random_programs(shapes: list[tuple[Dim, ...]], seed: int) -> None:
     plan = random_program(shapes, seed)
-    # Unbounded sizes of a dozen unrelated formulas may end in regions of their own.
+    # Buffers of several unrelated unbounded sizes may need separate regions, so more memory is allowed.
     assert plan.largest.arena_bytes <= (2 if shapes is UNBOUNDED else 1.35) * plan.largest.live_bytes
 
 
@@ -119,13 +121,13 @@ def test_random_programs(shapes: list[tuple[Dim, ...]], seed: int) -> None:
 def test_simpler_placements(
     shapes: list[tuple[Dim, ...]], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Placements where the formulas would become too large."""
+    """Placements are also correct if formulas are limited in size, so that simpler ones are used."""
     monkeypatch.setattr("tilewright.lowering.memory_plan.LARGEST_FORMULA", 1)
     random_program(shapes, seed)
 
 
 def random_program(shapes: list[tuple[Dim, ...]], seed: int) -> MemoryPlan:
-    """Plan and check a program of 41 launches."""
+    """Plan and check a program of 41 launches, and return its plan."""
     rng = random.Random(seed)
     program = Program((batch, seq), (free, wide), output=(1,))
     live = list(program.args[:2])
@@ -172,12 +174,12 @@ def test_unbounded_sizes_are_formulas() -> None:
 def test_in_place_only_where_it_is_sound() -> None:
     program = Program((100,), output=(100,))
     x, y = program.args
-    a = program.launch([x], (100,), ((0, 0),))  # the input is the caller's
-    b = program.launch([a], (100,), ((0, 0),))  # a dies: in place
-    c = program.launch([b, x], (100,), ((0, 0),))  # b lives on
-    d = program.launch([b, b], (100,), ((0, 0),))  # read through two arguments
-    e = program.launch([c], (50,), ((0, 0),))  # smaller: fits
-    f = program.launch([e], (400,), ((0, 0),))  # larger: does not
+    a = program.launch([x], (100,), ((0, 0),))  # not in place: the input belongs to the caller
+    b = program.launch([a], (100,), ((0, 0),))  # in place: `a` has no later use
+    c = program.launch([b, x], (100,), ((0, 0),))  # not in place: `b` has later uses
+    d = program.launch([b, b], (100,), ((0, 0),))  # not in place: `b` is read through two arguments
+    e = program.launch([c], (50,), ((0, 0),))  # in place: the result is smaller
+    f = program.launch([e], (400,), ((0, 0),))  # not in place: the result is larger
     program.launch([d, f], y)
     plan = program.plan()
     offset = {v: v.defining_op.offset for v in (a, b, c, d, e, f)}
@@ -219,7 +221,9 @@ def test_weights_are_placed_once() -> None:
 
 
 def test_offsets_follow_from_the_program() -> None:
-    """States of a loop that have one size: their offsets must not depend on addresses of this process."""
+    """Repeated compilations give the same code, although a loop's states of equal size could be ordered by
+    their addresses in memory.
+    """
 
     def totals(x: Any) -> Any:
         def step(states: Any, row: Any) -> Any:
@@ -233,5 +237,6 @@ def test_offsets_follow_from_the_program() -> None:
     for count in range(12):
         library = tw.compile(totals, (np.zeros((5, 8, 8), np.float32),), target="cpu:x86-64-v3", cache=False)
         codes.add(library.ir("llvm"))
-        kept.append([object() for _ in range(1000 * count)])  # the next compilation has other addresses
+        # allocations give the next compilation other addresses
+        kept.append([object() for _ in range(1000 * count)])
     assert len(codes) == 1

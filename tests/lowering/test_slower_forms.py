@@ -1,5 +1,5 @@
-"""A schedule that does not fit a kernel: the next slower form is taken, and told; results stay what they
-are.
+"""If a schedule rule does not fit a kernel, the kernel gets the next slower form. The report says so, and the
+results stay the same.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ KINDS = {"batches": "contraction"}
 
 @pytest.fixture
 def refuse(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Makes the rules of some kinds, or of all but some, fail as if they did not fit."""
+    """A function that makes the rules of some kinds, or of all but some, fail as if they did not fit."""
     monkeypatch.delenv(VARIABLE, raising=False)
 
     def failing(kind: str, rule: ScheduleRule) -> ScheduleRule:
@@ -71,7 +71,7 @@ def results(name: str) -> tuple[list[Any], Any]:
     return list(found) if isinstance(found, tuple) else [found], library.report
 
 
-@pytest.mark.parametrize("left", [(GroupKind.PLAIN,), ()], ids=["plain", "as it is"])
+@pytest.mark.parametrize("left", [(GroupKind.PLAIN,), ()], ids=["plain rule", "unscheduled"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_kind_has_a_slower_form(name: str, left: tuple[str, ...], refuse: Callable[..., None]) -> None:
     wanted, report = results(name)
