@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from ...dialects import graph as g
@@ -14,65 +14,248 @@ Sizes: TypeAlias = int | Sequence[int]
 """One number for all spatial dimensions, or one for each."""
 
 
-def _activation(cls: type) -> Callable[..., Tensor]:
-    def activation(x: TensorLike, **attributes: object) -> Tensor:
-        return apply(cls, as_tensor(x), **attributes)
+def relu(x: TensorLike) -> Tensor:
+    """Return ``max(x, 0)`` of each element, in the shape and type of `x` (numbers of any type).
 
-    activation.__doc__ = cls.__doc__
-    activation.__name__ = getattr(cls, "name", "").partition(".")[2]
-    return activation
+    Raises:
+        ShapeError: `x` has bools.
+    """
+    return apply(g.Relu, as_tensor(x))
 
 
-relu, silu, gelu, softplus, elu, celu, leaky_relu, hard_sigmoid, hard_swish, mish, softsign = map(
-    _activation,
-    (
-        g.Relu,
-        g.Silu,
-        g.Gelu,
-        g.Softplus,
-        g.Elu,
-        g.Celu,
-        g.LeakyRelu,
-        g.HardSigmoid,
-        g.HardSwish,
-        g.Mish,
-        g.Softsign,
-    ),
-)
-sigmoid, tanh, erf = (_activation(UNARY[n]) for n in ("sigmoid", "tanh", "erf"))
+def silu(x: TensorLike) -> Tensor:
+    """Return ``x * sigmoid(x)`` (swish) of each element, in the shape and type of `x` (Elfwing et al. 2018).
+
+    Raises:
+        ShapeError: `x` has integers or bools.
+    """
+    return apply(g.Silu, as_tensor(x))
+
+
+def gelu(x: TensorLike, *, approximate: str = "none") -> Tensor:
+    """Return the Gaussian error linear unit of each element (Hendrycks and Gimpel 2016).
+
+    Args:
+        x: A floating-point tensor of any shape.
+        approximate: ``none`` is ``x * (1 + erf(x / sqrt(2))) / 2``, ``tanh`` its approximation by tanh.
+
+    Returns:
+        A tensor of the shape and type of `x`.
+
+    Raises:
+        ShapeError: `x` has integers or bools.
+    """
+    return apply(g.Gelu, as_tensor(x), approximate=approximate)
+
+
+def softplus(x: TensorLike, *, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
+    """Return ``log(1 + exp(beta * x)) / beta`` of each element.
+
+    Args:
+        x: A floating-point tensor of any shape.
+        beta: The factor of `x`.
+        threshold: Elements with ``beta * x`` above it stay as they are.
+
+    Returns:
+        A tensor of the shape and type of `x`.
+
+    Raises:
+        ShapeError: `x` has integers or bools.
+    """
+    return apply(g.Softplus, as_tensor(x), beta=beta, threshold=threshold)
+
+
+def elu(x: TensorLike, *, alpha: float = 1.0, scale: float = 1.0) -> Tensor:
+    """Return ``scale * x`` of positive elements, ``scale * alpha * (exp(x) - 1)`` of others.
+
+    The function is that of Clevert et al. 2016; with a `scale` it is SELU (Klambauer et al. 2017).
+
+    Args:
+        x: A floating-point tensor of any shape.
+        alpha: The factor of negative results.
+        scale: The factor of all results.
+
+    Returns:
+        A tensor of the shape and type of `x`.
+
+    Raises:
+        ShapeError: `x` has integers or bools.
+    """
+    return apply(g.Elu, as_tensor(x), alpha=alpha, scale=scale)
+
+
+def celu(x: TensorLike, *, alpha: float = 1.0) -> Tensor:
+    """Return ``max(0, x) + min(0, alpha * (exp(x / alpha) - 1))`` of each element (Barron 2017).
+
+    Args:
+        x: A floating-point tensor of any shape.
+        alpha: The limit for large negative elements is ``-alpha``.
+
+    Returns:
+        A tensor of the shape and type of `x`.
+
+    Raises:
+        ShapeError: `x` has integers or bools.
+    """
+    return apply(g.Celu, as_tensor(x), alpha=alpha)
+
+
+def leaky_relu(x: TensorLike, *, slope: float = 0.01) -> Tensor:
+    """Return `x` of positive elements, ``slope * x`` of others (Maas et al. 2013).
+
+    Args:
+        x: A floating-point tensor of any shape.
+        slope: The factor of negative elements.
+
+    Returns:
+        A tensor of the shape and type of `x`.
+
+    Raises:
+        ShapeError: `x` has integers or bools.
+    """
+    return apply(g.LeakyRelu, as_tensor(x), slope=slope)
+
+
+def hard_sigmoid(x: TensorLike, *, alpha: float = 1.0 / 6.0, beta: float = 0.5) -> Tensor:
+    """Return ``clip(alpha * x + beta, 0, 1)`` of each element.
+
+    Args:
+        x: A floating-point tensor of any shape.
+        alpha: The factor of `x`.
+        beta: The result for 0.
+
+    Returns:
+        A tensor of the shape and type of `x`.
+
+    Raises:
+        ShapeError: `x` has integers or bools.
+    """
+    return apply(g.HardSigmoid, as_tensor(x), alpha=alpha, beta=beta)
+
+
+def hard_swish(x: TensorLike) -> Tensor:
+    """Return ``x * hard_sigmoid(x)`` of each element, in the shape and type of `x` (Howard et al. 2019).
+
+    Raises:
+        ShapeError: `x` has integers or bools.
+    """
+    return apply(g.HardSwish, as_tensor(x))
+
+
+def mish(x: TensorLike) -> Tensor:
+    """Return ``x * tanh(softplus(x))`` of each element, in the shape and type of `x` (Misra 2019).
+
+    Raises:
+        ShapeError: `x` has integers or bools.
+    """
+    return apply(g.Mish, as_tensor(x))
+
+
+def softsign(x: TensorLike) -> Tensor:
+    """Return ``x / (1 + |x|)`` of each element, in the shape and type of `x`.
+
+    Raises:
+        ShapeError: `x` has integers or bools.
+    """
+    return apply(g.Softsign, as_tensor(x))
+
+
+def sigmoid(x: TensorLike) -> Tensor:
+    """Return ``1 / (1 + exp(-x))`` of each element, in the shape and type of `x`.
+
+    Raises:
+        ShapeError: `x` has integers or bools.
+    """
+    return apply(UNARY["sigmoid"], as_tensor(x))
+
+
+def tanh(x: TensorLike) -> Tensor:
+    """Return the hyperbolic tangent of each element, in the shape and type of `x`.
+
+    Raises:
+        ShapeError: `x` has integers or bools.
+    """
+    return apply(UNARY["tanh"], as_tensor(x))
+
+
+def erf(x: TensorLike) -> Tensor:
+    """Return the error function of each element, in the shape and type of `x`.
+
+    Raises:
+        ShapeError: `x` has integers or bools.
+    """
+    return apply(UNARY["erf"], as_tensor(x))
 
 
 def softmax(x: TensorLike, axis: int = -1) -> Tensor:
-    """Return ``exp(x - max) / sum`` along `axis`, in the shape and type of `x`."""
+    """Return ``exp(x - max) / sum`` along `axis`, in the shape and type of `x`.
+
+    Args:
+        x: A floating-point tensor of any shape with at least one dimension.
+        axis: The dimension along which the results sum to 1; negative ones count from the last.
+
+    Raises:
+        ShapeError: `x` has integers or bools, or no such axis.
+    """
     return apply(g.Softmax, as_tensor(x), axis=axis)
 
 
 def log_softmax(x: TensorLike, axis: int = -1) -> Tensor:
-    """Return the logarithm of `softmax` along `axis`, computed without overflow."""
+    """Return the logarithm of `softmax` along `axis`, computed without overflow, in the shape and type of
+    `x`.
+
+    Args:
+        x: A floating-point tensor of any shape with at least one dimension.
+        axis: The dimension of the softmax; negative ones count from the last.
+
+    Raises:
+        ShapeError: `x` has integers or bools, or no such axis.
+    """
     return apply(g.LogSoftmax, as_tensor(x), axis=axis)
 
 
 def linear(x: TensorLike, weight: TensorLike, bias: Tensor | None = None) -> Tensor:
-    """Return ``x @ weight.T + bias``: x (..., in), weight (out, in), bias (out); the result is (..., out)."""
+    """Return ``x @ weight.T + bias``, of shape (..., out).
+
+    Args:
+        x: The input (..., in).
+        weight: The matrix (out, in).
+        bias: The vector (out), or None. All three are converted to their common element type.
+
+    Raises:
+        ShapeError: The last sizes of `x` and `weight` differ, or the bias does not fit the result.
+    """
     y = as_tensor(x) @ as_tensor(weight).T
     return y if bias is None else y + bias
 
 
 def grouped_matmul(x: TensorLike, weight: TensorLike, index: TensorLike) -> Tensor:
-    """Return ``x[i] @ weight[index[i]]`` for each row i: x (S, I), `weight` (G, I, O), `index` (S,) integers;
-    the result is (S, O).
+    """Return ``x[i] @ weight[index[i]]`` for each row i, of shape (S, O).
 
     Only the matrices that `index` contains are read. If rows are sorted by index, each is read once.
+
+    Args:
+        x: The rows (S, I), converted to the common element type with `weight`.
+        weight: The matrices (G, I, O).
+        index: Integers (S) in 0 .. G - 1; larger and negative ones are not checked.
+
+    Raises:
+        ShapeError: A shape does not fit, or `index` has no integers.
     """
     x, weight = together(x, weight)
     return apply(g.GroupedMatMul, x, weight, as_tensor(index))
 
 
 def embedding(ids: TensorLike, weight: TensorLike) -> Tensor:
-    """Return the rows of `weight` (count, size) at integers `ids` (...), in shape (..., size).
+    """Return the rows of a table at integer ids, of shape (..., size).
+
+    Args:
+        ids: Integers (...) of any shape in -count .. count - 1; negative ones count from the last row.
+        weight: The table (count, size).
 
     Raises:
-        IndexError: An id that is known while tracing lies outside of `weight`.
+        IndexError: `ids` are floating point, or an id that is known while tracing lies outside of `weight`.
+            In a run of a compiled model such an id raises `OutOfRangeError`, which is an IndexError.
     """
     return as_tensor(weight)[as_tensor(ids)]
 
@@ -84,8 +267,21 @@ def layer_norm(
     axes: Sequence[int] = (-1,),
     eps: float = 1e-5,
 ) -> Tensor:
-    """Normalize over `axes` to mean 0 and variance 1, then multiply by `weight` and add `bias`, both of the
-    shape of these axes (Ba et al. 2016). `eps` is added to the variance.
+    """Normalize over `axes` to mean 0 and variance 1, then multiply by `weight` and add `bias` (Ba et al.
+    2016).
+
+    Args:
+        x: A floating-point tensor of any shape.
+        weight: Factors of the shape of the axes, or None.
+        bias: Summands of the shape of the axes, or None.
+        axes: The last dimensions of `x`, as many as are normalized together.
+        eps: A number that is added to the variance.
+
+    Returns:
+        A tensor of the shape and type of `x`.
+
+    Raises:
+        ShapeError: `x` has integers or bools, or no such axis.
     """
     return apply(g.LayerNorm, as_tensor(x), weight, bias, axes=tuple(axes), epsilon=eps)
 
@@ -93,8 +289,19 @@ def layer_norm(
 def rms_norm(
     x: TensorLike, weight: Tensor | None = None, axes: Sequence[int] = (-1,), eps: float = 1e-6
 ) -> Tensor:
-    """Divide by the root mean square over `axes`, then multiply by `weight`, of the shape of these axes
-    (Zhang and Sennrich 2019). `eps` is added to the mean square.
+    """Divide by the root mean square over `axes`, then multiply by `weight` (Zhang and Sennrich 2019).
+
+    Args:
+        x: A floating-point tensor of any shape.
+        weight: Factors of the shape of the axes, or None.
+        axes: The last dimensions of `x`, as many as are normalized together.
+        eps: A number that is added to the mean square.
+
+    Returns:
+        A tensor of the shape and type of `x`.
+
+    Raises:
+        ShapeError: `x` has integers or bools, or no such axis.
     """
     return apply(g.RmsNorm, as_tensor(x), weight, axes=tuple(axes), epsilon=eps)
 
@@ -106,8 +313,21 @@ def group_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Normalize `x` (N, C, ...) over each of `groups` groups of channels, then multiply by `weight` (C) and
-    add `bias` (C) (Wu and He 2018). `eps` is added to the variance.
+    """Normalize over each of `groups` groups of channels, then multiply by `weight` and add `bias` (Wu and He
+    2018).
+
+    Args:
+        x: A floating-point tensor (N, C, *spatial).
+        groups: The number of groups, which divides C; C groups are instance normalization.
+        weight: Factors (C), or None.
+        bias: Summands (C), or None.
+        eps: A number that is added to the variance.
+
+    Returns:
+        A tensor of the shape and type of `x`.
+
+    Raises:
+        ShapeError: `x` has integers or bools.
     """
     return apply(g.GroupNorm, as_tensor(x), weight, bias, groups=groups, epsilon=eps)
 
@@ -120,8 +340,21 @@ def batch_norm(
     bias: TensorLike,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Normalize `x` (N, C, ...) by given statistics of each channel: ``(x - mean) / sqrt(variance + eps) *
-    weight + bias``, all four of shape (C) (Ioffe and Szegedy 2015).
+    """Return ``(x - mean) / sqrt(variance + eps) * weight + bias`` for each channel (Ioffe and Szegedy 2015).
+
+    Args:
+        x: A tensor (N, C, *spatial). All five tensors are converted to their common element type.
+        mean: The mean (C) of each channel.
+        variance: The variance (C) of each channel.
+        weight: Factors (C).
+        bias: Summands (C).
+        eps: A number that is added to the variance.
+
+    Returns:
+        A tensor of the shape of `x`.
+
+    Raises:
+        ShapeError: The common element type is not floating point.
     """
     return apply(g.BatchNorm, *together(x, weight, bias, mean, variance), epsilon=eps)
 
@@ -139,7 +372,10 @@ def attention(
     v_scale: TensorLike | None = None,
     sinks: TensorLike | None = None,
 ) -> Tensor:
-    """Return ``softmax(scale * q @ k.T + mask) @ v`` for each head, of shape (B, H, S, E).
+    """Return ``softmax(scale * q @ k.T + mask) @ v`` for each head, of shape (B, H, S, E) (Vaswani et al.
+    2017).
+
+    A query that attends to no key gets zeros.
 
     Args:
         q: Queries (B, H, S, D).
@@ -154,7 +390,8 @@ def attention(
         v_scale: Factors (B, G, T) of quantized values, which may be integers.
         sinks: Scores (H) that take part in each row's softmax but have no value.
 
-    A query that attends to no key gets zeros.
+    Raises:
+        ShapeError: Shapes of `q`, `k`, `v` or `sinks` do not fit, or H is no multiple of G.
     """
     q = as_tensor(q)
     if k_scale is None and v_scale is None:
@@ -166,15 +403,30 @@ def attention(
 
 
 def rotary(x: TensorLike, cos: TensorLike, sin: TensorLike, interleaved: bool = False) -> Tensor:
-    """Rotate pairs of elements of x (..., S, D) by position (rotary position embedding, Su et al. 2021).
+    """Rotate pairs of elements of `x` by position (rotary position embedding, Su et al. 2021).
 
-    `cos` and `sin` are broadcast to x. The pairs are (i, i + D / 2), or if `interleaved` (2i, 2i + 1).
+    Args:
+        x: A tensor (..., S, D) with an even D that is known while tracing.
+        cos: Cosines of the angles, broadcast to `x`; each stands at both elements of its pair.
+        sin: Sines of the angles, broadcast to `x`.
+        interleaved: Whether the pairs are (2i, 2i + 1) instead of (i, i + D / 2).
+
+    Returns:
+        A tensor of the shape of `x`, in the common element type of all three.
+
+    Raises:
+        ShapeError: D is odd.
     """
     return apply(g.Rotary, *together(x, cos, sin), interleaved=interleaved)
 
 
 def several(n: Sizes, rank: int) -> tuple[int, ...]:
-    """Return one number for each of `rank` spatial dimensions."""
+    """Return one number for each of `rank` spatial dimensions.
+
+    Args:
+        n: One number for all dimensions, or one for each.
+        rank: The number of spatial dimensions.
+    """
     return (n,) * rank if isinstance(n, int) else tuple(n)
 
 
@@ -191,9 +443,24 @@ def conv(
     dilation: Sizes = 1,
     groups: int = 1,
 ) -> Tensor:
-    """Convolve `x` (N, C, *spatial) with `weight` (O, C / groups, *kernel) and add `bias` (O), in any number
-    of spatial dimensions. `stride`, `padding` (elements of zero on both sides) and `dilation` are one number,
-    or one for each spatial dimension.
+    """Convolve `x` with `weight` and add `bias`, in any number of spatial dimensions.
+
+    Args:
+        x: The input (N, C, *spatial), in the common element type with `weight`.
+        weight: The kernels (O, C / groups, *kernel).
+        bias: Summands (O), or None.
+        stride: The distance between windows in elements: one number, or one for each spatial dimension.
+        padding: The elements of zero on both sides of each dimension, given like `stride`.
+        dilation: The distance between elements of a window, given like `stride`.
+        groups: The number of groups of channels; it divides C and O, and a group's outputs see its inputs.
+
+    Returns:
+        A tensor (N, O, *result) with ``(n + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1``
+        elements for n in each spatial dimension.
+
+    Raises:
+        ShapeError: Ranks or channels do not fit, or the kernel is larger than the padded input.
+        ValueError: Not every spatial dimension has a stride, a padding and a dilation.
     """
     x, weight = together(x, weight)
     rank = x.ndim - 2
@@ -217,14 +484,37 @@ def _pool(
 
 
 def max_pool(x: TensorLike, kernel: Sizes, stride: Sizes | None = None, padding: Sizes = 0) -> Tensor:
-    """Return the largest element of each window of `x` (N, C, *spatial). `kernel`, `stride` (None: the
-    kernel) and `padding` are one number, or one for each spatial dimension.
+    """Return the largest element of each window.
+
+    Args:
+        x: The input (N, C, *spatial), of any type of numbers.
+        kernel: The window's size in elements: one number, or one for each spatial dimension.
+        stride: The distance between windows in elements, given like `kernel`; None is the kernel's size.
+        padding: The elements on both sides of each dimension that no maximum selects, given like `kernel`.
+
+    Returns:
+        A tensor (N, C, *result) with ``(n + 2 * padding - kernel) // stride + 1`` elements for n in each
+        spatial dimension.
+
+    Raises:
+        ShapeError: The kernel has another number of spatial dimensions than `x`.
     """
     return _pool(g.MaxPool, x, kernel, stride, padding)
 
 
 def avg_pool(x: TensorLike, kernel: Sizes, stride: Sizes | None = None, padding: Sizes = 0) -> Tensor:
-    """Return the mean of each window of `x` (N, C, *spatial), padding counted as zeros; arguments as in
-    `max_pool`.
+    """Return the mean of each window, in which padding counts as zeros.
+
+    Args:
+        x: The input (N, C, *spatial).
+        kernel: The window's size in elements: one number, or one for each spatial dimension.
+        stride: The distance between windows in elements, given like `kernel`; None is the kernel's size.
+        padding: The elements of zero on both sides of each dimension, given like `kernel`.
+
+    Returns:
+        A tensor (N, C, *result) of the type of `x`; sizes are those of `max_pool`.
+
+    Raises:
+        ShapeError: The kernel has another number of spatial dimensions than `x`.
     """
     return _pool(g.AvgPool, x, kernel, stride, padding, count_include_pad=True)

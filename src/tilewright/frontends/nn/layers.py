@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -19,7 +19,14 @@ _random = np.random.default_rng()
 
 
 def seed(number: int) -> None:
-    """Seed the random numbers of initial parameters and of dropout."""
+    """Seed the random numbers of initial parameters and of dropout.
+
+    Args:
+        number: Any integer that is not negative; one seed gives the same numbers on every machine.
+
+    Raises:
+        ValueError: The number is negative.
+    """
     global _random
     _random = np.random.default_rng(number)
 
@@ -34,8 +41,15 @@ def _constant(shape: Sequence[int], value: float) -> Parameter:
 
 
 class Linear(Module):
-    """``x @ weight.T + bias``: (..., inputs) to (..., outputs). `weight` is (outputs, inputs), `bias`
-    (outputs).
+    """``x @ weight.T + bias``: (..., inputs) to (..., outputs).
+
+    `weight` is (outputs, inputs), `bias` (outputs); both are float32, drawn uniformly from -b .. b for b =
+    ``1 / sqrt(inputs)``.
+
+    Args:
+        inputs: The last size of the input.
+        outputs: The last size of the result.
+        bias: Whether to add a bias.
     """
 
     def __init__(self, inputs: int, outputs: int, bias: bool = True) -> None:
@@ -45,31 +59,54 @@ class Linear(Module):
         self.bias = uniform((outputs,), limit) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return (..., outputs) for `x` (..., inputs), in the common element type of `x` and the parameters.
+
+        Raises:
+            ShapeError: The last size of `x` differs from `inputs`.
+        """
         return F.linear(x, self.weight, self.bias)
 
 
 class Embedding(Module):
-    """A table of `count` vectors: integer ids (...) to their rows of `weight`, (..., size)."""
+    """A table of vectors: integer ids (...) to their rows of `weight` (count, size), in shape (..., size).
+
+    Args:
+        count: The number of vectors.
+        size: The number of elements of a vector.
+    """
 
     def __init__(self, count: int, size: int) -> None:
         super().__init__()
         self.weight = parameter((count, size), _random.standard_normal)
 
     def forward(self, ids: Tensor) -> Tensor:
+        """Return (..., size) for integers `ids` (...) in -count .. count - 1.
+
+        Raises:
+            IndexError: `ids` are floating point, or one that is known while tracing is out of range.
+        """
         return F.embedding(ids, self.weight)
 
     def attend(self, x: Tensor) -> Tensor:
         """Return ``x @ weight.T``: (..., size) to (..., count), for output layers that share the embedding's
         weight.
+
+        Raises:
+            ShapeError: The last size of `x` differs from `size`.
         """
         return F.linear(x, self.weight)
 
 
 class LayerNorm(Module):
-    """Normalization to mean 0 and variance 1 over the last dimensions, which have sizes `shape` (Ba et al.
-    2016).
+    """Normalization to mean 0 and variance 1 over the last dimensions (Ba et al. 2016).
 
-    `weight` and `bias` have these sizes; `eps` is added to the variance.
+    `weight` and `bias` have the shape of these dimensions.
+
+    Args:
+        shape: The sizes of the dimensions that are normalized together; one number is the last dimension
+            alone.
+        eps: A number that is added to the variance.
+        bias: Whether to add a bias.
     """
 
     def __init__(self, shape: int | Sequence[int], eps: float = 1e-5, bias: bool = True) -> None:
@@ -80,13 +117,20 @@ class LayerNorm(Module):
         self.bias = _constant(sizes, 0) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the normalized `x` (..., *shape), in its shape and floating-point type.
+
+        Raises:
+            ShapeError: `x` has integers or bools.
+        """
         return F.layer_norm(x, self.weight, self.bias, self.axes, self.eps)
 
 
 class RMSNorm(Module):
-    """Normalization to mean square 1 over the last dimension, of `size` elements (Zhang and Sennrich 2019).
+    """Normalization to mean square 1 over the last dimension (Zhang and Sennrich 2019); `weight` is (size).
 
-    `weight` is (size); `eps` is added to the mean square.
+    Args:
+        size: The number of elements of the last dimension.
+        eps: A number that is added to the mean square.
     """
 
     def __init__(self, size: int, eps: float = 1e-6) -> None:
@@ -95,12 +139,22 @@ class RMSNorm(Module):
         self.weight = _constant((size,), 1)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the normalized `x` (..., size), in its shape and floating-point type.
+
+        Raises:
+            ShapeError: `x` has integers or bools.
+        """
         return F.rms_norm(x, self.weight, eps=self.eps)
 
 
 class GroupNorm(Module):
     """Normalization of (N, C, *spatial) over groups of channels (Wu and He 2018); `weight` and `bias` are
     (C).
+
+    Args:
+        groups: The number of groups, which divides `channels`.
+        channels: The number of channels, C.
+        eps: A number that is added to the variance.
     """
 
     def __init__(self, groups: int, channels: int, eps: float = 1e-5) -> None:
@@ -109,17 +163,24 @@ class GroupNorm(Module):
         self.weight, self.bias = _constant((channels,), 1), _constant((channels,), 0)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the normalized `x` (N, C, *spatial), in its shape and floating-point type.
+
+        Raises:
+            ShapeError: `x` has integers or bools.
+        """
         return F.group_norm(x, self.groups, self.weight, self.bias, self.eps)
 
 
 class BatchNorm2d(Module):
     """Normalization of each channel of (N, C, H, W) (Ioffe and Szegedy 2015); `weight` and `bias` are (C).
 
-    In training mode the statistics are the batch's; their running averages, of weight `momentum` for the
-    newest batch, are used in inference mode.
+    In training mode the statistics are the batch's; their running averages are used in inference mode.
 
-    Raises:
-        CompileError: It is traced in training mode.
+    Args:
+        channels: The number of channels, C.
+        eps: A number that is added to the variance.
+        momentum: The weight of the newest batch in the running averages `running_mean` and `running_var`,
+            both (C).
     """
 
     def __init__(self, channels: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
@@ -129,6 +190,12 @@ class BatchNorm2d(Module):
         self.running_mean, self.running_var = tnp.zeros(channels), tnp.ones(channels)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the normalized `x` (N, C, H, W), in its shape.
+
+        Raises:
+            CompileError: The module is traced in training mode.
+            ShapeError: In training mode, `x` has fewer dimensions than 4.
+        """
         if not self.training:
             return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, self.eps)
         _refuse_training(self)
@@ -142,10 +209,11 @@ class BatchNorm2d(Module):
 
 
 class Dropout(Module):
-    """In training mode each element becomes 0 with probability `p`; the others are divided by ``1 - p``.
+    """In training mode each element of a tensor of any shape becomes 0 with probability `p`; the others are
+    divided by ``1 - p`` (Srivastava et al. 2014). In inference mode elements stay as they are.
 
-    Raises:
-        CompileError: It is traced in training mode.
+    Args:
+        p: The probability, at least 0 and less than 1.
     """
 
     def __init__(self, p: float = 0.5) -> None:
@@ -153,6 +221,11 @@ class Dropout(Module):
         self.p = p
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return `x`, of any shape, with elements dropped in training mode.
+
+        Raises:
+            CompileError: The module is traced in training mode.
+        """
         x = tnp.asarray(x)
         if not self.training or not self.p:
             return x
@@ -200,26 +273,40 @@ class _Conv(Module):
 
 
 class Conv1d(_Conv):
-    """Convolution of (N, C, L); arguments as of `Conv2d`."""
+    """Convolution of (N, inputs, L) to (N, outputs, L'); arguments as of `Conv2d`."""
 
     rank = 1
 
 
 class Conv2d(_Conv):
-    """Convolution of (N, inputs, H, W) to (N, outputs, H', W').
+    """Convolution of (N, inputs, H, W) to (N, outputs, H', W'); `functional.conv` gives the sizes.
 
-    `weight` is (outputs, inputs / groups, *kernel), `bias` (outputs). `kernel`, `stride`, `padding` (zeros on
-    both sides) and `dilation` are one number, or one for each spatial dimension.
+    `weight` is (outputs, inputs / groups, *kernel), `bias` (outputs).
+
+    Args:
+        inputs: The number of input channels.
+        outputs: The number of output channels.
+        kernel: The kernel's size in elements: one number, or one for each spatial dimension, as all that
+            follow.
+        stride: The distance between windows in elements.
+        padding: The elements of zero on both sides of each dimension.
+        dilation: The distance between elements of a window.
+        groups: The number of groups of channels, which divides `inputs` and `outputs`.
+        bias: Whether to add a bias.
     """
 
     rank = 2
 
 
 class MultiHeadAttention(Module):
-    """Attention of x (B, S, size) to itself or to `memory` (B, T, size) with `heads` heads (Vaswani et al.
-    2017).
+    """Attention of x (B, S, size) to itself or to `memory` (B, T, size) (Vaswani et al. 2017).
 
     Parameters have the names and layouts of `torch.nn.MultiheadAttention`.
+
+    Args:
+        size: The number of elements of a vector of `x`, of `memory` and of the result.
+        heads: The number of heads, which divides `size`.
+        bias: Whether the projections add a bias.
 
     Raises:
         ValueError: `heads` does not divide `size`.
@@ -241,10 +328,18 @@ class MultiHeadAttention(Module):
         mask: Tensor | None = None,
         causal: bool = False,
     ) -> Tensor:
-        """Return the attended values, (B, S, size).
+        """Return the attended values (B, S, size).
 
-        `mask` is broadcast to (B, heads, S, T): booleans are true where a query attends to a key, numbers are
-        added to scores. `causal` hides later positions.
+        Args:
+            x: The queries' source (B, S, size).
+            memory: The source (B, T, size) of keys and values; None is `x`.
+            mask: Broadcast to (B, heads, S, T). Booleans are true where a query attends to a key; numbers are
+                added to scores.
+            causal: Whether a query attends only to keys up to its own position.
+
+        Raises:
+            ShapeError: The last size of `x` or `memory` differs from `size`, or their batches differ.
+            ValueError: `x` or `memory` does not have three dimensions.
         """
         x = tnp.asarray(x)
         source = x if memory is None else tnp.asarray(memory)
@@ -264,43 +359,96 @@ class MultiHeadAttention(Module):
 
 
 class Activation(Module):
-    """A module that applies one function without parameters, with fixed options."""
+    """A module that applies one function without parameters, with fixed options.
+
+    Args:
+        **options: Keyword arguments of the function; it checks them when the module is called.
+    """
+
+    function: ClassVar[Callable[..., Tensor]]
+    """The function of a tensor and the options."""
 
     def __init__(self, **options: object) -> None:
         super().__init__()
         self.options = options
 
-    @staticmethod
-    def function(x: Tensor, **options: object) -> Tensor:
-        raise NotImplementedError
-
     def forward(self, x: Tensor) -> Tensor:
         return type(self).function(x, **self.options)
 
 
-def _activation(name: str, function: Callable[..., Tensor]) -> type[Activation]:
-    return type(
-        name,
-        (Activation,),
-        {"function": staticmethod(function), "__doc__": function.__doc__, "__module__": __name__},
-    )
+class ReLU(Activation):
+    """``max(x, 0)`` of each element of a tensor of any shape; see `functional.relu`."""
+
+    function = staticmethod(F.relu)
 
 
-_FUNCTIONS: dict[str, Callable[..., Tensor]] = {
-    "ReLU": F.relu,
-    "GELU": F.gelu,
-    "SiLU": F.silu,
-    "Sigmoid": F.sigmoid,
-    "Tanh": F.tanh,
-    "Softmax": F.softmax,
-    "ELU": F.elu,
-    "LeakyReLU": F.leaky_relu,
-    "Hardswish": F.hard_swish,
-    "Mish": F.mish,
-    "Softplus": F.softplus,
-    "MaxPool2d": F.max_pool,
-    "AvgPool2d": F.avg_pool,
-}
-ReLU, GELU, SiLU, Sigmoid, Tanh, Softmax, ELU, LeakyReLU, Hardswish, Mish, Softplus, MaxPool2d, AvgPool2d = (
-    _activation(n, f) for n, f in _FUNCTIONS.items()
-)
+class GELU(Activation):
+    """The Gaussian error linear unit of each element, in any shape; options as of `functional.gelu`."""
+
+    function = staticmethod(F.gelu)
+
+
+class SiLU(Activation):
+    """``x * sigmoid(x)`` of each element of a tensor of any shape; see `functional.silu`."""
+
+    function = staticmethod(F.silu)
+
+
+class Sigmoid(Activation):
+    """``1 / (1 + exp(-x))`` of each element of a tensor of any shape; see `functional.sigmoid`."""
+
+    function = staticmethod(F.sigmoid)
+
+
+class Tanh(Activation):
+    """The hyperbolic tangent of each element of a tensor of any shape; see `functional.tanh`."""
+
+    function = staticmethod(F.tanh)
+
+
+class Softmax(Activation):
+    """The softmax along a dimension of a tensor of any shape; options as of `functional.softmax`."""
+
+    function = staticmethod(F.softmax)
+
+
+class ELU(Activation):
+    """The exponential linear unit of each element, in any shape; options as of `functional.elu`."""
+
+    function = staticmethod(F.elu)
+
+
+class LeakyReLU(Activation):
+    """`x` or ``slope * x`` of each element, in any shape; options as of `functional.leaky_relu`."""
+
+    function = staticmethod(F.leaky_relu)
+
+
+class Hardswish(Activation):
+    """``x * hard_sigmoid(x)`` of each element of a tensor of any shape; see `functional.hard_swish`."""
+
+    function = staticmethod(F.hard_swish)
+
+
+class Mish(Activation):
+    """``x * tanh(softplus(x))`` of each element of a tensor of any shape; see `functional.mish`."""
+
+    function = staticmethod(F.mish)
+
+
+class Softplus(Activation):
+    """``log(1 + exp(beta * x)) / beta`` of elements, in any shape; options as of `functional.softplus`."""
+
+    function = staticmethod(F.softplus)
+
+
+class MaxPool2d(Activation):
+    """The largest element of each window of (N, C, H, W); options as of `functional.max_pool`."""
+
+    function = staticmethod(F.max_pool)
+
+
+class AvgPool2d(Activation):
+    """The mean of each window of (N, C, H, W); options as of `functional.avg_pool`."""
+
+    function = staticmethod(F.avg_pool)

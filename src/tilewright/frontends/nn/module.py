@@ -59,10 +59,14 @@ class Placeholder(Parameter):
 
 
 class Deferred(Tensor):
-    """A tensor whose elements are computed on demand and not kept: a weight that is only compiled.
+    """A tensor of any shape whose elements are computed on demand and not kept: a weight that is only
+    compiled.
 
-    `constant` computes them, see `Constant.made`. A trace records the operators on it as part of the traced
-    function.
+    A trace records the operators on it as part of the traced function.
+
+    Args:
+        constant: The element type, the shape and the function that computes the elements; see
+            `Constant.made`.
     """
 
     __slots__ = ("constant",)
@@ -99,10 +103,15 @@ _wanted = threading.local()
 
 @contextmanager
 def placeholders(dtype: DTypeLike = float) -> Iterator[None]:
-    """Make modules whose parameters have the element type `dtype` and no elements: nothing is drawn or
-    allocated.
+    """Make modules whose parameters have no elements: inside the block nothing is drawn or allocated.
 
     `Module.load_state_dict` supplies the elements.
+
+    Args:
+        dtype: The element type of the parameters.
+
+    Raises:
+        TypeError: There is no such element type.
     """
     before, _wanted.dtype = getattr(_wanted, "dtype", None), dtype_of(dtype)
     try:
@@ -112,7 +121,12 @@ def placeholders(dtype: DTypeLike = float) -> Iterator[None]:
 
 
 def parameter(shape: Sequence[int], elements: Callable[[tuple[int, ...]], Any]) -> Parameter:
-    """Return a float32 parameter with ``elements(shape)``; inside `placeholders` one without elements."""
+    """Return a float32 parameter with ``elements(shape)``; inside `placeholders` one without elements.
+
+    Args:
+        shape: The size of each dimension.
+        elements: A function from the shape to an array of it.
+    """
     sizes = tuple(shape)
     dtype: DType | None = getattr(_wanted, "dtype", None)
     return Parameter(elements(sizes), float) if dtype is None else Placeholder(sizes, dtype)
@@ -214,7 +228,9 @@ class Module:
         return ((n, t) for n, t in self._named_tensors() if isinstance(t, Parameter))
 
     def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
-        """Return the tensors that are no parameters, of this module and all nested ones, by dotted path."""
+        """Return the tensors that are no parameters, of any shape, of this module and all nested ones, by
+        dotted path.
+        """
         return ((n, t) for n, t in self._named_tensors() if not isinstance(t, Parameter))
 
     def parameters(self) -> Iterator[Parameter]:
@@ -222,12 +238,19 @@ class Module:
         return (t for _, t in self.named_parameters())
 
     def state_dict(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Return parameters and buffers as read-only arrays, by dotted path."""
+        """Return parameters and buffers as read-only arrays of their shapes and types, by dotted path.
+
+        Raises:
+            CompileError: A parameter has no elements yet; see `placeholders`.
+        """
         return {n: t.numpy() for n, t in self._named_tensors()}
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
-        """Replace parameters and buffers by arrays or torch tensors of the same shapes, converted to the
-        element types they have here.
+        """Replace parameters and buffers by arrays or torch tensors of the same shapes.
+
+        Args:
+            state: The arrays by dotted path. They are converted to the element types that the module has.
+            strict: Whether every name of the module must be in `state`, and the reverse.
 
         Raises:
             CompileError: Names are missing or unknown; without `strict` such names are ignored.
@@ -258,7 +281,7 @@ class Module:
         """Write parameters and buffers to a `.safetensors` file.
 
         Raises:
-            CompileError: The package `safetensors` is not installed.
+            CompileError: The package `safetensors` is not installed, or a parameter has no elements yet.
         """
         _safetensors().save_file({n: np.ascontiguousarray(a) for n, a in self.state_dict().items()}, path)
 
@@ -318,7 +341,14 @@ def _safetensors() -> Any:
 
 
 class ModuleList(Module):
-    """A list of modules."""
+    """A list of modules, by index as `list` has them.
+
+    Args:
+        modules: The modules in order.
+
+    Raises:
+        IndexError: An index lies outside of the list.
+    """
 
     def __init__(self, modules: Iterable[Module] = ()) -> None:
         super().__init__()
@@ -348,7 +378,12 @@ class ModuleList(Module):
 
 
 class Sequential(ModuleList):
-    """Modules that are called in order, each on the result of the one before."""
+    """Modules that are called in order, each on the result of the one before; `x` may be anything the first
+    takes.
+
+    Args:
+        *modules: The modules in order.
+    """
 
     def __init__(self, *modules: Module) -> None:
         super().__init__(modules)
