@@ -1,5 +1,5 @@
-"""Settings of all tests: a kernel that falls back to a slower schedule is an error, since it shows a mistake
-of a schedule rule.
+"""Settings of all tests. A kernel that falls back to a slower schedule is an error, because it shows a
+mistake in a schedule rule.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import pytest
 from tilewright.ir.debug import STRICT_SCHEDULES, VARIABLE
 
 os.environ.setdefault(VARIABLE, STRICT_SCHEDULES)
-# PyTorch: the models are small, and the workers of pytest share the cores.
+# PyTorch uses one thread, because the models are small and the workers of pytest share the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Keep the collector of garbage away from modules and tests, which stay: walking them took a tenth of the
-    time.
+    """Keep modules and tests, which stay in memory, away from the garbage collector. Scanning them took a
+    tenth of the time.
     """
     gc.collect()
     gc.freeze()

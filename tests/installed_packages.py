@@ -1,4 +1,4 @@
-"""Packages with entry points that are installed for the duration of a test."""
+"""Packages with entry points that are installed during a test."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Install = Callable[[str, str, str, str], None]
 
 @contextmanager
 def installing(folder: Path) -> Iterator[Install]:
-    """A function ``install(package, module, code, entry_points)`` that installs a package of one module in
-    `folder`.
+    """Return a context with a function ``install(package, module, code, entry_points)`` that installs a
+    package of one module in `folder`.
 
     `entry_points` is the text of the package's ``entry_points.txt``. Leaving the context removes the
     packages.

@@ -1,5 +1,5 @@
-"""Work in processes of their own: what crashes, hangs or takes too much memory costs its own outcome
-alone.
+"""Work in separate processes. If an outcome crashes, hangs or takes too much memory, no other outcome is
+lost.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any, Generic, TypeVar
 
 Task = TypeVar("Task")
 Work = Callable[[Task, int], Iterator[Any]]
-"""From a task and a number to the task's outcomes from that number on."""
+"""A function of a task and a number that yields the task's outcomes from that number on."""
 
 CRASHED, LATE = "crash", "out of time"
 PATIENCE = 50
-"""Bad ends of a task after which it is given up: it may be no single outcome's fault."""
+"""The number of failed processes after which a task is ended, because no single outcome may be the cause."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of one outcome: `seconds` of processor time and four times as many of wall time, since machines
-    are shared; `memory` bytes of data beyond those at the start of the process.
+    """Limits of one outcome. `seconds` limits processor time, and wall time to four times as many, because
+    machines are shared. `memory` limits the bytes of data beyond those at the start of the process.
     """
 
     seconds: float
@@ -34,7 +34,7 @@ class Limits:
 
 @dataclass
 class _Run(Generic[Task]):
-    """A task, its outcomes so far, and the process that is at the next one."""
+    """A task, its outcomes so far, and the process that computes the next one."""
 
     task: Task
     outcomes: list[Any]
@@ -46,10 +46,10 @@ class _Run(Generic[Task]):
 def in_processes(
     tasks: Iterable[Task], work: Work[Task], processes: int, limits: Limits
 ) -> Iterator[tuple[Task, list[Any]]]:
-    """The outcomes of each task, as tasks end, at most `processes` at once.
+    """Yield the outcomes of each task as tasks end, with at most `processes` processes at a time.
 
-    Where a process crashes or goes beyond its limits, the text that says so stands as the outcome, and
-    another process goes on with the next one.
+    If a process crashes or exceeds its limits, the outcome is a text that says so, and another process
+    continues with the next outcome.
     """
     context = get_context("fork")
     pending = [_Run(task, []) for task in tasks][::-1]
@@ -110,5 +110,5 @@ def _allow(seconds: float) -> None:
 
 
 def _bytes_of_data() -> int:
-    """The bytes that the limit on data counts already."""
+    """Return the number of bytes that already count for the limit on data."""
     return int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()

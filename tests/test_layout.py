@@ -1,4 +1,6 @@
-"""The layout's promises: imports go one way, files stay readable, `import tilewright` stays cheap."""
+"""The layout of the package: imports go in one direction, files stay short, and `import tilewright` stays
+cheap.
+"""
 
 from __future__ import annotations
 
@@ -37,27 +39,27 @@ ALLOWED: dict[str, set[str]] = {
         "runtime",
     },
 }
-"""The folders that each folder may import, beside itself."""
+"""The folders that each folder may import, besides itself."""
 ALLOWED["driver"] = {*ALLOWED}
 ALLOWED["tools"] = {*ALLOWED, ""}
 ALLOWED["integrations"] = {*ALLOWED, ""}
 ALLOWED["llm"] = {*ALLOWED, ""}
 ALLOWED["cli"] = {*ALLOWED, ""}
 TOP = ("nn", "numpy", "")
-"""Modules of the package's root, which only name what lies below."""
+"""Modules at the package's root, which only give names to objects of the folders."""
 
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
 def level(module: str) -> str:
-    """The part of the package that a dotted name such as "tilewright.ir.core" belongs to; "" is the
-    package.
+    """Return the part of the package to which a dotted name such as "tilewright.ir.core" belongs; "" stands
+    for the package itself.
     """
     return module.split(".")[1] if "." in module else ""
 
 
 def imports(path: Path) -> set[str]:
-    """All tilewright modules that a file imports anywhere in it, by absolute name."""
+    """Return the absolute names of all tilewright modules that a file imports anywhere."""
     here = ("tilewright", *path.relative_to(PACKAGE).with_suffix("").parts)
     package = here if path.name != "__init__.py" else here[:-1]
     package = package[:-1] if path.name != "__init__.py" else package
@@ -87,14 +89,14 @@ def test_imports_go_one_way(path: Path) -> None:
 
 
 def module_of(path: Path) -> str:
-    """The absolute dotted name of a file's module or package."""
+    """Return the absolute dotted name of a file's module or package."""
     parts = ("tilewright", *path.relative_to(PACKAGE).with_suffix("").parts)
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def dependencies() -> dict[str, set[str]]:
-    """The modules that each module imports anywhere, under type checking too: a submodule where the name is
-    one, else the module of the name.
+    """Return the modules that each module imports anywhere, also under type checking. An import of a name
+    from a package counts as its submodule of that name, or else as the package.
     """
     modules = {module_of(path): path for path in FILES}
     graph: dict[str, set[str]] = {}
@@ -114,7 +116,7 @@ def dependencies() -> dict[str, set[str]]:
 
 
 def circles(graph: dict[str, set[str]]) -> set[frozenset[str]]:
-    """The sets of modules that import each other, directly or through others."""
+    """Return the sets of modules that import each other, directly or through others."""
 
     def reachable(start: str) -> set[str]:
         seen: set[str] = set()
@@ -140,7 +142,7 @@ def test_circles_are_noticed() -> None:
 
 
 def test_modules_do_not_import_each_other_in_a_circle() -> None:
-    """Imports for type checking and inside functions count, too."""
+    """No modules import each other in a circle. Imports for type checking and inside functions count, too."""
     assert sorted(map(sorted, circles(dependencies()))) == []
 
 
@@ -161,7 +163,7 @@ def test_targets_do_not_know_each_other() -> None:
 def test_files_stay_short_and_say_what_they_are(path: Path) -> None:
     text = path.read_text()
     assert text.count("\n") <= MAX_LINES
-    assert not text.strip() or ast.get_docstring(ast.parse(text)), "no module docstring"
+    assert not text.strip() or ast.get_docstring(ast.parse(text)), "the module has no docstring"
 
 
 def test_import_is_cheap() -> None:
@@ -172,9 +174,9 @@ def test_import_is_cheap() -> None:
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     loaded = run.stdout.split()
     assert [m for m in loaded if m.startswith("tilewright")] == ["tilewright", "tilewright.errors"]
-    assert len(loaded) < 60, "what an import costs follows from the modules it loads"
+    assert len(loaded) < 60, "`import tilewright` must load few modules to stay fast"
 
 
 def test_names_of_the_package_are_not_names_of_its_files() -> None:
-    """Importing a submodule sets the package's attribute of that name, in place of the function."""
+    """No name of the package is that of a submodule, because importing the submodule would replace it."""
     assert not {path.stem for path in PACKAGE.iterdir()} & set(tw._HOME)

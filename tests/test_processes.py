@@ -1,4 +1,4 @@
-"""Worker processes of the suites when work crashes, takes too long or takes too much memory."""
+"""Worker processes of the test suites whose work crashes, takes too long or takes too much memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Targets and schedule rules are registered by calls and by entry points; the cache notices their code."""
+"""Targets and schedule rules are registered by calls and by entry points, and the cache depends on their
+code.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ Install = Callable[[str, str], None]
 
 @pytest.fixture(autouse=True)
 def restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Removes registrations of a test when it ends."""
+    """Remove the registrations of a test when it ends."""
     before = dict(RULES)
     monkeypatch.setattr(schedule_rules, "_LOADED", set())
     monkeypatch.setattr(registry, "TARGETS", dict(registry.TARGETS))
@@ -41,7 +43,7 @@ def restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Install the module ``a_plugin`` with given code and entry points."""
+    """A function that installs the module ``a_plugin`` with given code and entry points."""
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def install(code: str, entry_points: str) -> None:

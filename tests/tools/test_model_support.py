@@ -1,5 +1,5 @@
-"""The report of `tilewright doctor` before compilation: every problem with its places and a remedy, for each
-front end and target.
+"""The report of `tilewright doctor` before compilation names every problem with its places and a remedy, for
+each front end and target.
 """
 
 from __future__ import annotations

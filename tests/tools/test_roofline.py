@@ -1,4 +1,4 @@
-"""The measured roofs are plausible, and measured once."""
+"""The measured roofs are plausible, and are measured once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tilewright.tools.roofline import Roofline, machine, measure, usable_cores
 
 
 def test_peaks_are_not_beaten_by_numpy() -> None:
-    """A matrix product cannot be faster than the peak (but for noise), and is not very far below it."""
+    """A matrix product of NumPy is not faster than the peak, up to noise, and not much slower."""
     threads = usable_cores()
     here = measure(threads)
     a = np.random.default_rng(0).random((1024, 1024), np.float32)
@@ -56,15 +56,15 @@ def test_bytes_that_caches_hold_are_no_bytes_of_memory() -> None:
     for size, rate in ((1e3, 80e9), (2e6, 80e9), (20e6, 40e9), (300e6, 10e9)):
         assert here.bandwidth_of(size) == rate
         assert here.floor_seconds(0, 1e9, size) == 1e9 / rate
-    assert here.floor_seconds(0, 1e9) == 0.1, "without a word about caches all comes from memory"
+    assert here.floor_seconds(0, 1e9) == 0.1, "without a size of the data, all bytes come from memory"
     assert here.peak_of(()) == here.peak_of({"f32": 3}) == 100e9
     assert (here.peak_of({"f32": 1, "bf16": 2}), here.peak_of({"u8": 1})) == (400e9, 800e9)
     assert replace(here, cached=()).bandwidth_of(1e3) == 10e9
 
 
 def test_profiled_kernels_stay_below_the_roofline() -> None:
-    """A kernel that reads 1 MB in 12.5 us has it from a cache: a whole share of 80 GB/s, not eight times
-    memory's rate.
+    """A kernel that reads 1 MB in 12.5 us reads it from a cache. It reaches the whole 80 GB/s of the cache,
+    and not eight times memory's rate.
     """
     from tilewright.cli.profile import _share
     from tilewright.runtime.model import KernelProfile

@@ -1,4 +1,4 @@
-"""Comparing with the source framework: agreement is found, and so is every kind of difference."""
+"""Comparison with the source framework finds agreement and every kind of difference."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tilewright.tools.verify import compare, source_runner, verify
 
 
 class Fake:
-    """Stands for a compiled library: y = f(x) with x of (n, 4)."""
+    """A stand-in for a compiled library that computes y = f(x) for x of shape (n, 4)."""
 
     def __init__(self, function: Any) -> None:
         self.metadata = {

@@ -1,4 +1,4 @@
-"""Cache sizes as Linux tells them; those of a named target do not depend on the machine."""
+"""Cache sizes as Linux reports them. The sizes of a named target do not depend on the machine."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tilewright.targets.registry import resolve
 
 
 def system(folder: Path, caches: dict[int, tuple[str, str]], cores: dict[int, str]) -> Path:
-    """A copy of the system's files: size and sharing processors of each processor's cache, and the processors
-    of its core.
+    """Create a copy of the system's files and return its folder: the size and the sharing processors of each
+    processor's cache, and the processors of its core.
     """
     for number, (size, shared) in caches.items():
         for index, level, text in ((0, 1, "48K"), (1, 2, size), (2, 3, "300M")):
@@ -37,9 +37,9 @@ def two_processors(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("two_processors")
 def test_second_level(tmp_path: Path) -> None:
     own = system(tmp_path / "own", {0: ("2048K", "0"), 1: ("1M", "1")}, {0: "0", 1: "1"})
-    assert l2_bytes(own) == 1 << 20  # the smaller one
+    assert l2_bytes(own) == 1 << 20  # The smaller cache counts.
     threads = system(tmp_path / "threads", {0: ("512K", "0-1"), 1: ("512K", "0-1")}, {0: "0-1", 1: "0-1"})
-    assert l2_bytes(threads) == 512 << 10  # two threads of one core share nothing with another core
+    assert l2_bytes(threads) == 512 << 10  # Two threads of one core share its cache with no other core.
     cores = system(tmp_path / "cores", {0: ("2048K", "0,1"), 1: ("2048K", "0,1")}, {0: "0", 1: "1"})
     assert l2_bytes(cores) == 1 << 20
 

@@ -1,5 +1,5 @@
-"""Feature sets by name, forced for the target ``cpu``, and emulated where this machine has no such
-instructions.
+"""Feature sets by name: they may be forced for the target ``cpu``, and are emulated where this machine lacks
+their instructions.
 """
 
 from __future__ import annotations
@@ -70,12 +70,13 @@ def run(forced: str, program: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("forced", ("x86-64-v3", "x86-64-v4", EVERYTHING))
 def test_a_forced_feature_set(forced: str) -> None:
-    """Compiled, linked and run, whatever this machine has."""
+    """A kernel for a forced feature set is compiled, linked and run, whatever features this machine has."""
     done = run(forced, PRODUCT)
     assert done.returncode == 0, done.stderr
     by_tiles, *emulated = done.stdout.split()
     assert by_tiles == str("amx" in forced)
-    has_tiles = llvm.get_host_cpu_features().get("amx-tile", False)  # whatever this process is forced to
+    # Does not depend on the set forced for this process.
+    has_tiles = llvm.get_host_cpu_features().get("amx-tile", False)
     assert ("amx-tile" in emulated) == ("amx" in forced and not has_tiles)
 
 

@@ -22,8 +22,8 @@ NARROW = Isa("narrow", "", "", (), 128, 16, masked=False, fma=False)
 ISAS = pytest.mark.parametrize("isa", [WIDE, MIDDLE, NARROW], ids=lambda isa: isa.name)
 
 LEVEL = 0
-"""LLVM's level: enough for what a function computes, in half the time. Tests of whole libraries use the
-default level.
+"""The optimization level of LLVM, which takes half the time of the default and does not change results. Tests
+of whole libraries use the default level.
 """
 
 _engines: list[Any] = []
@@ -38,7 +38,7 @@ def host_machine() -> Any:
 
 
 def has_instructions(feature: str) -> bool:
-    """Whether this machine has an extension (``amx-int8``), and lets this process use it."""
+    """Return whether this machine has an extension such as ``amx-int8`` and lets this process use it."""
     if not llvm.get_host_cpu_features().get(feature):
         return False
     if not feature.startswith("amx"):
@@ -49,12 +49,12 @@ def has_instructions(feature: str) -> bool:
 
 @cache
 def missing() -> tuple[str, ...]:
-    """The extensions that are emulated here."""
+    """Return the extensions that are emulated here."""
     return tuple(feature for feature in EMULATED if not has_instructions(feature))
 
 
 def compile_functions(text: str) -> Callable[[str], int]:
-    """Optimize and load a module; the result maps names of its functions to addresses."""
+    """Optimize and load a module. Returns a function from the names of its functions to addresses."""
     machine = host_machine()
     module = llvm.parse_assembly(emulate(text, missing(), threads=False))
     module.verify()
@@ -69,7 +69,7 @@ def compile_functions(text: str) -> Callable[[str], int]:
 
 
 def exported(definitions: Iterable[str], name: str, extra: int) -> Callable[..., None]:
-    """The internal function `name` with three pointers and `extra` i64 arguments."""
+    """Return the internal function `name`, which takes three pointers and `extra` i64 arguments."""
     numbers = "".join(f", i64 %d{i}" for i in range(extra))
     pointers = "ptr %a, ptr %b, ptr %c"
     entry = (

@@ -1,4 +1,4 @@
-"""Running a kernel's LLVM code in this process, its buffers against pages that may not be touched."""
+"""Runs a kernel's LLVM code in this process, with buffers that lie at pages which must not be accessed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _libc = ctypes.CDLL(None)
 def make_group(
     types: Sequence[TensorType], body: Callable[..., Sequence[Any]], kind: str = "rows"
 ) -> tensor.Group:
-    """A group of computations over arguments of `types`; ``body(t, *tensors)`` returns its results."""
+    """Return a group of computations over arguments of `types`; ``body(t, *tensors)`` returns its results."""
     group = tensor.Group((), kind=kind, result_types=())
     arguments = [group.body.add_arg(t) for t in types]
     t = TensorBuilder(Builder(group.body))
@@ -42,7 +42,7 @@ def make_group(
 
 
 def scheduled(group: tensor.Group, rule: Callable[[Schedule], object] | None) -> loop.Kernel:
-    """The group's finalized kernel after `rule` has scheduled it."""
+    """Return the group's finalized kernel after `rule` has scheduled it."""
     schedule = Schedule(kernel_of_group(group, "kernel"))
     if rule is not None:
         rule(schedule)
@@ -50,7 +50,7 @@ def scheduled(group: tensor.Group, rule: Callable[[Schedule], object] | None) ->
 
 
 class Fenced:
-    """A copy of an array that ends (or begins) at a page which may not be touched."""
+    """A copy of an array that ends (or begins) at a page which must not be accessed."""
 
     def __init__(self, array: np.ndarray[Any, Any], at_end: bool) -> None:
         room = -(-max(array.nbytes, 1) // PAGE) * PAGE
@@ -77,8 +77,8 @@ def run_kernel(
     pieces: int = 1,
     in_place: Mapping[int, int] | None = None,
 ) -> tuple[list[np.ndarray[Any, Any]], KernelCode]:
-    """The outputs of a kernel; its range is cut into `pieces`. `in_place`: output number -> input number
-    whose memory it is.
+    """Return the outputs of a kernel, and its code. Its range is divided into `pieces`. `in_place` maps the
+    number of an output to the number of the input in whose memory it is.
     """
     code = print_kernel(kernel, isa, "kernel")
     text = "\n".join([*code.helpers.values(), code.text])
@@ -124,14 +124,14 @@ def run_kernel(
 def reference(
     group: tensor.Group, inputs: Sequence[np.ndarray[Any, Any]], dims: Mapping[str, int]
 ) -> list[np.ndarray[Any, Any]]:
-    """The result of the group according to the tensor level."""
+    """Return the result of the group by the semantics of the tensor level."""
     return [np.asarray(x) for x in Frame(Module(), dict(dims), {}).run_block(group.body, list(inputs))]
 
 
 def interpreted(
     kernel: loop.Kernel, inputs: Sequence[np.ndarray[Any, Any]], dims: Mapping[str, int]
 ) -> list[np.ndarray[Any, Any]]:
-    """The result of the kernel according to the loop level."""
+    """Return the result of the kernel by the semantics of the loop level."""
     outputs = []
     for arg in kernel.body.args[len(inputs) :]:
         outputs.append(np.zeros(tuple(evaluate(d, dims) for d in arg.type.shape), arg.type.dtype.numpy))

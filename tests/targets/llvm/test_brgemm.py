@@ -26,7 +26,7 @@ def make_op(a: DType = f32, c: DType = f32, **attributes: Any) -> simd.BatchRedu
 
 
 def guarded(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """A copy that ends where a page of memory ends that must not be touched."""
+    """Return a copy that ends where a page begins which must not be accessed."""
     pages = -(-array.nbytes // mmap.PAGESIZE) + 1
     memory = mmap.mmap(-1, pages * mmap.PAGESIZE)
     whole = np.frombuffer(memory, np.uint8)
@@ -73,7 +73,9 @@ def check(
     rtol: float = 1e-4,
     atol: float = 1e-5,
 ) -> None:
-    """One product against NumPy in float64; C has wider rows than n, whose other columns must stay."""
+    """Compare one product with NumPy in float64. The rows of C are wider than n, and their other columns must
+    not change.
+    """
     nr = nr or tile_shape(isa, c_dtype)[1]
     a, b = random((m, k), dtype), random((k, n), dtype)
     gap = 5
@@ -131,7 +133,8 @@ def test_every_remainder_of_columns(isa: Isa) -> None:
         )  # fmt: skip
         name, definitions, dims = brgemm_function(op, isa)
         function = exported(definitions.values(), name, len(dims))
-        function(0, 0, 0, *(int(evaluate(d, {"n": -1})) for d in dims))  # empty: nothing is touched
+        # With no columns, no memory is accessed.
+        function(0, 0, 0, *(int(evaluate(d, {"n": -1})) for d in dims))
         for columns in range(2 * nr + 1):
             a, b = random((3, 5), f32), random((5, columns), f32)
             c = np.full((3, stride), 7, np.float32)
@@ -166,7 +169,9 @@ def test_every_number_of_rows(isa: Isa) -> None:
 @ISAS
 @pytest.mark.parametrize("channels", [3, 8])
 def test_convolution(isa: Isa, channels: int) -> None:
-    """3 x 5 taps over channels-last data, one row of pixels; against the sum over taps written out."""
+    """A convolution of 3 x 5 taps over channels-last data gives the sum over its taps for one row of
+    pixels.
+    """
     height, width, out = 3, 5, 20
     pixels, nr = 11, 16
     image = random((height, pixels + width - 1, channels), f32)
@@ -195,7 +200,7 @@ def test_convolution(isa: Isa, channels: int) -> None:
         for x in range(width)
     )
     np.testing.assert_allclose(c, expected, rtol=1e-4, atol=1e-5)
-    # a dilated one cannot be merged into longer rows
+    # A dilated convolution cannot be merged into longer rows.
     spread = symbol("spread", 1)
     op = make_op(
         m=pixels - 4,
@@ -250,7 +255,7 @@ def test_panel_widths(isa: Isa, nr: int) -> None:
 
 @ISAS
 def test_strided_k_and_empty(isa: Isa) -> None:
-    a, b = random((6, 12), f32), random((6, 16), f32)  # a is read transposed
+    a, b = random((6, 12), f32), random((6, 16), f32)  # The rows of a are read as columns.
     c = np.zeros((12, 16), np.float32)
     run(make_op(m=12, n=16, k=6, nr=16, a_m=1, a_k=12, b_panel=96, b_k=16, c_m=16), isa, a, b, c)
     np.testing.assert_allclose(c, a.T @ b, rtol=1e-4, atol=1e-5)
@@ -281,7 +286,7 @@ def test_rows_that_fit_half_a_panel_are_one_block(m: int, n: int, k: int) -> Non
     op = make_op(m=m, n=128, k=k, nr=64, a_m=k, b_panel=64 * k, b_k=64, c_m=128, padded=True)
     name, definitions, _ = brgemm_function(op, WIDE)
     (tile,) = (text for other, text in definitions.items() if other != name)
-    assert tile.count("store <16 x float>") == 2 * m  # two vectors of every row
+    assert tile.count("store <16 x float>") == 2 * m  # Two vectors in every row.
 
 
 def test_register_budget() -> None:

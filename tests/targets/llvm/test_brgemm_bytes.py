@@ -1,4 +1,4 @@
-"""`simd.brgemm` over 8-bit integers: by AMX tiles, by dot products, by widening. Always exact."""
+"""`simd.brgemm` on 8-bit integers is exact with AMX tiles, with dot products, and by widening."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ ISAS = pytest.mark.parametrize(
 
 
 def numbers(shape: tuple[int, ...], dtype: DType) -> np.ndarray[Any, Any]:
-    """Random integers, the extremes (where saturating instructions go wrong) more often than others."""
+    """Return random integers. The extremes, for which saturating instructions are wrong, are more frequent
+    than others.
+    """
     low, high = np.iinfo(dtype.numpy).min, np.iinfo(dtype.numpy).max
     x = RNG.integers(low, high + 1, shape)
     return np.where(RNG.random(shape) < 0.3, np.where(RNG.random(shape) < 0.5, low, high), x).astype(
@@ -53,8 +55,8 @@ def check(
     isa: Isa, a_type: DType, b_type: DType, m: int, n: int, k: int, *,
     taps: int = 1, accumulate: bool = False, symbolic: str = "", packed: bool = True,
 ) -> None:  # fmt: skip
-    """The sum of `taps` products against NumPy. C has wider rows than n; what follows a row of A must not be
-    used, what follows A not be read.
+    """Compare the sum of `taps` products with NumPy. The rows of C are wider than n. The numbers after a row
+    of A must not be used, and the memory after A must not be read.
     """
     panel = panel_of(isa, a_type, b_type) if packed else simd.Panel(16)
     gap = 3
@@ -87,7 +89,7 @@ def check(
         **layout,
     )
     laid_out = b
-    if packed:  # whether k is known or not, the operand is laid out as the operation's own k asks
+    if packed:  # The operand has the layout for the operation's own k, which may be symbolic.
         depth = panel.depth if "k" in symbolic else panel.padded_rows(k) if k else 1
         full = np.zeros((taps, -(-k // depth) * depth, n), b.dtype)
         full[:, :k] = b
@@ -113,7 +115,9 @@ def test_edges(isa: Isa, m: int, n: int, k: int) -> None:
 @ISAS
 @pytest.mark.parametrize("m,n,k", [(1, 100, 37), (13, 20, 66)])
 def test_signed_edges(isa: Isa, m: int, n: int, k: int) -> None:
-    """Where only a product of unsigned by signed bytes is an instruction, the left factor is shifted."""
+    """Extreme signed factors are right also where only unsigned times signed bytes is an instruction, for
+    which the left factor is shifted.
+    """
     check(isa, i8, i8, m, n, k)
 
 

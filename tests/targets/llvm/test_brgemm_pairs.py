@@ -1,4 +1,4 @@
-"""`simd.brgemm` over interleaved pairs of bf16 rows: by AMX tiles, by dot products, by widening."""
+"""`simd.brgemm` on interleaved pairs of bf16 rows, by AMX tiles, by dot products, and by widening."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ISAS = pytest.mark.parametrize("isa", [WIDE, MIDDLE, NARROW, DOTS, TILES], ids=l
 
 
 def in_panels(b: np.ndarray[Any, Any], panel: Panel) -> np.ndarray[Any, Any]:
-    """``(taps, k, n)`` in panels: ``(panels, taps, k // group, nr, group)``."""
+    """Return ``(taps, k, n)`` in panels: ``(panels, taps, k // group, nr, group)``."""
     taps, k, n = b.shape
     panels, rows = -(-n // panel.nr), panel.padded_rows(k)
     assert isinstance(rows, int)
@@ -41,8 +41,8 @@ def in_panels(b: np.ndarray[Any, Any], panel: Panel) -> np.ndarray[Any, Any]:
 def check(
     isa: Isa, m: int, n: int, k: int, *, taps: int = 1, accumulate: bool = False, symbolic: str = ""
 ) -> None:
-    """The sum of `taps` products against NumPy in float64. A's rows are longer than k, and what follows must
-    not be used: NaN.
+    """Compare the sum of `taps` products with NumPy in float64. The rows of A are longer than k; the numbers
+    after k must not be used, and are NaN.
     """
     panel = panel_of(isa, bf16, bf16)
     gap = 3
@@ -74,7 +74,7 @@ def check(
         b_panel=taps * rows * panel.nr,
         b_k=2 * panel.nr,
     )
-    # k known or not, the operand is laid out as the operation's own k asks
+    # The operand has the layout for the operation's own k, which may be symbolic.
     laid_out = in_panels(b, panel if "k" not in symbolic else replace(panel, depth=max(panel.depth, 2)))
     if "k" in symbolic and panel.depth > 2:
         full = np.zeros((taps, -(-k // 32) * 32, n), b.dtype)
@@ -158,8 +158,8 @@ def test_every_number_of_rows(isa: Isa) -> None:
     ("lines", "pixels"), [(1, 7), (2, 14), (5, 7), (3, 16), (2, 21), (2, 56), (3, 33), (0, 7)]
 )
 def test_lines_of_an_image(isa: Isa, lines: int, pixels: int, many: str) -> None:
-    """Blocks of rows that lie apart, in the image and in the result, whose gaps are left alone; 3 taps along
-    a line.
+    """A product with 3 taps along a line of pixels gives the right result for blocks of rows with gaps in the
+    image and in the result; the gaps do not change.
     """
     panel, channels, out, taps = panel_of(isa, bf16, bf16), 40, 50, 3
     number = symbol("lines", 0) if many == "symbolic" else lines
@@ -248,7 +248,7 @@ def test_a_panel_that_is_near_is_not_asked_for(near: bool) -> None:
 
 @pytest.mark.parametrize(("m", "lines", "tiles"), [(1, 1, False), (2, 1, False), (3, 1, True), (2, 2, True)])
 def test_a_few_rows_are_multiplied_in_vectors(m: int, lines: int, tiles: bool) -> None:
-    """They do not wait for the tiles' configuration."""
+    """A product of one or two rows uses vectors, because configuring the tiles would take longer."""
     panel = panel_of(TILES, bf16, bf16)
     op = make_op(
         bf16,
@@ -278,8 +278,8 @@ def test_a_few_rows_are_multiplied_in_vectors(m: int, lines: int, tiles: bool) -
 def test_what_is_used_once_leaves_the_first_cache_to_the_other_factor(
     m: int, near: bool, streams: str
 ) -> None:
-    """And what is near already is not asked for again. Registers 4 and 5 hold rows of A, 6 and 7 columns of
-    B.
+    """A factor that is used only once is loaded with a hint that leaves the first-level cache to the other
+    one. A panel that is already near is not prefetched. Tiles 4 and 5 hold rows of A, 6 and 7 columns of B.
     """
     panel = panel_of(TILES, bf16, bf16)
     op = make_op(

@@ -1,5 +1,5 @@
-"""float16 and bfloat16 in memory: every value is kept, rounding is to nearest even, and vectors stay
-vectors.
+"""float16 and bfloat16 in memory: every value is kept, rounding is to nearest even, and the code stays
+vectorized.
 """
 
 from __future__ import annotations
@@ -40,13 +40,15 @@ def all_of(dtype: DType) -> np.ndarray[Any, Any]:
 @pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
 @pytest.mark.parametrize("isa", [WIDE, BF16], ids=lambda isa: isa.name)
 def test_what_only_chooses_keeps_every_bit(isa: Isa, dtype: DType) -> None:
-    """Copies, also by way of float32, and negation: subnormal numbers are not rounded again."""
+    """Copies, also by way of float32, and negation keep every bit: subnormal numbers are not rounded
+    again.
+    """
     x = all_of(dtype)
     kernel = kernel_of(
         dtype, x.shape, lambda v: v, lambda v: v.cast(f32).cast(dtype), lambda v: -v.cast(f32).cast(dtype)
     )
     copied, cast, negated = (y.view(np.uint16) for y in run_kernel(kernel, isa, [x], {})[0])
-    numbers = ~np.isnan(x)  # LLVM may make a NaN quiet
+    numbers = ~np.isnan(x)  # LLVM may turn a signaling NaN into a quiet one.
     np.testing.assert_array_equal(copied[numbers], x.view(np.uint16)[numbers])
     np.testing.assert_array_equal(cast[numbers], x.view(np.uint16)[numbers])
     np.testing.assert_array_equal(negated[numbers], x.view(np.uint16)[numbers] ^ 0x8000)
@@ -54,8 +56,8 @@ def test_what_only_chooses_keeps_every_bit(isa: Isa, dtype: DType) -> None:
 
 
 def roundings() -> np.ndarray[Any, Any]:
-    """float32 at, between and beside the middles of neighbouring bfloat16 numbers, of every exponent and
-    sign.
+    """Return float32 numbers at, between and next to the midpoints of neighbouring bfloat16 numbers, for
+    every exponent and sign.
     """
     high = np.arange(1 << 16, dtype=np.uint32)[:, None] << 16
     low = np.asarray([0, 1, 0x1FFF, 0x7FFF, 0x8000, 0x8001, 0xFFFF], np.uint32)
@@ -68,7 +70,7 @@ def test_rounding_to_bfloat16(isa: Isa) -> None:
     (got,), _ = run_kernel(kernel_of(f32, x.shape, lambda v: v.cast(bf16)), isa, [x], {})
     with np.errstate(all="ignore"):
         want = x.astype(bf16.numpy)
-    if isa.bf16 and has_instructions("avx512bf16"):  # the instruction takes subnormal numbers for zero
+    if isa.bf16 and has_instructions("avx512bf16"):  # The instruction treats subnormal numbers as zero.
         want = np.where(
             np.abs(x) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), x).astype(bf16.numpy), want
         )
@@ -79,7 +81,7 @@ def test_rounding_to_bfloat16(isa: Isa) -> None:
 
 @ISAS
 def test_a_rounded_value_is_rounded_once(isa: Isa) -> None:
-    """``relu`` between two casts changes nothing that would need rounding."""
+    """A ``relu`` between two casts keeps rounded values, so that no second rounding is needed."""
     kernel = kernel_of(f32, (64,), lambda v: v.cast(bf16).cast(f32).apply("max", 0.0).cast(bf16))
     text = print_kernel(kernel, isa, "kernel").text
     assert (
@@ -106,7 +108,9 @@ def test_vectors_are_converted_whole(dtype: DType, isa: Isa, instruction: str) -
 @pytest.mark.parametrize("source", [f32, f64, f16, bf16], ids=str)
 @ISAS
 def test_floats_to_integers_saturate(isa: Isa, source: DType) -> None:
-    """Toward zero, ends of the range beyond it, 0 for NaN; at and around both ends of every integer type."""
+    """Conversions round toward zero, give the end of the range for numbers beyond it, and give 0 for NaN. The
+    numbers are at and around both ends of every integer type.
+    """
     ends = [e for b in (8, 16, 32, 64) for e in (-(2.0 ** (b - 1)), 2.0 ** (b - 1), 2.0**b, 0.0)]
     near = [
         y for e in ends for x in (e, e - 1, e + 1, e - 0.5, e + 0.5) for y in (x, np.nextafter(x, -np.inf))
@@ -120,7 +124,7 @@ def test_floats_to_integers_saturate(isa: Isa, source: DType) -> None:
 
 @pytest.mark.parametrize("target", [i8, u8, i16, i32, u32, i64], ids=str)
 def test_floats_to_integers_in_vectors(target: DType) -> None:
-    """LLVM's own saturating conversion goes lane by lane."""
+    """The conversions are vectorized, which LLVM's own saturating conversion is not."""
     code = print_kernel(kernel_of(f32, (4096,), lambda v: v.cast(target)), X86_64_V4, "kernel")
     text = assembly(code.text + "".join(code.helpers.values()), X86_64_V4)
     assert "zmm" in text and "vcvttss2" not in text

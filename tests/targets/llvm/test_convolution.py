@@ -1,4 +1,4 @@
-"""Convolutions of every configuration, compiled, against PyTorch; and what their schedules look like."""
+"""Compiled convolutions of every configuration agree with PyTorch, and have the expected schedules."""
 
 from __future__ import annotations
 
@@ -74,7 +74,9 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 
 class _Between(nn.Module):
-    """Something before and behind the layer, so that it finds its input channels-last and has an epilogue."""
+    """A layer with operators before and after it, so that its input is channels-last and it has an
+    epilogue.
+    """
 
     def __init__(self, layer: nn.Module, shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -99,15 +101,15 @@ def test_against_torch(case: str, between: bool) -> None:
 
 
 def test_windows_side_by_side_share_what_they_read() -> None:
-    """A depthwise convolution carries an accumulator for each of several pixels through its taps."""
+    """A depthwise convolution has accumulators for several pixels in the loop over its taps."""
     layer = _Between(nn.Conv2d(32, 32, 7, padding=3, groups=32), (1, 32, 8, 16)).eval()
     text = tw.compile(layer, (torch.randn(1, 32, 8, 16),), cache=False).ir("loop")
     assert 'combiners = ["sum", "sum", "sum", "sum", "sum", "sum", "sum", "sum"]' in text
 
 
 def test_a_column_read_left_operand_is_a_tile() -> None:
-    """A 1x1 convolution of an image whose channels lie apart: its kernel has no steps, and still becomes a
-    contraction tile.
+    """A 1x1 convolution of a channels-first image becomes a contraction tile, which reads its left operand by
+    columns.
     """
     layer = nn.Conv2d(16, 32, 1).eval()
     assert "simd.brgemm" in tw.compile(layer, (torch.randn(1, 16, 6, 6),), cache=False).ir("loop")
@@ -115,8 +117,8 @@ def test_a_column_read_left_operand_is_a_tile() -> None:
 
 @pytest.mark.parametrize(("size", "rows_lead"), [(24, True), (2, False)])
 def test_what_leads_is_read_once(size: int, rows_lead: bool) -> None:
-    """For a large image each thread takes some rows and all columns; for a small one some columns, since the
-    weights are larger.
+    """For a large image, each thread computes some rows and all columns. For a small image, whose weights are
+    larger, it computes some columns.
     """
     layer = nn.Sequential(nn.Conv2d(128, 512, 1), nn.ReLU(), nn.Conv2d(512, 128, 1)).eval()
     text = tw.compile(layer, (torch.randn(1, 128, size, size),), cache=False).ir("loop")
@@ -128,15 +130,16 @@ def test_what_leads_is_read_once(size: int, rows_lead: bool) -> None:
 
 @pytest.mark.parametrize(("size", "channels", "out"), [(14, 96, 64), (7, 64, 160), (7, 64, 320)])
 def test_few_tiles_are_an_even_number(size: int, channels: int, out: int) -> None:
-    """196 rows would be three tiles, 160 and 320 columns three and five panels of 64: one of two threads
-    would wait.
+    """The number of tiles is even, so that two threads have equal work. 196 rows would otherwise be three
+    tiles, and 160 and 320 columns three and five panels of 64.
     """
     torch.manual_seed(0)
     layer = nn.Sequential(nn.Conv2d(channels, channels, 1), nn.Conv2d(channels, out, 1)).eval()
     x = torch.randn(1, channels, size, size)
     text = tw.compile(layer, (x,), target="cpu:x86-64-v4", cache=False).ir("loop")
     last = [line for line in text.splitlines() if 'kind = "parallel"' in line and "conv2" in line][-1]
-    assert int(last.split("0..")[1].split()[0]) % 2 == 1, last  # the largest index
+    # The largest index; an odd one means an even number of tiles.
+    assert int(last.split("0..")[1].split()[0]) % 2 == 1, last
     with torch.no_grad():
         wanted = layer(x).numpy()
     np.testing.assert_allclose(tw.compile(layer, (x,), cache=False)(x.numpy()), wanted, rtol=1e-5, atol=2e-5)
@@ -144,8 +147,8 @@ def test_few_tiles_are_an_even_number(size: int, channels: int, out: int) -> Non
 
 @pytest.mark.parametrize("precision", [None, "bf16"])
 def test_a_sum_with_an_earlier_image_takes_its_place(precision: str | None) -> None:
-    """The residual connection of a network: the last convolution writes where the image lies that it adds, if
-    nobody needs that any more.
+    """At a residual connection, the last convolution writes its sum into the memory of the earlier image that
+    it adds, if that is not used any more.
     """
 
     class Block(nn.Module):
@@ -171,8 +174,8 @@ def test_a_sum_with_an_earlier_image_takes_its_place(precision: str | None) -> N
 @pytest.mark.parametrize("epilogue", [False, True], ids=["plain", "relu"])
 @pytest.mark.parametrize("channels,blocks", [(200, 1), (700, 3)])
 def test_long_windows_are_taken_row_by_row(channels: int, blocks: int, epilogue: bool) -> None:
-    """A panel of the weights that does not stay in the second-level cache (512 KiB here) is read once for
-    each piece of a row, else.
+    """Long windows are computed in blocks of rows. A panel of weights that does not fit in the second-level
+    cache (512 KiB here) would otherwise be read once for each piece of a row.
     """
     torch.manual_seed(0)
     conv = nn.Conv2d(channels, 70, 3, padding=1, bias=False)

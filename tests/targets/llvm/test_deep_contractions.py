@@ -1,5 +1,5 @@
-"""Sums too long for the second-level cache are taken in blocks: same values, in the result's tile or beside
-an epilogue.
+"""Sums too long for the second-level cache are computed in blocks with the same results, in the result's tile
+or next to an epilogue.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ ROWS = symbol("m", 1, 128)
 def product(
     m: int, k: int, n: int, dtype: DType, epilogue: bool, rows: Dim = ROWS
 ) -> tuple[Module, np.ndarray, np.ndarray]:
-    """``a @ w``, or its tanh, by default with a symbolic number of rows; the input and the result in
-    float64.
+    """Return a module of ``a @ w``, or of its tanh, by default with a symbolic number of rows, with the input
+    and the result in float64.
     """
     a = (RNG.standard_normal((m, k)) / k**0.5).astype(dtype.numpy)
     w = RNG.standard_normal((k, n)).astype(dtype.numpy)
@@ -57,7 +57,8 @@ def product(
 )
 def test_blocks(dtype: DType, k: int, blocks: int, epilogue: bool) -> None:
     module, a, wanted = product(70, k, 600, dtype, epilogue)
-    library = tw.compile(module, target="cpu:x86-64-v3", threads=2)  # 512 KiB of cache
+    # This target has 512 KiB of second-level cache.
+    library = tw.compile(module, target="cpu:x86-64-v3", threads=2)
     found = re.findall(r"r0\w*_o in 0\.\.(\d+) ", library.ir("loop"))
     assert found == ([str(blocks - 1)] if blocks > 1 else [])
     tolerance = 1e-5 if dtype is f32 else 2e-2
@@ -66,14 +67,16 @@ def test_blocks(dtype: DType, k: int, blocks: int, epilogue: bool) -> None:
 
 @every_isa
 def test_matrix_registers() -> None:
-    """The same on this host, whatever tile and cache it has."""
+    """Results are right on this host too, whatever its tile and cache."""
     module, a, wanted = product(70, 40960, 70, bf16, False)
     np.testing.assert_allclose(tw.compile(module)(a).astype(np.float64), wanted, rtol=2e-2, atol=2e-2)
 
 
 @pytest.mark.parametrize("tile,order,rows", [((32, 32), "i0_o i1_o", 256), ((6, 64), "i1_o i0_o", 66)])
 def test_many_rows_and_columns(tile: tuple[int, int], order: str, rows: int) -> None:
-    """Matrix registers take all columns with as many rows as stay near before they go on to the next rows."""
+    """With matrix registers, all columns are computed for as many rows as fit in the cache before the next
+    rows.
+    """
     module, a, wanted = product(512, 128, 512, bf16, False, rows=512)
     trace = scheduled(module, a, wanted, described(192 * 1024, tile))
     first = next(step for step in trace if step.startswith("reorder"))
@@ -96,7 +99,7 @@ def test_results_of_matrix_registers(l2: int, tile: list[int]) -> None:
     ("rows", "tile", "near"), [(512, (32, 32), True), (480, (32, 32), False), (512, (6, 64), False)]
 )
 def test_panels_of_many_rows_stay_near(rows: int, tile: tuple[int, int], near: bool) -> None:
-    """Matrix registers need not ask for panels that so many rows use."""
+    """With matrix registers, panels that many rows use are not prefetched."""
     module, a, wanted = product(rows, 64, 128, bf16, False, rows=rows)
     trace = scheduled(module, a, wanted, described(192 * 1024, tile))
     (step,) = (step for step in trace if step.startswith("tensorize"))
@@ -104,8 +107,8 @@ def test_panels_of_many_rows_stay_near(rows: int, tile: tuple[int, int], near: b
 
 
 def described(l2: int, tile: tuple[int, int]) -> TargetInfo:
-    """A device with a second-level cache of `l2` bytes and a register tile for bf16; one of 32 rows is a
-    matrix unit's.
+    """Return a device with a second-level cache of `l2` bytes and a register tile for bf16. A tile of 32 rows
+    stands for a matrix unit.
     """
     return TargetInfo(
         vector_bits=512,
@@ -116,7 +119,7 @@ def described(l2: int, tile: tuple[int, int]) -> TargetInfo:
 
 
 def scheduled(module: Module, a: np.ndarray, wanted: np.ndarray, info: TargetInfo) -> list[str]:
-    """The steps of the kernel's schedule for a machine; the result is compared."""
+    """Check the result, and return the steps of the kernel's schedule for a machine."""
     steps: list[str] = []
 
     def recorded(rule: ScheduleRule) -> ScheduleRule:
@@ -138,7 +141,7 @@ def scheduled(module: Module, a: np.ndarray, wanted: np.ndarray, info: TargetInf
 @pytest.mark.parametrize("target", [pytest.param("cpu", marks=every_isa), "cpu:x86-64-v4"])
 @pytest.mark.parametrize("m,k,n", [(70, 40960, 70), (16, 8192, 32), (5, 8200, 20)])
 def test_integers(m: int, k: int, n: int, target: str) -> None:
-    """Sums of 8-bit integers in blocks or pieces are exact."""
+    """Sums of 8-bit integers are exact in blocks and in pieces."""
     a = RNG.integers(0, 256, (m, k)).astype(np.uint8)
     w = RNG.integers(-128, 128, (k, n)).astype(np.int8)
     module = Module()

@@ -1,5 +1,5 @@
-"""Emulated x86 instructions against the processor's own, bit for bit, and against NumPy where this processor
-has none.
+"""Emulated x86 instructions give the bits of the processor's own, or NumPy's results where this processor
+lacks them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ def random(seed: int) -> np.random.Generator:
 
 
 def floats(lanes: int, seed: int) -> Array:
-    """Rows of float32 of every magnitude, subnormal numbers, zeros, infinities and NaN among them."""
+    """Return rows of float32 numbers of every magnitude, with subnormal numbers, zeros, infinities and
+    NaN.
+    """
     rng = random(seed)
     size = COUNT * lanes
     x = rng.standard_normal(size) * np.exp2(rng.integers(-140, 127, size))
@@ -57,7 +59,7 @@ def halves(lanes: int, seed: int) -> Array:
 
 
 def numbers(dtype: type, lanes: int, seed: int) -> Array:
-    """Rows of integers, the extremes more often than others."""
+    """Return rows of integers, in which extremes are more frequent."""
     info = np.iinfo(dtype)
     x = random(seed).integers(info.min, info.max + 1, (COUNT, lanes))
     extremes = random(seed + 1).choice([info.min, info.max, 0, 1], x.shape)
@@ -71,7 +73,9 @@ def function(text: str, pointers: int) -> Callable[..., None]:
 def run(
     intrinsic: str, result: str, size: int, given: list[tuple[str, Array]], rest: str, *, emulated: bool
 ) -> Array:
-    """The intrinsic's result for each row of the operands: `size` bytes of the vector type `result`."""
+    """Return the intrinsic's result, `size` bytes of the vector type `result`, for each row of the
+    operands.
+    """
     loads = "".join(f"  %v{i} = load {kind}, ptr %p{i}, align 1\n" for i, (kind, _) in enumerate(given))
     pointers = ", ".join(f"ptr %p{i}" for i in range(len(given)))
     operands = ", ".join(f"{kind} %v{i}" for i, (kind, _) in enumerate(given))
@@ -92,7 +96,7 @@ def run(
 
 
 def equal(a: Array, b: Array, dtype: Any) -> None:
-    """Bit for bit, whatever NaN it is."""
+    """Check for equal bits, and for NaN of any kind in equal places."""
     a, b = a.view(dtype), b.view(dtype)
     with np.errstate(all="ignore"):
         both = np.isnan(a.astype(np.float64)) & np.isnan(b.astype(np.float64))
@@ -127,7 +131,7 @@ FUNCTIONS = {
 def test_functions_of_floats(name: str) -> None:
     feature, intrinsic, given, rest = FUNCTIONS[name]
     if not has_instructions(feature):
-        pytest.skip(f"no {feature} to compare with; what is computed with it is tested in test_mathlib.py")
+        pytest.skip(f"no {feature} to compare with; test_mathlib.py tests the functions that use it")
     operands = [(FLOATS, x) for x in given]
     found, expected = (run(intrinsic, FLOATS, 64, operands, rest, emulated=e) for e in (True, False))
     equal(found, expected, np.float32)
@@ -215,7 +219,9 @@ PRODUCTS = {"tdpbf16ps": "amx-bf16", **{f"tdpb{a}{b}d": "amx-int8" for a in "su"
 @pytest.mark.parametrize(("rows", "depth", "columns"), ((16, 16, 16), (5, 7, 9), (1, 1, 1)))
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_products_of_tiles(name: str, rows: int, depth: int, columns: int) -> None:
-    """C += A @ B from memory to memory: `depth` groups of 32 bits; B has a row for each group."""
+    """Tile products compute C += A @ B from memory to memory for `depth` groups of 32 bits. B has a row for
+    each group.
+    """
     text = f"""define void @entry(ptr %config, ptr %a, ptr %b, ptr %c) {{
   call void @llvm.x86.ldtilecfg(ptr %config)
   call void @llvm.x86.tileloadd64(i8 0, ptr %c, i64 64)
@@ -253,7 +259,7 @@ def test_products_of_tiles(name: str, rows: int, depth: int, columns: int) -> No
             found, expected, rtol=2e-5 if is_float else 0, atol=2e-5 if is_float else 0
         )
         if has_instructions(PRODUCTS[name]):
-            if is_float:  # numbers of every magnitude
+            if is_float:  # Numbers of every magnitude.
                 a, b, c = halves(32, row)[:16], halves(32, row + 1)[:16], floats(16, row + 2)[:16]
             native, emulated = c.copy(), c.copy()
             function(text, 4)(config.ctypes.data, a.ctypes.data, b.ctypes.data, native.ctypes.data)

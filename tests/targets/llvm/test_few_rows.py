@@ -1,6 +1,6 @@
-"""Products of a few rows with a matrix that is no constant. Where its rows lie along the sum (`a @ b.T`):
-sums side by side, with lanes along them. Where they lie along the result: blocks of some of its rows, many
-columns wide.
+"""Products of a few rows with a matrix that is no constant. If its rows run along the sum (`a @ b.T`),
+several sums are computed together with lanes along the rows. If they run along the result, blocks of some of
+its rows are computed, many columns wide.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.every_isa
 
 
 def module_of(m: int, n: int, k: int, dtype: DType, with_bias: bool, transposed: bool = True) -> Module:
-    """``a @ b.T`` (or ``a @ b``), with a bias or without."""
+    """Return a module of ``a @ b.T`` (or ``a @ b``), with or without a bias."""
     module = Module()
     names = ("a", "b", "c") if with_bias else ("a", "b")
     main = func.Func(sym_name="main", arg_names=names, result_names=("y",))
@@ -37,7 +37,7 @@ def module_of(m: int, n: int, k: int, dtype: DType, with_bias: bool, transposed:
 
 
 def sums(library: Any) -> int:
-    """How many sums the largest loop of the library's kernels carries."""
+    """Return the number of sums in the loop that carries the most."""
     return max(line.count('"sum"') for line in library.ir("loop").splitlines())
 
 
@@ -85,12 +85,13 @@ def test_rows_along_the_result(m: int, n: int, k: int, blocks: int, dtype: DType
 
 def test_more_rows_are_packed() -> None:
     assert "simd.brgemm" in tw.compile(module_of(16, 1024, 128, f32, False)).ir("loop")
-    assert "simd.brgemm" in tw.compile(module_of(6, 16, 16, f32, False)).ir("loop")  # a small matrix
+    # The matrix is too small.
+    assert "simd.brgemm" in tw.compile(module_of(6, 16, 16, f32, False)).ir("loop")
 
 
 @pytest.mark.parametrize("dtype", [np.float32, bf16.numpy], ids=["f32", "bf16"])
 def test_pages_are_read_where_they_lie(dtype: Any) -> None:
-    """Attention of one query to keys and values in pages that a table tells: nothing copies them."""
+    """Attention of one query reads keys and values from the pages of a table without a copy."""
     rng = np.random.default_rng(0)
     table = np.array([[5, 0, 3], [2, 6, 6]], np.int64)
     keys, values = (rng.standard_normal((7, 16, 2, 8)).astype(dtype) for _ in range(2))

@@ -1,4 +1,4 @@
-"""Lookups at data-dependent and constant places, at the ends of the table and counted from its end."""
+"""Lookups at computed and constant indices, at both ends of the table and with negative indices."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Products in which every row chooses its matrix: runs of rows in any order, few and many, of every kind of
-weights; against NumPy.
+"""Products in which every row chooses its matrix, compared with NumPy: runs of rows in any order, few and
+many rows, every kind of weights.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ S = symbol("s", 1, 90)
 def library(
     kind: str, depth: int, columns: int, *, epilogue: bool = False, rows: Any = S, **options: Any
 ) -> Any:
-    """A compiled product, and its weights [count, depth, columns]. `kind` is ``float``, ``transposed`` (as
-    linear layers store them), ``run`` (an argument), or quantized: ``int4 i8``, ...
+    """Return a compiled product, and its weights [count, depth, columns]. `kind` is ``float``, ``transposed``
+    (as linear layers store weights), ``run`` (weights are an argument), or quantized, such as ``int4 i8``.
     """
     rng = np.random.default_rng(0)
     module = Module()
@@ -97,8 +97,8 @@ def test_any_rows_in_any_order(kind: str, columns: int) -> None:
     precision, tolerance = KINDS[kind]
     compiled, w = library(kind.partition(",")[0], 64, columns, precision=precision)
     with compiled:
-        # Codes stay unpacked where the machine has no dot product of bytes: then each row reads its own
-        # matrix.
+        # Codes stay unpacked on a machine without a dot product of bytes. There are no runs then, and each
+        # row reads its own matrix.
         has_runs = "int" not in kind or panel_of(host_isa(), i8, i8).group == 4
         assert ("loop.runs" in compiled.ir("loop")) == has_runs
         for n, order in (
@@ -126,7 +126,7 @@ def test_known_rows_with_an_epilogue(kind: str) -> None:
 
 
 def test_long_sums() -> None:
-    """Blocks of the sum are outside of the runs."""
+    """The loop over blocks of a long sum is outside of the loop over runs."""
     compiled, w = library("float", 5000, 16)
     with compiled:
         x, index = rows_of(90, 5000, "sorted")
@@ -135,9 +135,11 @@ def test_long_sums() -> None:
 
 @pytest.mark.parametrize("kind", ("int4 int8", "int4 bf16", "float, bf16"))
 def test_a_row_is_the_same_among_any_others(kind: str) -> None:
-    """Bit for bit: what a server answers does not depend on who else asks."""
+    """A row has the same result to the bit among any other rows, so that a server's answer does not depend on
+    other requests.
+    """
     if kind != "int4 int8" and not host_isa().tiles:
-        pytest.skip("rows of bf16 are the same in matrix registers only")
+        pytest.skip("rows of bf16 are independent of others only in matrix registers")
     compiled, _ = library(kind.partition(",")[0], 256, 48, precision="bf16" if "," in kind else None)
     with compiled:
         x, index = rows_of(90, 256, "sorted")
@@ -147,7 +149,7 @@ def test_a_row_is_the_same_among_any_others(kind: str) -> None:
 
 
 def test_indices_out_of_range() -> None:
-    """As a gather's: negative ones count from the end, and nothing beyond is read."""
+    """Negative indices count from the end, and indices out of range are clamped, as in a gather."""
     compiled, w = library("float", 16, 24)
     x, _ = rows_of(6, 16, "one")
     index = np.array([-1, -9, 99, 4, -5, 1 << 40])

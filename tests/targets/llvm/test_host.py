@@ -1,4 +1,4 @@
-"""A host program with kernels written by hand in LLVM IR, all the way to numbers from a shared library."""
+"""Host programs with handwritten LLVM kernels, compiled to shared libraries and run."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ n = symbol("n", 1, 512)
 
 
 def affine() -> tuple[Module, dict[str, Code]]:
-    """out = (x + y) + w reshaped, twice, of which one lands in the output through a view; last = a copy
-    of x.
+    """Return a program of out = (x + y) + y, flattened through a view, and last = a copy of x. The kernel for
+    the additions is handwritten.
     """
     inputs: dict[str, tuple[Dim, ...]] = {"x": (m, n), "y": (n,), "wide": (2 * n + 1,)}
     module, b, (x, y, _, out, last) = begin(inputs, {"out": (m * n,), "last": (m, n)})
@@ -177,7 +177,9 @@ def test_metadata(library: Library) -> None:
 
 
 def test_interpreter_agrees() -> None:
-    """Host operations have a meaning of their own: here without kernels, on a program of copies and views."""
+    """The interpreter runs host operations with the results of the compiled program, here copies and views
+    without kernels.
+    """
     from tilewright.ir.interpreter import Interpreter
 
     module, b, (x, out, again) = begin({"x": (m, n)}, {"out": (n, m), "again": (m, n)})
@@ -199,7 +201,7 @@ def test_weights_are_passed_or_embedded(tmp_path: Path) -> None:
     row = np.arange(8, dtype=np.float32)
     module, b, (x, out) = begin({"x": (m, 8)}, {"out": (m, 8)})
     kernel(module, "add", [(m, 8), (8,), (m, 8)], (m,))
-    # The kernel's first size is its number of columns; here it is given rows, so x is square.
+    # The kernel's first size is its number of columns. Here it gets the number of rows, so x is square.
     weights = [b(host.Constant(value=Constant(row * k))) for k in (1, 2)]
     middle = b(host.Alloc(buffer=BufferType(f32, (m, 8))))
     b.insert(host.Launch([x, weights[0], middle], kernel="add"))
@@ -215,7 +217,7 @@ def test_weights_are_passed_or_embedded(tmp_path: Path) -> None:
 
 
 def test_divisible_dimensions() -> None:
-    """Symbols that occur with a factor, or that have a known divisor."""
+    """Symbols may occur with a factor, or have a known divisor; sizes that do not match are errors."""
     half, block = symbol("half", 1, 100), symbol("block", 8, 512, 8)
     module, b, (x, y, out) = begin({"x": (2 * half,), "y": (block,)}, {"out": (2 * half,)})
     b.insert(host.Copy(x, out))
@@ -231,7 +233,7 @@ def test_divisible_dimensions() -> None:
 
 
 def test_formulas() -> None:
-    """Floor division, remainder, minimum and maximum as shapes."""
+    """Shapes may contain floor division, remainder, minimum and maximum."""
     a, c = symbol("a", 0, 1000), symbol("c", 1, 1000)
     sizes = (a // 3, smax(a, c) - c % 7, (a * c + 5) % 11, smax(0, (a - c) // 4))
     module, b, (_, _, out) = begin({"x": (a,), "y": (c,)}, {"out": tuple(sizes)})
@@ -269,8 +271,8 @@ def test_helper_processes_give_the_same(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 def test_modules_of_kernels() -> None:
-    """Inlined helpers are in each kernel's module, others in modules of their own; only used ones are
-    included.
+    """Inlined helpers are in each kernel's module, and others have modules of their own. Unused helpers are
+    left out.
     """
     helpers = {
         "h": HELPER.replace("@helper", "@h"),
@@ -296,7 +298,7 @@ def test_modules_of_kernels() -> None:
 
 
 def test_webassembly() -> None:
-    """Four-byte pointers in every struct: the same program under wasmtime."""
+    """The same program runs under wasmtime, where every struct has pointers of four bytes."""
     pytest.importorskip("wasmtime")
     from tilewright.targets.wasm.isa import WASM32
     from tilewright.targets.wasm.target import BuiltWasmLibrary
@@ -311,9 +313,11 @@ def test_webassembly() -> None:
         library(x, y[:4], np.zeros(11, np.float32))
 
 
-@pytest.mark.slow  # zig builds a C library first
+@pytest.mark.slow  # zig first builds a C library.
 def test_aarch64(tmp_path: Path) -> None:
-    """The same program for another processor, linked into a C program; run where an emulator is installed."""
+    """The same program is linked into a C program for another processor, which runs where an emulator is
+    installed.
+    """
     from tilewright.targets.cpu.isa import AARCH64
 
     isa = replace(AARCH64, triple="aarch64-unknown-linux-musl")
@@ -345,7 +349,7 @@ def test_aarch64(tmp_path: Path) -> None:
     subprocess.run([*command, source, *files, "-o", tmp_path / "main"], check=True)
     qemu = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
     if qemu is None:
-        pytest.skip("linked, but there is no qemu to run it")
+        pytest.skip("qemu is not installed; the program was only linked")
     done = subprocess.run([qemu, tmp_path / "main"], capture_output=True, text=True, timeout=60)
     assert done.stdout.split() == ["1.0", "4.0", "3.0", "6.0"], done.stdout + done.stderr
 

@@ -1,5 +1,5 @@
-"""Kernels printed as LLVM IR compute what the tensor level says, for masked, unmasked and narrow vectors, and
-touch nothing else.
+"""Kernels as LLVM IR compute the results of the tensor level, with masked, unmasked and narrow vectors, and
+access no other memory.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def check(
     exact: bool = False,
     **options: Any,
 ) -> list[np.ndarray[Any, Any]]:
-    """Compare a group's kernel with the tensor level (and the loop level, where it is small); returns the
+    """Compare a group's kernel with the tensor level, and with the loop level if it is small. Returns the
     outputs.
     """
     dims = dims or {}
@@ -78,7 +78,7 @@ def check(
 
 
 def last_vectorized(s: Schedule) -> None:
-    """The innermost loop of every block in vectors."""
+    """Vectorize the innermost loop of every block."""
     for op in [op for op in s.kernel.walk() if isinstance(op, loop.Block)]:
         names = s.loops(op.sym_name)
         if names and s.loop(names[-1]).kind == "serial":
@@ -86,7 +86,7 @@ def last_vectorized(s: Schedule) -> None:
 
 
 def rows_parallel(s: Schedule) -> None:
-    """Outer loops merged and parallel, inner ones in vectors."""
+    """Merge and parallelize outer loops, and vectorize inner ones."""
     blocks = [op.sym_name for op in s.kernel.walk() if isinstance(op, loop.Block)]
     first = s.loops(blocks[0])[0]
     for other in blocks[1:]:
@@ -96,7 +96,7 @@ def rows_parallel(s: Schedule) -> None:
 
 
 def columns_vectorized(s: Schedule) -> None:
-    """A reduction over the first axis: columns in vectors around the reduce loop."""
+    """Vectorize the columns, outside of the loop of a reduction over the first axis."""
     (block,) = [op.sym_name for op in s.kernel.walk() if isinstance(op, loop.Block)]
     s.vectorize(s.loops(block)[0])
 
@@ -106,7 +106,7 @@ def columns_vectorized(s: Schedule) -> None:
 
 @ISAS
 def test_tails_of_every_size(isa: Isa) -> None:
-    """One kernel for all sizes, and one for each."""
+    """Tails are right in one kernel for all sizes, and in one for each size."""
     types = [TensorType(f32, (n,)), TensorType(f32, (n,))]
 
     def body(t: Any, x: Any, y: Any) -> list[Any]:
@@ -156,7 +156,9 @@ def test_symbolic_dims(isa: Isa) -> None:
 @pytest.mark.parametrize("vector", [0, 1])
 @pytest.mark.parametrize("dtype", [f32, f64, bf16, i8], ids=str)
 def test_transpose(isa: Isa, dtype: DType, vector: int) -> None:
-    """Vectors along the source (scattered stores) and along the result (gathered loads)."""
+    """Transposes are right with vectors along the source (scattered stores) and along the result (gathered
+    loads).
+    """
 
     def rule(s: Schedule) -> None:
         names = s.loops("map")
@@ -173,7 +175,9 @@ def test_transpose(isa: Isa, dtype: DType, vector: int) -> None:
 
 
 def square(isa: Isa, lanes: int) -> Callable[[Schedule], None]:
-    """Stores along i, loads along j: j goes inside, in steps of `lanes`."""
+    """Return a rule for a transpose in squares: stores run along i and loads along j, which is the inner
+    loop, in steps of `lanes`.
+    """
 
     def rule(s: Schedule) -> None:
         i, j = s.loops("map")[-1], s.loops("map")[-2]
@@ -187,7 +191,7 @@ def square(isa: Isa, lanes: int) -> Callable[[Schedule], None]:
 @ISAS
 @pytest.mark.parametrize("dtype", [f32, f64, bf16, u8, boolean], ids=lambda d: d.name)
 def test_squares_are_transposed_in_registers(isa: Isa, dtype: DType) -> None:
-    """Every remainder of both extents; the buffers are fenced."""
+    """Squares are right for every remainder of both sizes, and nothing outside of the buffers is accessed."""
     lanes = isa.lanes(max(dtype.bits, 32))
     for dims in (
         {"m": 3 * lanes, "n": 2 * lanes},
@@ -214,8 +218,8 @@ def test_squares_are_transposed_in_registers(isa: Isa, dtype: DType) -> None:
 @ISAS
 @pytest.mark.parametrize("otherwise", [0.0, 2.5])
 def test_squares_with_guards_and_other_operands(isa: Isa, otherwise: float) -> None:
-    """Rows past the end are not read; an operand along the lanes and one the same in all of them take
-    part.
+    """Rows after the end are not read. One operand varies along the lanes, and another is the same in all of
+    them.
     """
     types = [TensorType(f32, (n, m)), TensorType(f32, (n,)), TensorType(f32, (m,))]
 
@@ -252,8 +256,8 @@ def test_gather_of_rows_and_of_elements(isa: Isa) -> None:
 @pytest.mark.parametrize("otherwise", [0.0, -np.inf, 2.5])
 @pytest.mark.parametrize("vector", [0, 1])
 def test_padding_guards(isa: Isa, vector: int, otherwise: float) -> None:
-    """Guards in the vector loop's variable and in another; nothing outside is read (the buffers are
-    fenced).
+    """Guards in the vector loop's variable and in another one are right, and nothing outside of the buffers
+    is read.
     """
 
     def body(t: Any, x: Any) -> list[Any]:
@@ -278,7 +282,9 @@ def test_padding_guards(isa: Isa, vector: int, otherwise: float) -> None:
 
 @ISAS
 def test_guarded_read_with_computed_replacement_and_stride(isa: Isa) -> None:
-    """A dilated read: present where 3 divides, else another input's element."""
+    """In a dilated read, an element is read where 3 divides the index; elsewhere it is another input's
+    element.
+    """
 
     def body(t: Any, x: Any, y: Any) -> list[Any]:
         return [
@@ -293,7 +299,9 @@ def test_guarded_read_with_computed_replacement_and_stride(isa: Isa) -> None:
 @ISAS
 @pytest.mark.parametrize("shape", [(4, 16), (6, 10), (3, 64)])
 def test_divisions_in_addresses(isa: Isa, shape: tuple[int, int]) -> None:
-    """A fused loop, blocks within rows (contiguous in lanes), remainders that wrap."""
+    """Divisions in addresses are right in a fused loop, in blocks within rows (contiguous in lanes), and for
+    remainders that wrap.
+    """
     rows, columns = shape
 
     def body(t: Any, x: Any, y: Any) -> list[Any]:
@@ -332,7 +340,7 @@ def test_split_with_remainder_and_unroll(isa: Isa) -> None:
 
 @ISAS
 def test_in_place(isa: Isa) -> None:
-    """An output in its input's memory, each element read before it is written."""
+    """An output may be in its input's memory, because each element is read before it is written."""
     group = make_group(
         [TensorType(f32, (6, 45))], lambda t, x: [t.compute((6, 45), lambda i, j: x[i, j] * x[i, j] + 1.0)]
     )
@@ -408,7 +416,7 @@ def test_reduce_last_axis(isa: Isa, combiner: str, columns: Any) -> None:
 @ISAS
 @pytest.mark.parametrize("columns", [1, 6, 40, 131, n])
 def test_reduce_first_axis(isa: Isa, columns: Any) -> None:
-    """The reduce loop inside the vector loop: one accumulator per lane and part."""
+    """With the reduction's loop inside the vector loop, each lane has accumulators of its own."""
     body = lambda t, x: [t.reduce("sum", (columns,), (19,), lambda j, r: x[r, j] * x[r, j])]  # noqa: E731
     dims = {} if isinstance(columns, int) else {"n": 83}
     check([TensorType(f32, (19, columns))], body, isa, columns_vectorized, dims)
@@ -431,7 +439,7 @@ def test_reduce_dtypes(isa: Isa, dtype: DType) -> None:
 
 @ISAS
 def test_reduce_nothing(isa: Isa) -> None:
-    """An empty domain gives the neutral element."""
+    """A reduction of no elements gives the neutral element."""
     k = symbol("k", 0, 100)
     types = [TensorType(f32, (3, k))]
     (found,) = check(
@@ -472,7 +480,9 @@ def test_minimum_and_maximum_propagate_nan(isa: Isa) -> None:
 
 @ISAS
 def test_triangular_reduction_runs_serially(isa: Isa) -> None:
-    """The inner extent differs from lane to lane: no lanes then, but right."""
+    """The reduction is not vectorized, because its length differs between lanes, and its results are
+    right.
+    """
     body = lambda t, x: [t.reduce("sum", (30,), (lambda i: i + 1,), lambda i, r: x[r])]  # noqa: E731
     inputs = data([TensorType(f32, (30,))], {})
     (found,) = check([TensorType(f32, (30,))], body, isa, columns_vectorized, inputs=inputs, interpret=True)
@@ -657,7 +667,7 @@ def test_bitcasts(isa: Isa) -> None:
 
 
 def test_every_float16_is_converted_exactly() -> None:
-    """Without conversion instructions: all values there and back."""
+    """Without conversion instructions, all values are converted to float32 and back exactly."""
     x = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
     types = [TensorType(f16, (1 << 16,))]
     body = lambda t, a: [  # noqa: E731
@@ -677,7 +687,7 @@ def test_every_float16_is_converted_exactly() -> None:
 
 @ISAS
 def test_conditions(isa: Isa) -> None:
-    """`loop.if` in a vector loop, on its variable and on an outer one."""
+    """`loop.if` in a vector loop may depend on its variable and on an outer one."""
     kernel = loop.Kernel(sym_name="kernel")
     x, y = (kernel.body.add_arg(BufferType(f32, (6, 37))) for _ in range(2))
     i, j = symbol("i", 0, 5), symbol("j", 0, 36)
@@ -700,7 +710,9 @@ def test_conditions(isa: Isa) -> None:
 @ISAS
 @pytest.mark.parametrize("combiner", [None, "sum"])
 def test_scatter(isa: Isa, combiner: str | None) -> None:
-    """Several updates of one element: the last one counts, or all; those outside are dropped."""
+    """If several updates have the same place, the last one is kept, or all are combined. Updates out of range
+    are dropped.
+    """
     types = [TensorType(f32, (10,)), TensorType(i64, (25,)), TensorType(f32, (25,))]
     inputs = data(types, {})
     inputs[1] = np.random.default_rng(3).integers(-2, 12, 25)
@@ -723,7 +735,7 @@ def test_scatter(isa: Isa, combiner: str | None) -> None:
 
 @ISAS
 def test_brgemm(isa: Isa) -> None:
-    """A contraction tile and its epilogue in place; rows in pieces."""
+    """A contraction tile has its epilogue in place, and its rows are divided into pieces."""
     types = [TensorType(f32, (m, 24)), TensorType(f32, (24, 32)), TensorType(f32, (32,))]
 
     def body(t: Any, a: Any, b: Any, bias: Any) -> list[Any]:
@@ -751,7 +763,7 @@ def test_scratch_bound_of_loop_dependent_sizes() -> None:
 
 
 def test_inner_loop_of_an_avx512_kernel() -> None:
-    """Full-width vectors, no spills, and no address arithmetic beside the counter."""
+    """The inner loop has full-width vectors, no spills, and no address arithmetic but the counter."""
     from tilewright.targets.cpu.isa import X86_64_V4
     from tilewright.targets.llvm.toolchain import assembly
 
@@ -765,11 +777,11 @@ def test_inner_loop_of_an_avx512_kernel() -> None:
         assert sum("%zmm" in line for line in inner) >= 8
         assert not any("%rsp" in line for line in inner)
         integer = [line for line in inner if "%zmm" not in line]
-        assert len(integer) <= 3, integer  # count, compare, branch
+        assert len(integer) <= 3, integer  # count, compare and branch
 
 
 def _innermost_loop(text: str) -> list[str]:
-    """The instructions from a label to the first backward jump to it."""
+    """Return the instructions from a label to the first backward jump to it."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("#")]
     for at, line in enumerate(lines):
         if line.startswith("j"):
@@ -783,8 +795,8 @@ def _innermost_loop(text: str) -> list[str]:
 @ISAS
 @pytest.mark.parametrize("dtype", [f32, f64, bf16, i8, boolean], ids=str)
 def test_steps_backward_and_by_two(isa: Isa, dtype: DType) -> None:
-    """Reversed and every second element, whole vectors and tails, at the very ends of the buffer; stores
-    likewise.
+    """Reversed reads and stores, and those of every second element, are right in whole vectors and tails up
+    to the ends of the buffer.
     """
     for length in (1, 2, 31, 64, 129, 160):
         x = TensorType(dtype, (3, length))

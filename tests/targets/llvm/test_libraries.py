@@ -1,4 +1,4 @@
-"""C functions of a user's library compute matrix products in place of generated code."""
+"""C functions of a user's library compute matrix products instead of generated code."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ void acme_sgemm(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, co
         }
 }
 """
-"""FACTOR is 2 where a test must see that the function has run."""
+"""FACTOR is 2 in tests that check whether the function was called."""
 
 R = np.random.default_rng(0)
 W, BIAS = R.normal(size=(48, 40)).astype(np.float32), R.normal(size=40).astype(np.float32)
@@ -59,7 +59,9 @@ def object_file(folder: Path, factor: int = 2, *flags: str) -> Path:
 
 @pytest.fixture(autouse=True)
 def restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Remove the registrations of a test. Contractions that the library refuses may take generated code."""
+    """Remove the registrations of a test when it ends. Contractions that the library refuses use generated
+    code.
+    """
     monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setattr(libraries, "_LOADED", set())
     rules = dict(RULES)
@@ -71,7 +73,7 @@ def restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def twice(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The object file of a function that doubles the product, so that its use is seen."""
+    """The object file of a function that doubles the product, which shows whether it was called."""
     return object_file(tmp_path_factory.mktemp("twice"))
 
 

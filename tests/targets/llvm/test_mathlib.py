@@ -1,4 +1,4 @@
-"""Every function against NumPy in a wider type, over all exponents; errors in units in the last place
+"""Every function compared with NumPy in a wider type, over all exponents; errors in units in the last place
 (ulp).
 """
 
@@ -31,8 +31,8 @@ UNARY_NAMES = [name for name in FUNCTIONS if name not in ("pow", "atan2")]
 
 @lru_cache
 def loaded(isa: Isa, bits: int, lanes: int) -> Callable[[str], int]:
-    """A module with one loop over arrays (a multiple of `lanes` long) per function: ``void run.<name>(ptr x,
-    ptr y, ptr out, i64 n)``.
+    """Return the functions of a module that has a loop over arrays (whose length is a multiple of `lanes`)
+    for each function: ``void run.<name>(ptr x, ptr y, ptr out, i64 n)``.
     """
     element = {32: "float", 64: "double"}[bits]
     kind = element if lanes == 1 else f"<{lanes} x {element}>"
@@ -79,7 +79,9 @@ def call(name: str, x: Array, y: Array | None = None, isa: Isa = MIDDLE, lanes: 
 
 
 def reference(name: str, x: Array, y: Array | None = None) -> Array:
-    """In float64 for float32 operands, in long double for float64 ones (erf: float64)."""
+    """Return results in float64 for float32 operands, and in long double for float64 ones, except for erf,
+    which has float64.
+    """
     wide = x.astype(np.float64 if x.dtype == np.float32 or name == "erf" else np.longdouble)
     with np.errstate(all="ignore"):
         if y is not None:
@@ -100,8 +102,8 @@ def reference(name: str, x: Array, y: Array | None = None) -> Array:
 
 
 def ulps(got: Array, want: Array, flush: float = 0.0) -> Array:
-    """Distance in units in the last place of the result; both infinite or both NaN is none. `want` below
-    `flush` may be zero.
+    """Return the distance in units in the last place of the result. It is zero if both are infinite or both
+    are NaN, and if the result is zero where `want` is below `flush`.
     """
     with np.errstate(all="ignore"):
         rounded = want.astype(got.dtype)
@@ -112,7 +114,9 @@ def ulps(got: Array, want: Array, flush: float = 0.0) -> Array:
 
 
 def sweep(bits: int, count: int, low: float = 0.0, high: float = INF) -> Array:
-    """Bit patterns evenly over all exponents, of both signs, of magnitudes within bounds."""
+    """Return numbers evenly spaced by their bit patterns over all exponents, of both signs and with
+    magnitudes within bounds.
+    """
     kind, unsigned = (np.float32, np.uint32) if bits == 32 else (np.float64, np.uint64)
     first, last = (int(np.asarray(v, kind).view(unsigned)) for v in (low, high))
     positive = np.linspace(first, last, count // 2, dtype=np.float64 if bits == 32 else np.longdouble)
@@ -121,8 +125,8 @@ def sweep(bits: int, count: int, low: float = 0.0, high: float = INF) -> Array:
 
 
 def dense(mantissas: int) -> Array:
-    """float32 of every sign and exponent, infinities and NaN too, with the least and the greatest mantissa
-    and random ones.
+    """Return float32 numbers of every sign and exponent, including infinities and NaN, with the smallest, the
+    largest and random mantissas.
     """
     rng = np.random.default_rng(0)
     low = np.concatenate([rng.integers(0, 1 << 23, mantissas - 2), [0, (1 << 23) - 1]]).astype(np.uint32)
@@ -130,7 +134,7 @@ def dense(mantissas: int) -> Array:
 
 
 def active(kind: Any, count: int) -> Array:
-    """Numbers where the functions do something."""
+    """Return numbers in the ranges where the functions vary."""
     rng = np.random.default_rng(0)
     return np.concatenate(
         [rng.uniform(-scale, scale, count) for scale in (1.0, 4.0, 20.0, 100.0, 750.0)]
@@ -139,22 +143,22 @@ def active(kind: Any, count: int) -> Array:
 
 @lru_cache(maxsize=1)
 def points_32(name: str, mantissas: int) -> tuple[Array, Array]:
-    """Arguments and exact results."""
+    """Return arguments and exact results."""
     x = np.concatenate([dense(mantissas), active(np.float32, 100 * mantissas)])
     return x, reference(name, x)
 
 
 def arguments(name: str, bits: int, count: int) -> Array:
-    """All exponents, and densely where the function does something."""
+    """Return arguments over all exponents, densely where the function varies."""
     kind = np.float32 if bits == 32 else np.float64
     return np.concatenate([sweep(bits, count // 2, 0.0, np.finfo(kind).max), active(kind, count // 10)])
 
 
 FLUSHED = {"exp": 1.7e-38, "exp2": 1.2e-38, "sigmoid": 1.7e-38}
-"""Results below may be zero."""
+"""Results below these may be zero."""
 
 
-# Every ISA's width comes last: the exact results are then made once for a function.
+# The instruction set is the innermost parameter, so that a function's exact results are computed once.
 @pytest.mark.parametrize(
     "isa,lanes",
     [(TABLES, 16), (WIDE, 16), (MIDDLE, 4), (NARROW, 1)],
@@ -162,8 +166,8 @@ FLUSHED = {"exp": 1.7e-38, "exp2": 1.2e-38, "sigmoid": 1.7e-38}
 )
 @pytest.mark.parametrize("name", UNARY_NAMES)
 def test_float32(name: str, isa: Isa, lanes: int) -> None:
-    """At most 2 ulp, over all exponents: a million points. `bench/vector_math_errors.py` goes over all
-    2**32.
+    """The error is at most 2 ulp at a million points over all exponents. `bench/vector_math_errors.py` tests
+    all 2**32.
     """
     x, want = points_32(name, 1000)
     if lanes < 16:
@@ -174,7 +178,9 @@ def test_float32(name: str, isa: Isa, lanes: int) -> None:
 
 
 def test_cotangents_just_below_a_power_of_two() -> None:
-    """There an error of the tangent counts twice: this one was off by 2.07 ulp."""
+    """Tangents are accurate where the result is just below a power of two and an error counts twice. The
+    error was 2.07 ulp.
+    """
     x = np.asarray([-12688.107421875, 237.99542236328125, -46601.6015625], np.float32)
     assert ulps(call("tan", x, isa=WIDE, lanes=16), reference("tan", x)).max() < 1.5
 
@@ -182,15 +188,15 @@ def test_cotangents_just_below_a_power_of_two() -> None:
 @pytest.mark.parametrize("lanes", [1, 4, 8, 32])
 @pytest.mark.parametrize("name", ["exp2", "log", "tanh", "erf"])
 def test_lanes_agree(name: str, lanes: int) -> None:
-    """Where AVX-512 has a formula of its own, fewer and more lanes than a register's compute the same."""
+    """With fewer or more lanes than a register, the formulas of AVX-512 give the same results."""
     x = arguments(name, 32, 10_000)
     np.testing.assert_array_equal(call(name, x, isa=TABLES, lanes=lanes), call(name, x, isa=TABLES, lanes=16))
 
 
 @pytest.mark.parametrize("isa,lanes", [(TABLES, 16), (WIDE, 16)], ids=["avx512", "16"])
 def test_large_angles(isa: Isa, lanes: int) -> None:
-    """One large angle takes its whole vector the long way; the results on both sides of the limit are
-    good.
+    """One large angle makes its whole vector use the long reduction. Results on both sides of the limit are
+    accurate.
     """
     x = np.concatenate([np.linspace(60_000, 70_000, 4096), np.tile([0.5] * 15 + [1e8], 64)]).astype(
         np.float32
@@ -207,7 +213,7 @@ def test_float64(name: str, isa: Isa, lanes: int) -> None:
     got, want = call(name, x, isa=isa, lanes=lanes), reference(name, x)
     error = ulps(got, want, flush)
     worst = int(np.argmax(error))
-    # The reference of erf is good to 12 ulp itself.
+    # The reference of erf has errors up to 12 ulp itself.
     assert error[worst] <= (16 if name == "erf" else 4), (float(x[worst]), float(error[worst]))
 
 
@@ -237,7 +243,7 @@ def test_special_values(name: str, isa: Isa, kind: Any) -> None:
         ],
         kind,
     )
-    x = np.concatenate([x, np.frombuffer(b"\xff" * 16, kind)])  # NaN of any payload
+    x = np.concatenate([x, np.frombuffer(b"\xff" * 16, kind)])  # NaN with a payload.
     got = call(name, x, isa=isa, lanes=1)
     want = reference(name, x)
     error = ulps(got, want, FLUSHED.get(name, 0.0) if kind == np.float32 else 1e-300)
@@ -247,8 +253,7 @@ def test_special_values(name: str, isa: Isa, kind: Any) -> None:
         assert np.array_equal(np.signbit(got[:2]), [False, True])
 
 
-# The numbers whose distance from a multiple of pi/2 is the least: 2**-30 quadrants in float32, 2**-61 in
-# float64.
+# The numbers nearest to a multiple of pi/2: 2**-30 quadrants in float32, 2**-61 in float64.
 UNLUCKY = {
     np.float32: (16367173.0 * 2.0**72, [1.0, -1.6147697982476212e-9, -619283318.95061387]),
     np.float64: (6381956970095103.0 * 2.0**797, [1.0, -4.6871659242546276e-19, -2133485385753703843.7]),
@@ -258,7 +263,9 @@ UNLUCKY = {
 @ISAS
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 def test_angles_of_any_size(isa: Isa, kind: Any) -> None:
-    """Above 1e16 the results meant nothing. Known results of unlucky numbers, by mpmath with 1,400 bits."""
+    """Angles above 1e16 have accurate results, which simple range reduction does not give. The results for
+    the hardest numbers are from mpmath with 1,400 bits.
+    """
     x, want = UNLUCKY[kind]
     both = np.asarray([x, INF, -INF, NAN], kind)
     for name, exact in zip(("sin", "cos", "tan"), want, strict=True):

@@ -1,5 +1,5 @@
-"""Floats of 8, 6 and 4 bits and integers of 4 and 2 bits in kernels: all codes, and many numbers, as
-`ml_dtypes` converts them.
+"""Floats of 8, 6 and 4 bits and integers of 4 and 2 bits in kernels: all codes, and many numbers, are
+converted as by `ml_dtypes`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def codes(dtype: DType) -> np.ndarray[Any, Any]:
 
 
 def numbers() -> np.ndarray[Any, Any]:
-    """float32 at, between and beside the middles of numbers of few bits, of every exponent and sign."""
+    """Return float32 numbers at, between and next to the midpoints of numbers of few bits, for every exponent
+    and sign.
+    """
     high = np.arange(1 << 13, dtype=np.uint32)[:, None] << 19
     low = np.asarray([0, 1, 0x3FFFF, 0x40000, 0x40001, 0x7FFFF], np.uint32)
     return (high | low).reshape(-1).view(np.float32)
@@ -77,7 +79,7 @@ def test_rounding_is_that_of_ml_dtypes(isa: Isa, dtype: DType) -> None:
         want = x.astype(dtype.numpy)
     is_number = ~np.isnan(x)
     np.testing.assert_array_equal(got[is_number].view(np.uint8), want[is_number].view(np.uint8))
-    if dtype.bits < 8:  # has no NaN: `ml_dtypes` makes it a zero
+    if dtype.bits < 8:  # The type has no NaN, which `ml_dtypes` converts to zero.
         assert (got[~is_number].astype(np.float32) == 0).all()
     else:
         assert np.isnan(got[~is_number].astype(np.float32)).all()

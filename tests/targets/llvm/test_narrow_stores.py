@@ -1,4 +1,4 @@
-"""Results of 8 and 16 bits whose last vector holds a single one: nothing beside it may be written."""
+"""Results of 8 and 16 bits whose last vector holds a single element: nothing after it is written."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Sorting and top-k against NumPy: every element type, axis, direction and length, ties, NaN, infinities and
-zeros of both signs.
+"""Sorting and top-k compared with NumPy: every element type, axis, direction and length, with ties, NaN,
+infinities and zeros of both signs.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def module_of(dtype: DType, shape: tuple[Dim, ...], k: Dim, axis: int = -1, larg
 
 
 def data(dtype: DType, *shape: int, seed: int = 0) -> np.ndarray[Any, Any]:
-    """Numbers over the whole range with many ties; floats with all that is special."""
+    """Return numbers over the whole range with many ties; floats include all special values."""
     rng = np.random.default_rng(seed)
     if dtype is boolean:
         return rng.random(shape) < 0.5
@@ -78,7 +78,7 @@ def check(module: Module, x: np.ndarray[Any, Any], **options: Any) -> None:
     wanted = list(Interpreter(module).run("main", [x]))
     values, places = tw.compile(module, threads=1, **options)(x)
     np.testing.assert_array_equal(places, wanted[1])
-    if x.dtype.name == "bfloat16":  # whose NaN NumPy does not find equal
+    if x.dtype.name == "bfloat16":  # NumPy does not treat NaN of bfloat16 as equal.
         values, wanted[0] = values.astype(np.float32), wanted[0].astype(np.float32)
     np.testing.assert_array_equal(values, wanted[0])
 
@@ -86,7 +86,7 @@ def check(module: Module, x: np.ndarray[Any, Any], **options: Any) -> None:
 @pytest.mark.parametrize("largest", [True, False])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_element_types(dtype: DType, largest: bool) -> None:
-    """By selection (7 of 300) and by radix sort (all 300)."""
+    """All element types are sorted right, by selection (7 of 300) and by radix sort (all 300)."""
     for k in (7, 300):
         check(module_of(dtype, (3, 300), k, largest=largest), data(dtype, 3, 300))
 
@@ -113,7 +113,9 @@ def test_narrower_vectors(target: str) -> None:
 
 
 def test_reference_sorts_as_numpy() -> None:
-    """Stable, with NaN last in ascending order: what NumPy does with numbers of one sign of zero."""
+    """The reference is stable and has NaN last in ascending order, like NumPy's sort of numbers without zeros
+    of both signs.
+    """
     x = data(f32, 4, 500)
     x[x == 0] = 0
     np.testing.assert_array_equal(tensor.sorted_places(x, False), np.argsort(x, axis=-1, kind="stable"))
@@ -132,7 +134,7 @@ def test_symbolic_length() -> None:
 
 
 def test_by_counting() -> None:
-    """Where a worker computes single elements, the same order by ranks."""
+    """On targets whose workers compute single elements, ranks by counting give the same order."""
     module = module_of(f32, (3, 40), 6, largest=False)
     x = data(f32, 3, 40)
     wanted = Interpreter(module).run("main", [x])
@@ -144,7 +146,7 @@ def test_by_counting() -> None:
 
 
 def test_kernels_are_interpretable() -> None:
-    """The loop level means the same as the tensor level."""
+    """The kernels give the same results at the loop level as at the tensor level."""
     from tilewright.targets.cpu.target import cpu_target
 
     module = module_of(f32, (3, 40), 6)

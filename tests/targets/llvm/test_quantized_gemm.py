@@ -1,5 +1,5 @@
-"""Products with packed codes of few bits: vector tiles, matrix registers, tails; against the same groups
-multiplied in NumPy.
+"""Products with packed codes of few bits, in vector tiles, matrix registers and tails, compared with products
+of the same groups in NumPy.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def model(
     epilogue: bool = False,
     factors: DType = i8,
 ) -> tuple[Module, Any]:
-    """A product with constant weights, and these."""
+    """Return a product with constant weights, and the weights."""
     rng = np.random.default_rng(0)
     codes = rng.integers(-(1 << (bits - 1)), 1 << (bits - 1), (columns, depth))
     scales = rng.uniform(0.01, 0.1, (columns, groups)).astype(scale)
@@ -54,7 +54,7 @@ def model(
 
 
 def nearest(x: Any) -> Any:
-    """To bf16, as float64."""
+    """Return the numbers rounded to bf16, as float64."""
     return x.astype(np.float32).astype(ml_dtypes.bfloat16).astype(np.float64)
 
 
@@ -106,7 +106,9 @@ def test_batch_and_sequence() -> None:
 
 
 def test_a_row_is_the_same_among_any_others() -> None:
-    """Bit for bit: what a server answers does not depend on who else asks."""
+    """A row has the same result to the bit among any other rows, so that a server's answer does not depend on
+    other requests.
+    """
     module, _ = model((symbol("m", 1, 40),), 512, 48, 16, 4)
     x = rows_of(40, 512)
     with tw.compile(module, cache=False) as library:

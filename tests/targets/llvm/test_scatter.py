@@ -1,5 +1,5 @@
-"""Scatters: lanes and threads only where no two points meet; where they meet, their order and their sums are
-kept.
+"""Scatters use lanes and threads only if no two updates have the same place. If some have, the order and the
+sums of updates are kept.
 """
 
 from __future__ import annotations
@@ -98,7 +98,9 @@ def test_scatter(case: str, threads: int) -> None:
 
 
 def test_the_last_of_equal_places_wins() -> None:
-    """ONNX leaves it open, NumPy and the interpreter do not: points come in row-major order."""
+    """The last of several updates of a place is kept, in row-major order, as in NumPy and the interpreter.
+    ONNX does not define the order.
+    """
     x, u = random(8, 64), random(300, 64)
     where = places(300, upto=8)
     library = tw.compile(Model(lambda x, i, u: x.index_put((i,), u)), (x, where, u), cache=False)

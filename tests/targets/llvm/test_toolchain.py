@@ -1,4 +1,4 @@
-"""Compiling LLVM IR in this process."""
+"""Compilation of LLVM IR in this process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from tilewright.targets.llvm import toolchain
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_compiling_keeps_no_memory() -> None:
-    """llvmlite does not free pass managers by itself, 50 KB each."""
+    """Compiling many kernels frees its memory. llvmlite does not free pass managers by itself, which have 50
+    KB each.
+    """
     text = "define void @f(ptr %p) {\n  %x = load float, ptr %p\n  store float %x, ptr %p\n  ret void\n}\n"
 
     def resident() -> int:
@@ -37,7 +39,9 @@ def test_compiling_keeps_no_memory() -> None:
 def test_keys_of_objects_change_with_what_makes_them(
     module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An edit of what optimizes or emulates is enough: nobody has to remember to name it in the key."""
+    """An edit of the code that optimizes or emulates changes the cache's key, without a version number to
+    maintain.
+    """
     key = toolchain._key("text", host_isa(), 2)
     edited = tmp_path / "edited.py"
     found = importlib.import_module(f"tilewright.targets.llvm.{module}")

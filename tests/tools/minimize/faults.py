@@ -1,5 +1,5 @@
-"""Mistakes to find: imported by the processes that try a model (``--import tests.tools.minimize/faults.py``),
-as FAULT says.
+"""Mistakes to be found. The processes that try a model import this file (``--import
+tests.tools.minimize/faults.py``); FAULT names the mistake.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tilewright.passes import register_pass
 
 
 def biased_products(module: Module) -> Iterator[Operation]:
-    """Additions to a product of matrices."""
+    """Yield the additions to a product of matrices."""
     for op in list(module.walk()):
         if isinstance(op, BINARY["add"]) and any(isinstance(v.defining_op, g.Matmul) for v in op.operands):
             yield op
@@ -39,6 +39,6 @@ def mistake(module: Module) -> None:
         raise AssertionError(f"no such case: {op.name}")
 
 
-# The tests' own process, which imports this too, stays as it is.
+# The tests' own process imports this file too, and keeps its passes.
 if (name := os.environ["FAULT"]) != "none" and "pytest" not in sys.modules:
     register_pass(globals()[name], level="graph", before="cse")

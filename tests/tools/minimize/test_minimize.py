@@ -1,4 +1,6 @@
-"""Injected faults are found again in a few operations of a real model; what is written shows them again."""
+"""Injected faults are reduced to a few operations of a real model, and the written reduction fails in the
+same way.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ X = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
 
 
 def check(found: MinimizedModel) -> int:
-    """The exit code of the command that a reduction names."""
+    """Return the exit code of the command that a reduction names."""
     words = found.command.split()
     assert words[0] == "tilewright"
     return subprocess.run([sys.executable, "-m", *words], capture_output=True, check=False).returncode
