@@ -448,16 +448,22 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--only", nargs="*", default=[], help="architectures, whether or not the data has them"
+        "--only", nargs="*", default=[], help="run these architectures, even if they have results"
     )
     parser.add_argument("--family", default="")
     parser.add_argument(
-        "--again", action="store_true", help="also what the data has, if it did not come out right"
+        "--again", action="store_true", help="also run architectures whose last outcome was not right"
     )
-    parser.add_argument("--time", action="store_true", help="measure those that came out right")
-    parser.add_argument("--seconds", type=float, help="for one model (default: 240, with --time 900)")
     parser.add_argument(
-        "--interpret", action="store_true", help="by the interpreter, not compiled; the data is left alone"
+        "--time", action="store_true", help="measure times of architectures with right results"
+    )
+    parser.add_argument(
+        "--seconds", type=float, help="processor seconds for a model (default: 240; with --time 900)"
+    )
+    parser.add_argument(
+        "--interpret",
+        action="store_true",
+        help="interpret instead of compiling; the results file is not written",
     )
     parser.add_argument("--results", type=Path, default=DATA)
     options = parser.parse_args()

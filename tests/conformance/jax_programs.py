@@ -363,9 +363,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--only", default="", help="programs whose name contains this; the data is left alone"
+        "--only", default="", help="programs whose name contains this; the results file is not written"
     )
-    parser.add_argument("--interpret", action="store_true", help="by the interpreter, not compiled")
+    parser.add_argument("--interpret", action="store_true", help="interpret instead of compiling")
     options = parser.parse_args()
     found = {}
     for name, result in outcomes(options.only, not options.interpret):

@@ -132,12 +132,12 @@ def main() -> None:
     )
     parser.add_argument("--count", type=int, default=COUNT)
     parser.add_argument(
-        "--only", type=int, nargs="*", help="mutations of these numbers; the data is left alone"
+        "--only", type=int, nargs="*", help="run these mutations; the results file is not written"
     )
     parser.add_argument(
-        "--import-only", action="store_true", help="without compiling; the data is left alone"
+        "--import-only", action="store_true", help="import without compiling; the results file is not written"
     )
-    parser.add_argument("--fresh", action="store_true", help="also those that the data has")
+    parser.add_argument("--fresh", action="store_true", help="also run mutations that have results")
     options = parser.parse_args()
     load_frameworks()
     numbers = options.only if options.only else range(options.count)

@@ -218,24 +218,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", default="", help="cases whose name contains this; the data is left alone")
+    parser.add_argument(
+        "--only", default="", help="cases whose name contains this; the results file is not written"
+    )
     parser.add_argument(
         "--interpret",
         action="store_true",
-        help="by the interpreter, not compiled; the data is left alone, but for --without-examples",
+        help="interpret instead of compiling; the results file is written only with --without-examples",
     )
     parser.add_argument(
         "--left",
         action="store_true",
-        help="only cases that the data says do not pass; for the others it stays as it is",
+        help="run only cases that did not pass; other results are kept",
     )
     parser.add_argument(
         "--without-examples",
         action="store_true",
-        help="compiled without example inputs; the data keeps how many pass so, and which are refused",
+        help="compile without example inputs, and record how many cases pass and which are refused",
     )
     parser.add_argument("--processes", type=int, default=os.cpu_count())
-    parser.add_argument("--seconds", type=float, default=60.0, help="of the processor, for one case")
+    parser.add_argument("--seconds", type=float, default=60.0, help="processor seconds for a case")
     options = parser.parse_args()
     known = json.loads(DATA.read_text())["not_passed"] if options.left else {}
     asked = [k for k, case in enumerate(cases()) if options.only in case.name]

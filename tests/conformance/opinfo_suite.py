@@ -346,21 +346,23 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--only", default="", help="operators whose name contains this; the data is left alone"
+        "--only", default="", help="operators whose name contains this; the results file is not written"
     )
     parser.add_argument("--dtype", default="float32", choices=DTYPES)
     parser.add_argument(
-        "--samples", type=int, default=32, help="of each operator at most so many, evenly spread"
+        "--samples", type=int, default=32, help="run at most this many samples of an operator, evenly spread"
     )
     parser.add_argument(
-        "--interpret", action="store_true", help="by the interpreter, not compiled; the data is left alone"
+        "--interpret",
+        action="store_true",
+        help="interpret instead of compiling; the results file is not written",
     )
     parser.add_argument("--processes", type=int, default=os.cpu_count())
-    parser.add_argument("--seconds", type=float, default=60.0, help="of the processor, for one sample")
+    parser.add_argument("--seconds", type=float, default=60.0, help="processor seconds for a sample")
     parser.add_argument(
-        "--journal", type=Path, help="file of outcomes so far; operators in it are not run again"
+        "--journal", type=Path, help="file of earlier outcomes; operators in it are not run again"
     )
-    parser.add_argument("--fresh", action="store_true", help="forget the outcomes so far")
+    parser.add_argument("--fresh", action="store_true", help="discard earlier outcomes")
     options = parser.parse_args()
     how = "interpreted" if options.interpret else "compiled"
     path = options.journal or Path(tempfile.gettempdir()) / f"tilewright_opinfo_{options.dtype}_{how}.jsonl"

@@ -152,12 +152,16 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("checkout", type=Path, help="a checkout of openxla/stablehlo")
-    parser.add_argument("--only", default="", help="files whose name contains this; the data is left alone")
-    parser.add_argument("--interpret", action="store_true", help="by the interpreter, not compiled")
-    parser.add_argument("--processes", type=int, default=os.cpu_count())
-    parser.add_argument("--seconds", type=float, default=120.0, help="of the processor, for one case")
     parser.add_argument(
-        "--results", type=Path, help="where outcomes are kept as they come; without --only, beside the data"
+        "--only", default="", help="files whose name contains this; the results file is not written"
+    )
+    parser.add_argument("--interpret", action="store_true", help="interpret instead of compiling")
+    parser.add_argument("--processes", type=int, default=os.cpu_count())
+    parser.add_argument("--seconds", type=float, default=120.0, help="processor seconds for a case")
+    parser.add_argument(
+        "--results",
+        type=Path,
+        help="file for outcomes during the run (default without --only: beside the results)",
     )
     options = parser.parse_args()
     chosen = {

@@ -178,12 +178,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--only", default="", help="operators whose name contains this; the data is left alone"
+        "--only", default="", help="operators whose name contains this; the results file is not written"
     )
-    parser.add_argument("--samples", type=int, default=2, help="of each operator")
+    parser.add_argument("--samples", type=int, default=2, help="samples of each operator")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
-    parser.add_argument("--seconds", type=float, default=60.0, help="of the processor, for one sample")
-    parser.add_argument("--anew", action="store_true", help="run again what the data has already")
+    parser.add_argument("--seconds", type=float, default=60.0, help="processor seconds for a sample")
+    parser.add_argument("--anew", action="store_true", help="also run operators that have results")
     options = parser.parse_args()
     found: dict[str, dict[str, int]] = {}
     if not options.only and not options.anew and DATA.exists():

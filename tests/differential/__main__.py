@@ -131,9 +131,11 @@ def main() -> int:
     parser.add_argument(
         "--every-operator", action="store_true", help="programs made of all operators' test cases"
     )
-    parser.add_argument("--edges", action="store_true", help="programs at the ends of types, run as users do")
+    parser.add_argument(
+        "--edges", action="store_true", help="programs with limits of types, under random conditions"
+    )
     parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--record", action="store_true", help="keep the outcomes beside this file")
+    parser.add_argument("--record", action="store_true", help="write the outcomes to a file beside this one")
     options = parser.parse_args()
     precision = DType.named(options.precision) if options.precision else None
     if options.isa and options.target != "cpu":

@@ -260,8 +260,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     comparing.add_argument("old", type=Path)
     comparing.add_argument("new", type=Path)
     comparing.add_argument("--rename", action="append", default=[], metavar="OLD=NEW", help="a changed name")
-    comparing.add_argument("--renames", type=Path, help="a JSON file, an object of old names and new ones")
-    comparing.add_argument("--lines", type=int, default=20, help="most lines of a difference (default: 20)")
+    comparing.add_argument(
+        "--renames", type=Path, help="a JSON file with an object of old names and their new names"
+    )
+    comparing.add_argument(
+        "--lines", type=int, default=20, help="lines to show of a difference, at most (default: 20)"
+    )
     options = parser.parse_args(arguments)
     if options.command == "write":
         write(options.folder, options.model, options.target or TARGETS)
