@@ -42,6 +42,11 @@ class BlockPrimitives(ScheduleCore):
             for i:
                 for j: t[i, j] = f(i, j)
                 for j: out[i, j] = g(t[i, j])
+
+        Raises:
+            ScheduleError: There is no such block or loop, the block is inside the loop already, writes an
+                output of the kernel, is read outside of the loop, or depends on a loop that is not around
+                both.
         """
         block, target = self.block(name), self.loop(at)
         if inside(block, target):
@@ -108,6 +113,10 @@ class BlockPrimitives(ScheduleCore):
             for i:
                 acc[i] = 0
                 for r: acc[i] += f(i, r)
+
+        Raises:
+            ScheduleError: There is no such block or loop, the block is no reduction that still needs its
+                initial value, or the loop is not around it or not the outermost of the reduction.
         """
         block, where = self.block(name), self.loop(at)
         update = next((op for op in block.body.ops if isinstance(op, loop.Accumulate)), None)
@@ -135,7 +144,13 @@ class BlockPrimitives(ScheduleCore):
 
     @primitive
     def compute_inline(self, name: str) -> None:
-        """Substitute an elementwise block into its consumers and remove its buffer."""
+        """Substitute an elementwise block into its consumers and remove its buffer.
+
+        Raises:
+            ScheduleError: There is no such block, it is not one elementwise store into an intermediate
+                buffer, or its buffer is written elsewhere, used by a tile, or read under a guard or at
+                data-dependent indices.
+        """
         block = self.block(name)
         buffer = written_buffer(block)
         stores = [op for op in block.body.ops if isinstance(op, loop.Store)]
@@ -186,6 +201,10 @@ class BlockPrimitives(ScheduleCore):
         becomes, for ri,
             for i: for ri: for ro: part[i, ri] += f(i, ro, ri)
             for i: for ri: acc[i] += part[i, ri]
+
+        Raises:
+            ScheduleError: There is no such loop, it is not around exactly one block that reduces over it, the
+                block has its initial values already, or the extent depends on another loop.
         """
         f = self.loop(name)
         blocks = [op for op in f.walk() if isinstance(op, loop.Block)]
@@ -249,6 +268,10 @@ class BlockPrimitives(ScheduleCore):
         dimensions permuted by `order`.
 
         Returns the name of the copying block, which `compute_at` places.
+
+        Raises:
+            ScheduleError: There is no such block or read buffer, `order` is no permutation, or the buffer is
+                written in the same loop nest.
         """
         block = self.block(name)
         loads = [op for op in block.body.ops if isinstance(op, loop.Load)]
@@ -294,6 +317,10 @@ class BlockPrimitives(ScheduleCore):
         """Let block `name` write a local buffer, which a new block copies to the result.
 
         Returns the name of the copying block; `compute_at` places `name` inside it.
+
+        Raises:
+            ScheduleError: There is no such block, or its result is read in the same loop nest or written by
+                another statement.
         """
         block = self.block(name)
         buffer = written_buffer(block)

@@ -48,7 +48,7 @@ def primitive(function: F) -> F:
 
     Works on methods and on functions whose first parameter is the schedule; a package of yours calls the
     latter as ``my_primitive(s, ...)``. Parameters of type ``str``, ``int``, ``bool``, ``None`` and tuples of
-    these are checked.
+    these are checked: a call with other arguments raises `ScheduleError`.
     """
     name = function.__name__
     signature = inspect.signature(function)
@@ -142,7 +142,11 @@ class ScheduleCore:
         raise ScheduleError(f"no loop {name!r} in kernel '{self.kernel.sym_name}'; loops: {known}")
 
     def loops(self, block: str) -> list[str]:
-        """Return the names of the loops around a block, outermost first."""
+        """Return the names of the loops around a block, outermost first.
+
+        Raises:
+            ScheduleError: There is no such block; the message lists the blocks.
+        """
         return [f.iv.name for f in enclosing_loops(self.block(block))]
 
     def fresh(self, name: str) -> str:
@@ -160,7 +164,8 @@ class ScheduleCore:
         """Apply a recorded trace to this (unscheduled) kernel and return the schedule.
 
         Raises:
-            ScheduleError: a step does not fit this kernel.
+            KeyError: A step's primitive is not registered.
+            ScheduleError: A step does not fit this kernel.
         """
         for step in trace:
             PRIMITIVES[step.name](self, *step.arguments, **dict(step.options))
@@ -180,7 +185,8 @@ def trace_from_json(text: str) -> list[Step]:
     """Return the trace written by `trace_to_json`.
 
     Raises:
-        ScheduleError: an unknown primitive.
+        ScheduleError: The trace uses an unknown primitive.
+        ValueError: The text is no JSON.
     """
     steps = []
     for name, arguments, options in json.loads(text):

@@ -24,6 +24,9 @@ class LoopPrimitives(ScheduleCore):
                 for i_i in min(factor, n - factor * i_o):  body(factor * i_o + i_i)
 
         Returns the names of the outer and the inner loop.
+
+        Raises:
+            ScheduleError: There is no such loop, it is not serial, or `factor` is less than 1.
         """
         f = self.loop(name)
         if f.kind != loop.LoopKind.SERIAL:
@@ -51,6 +54,10 @@ class LoopPrimitives(ScheduleCore):
             for i in n:  for j in m:  body(i, j)
         becomes
             for f in n*m:  body(f // m, f % m)
+
+        Raises:
+            ScheduleError: There is no such loop, the loops are not perfectly nested or not serial, the inner
+                extent depends on the outer loop, or a block reduces over one of them only.
         """
         a, b = self.loop(outer), self.loop(inner)
         if only_child(a) is not b:
@@ -83,8 +90,10 @@ class LoopPrimitives(ScheduleCore):
 
     @primitive
     def add_unit_loop(self, name: str) -> str:
-        """Put a loop of one iteration directly around a block, for a tile that lacks a loop; return its
-        name.
+        """Put a loop of one iteration directly around a block, for a tile that lacks a loop; return its name.
+
+        Raises:
+            ScheduleError: There is no such block.
         """
         block = self.block(name)
         iv = symbol(self.fresh(f"{name}_unit"), 0, 0)
@@ -96,7 +105,12 @@ class LoopPrimitives(ScheduleCore):
 
     @primitive
     def reorder(self, *names: str) -> None:
-        """Put perfectly nested loops into the given order, outermost first."""
+        """Put perfectly nested loops into the given order, outermost first.
+
+        Raises:
+            ScheduleError: There is no such loop or it is named twice, the loops are not perfectly nested or
+                not serial, or an extent depends on a loop that would move inside.
+        """
         wanted = [self.loop(n) for n in names]
         if len(set(names)) != len(names):
             raise ScheduleError(f"reorder: a loop is named twice in {names}")
@@ -152,6 +166,10 @@ class LoopPrimitives(ScheduleCore):
             for i in n:  a(i); b(i)
         Allowed if each buffer that one body writes and the other accesses has a dimension that all accesses
         index by just ``i`` (``j``), or by a range of the iteration's own (``8 * i + k`` with k in 0..7).
+
+        Raises:
+            ScheduleError: There is no such loop, the loops are not serial neighbours of equal extent, or they
+                exchange values of different iterations.
         """
         a, b = self.loop(first), self.loop(second)
         if a.parent is not b.parent or not prove_eq(a.extent, b.extent):
@@ -188,8 +206,20 @@ class LoopPrimitives(ScheduleCore):
 
     @primitive
     def tile(self, rows: str, columns: str, row_factor: int, column_factor: int) -> tuple[str, str, str, str]:
-        """Split two nested loops and move the tile loops inside; return (rows_o, columns_o, rows_i,
-        columns_i).
+        """Split two nested loops and move the tile loops inside.
+
+        Args:
+            rows: The outer loop.
+            columns: The loop directly inside it.
+            row_factor: The iterations of a tile's loop over rows.
+            column_factor: The iterations of a tile's loop over columns.
+
+        Returns:
+            The names (rows_o, columns_o, rows_i, columns_i), outermost first.
+
+        Raises:
+            ScheduleError: There is no such loop, the loops are not perfectly nested or not serial, the inner
+                extent depends on the outer loop, or a factor is less than 1.
         """
         a, b = self.loop(rows), self.loop(columns)
         if only_child(a) is not b:
@@ -210,7 +240,12 @@ class LoopPrimitives(ScheduleCore):
 
     @primitive
     def parallel(self, name: str) -> None:
-        """Divide the iterations of an outermost loop over worker threads."""
+        """Divide the iterations of an outermost loop over worker threads.
+
+        Raises:
+            ScheduleError: There is no such loop, it is not outermost or not serial, or a block reduces over
+                it.
+        """
         f = self.loop(name)
         if not isinstance(f.parent_op, loop.Kernel):
             raise ScheduleError(f"parallel: loop {name!r} is not outermost")
@@ -219,8 +254,16 @@ class LoopPrimitives(ScheduleCore):
 
     @primitive
     def vectorize(self, name: str, lanes: int = 0) -> None:
-        """Run the iterations of a loop, of any extent, in vector lanes. `lanes` is their number; 0 means the
-        target's vector width. A reduction keeps a partial result for each lane.
+        """Run the iterations of a loop, of any extent, in vector lanes. A reduction keeps a partial result
+        for each lane.
+
+        Args:
+            name: The loop.
+            lanes: The number of lanes; 0 means the target's vector width.
+
+        Raises:
+            ScheduleError: There is no such loop, it is not serial, a loop inside is vectorized already, or
+                `lanes` is negative.
         """
         f = self.loop(name)
         if lanes < 0:
@@ -231,7 +274,12 @@ class LoopPrimitives(ScheduleCore):
 
     @primitive
     def unroll(self, name: str, factor: int = 0) -> None:
-        """Unroll a loop by `factor`; 0 unrolls a loop of constant extent completely."""
+        """Unroll a loop by `factor`; 0 unrolls a loop of constant extent completely.
+
+        Raises:
+            ScheduleError: There is no such loop, it is not serial, `factor` is negative, or it is 0 and the
+                extent symbolic.
+        """
         f = self.loop(name)
         if factor < 0:
             raise ScheduleError(f"unroll: factor must not be negative, got {factor}")
@@ -251,6 +299,10 @@ class LoopPrimitives(ScheduleCore):
 
         Iterations must be independent: all accesses to a buffer that is written inside have, in one
         dimension, the same index, which differs in each iteration. Returns the names of the new loops.
+
+        Raises:
+            ScheduleError: There is no such loop, it is not serial, its iterations share elements of a buffer
+                that is written, or an inner extent depends on it.
         """
         f = self.loop(name)
         if f.kind != loop.LoopKind.SERIAL:
@@ -299,6 +351,10 @@ class LoopPrimitives(ScheduleCore):
         """Bind a loop to a GPU index: ``block.x`` .. ``block.z``, ``thread.x`` .. ``thread.z``.
 
         A thread loop of symbolic extent gets its upper bound as extent, and a condition around its body.
+
+        Raises:
+            ScheduleError: There is no such loop or thread axis, the loop has more iterations than the axis
+                allows, may be empty or has no upper bound, or a block reduces over it.
         """
         if thread not in loop.LOOP_KINDS or "." not in thread:
             raise ScheduleError(f"bind: unknown thread axis {thread!r}")

@@ -46,10 +46,12 @@ def register_schedule_rule(kind: str, rule: ScheduleRule, *, target: str = EVERY
     """Use `rule` for groups of `kind` on `target`, before the target's own rule and in place of one
     registered earlier.
 
+    Nothing is checked: a kind or a target that does not exist leaves the rule unused.
+
     Args:
-        kind: a `GroupKind`, or a new kind that a pass of yours forms.
-        rule: applies primitives to the kernel's schedule; see `ScheduleRule`.
-        target: a full name (``cpu:x86-64-v4``), a family (``cpu``), or "" for every target.
+        kind: A `GroupKind`, or a new kind that a pass of yours forms.
+        rule: Applies primitives to the kernel's schedule; see `ScheduleRule`.
+        target: A full name (``cpu:x86-64-v4``), a family (``cpu``), or "" for every target.
     """
     RULES[kind, target] = rule
 

@@ -33,6 +33,10 @@ class TensorizePrimitives(ScheduleCore):
         works in place.
 
         Possible if the consumer reads each element exactly where it stores one, of the same dtype and shape.
+
+        Raises:
+            ScheduleError: There is no such block, the two buffers differ in type, or the reads and writes do
+                not allow it; the message says which.
         """
         block, reader = self.block(name), self.block(consumer)
         source, target = written_buffer(block), written_buffer(reader)

@@ -37,14 +37,17 @@ def value_of(x: Tensor) -> Value:
 def tensor(data: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
     """Make a tensor from an array, a torch tensor, a number, a symbolic size or nested sequences of those.
 
-    Unlike `Tensor(data)`, the sequences may contain tensors, traced ones included, which are stacked.
+    Unlike `Tensor(data)`, the sequences may contain tensors, traced ones included, which are stacked: k of
+    shape (...) become (k, ...).
 
     Args:
-        data: The elements. Python floats become float32, Python integers int64.
+        data: The elements, in any shape. Python floats become float32, Python integers int64.
         dtype: The element type to convert to; None keeps that of `data`.
 
     Raises:
+        ShapeError: Tensors in a sequence differ in shape.
         TypeError: `data` has no element type that tensors can have, or `dtype` is none.
+        ValueError: Nested sequences of numbers differ in length.
     """
     if isinstance(data, (list, tuple)) and _contains_tensors(data):
         return call("stack", [tensor(x, dtype) for x in data])
@@ -106,8 +109,15 @@ def apply(cls: type, *operands: Operand, **attributes: object) -> Tensor:
     """Return the result of a graph operator with one result: computed at once if all operands are concrete,
     else appended to the trace.
 
+    Args:
+        cls: The operator's class, a subclass of `GraphOp`.
+        *operands: Tensors of the shapes that the operator takes, None for an absent optional operand, a
+            sequence of tensors for a variadic one.
+        **attributes: The operator's attributes.
+
     Raises:
-        ShapeError: The operator does not take operands of these shapes, types or attributes.
+        ShapeError: The operator does not take operands of these shapes or types, or these attributes.
+        TraceError: An operand belongs to a trace, branch or loop body whose tracing is over.
     """
     (result,) = apply_several(cls, *operands, **attributes)
     return result

@@ -314,9 +314,17 @@ def where(condition: TensorLike, a: TensorLike, b: TensorLike) -> Tensor: ...
 def where(
     condition: TensorLike, a: TensorLike | None = None, b: TensorLike | None = None
 ) -> Tensor | tuple[Tensor, ...]:
-    """Choose `a` where the condition holds, else `b`; all three are broadcast.
+    """Choose `a` where the condition holds, else `b`; all three are broadcast to the result's shape.
 
     With the condition alone, return the indices of its nonzero elements, as `nonzero` does.
+
+    Args:
+        condition: A tensor of any shape; elements other than 0 choose `a`.
+        a: The choice where the condition holds. It and `b` are converted to their common element type.
+        b: The other choice.
+
+    Raises:
+        ShapeError: The shapes do not broadcast, or the types have no common one.
     """
     if a is None and b is None:
         indices: tuple[Tensor, ...] = FUNCTIONS["nonzero"](condition)

@@ -19,13 +19,23 @@ from .tracing import Trace, TraceError, current, user_location
 class State:
     """A named tensor of fixed shape and element type whose elements can be replaced: a cache, a counter.
 
-    `value` is the current content, at first zeros or the given `value`; assignment replaces it.
-    ``state[index]`` reads elements, ``state[index] = x`` replaces them.
+    `value` is the current content; assignment replaces it. ``state[index]`` reads elements, ``state[index] =
+    x`` replaces them.
 
     In a function that is being traced, reads and replacements become part of the function. The compiled
     library holds its own tensor (`library.state[name]`), which starts with the content during tracing. A call
     that replaces some elements writes only these. Functions that are compiled into one library share states
     of the same name.
+
+    Args:
+        name: The name, which no argument of the function has.
+        shape: The size of each dimension, or one number for a vector.
+        dtype: The element type.
+        value: The first content, an array of the shape; None is zeros.
+
+    Raises:
+        TypeError: There is no such element type.
+        ValueError: `value` has another shape.
     """
 
     __slots__ = ("__weakref__", "_value", "name")
@@ -37,11 +47,6 @@ class State:
         dtype: DTypeLike = "float32",
         value: TensorLike | None = None,
     ) -> None:
-        """Make a state of a name, shape and element type, filled with zeros or `value`.
-
-        Raises:
-            ValueError: `value` has another shape.
-        """
         self.name = name
         sizes = (shape,) if isinstance(shape, int) else tuple(shape)
         numpy_dtype = dtype_of(dtype).numpy

@@ -26,18 +26,25 @@ _LOOPS = "for a loop use tw.scan or tw.while_loop, as an index use it as it is: 
 
 
 class Tensor:
-    """An immutable tensor with NumPy's operators, methods and broadcasting.
+    """An immutable tensor of any shape with NumPy's operators, methods and broadcasting.
 
     A *concrete* tensor holds an array: every operator runs at once. A *traced* tensor is a value in a
     function that `jit` or `compile` is tracing: operators are appended to that function, and sizes in its
     `shape` may be symbolic.
 
-    `Tensor(data, dtype=None)` copies an array, a torch tensor, or nested sequences of numbers; Python floats
-    become float32, Python integers int64. Operators and methods of tensors of several element types follow
-    the promotion rules of `frontends.trace.dtypes`.
+    Operators and methods of tensors of several element types follow the promotion rules of
+    `frontends.trace.dtypes`. They raise `ShapeError` if shapes do not broadcast or the operation is not
+    defined for an element type.
+
+    Args:
+        data: An array, a torch tensor, a number, or nested sequences of numbers, which are copied. Python
+            floats become float32, Python integers int64.
+        dtype: The element type to convert to; None keeps that of `data`.
 
     Raises:
-        TypeError: `data` has no element type that tensors can have, for example strings or objects.
+        TypeError: `data` has no element type that tensors can have, for example strings or objects, or
+            `dtype` is no element type.
+        ValueError: Nested sequences differ in length.
     """
 
     __slots__ = ("__weakref__", "_array", "_value")
@@ -111,12 +118,16 @@ class Tensor:
 
     @property
     def T(self) -> Tensor:
-        """The tensor with its dimensions in reverse order."""
+        """The tensor with its dimensions in reverse order: (a, b, c) becomes (c, b, a)."""
         return call("transpose", self)
 
     @property
     def mT(self) -> Tensor:
-        """The tensor with its last two dimensions exchanged."""
+        """The tensor with its last two dimensions exchanged: (..., m, n) becomes (..., n, m).
+
+        Raises:
+            ShapeError: The tensor has fewer dimensions than two.
+        """
         return call("matrix_transpose", self)
 
     @property
@@ -136,7 +147,8 @@ class Tensor:
     # -----------------------------------------------------------------------------
 
     def numpy(self) -> Array:
-        """Return the elements as a read-only array that shares memory with the tensor.
+        """Return the elements as a read-only array of the same shape and type that shares memory with the
+        tensor.
 
         Raises:
             TraceError: The tensor is traced.
@@ -411,27 +423,67 @@ class Tensor:
     # ----------------------------------------
 
     def all(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        """Return whether all elements along `axis` are true (not 0), as bools."""
+        """Return whether all elements along `axis` are true (not 0), as bools.
+
+        Args:
+            axis: The dimensions to reduce; None reduces all.
+            keepdims: Whether reduced dimensions stay in the result's shape, with size 1.
+
+        Raises:
+            ShapeError: There is no such axis.
+        """
         return call("all", self, axis, keepdims)
 
     def any(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        """Return whether any element along `axis` is true (not 0), as bools."""
+        """Return whether any element along `axis` is true (not 0), as bools; shapes and errors as of
+        `all`.
+        """
         return call("any", self, axis, keepdims)
 
     def argmax(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
-        """Return the index (int64) of the first largest element along `axis`; NaN counts as the largest."""
+        """Return the index (int64) of the first largest element along `axis`; NaN counts as the largest.
+
+        Args:
+            axis: One dimension, or None for the position among all elements in row-major order.
+            keepdims: Whether reduced dimensions stay in the result's shape, with size 1.
+
+        Raises:
+            ShapeError: There is no such axis.
+            ValueError: A concrete tensor has no elements along the axis.
+        """
         return call("argmax", self, axis, keepdims)
 
     def argmin(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
-        """Return the index (int64) of the first smallest element along `axis`; NaN counts as the smallest."""
+        """Return the index (int64) of the first smallest element along `axis`; NaN counts as the smallest.
+
+        Shapes and errors are those of `argmax`.
+        """
         return call("argmin", self, axis, keepdims)
 
     def argsort(self, axis: int | None = -1, *, descending: bool = False, stable: bool = True) -> Tensor:
-        """Return the indices (int64) that sort along `axis`; equal elements keep their order."""
+        """Return the indices (int64) that sort along `axis`, in the tensor's shape; equal elements keep their
+        order.
+
+        Args:
+            axis: One dimension; None sorts all elements in row-major order, and the result has one dimension.
+            descending: Whether the largest element comes first.
+            stable: Has no effect: the order of equal elements is always kept.
+
+        Raises:
+            ShapeError: There is no such axis.
+        """
         return call("argsort", self, axis, descending=descending, stable=stable)
 
     def astype(self, dtype: DTypeLike, copy: bool = True) -> Tensor:
-        """Return the elements converted to `dtype`; floating point to integers truncates."""
+        """Return the elements converted to `dtype`, in the same shape; floating point to integers truncates.
+
+        Args:
+            dtype: A NumPy dtype or its name, ``bool``, ``int`` (int64) or ``float`` (float32).
+            copy: Has no effect, as a tensor never changes.
+
+        Raises:
+            TypeError: There is no such element type.
+        """
         return call("astype", self, dtype, copy)
 
     def clip(
@@ -442,60 +494,116 @@ class Tensor:
         a_min: TensorLike | None = None,
         a_max: TensorLike | None = None,
     ) -> Tensor:
-        """Return the elements limited to ``min`` .. ``max``; None is no limit."""
+        """Return the elements limited to ``min`` .. ``max``.
+
+        Args:
+            min: The lower limit: a number, a tensor that is broadcast with this one, or None for no limit.
+            max: The upper limit, given like `min`.
+            a_min: NumPy's older name of `min`.
+            a_max: NumPy's older name of `max`.
+
+        Raises:
+            ShapeError: A limit does not broadcast with the tensor's shape.
+        """
         return call("clip", self, min, max, a_min=a_min, a_max=a_max)
 
     def copy(self) -> Tensor:
-        """Return the tensor itself: it never changes."""
+        """Return the tensor itself, of the same shape: it never changes."""
         return call("copy", self)
 
     def cumprod(self, axis: int | None = None, dtype: DTypeLike | None = None) -> Tensor:
-        """Return the cumulative products along `axis`, of all elements in row-major order for None."""
+        """Return the cumulative products along `axis`; arguments, shapes and errors as of `cumsum`."""
         return call("cumprod", self, axis, dtype)
 
     def cumsum(self, axis: int | None = None, dtype: DTypeLike | None = None) -> Tensor:
-        """Return the cumulative sums along `axis`, of all elements in row-major order for None."""
+        """Return the cumulative sums along `axis`, in the tensor's shape.
+
+        Args:
+            axis: One dimension; None takes all elements in row-major order, and the result has one dimension.
+            dtype: The type of sums; None is that of floating-point elements, and 64 bits for integers and
+                bools.
+
+        Raises:
+            ShapeError: There is no such axis.
+            TypeError: There is no such element type.
+        """
         return call("cumsum", self, axis, dtype)
 
     def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
-        """Return the diagonals of two dimensions, as the last dimension."""
+        """Return the diagonals of two dimensions, as the last dimension: (n, n, ...) becomes (..., n).
+
+        Args:
+            offset: The diagonal: 0 the main one, positive ones above it, negative ones below it.
+            axis1: The dimension of the rows.
+            axis2: The dimension of the columns.
+
+        Raises:
+            ShapeError: There is no such axis, both are the same, or a size is known only in the run.
+        """
         return call("diagonal", self, offset, axis1, axis2)
 
     def dot(self, b: TensorLike) -> Tensor:
-        """Return the sum of products over the last dimension and the last but one of `b`."""
+        """Return the sum of products over the last dimension and the last but one of `b`.
+
+        (..., k) and (..., k, n) give (..., ..., n), (..., k) and (k) give (...). A tensor without dimensions
+        is a factor of all elements.
+
+        Raises:
+            ShapeError: The sizes of these dimensions differ.
+        """
         return call("dot", self, b)
 
     def flatten(self) -> Tensor:
-        """Return the elements in row-major order, in one dimension."""
+        """Return the elements in row-major order, in the shape (n)."""
         return call("flatten", self)
 
     def max(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        """Return the largest element along `axis`; NaN where there is one."""
+        """Return the largest element along `axis`; NaN where there is one. Shapes and errors are those of
+        `all`.
+        """
         return call("max", self, axis, keepdims)
 
     def mean(self, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> Tensor:
-        """Return the mean along `axis`, for integers in float32."""
+        """Return the mean along `axis`; arguments, shapes and errors as of `sum`.
+
+        The result has the type of floating-point elements, and float32 for integers and bools.
+        """
         return call("mean", self, axis, dtype, keepdims)
 
     def min(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        """Return the smallest element along `axis`; NaN where there is one."""
+        """Return the smallest element along `axis`; NaN where there is one. Shapes and errors are those of
+        `all`.
+        """
         return call("min", self, axis, keepdims)
 
     def nonzero(self) -> tuple[Tensor, ...]:
-        """Return, for each dimension, the indices (int64) of the elements that are not 0."""
+        """Return, for each dimension, the indices (int64) of the elements that are not 0, in the shape (n).
+
+        In a traced function n is a symbolic size.
+        """
         indices: tuple[Tensor, ...] = FUNCTIONS["nonzero"](self)
         return indices
 
     def prod(self, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> Tensor:
-        """Return the product along `axis`, for integers and bools in 64 bits."""
+        """Return the product along `axis`; arguments, shapes and errors as of `sum`."""
         return call("prod", self, axis, dtype, keepdims)
 
     def ravel(self) -> Tensor:
-        """Return the elements in row-major order, in one dimension."""
+        """Return the elements in row-major order, in the shape (n)."""
         return call("ravel", self)
 
     def repeat(self, repeats: TensorLike, axis: int | None = None) -> Tensor:
-        """Return each element `repeats` times in a row along `axis`."""
+        """Return each element `repeats` times in a row along `axis`.
+
+        Args:
+            repeats: One number, or one for each element along the axis, known while tracing.
+            axis: One dimension of shape (..., n, ...), which becomes (..., n * repeats, ...); None repeats
+                all elements in row-major order, and the result has one dimension.
+
+        Raises:
+            ShapeError: There is no such axis.
+            ValueError: There is another number of repeats than elements, or one is negative.
+        """
         return call("repeat", self, repeats, axis)
 
     def reshape(self, *shape: ShapeLike) -> Tensor:
@@ -507,11 +615,17 @@ class Tensor:
         return call("reshape", self, shape[0] if len(shape) == 1 else shape)
 
     def round(self, decimals: int = 0) -> Tensor:
-        """Return the elements rounded to `decimals` decimals, halves to the even neighbour."""
+        """Return the elements rounded to `decimals` decimals, halves to the even neighbour, in the same
+        shape.
+
+        Integers and bools stay as they are.
+        """
         return call("round", self, decimals)
 
     def sort(self, axis: int | None = -1, *, descending: bool = False, stable: bool = True) -> Tensor:
-        """Return the elements sorted along `axis`, NaN last."""
+        """Return the elements sorted along `axis`, NaN last, in the tensor's shape; arguments and errors as
+        of `argsort`.
+        """
         return call("sort", self, axis, descending=descending, stable=stable)
 
     def squeeze(self, axis: Axis = None) -> Tensor:
@@ -531,27 +645,64 @@ class Tensor:
         *,
         correction: float | None = None,
     ) -> Tensor:
-        """Return the standard deviation along `axis`; see `var`."""
+        """Return the standard deviation along `axis`; arguments, shapes and errors as of `var`."""
         return call("std", self, axis, dtype, ddof, keepdims, correction=correction)
 
     def sum(self, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> Tensor:
-        """Return the sum along `axis`, for integers and bools in 64 bits."""
+        """Return the sum along `axis`.
+
+        Args:
+            axis: The dimensions to reduce; None reduces all.
+            dtype: The type of the result; None is that of floating-point elements, and 64 bits for integers
+                and bools.
+            keepdims: Whether reduced dimensions stay in the result's shape, with size 1.
+
+        Raises:
+            ShapeError: There is no such axis.
+            TypeError: There is no such element type.
+        """
         return call("sum", self, axis, dtype, keepdims)
 
     def swapaxes(self, a: int, b: int) -> Tensor:
-        """Return the tensor with dimensions `a` and `b` exchanged."""
+        """Return the tensor with dimensions `a` and `b` of its shape exchanged.
+
+        Raises:
+            ShapeError: There is no such axis.
+        """
         return call("swapaxes", self, a, b)
 
     def take(self, indices: TensorLike, axis: int | None = None) -> Tensor:
-        """Return the elements at integer `indices` along `axis`, of all in row-major order for None."""
+        """Return the elements at integer `indices` along `axis`.
+
+        (..., n, ...) becomes (..., *indices.shape, ...).
+
+        Args:
+            indices: Integers in -n .. n - 1, of any shape.
+            axis: One dimension of size n; None takes all elements in row-major order as one dimension.
+
+        Raises:
+            IndexError: The indices are floating point, or one that is known while tracing is out of range. In
+                a run of a compiled model such an index raises `OutOfRangeError`, which is an IndexError.
+            ShapeError: There is no such axis.
+        """
         return call("take", self, indices, axis)
 
     def trace(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
-        """Return the sums of the diagonals of two dimensions."""
+        """Return the sums of the diagonals of two dimensions: (n, n, ...) becomes (...).
+
+        Arguments and errors are those of `diagonal`; integers and bools are summed in 64 bits.
+        """
         return call("trace", self, offset, axis1, axis2)
 
     def transpose(self, *axes: Axis) -> Tensor:
-        """Return the tensor with its dimensions in the order `axes`, by default reversed."""
+        """Return the tensor with the dimensions of its shape in the order `axes`, by default reversed.
+
+        Args:
+            *axes: All dimensions, each once, as one sequence or as several numbers.
+
+        Raises:
+            ShapeError: A dimension is out of range or named twice.
+        """
         return call("transpose", self, (axes[0] if len(axes) == 1 else axes) or None)
 
     def var(
@@ -563,8 +714,19 @@ class Tensor:
         *,
         correction: float | None = None,
     ) -> Tensor:
-        """Return the variance along `axis`: squared deviations divided by the count less `ddof`
-        (`correction`).
+        """Return the variance along `axis`: squared deviations divided by the count less `ddof`.
+
+        Args:
+            axis: The dimensions to reduce; None reduces all.
+            dtype: The type of the computation; None is that of floating-point elements, and float32 for
+                others.
+            ddof: The number that is subtracted from the count of elements.
+            keepdims: Whether reduced dimensions stay in the result's shape, with size 1.
+            correction: The array API's name of `ddof`; None uses `ddof`.
+
+        Raises:
+            ShapeError: There is no such axis.
+            TypeError: There is no such element type.
         """
         return call("var", self, axis, dtype, ddof, keepdims, correction=correction)
 
