@@ -57,7 +57,7 @@ def causal(x: Any) -> Any:
 
 
 def wrong(x: Any) -> Any:
-    return x.reshape(2, -1) @ torch.ones(7, 7)  # The shapes do not match.
+    return x.reshape(2, -1) @ torch.ones(7, 7)  # Shapes that do not fit.
 
 
 @pytest.mark.parametrize(
