@@ -60,6 +60,7 @@ def wrong(x: Any) -> Any:
     return x.reshape(2, -1) @ torch.ones(7, 7)  # Shapes that do not fit.
 
 
+# The error quotes the line of the model, which is recognized by its comment.
 @pytest.mark.parametrize(
     ("function", "line", "advice"),
     [
