@@ -220,8 +220,8 @@ KNOWN: dict[str, Callable[..., Any]] = {
     "nonzero": lambda x: x[x > 3],
     "modulo": lambda x: x[x.to(torch.int64) % 10],
     "clamped": lambda x: x[x.to(torch.int64).clamp(0, 9)],
-    "chosen": lambda x: x[torch.where(x > 2, 4, 5)],
-    "a number": lambda x: x.to(torch.int64) // 3,
+    "where": lambda x: x[torch.where(x > 2, 4, 5)],
+    "division by a number": lambda x: x.to(torch.int64) // 3,
 }
 
 

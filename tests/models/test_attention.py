@@ -180,7 +180,7 @@ def test_what_does_not_show_is_left_out(form: str, precision: str | None) -> Non
     torch.testing.assert_close(library(*arguments), wanted, rtol=near, atol=near, equal_nan=True)
 
 
-@pytest.mark.parametrize("heads", [4, 16], ids=["one query each", "four"])
+@pytest.mark.parametrize("heads", [4, 16], ids=["one query a key head", "four queries a key head"])
 def test_a_few_queries_pack_no_keys(heads: int) -> None:
     inputs = factors(1, heads, 4, 1, 700, 64)
     library = tw.compile(Attend(lambda q, k, v, m: sdpa(q, k, v, enable_gqa=True)), inputs, cache=False)

@@ -97,20 +97,20 @@ def low(keep: torch.Tensor) -> torch.Tensor:
 
 
 FORMS: dict[str, Callable[..., torch.Tensor]] = {
-    "scale behind": lambda q, k, v, keep, bias: softmax(q @ k.mT * 0.25 + bias) @ v,
+    "scale after the product": lambda q, k, v, keep, bias: softmax(q @ k.mT * 0.25 + bias) @ v,
     "scale on q": lambda q, k, v, keep, bias: softmax((q * 0.25) @ k.mT + bias) @ v,
     "scale on both": lambda q, k, v, keep, bias: softmax((q * 0.5) @ (k.mT * 0.5) + bias) @ v,
-    "scale behind the mask": lambda q, k, v, keep, bias: softmax((q @ k.mT + bias) * 0.25) @ v,
+    "scale after the mask": lambda q, k, v, keep, bias: softmax((q @ k.mT + bias) * 0.25) @ v,
     "no scale": lambda q, k, v, keep, bias: softmax(q @ k.mT + bias) @ v,
     "two masks": lambda q, k, v, keep, bias: softmax(q @ k.mT / 4 + bias + low(keep)) @ v,
-    "subtracted": lambda q, k, v, keep, bias: softmax(q @ k.mT / 4 - 1e30 * (~keep).float()) @ v,
+    "mask subtracted": lambda q, k, v, keep, bias: softmax(q @ k.mT / 4 - 1e30 * (~keep).float()) @ v,
     "selected": lambda q, k, v, keep, bias: softmax(torch.where(keep, q @ k.mT / 4, -torch.inf)) @ v,
     "filled, then added": lambda q, k, v, keep, bias: (
         softmax((q @ k.mT / 4).masked_fill(~keep, -3e38) + bias) @ v
     ),
     "capped": lambda q, k, v, keep, bias: softmax(torch.tanh(q @ k.mT * 0.25 / 5) * 5 + low(keep)) @ v,
     "wider softmax": lambda q, k, v, keep, bias: softmax((q @ k.mT / 4).double()).float() @ v,
-    "heads behind rows": keys_first,
+    "heads after rows": keys_first,
     "merged heads": merged_heads,
     "one key head": lambda q, k, v, keep, bias: softmax(q @ k[:, :1].mT / 4 + bias) @ v[:, :1],
     "one key head, repeated": lambda q, k, v, keep, bias: (

@@ -88,7 +88,7 @@ FLAGS = (np.arange(ROWS) < LENGTHS[:, None]).astype(np.int32)
         ([None, floats(2, BATCH, HEADS, 5, DEPTH)], 2, 1),
         ([None, None, floats(1, HEADS, ROWS, ROWS)], 1, 0),
     ],
-    ids=["plain", "lengths", "causal and flags", "flags of queries", "past", "bias"],
+    ids=["plain", "lengths", "causal and flags", "flags for each query", "past", "bias"],
 )
 def test_attention_with_projections(rest: list[Any], outputs: int, causal: int) -> None:
     check("Attention", [X, W, B, *rest], outputs, num_heads=HEADS, unidirectional=causal)
@@ -109,7 +109,7 @@ CACHE = floats(BATCH, HEADS, 5, DEPTH)
         ([Q, Q, Q, None, None, None, CACHE, CACHE], 3, {"unidirectional": 1}),
         ([Q, Q, Q], 1, {"unidirectional": 1}),
     ],
-    ids=["plain", "bias", "heads apart", "padding", "added", "past", "causal"],
+    ids=["plain", "bias", "separate heads", "padding", "added bias", "past", "causal"],
 )
 def test_multi_head_attention(inputs: list[Any], outputs: int, attributes: dict[str, Any]) -> None:
     check("MultiHeadAttention", inputs, outputs, num_heads=HEADS, **attributes)

@@ -17,7 +17,7 @@ SMUGGLED = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 AMBIGUOUS = {
     "both lengths": POST + b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-    "both lengths, the other way round": POST
+    "both lengths in reverse order": POST
     + b"Transfer-Encoding: chunked\r\nContent-Length: 99\r\n\r\n0\r\n\r\n",
     "two lengths": POST + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
     "two lengths in one": POST + b"Content-Length: 2, 3\r\n\r\n{}",
@@ -40,7 +40,7 @@ AMBIGUOUS = {
     "an unknown version": POST.replace(b"HTTP/1.1", b"HTTP/2.0") + b"\r\n",
     "a chunk's size with 0x": CHUNKED + b"0x" + CHUNK,
     "a chunk's size with a sign": CHUNKED + b"+" + CHUNK,
-    "a chunk's size behind a blank": CHUNKED + b" " + CHUNK,
+    "a chunk's size after a blank": CHUNKED + b" " + CHUNK,
     "a chunk's size that ends in a line feed": CHUNKED + CHUNK.replace(b"\r\n", b"\n", 1),
     "a chunk that ends in a line feed": CHUNKED + CHUNK[:-2] + b"\n0\r\n\r\n",
     "a chunk that is longer than it says": CHUNKED + CHUNK[:-2] + b"xx\r\n0\r\n\r\n",

@@ -245,14 +245,14 @@ BAD = {
     "tensors without end": (put("Q", 1 << 60, 8), "cut off or damaged|which is not|twice|dimensions"),
     "keys without end": (put("Q", 1 << 60, 16), "cut off or damaged|has type|twice"),
     "a key without end": (put("Q", 1 << 63, 24), "9223372036854775808 more bytes should follow"),
-    "a type that there is not": (before(b"llama.block_count", "I", 77, after=True), "the unknown type 77"),
-    "dimensions": (before(b"blk.0.attn_q.weight", "I", 1000, after=True), "has 1000 dimensions"),
+    "an unknown type": (before(b"llama.block_count", "I", 77, after=True), "the unknown type 77"),
+    "too many dimensions": (before(b"blk.0.attn_q.weight", "I", 1000, after=True), "has 1000 dimensions"),
     "a huge size": (before(b"blk.0.attn_q.weight", "Q", 1 << 62, after=True, skip=4), "cut off or damaged"),
-    "a size that blocks do not divide": (
+    "a size that is no multiple of blocks": (
         before(b"blk.0.attn_q.weight", "Q", 33, after=True, skip=4),
         "packs 32 elements of a row; rows have 33",
     ),
-    "a format that is not read": (
+    "an unsupported format": (
         before(b"blk.0.attn_q.weight", "I", 23, after=True, skip=20),
         "has format IQ4_XS, which is not supported",
     ),
@@ -260,9 +260,12 @@ BAD = {
         before(b"blk.0.attn_q.weight", "Q", 1 << 40, after=True, skip=24),
         "cut off or damaged",
     ),
-    "an offset between": (before(b"blk.0.attn_q.weight", "Q", 7, after=True, skip=24), "cut off or damaged"),
+    "an unaligned offset": (
+        before(b"blk.0.attn_q.weight", "Q", 7, after=True, skip=24),
+        "cut off or damaged",
+    ),
     "no layers": (before(b"llama.block_count", "I", 0, after=True, skip=4), "do not describe a model"),
-    "heads that do not divide": (
+    "a size that heads do not divide": (
         before(b"llama.attention.head_count", "I", 5, after=True, skip=4),
         "which are not 5 heads",
     ),

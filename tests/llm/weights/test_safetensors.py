@@ -64,19 +64,19 @@ BAD = {
     "header longer than the file": ((1 << 40).to_bytes(8, "little") + b"{}", "a header of 1099511627776"),
     "no JSON": (with_header(b"{nonsense"), "not JSON"),
     "a list": (with_header([1]), "not a JSON object"),
-    "deep": (with_header(b"[" * 100_000), "not JSON"),
-    "twice": (with_header(b'{"a": 1, "a": 2}'), "occurs twice"),
+    "deeply nested": (with_header(b"[" * 100_000), "not JSON"),
+    "a name twice": (with_header(b'{"a": 1, "a": 2}'), "occurs twice"),
     "no dtype": (with_header({"w": {"shape": [1], "data_offsets": [0, 4]}}), "w: its header lacks"),
     "unknown dtype": (with_header({"w": ENTRY | {"dtype": "F3"}}), "w: has dtype 'F3'"),
     "negative": (with_header({"w": ENTRY | {"shape": [-2, -2]}}), "w: shape"),
     "huge": (with_header({"w": ENTRY | {"shape": [1 << 40, 1 << 40]}}), "w: F32"),
-    "beyond": (with_header({"w": ENTRY}, b"\0" * 12), "w: F32 .* cut off or damaged"),
+    "data cut off": (with_header({"w": ENTRY}, b"\0" * 12), "w: F32 .* cut off or damaged"),
     "overlap": (with_header({"w": ENTRY, "v": ENTRY}), "v: does not begin where w ends|w: does not begin"),
-    "hole": (
+    "gap": (
         with_header({"w": ENTRY | {"data_offsets": [4, 20]}}, b"\0" * 20),
         "does not begin where the header ends",
     ),
-    "more": (with_header({"w": ENTRY}, b"\0" * 20), "4 bytes after the last tensor"),
+    "data after the last tensor": (with_header({"w": ENTRY}, b"\0" * 20), "4 bytes after the last tensor"),
 }
 
 

@@ -182,7 +182,7 @@ RMS: dict[str, Callable[..., Any]] = {
     "div": lambda b, x: mul(
         b, b(g.Div(x, b(g.Sqrt(add(b, mean(b, mul(b, x, x)), n(b, 1e-6)))))), weight(b, 8)
     ),
-    "one over": lambda b, x: mul(
+    "one divided by the root": lambda b, x: mul(
         b, mul(b, x, b(g.Div(n(b, 1), b(g.Sqrt(add(b, mean(b, mul(b, x, x)), n(b, 1e-6))))))), weight(b, 8)
     ),
 }

@@ -46,11 +46,11 @@ def cut(b: Any, x: Any, axis: int, start: Any, stop: Any) -> Any:
 
 CASES: list[tuple[str, dict[str, Any], Callable[..., Any], str]] = [
     ("add zero", X, lambda b, x: b(g.Add(x, literal(b, 0.0))), ""),
-    ("zero plus", X, lambda b, x: b(g.Add(literal(b, np.zeros(6, np.float32)), x)), ""),
+    ("add to zero", X, lambda b, x: b(g.Add(literal(b, np.zeros(6, np.float32)), x)), ""),
     ("times one", X, lambda b, x: b(g.Mul(literal(b, 1.0), x)), ""),
-    ("over one", X, lambda b, x: b(g.Div(x, literal(b, 1.0))), ""),
-    ("one over stays", X, lambda b, x: b(g.Div(literal(b, 1.0), b(g.Exp(x)))), "Div Exp"),
-    ("zero minus stays", X, lambda b, x: b(g.Sub(literal(b, 0.0), x)), "Sub"),
+    ("divide by one", X, lambda b, x: b(g.Div(x, literal(b, 1.0))), ""),
+    ("one divided stays", X, lambda b, x: b(g.Div(literal(b, 1.0), b(g.Exp(x)))), "Div Exp"),
+    ("subtract from zero stays", X, lambda b, x: b(g.Sub(literal(b, 0.0), x)), "Sub"),
     ("power one", X, lambda b, x: b(g.Pow(x, literal(b, 1.0))), ""),
     (
         "identity that broadcasts",
@@ -58,10 +58,10 @@ CASES: list[tuple[str, dict[str, Any], Callable[..., Any], str]] = [
         lambda b, x: b(g.Mul(x, literal(b, np.ones((4, 6), np.float32)))),
         "BroadcastTo",
     ),
-    ("over a power of two", X, lambda b, x: b(g.Div(x, literal(b, 8.0))), "Mul"),
-    ("over three", X, lambda b, x: b(g.Div(x, literal(b, 3.0))), "Div"),
+    ("divide by a power of two", X, lambda b, x: b(g.Div(x, literal(b, 8.0))), "Mul"),
+    ("divide by three", X, lambda b, x: b(g.Div(x, literal(b, 3.0))), "Div"),
     (
-        "over powers of two",
+        "divide by powers of two",
         X,
         lambda b, x: b(g.Div(x, literal(b, np.array([1, 2, 0.5, -4, 8, 16], np.float32)))),
         "Mul",
@@ -94,7 +94,7 @@ CASES: list[tuple[str, dict[str, Any], Callable[..., Any], str]] = [
         "Select",
     ),
     (
-        "cast there and back",
+        "cast to a type and back",
         I,
         lambda b, x: b(g.Cast(b(g.Cast(b(g.Cast(x, dtype=i32)), dtype=i64)), dtype=i32)),
         "Cast",
@@ -108,7 +108,7 @@ CASES: list[tuple[str, dict[str, Any], Callable[..., Any], str]] = [
     ("cast through f16 stays", X, lambda b, x: b(g.Cast(b(g.Cast(x, dtype=f16)), dtype=f32)), "Cast Cast"),
     ("broadcast into add", XY, lambda b, x, y: b(g.Add(y, wide(b, weight(b, 1, 6), BATCH, SEQ, 6))), "Add"),
     (
-        "broadcast behind",
+        "broadcast after elementwise operators",
         {"x": (BATCH, 1, 6)},
         lambda b, x: b(g.Exp(b(g.Neg(wide(b, x, BATCH, 4, 6))))),
         "BroadcastTo Exp Neg",
@@ -119,7 +119,7 @@ CASES: list[tuple[str, dict[str, Any], Callable[..., Any], str]] = [
         lambda b, x: wide(b, wide(b, x, BATCH, 4, 1), BATCH, 4, 6),
         "BroadcastTo",
     ),
-    ("broadcast that is none", X, lambda b, x: wide(b, x, BATCH, SEQ, 6), ""),
+    ("broadcast to the same shape", X, lambda b, x: wide(b, x, BATCH, SEQ, 6), ""),
     (
         "broadcast, unit dimension",
         {"x": (BATCH, 1)},
@@ -146,9 +146,14 @@ CASES: list[tuple[str, dict[str, Any], Callable[..., Any], str]] = [
     ),
     ("transposes", X, lambda b, x: turned(b, turned(b, x, 1, 2, 0), 2, 0, 1), ""),
     ("transposes joined", X, lambda b, x: turned(b, turned(b, x, 1, 2, 0), 1, 2, 0), "Transpose"),
-    ("transpose of units", {"x": (BATCH, 1, SEQ)}, lambda b, x: turned(b, x, 1, 0, 2), "Reshape"),
+    ("transpose of unit axes", {"x": (BATCH, 1, SEQ)}, lambda b, x: turned(b, x, 1, 0, 2), "Reshape"),
     ("reshapes", X, lambda b, x: shaped(b, shaped(b, x, BATCH * SEQ, 6), BATCH, SEQ, 2, 3), "Reshape"),
-    ("reshape there and back", X, lambda b, x: shaped(b, shaped(b, x, BATCH * SEQ, 6), BATCH, SEQ, 6), ""),
+    (
+        "reshape to a shape and back",
+        X,
+        lambda b, x: shaped(b, shaped(b, x, BATCH * SEQ, 6), BATCH, SEQ, 6),
+        "",
+    ),
     (
         "keys of torch.onnx",
         {"x": (BATCH, 2, SEQ, 4)},
@@ -195,7 +200,7 @@ CASES: list[tuple[str, dict[str, Any], Callable[..., Any], str]] = [
         "",
     ),
     ("concats joined", XY, lambda b, x, y: b(g.Concat([b(g.Concat([x, y], axis=1)), x], axis=1)), "Concat"),
-    ("reduction of units", {"x": (BATCH, 1, 3)}, lambda b, x: b(g.ReduceMean(x, axes=(1,))), "Reshape"),
+    ("reduction of unit axes", {"x": (BATCH, 1, 3)}, lambda b, x: b(g.ReduceMean(x, axes=(1,))), "Reshape"),
     (
         "padding of a convolution",
         {"x": (BATCH, 2, 7, 8)},

@@ -50,12 +50,12 @@ CASES: dict[str, tuple[tuple[Any, ...], Callable[[Builder, Value], Value], int]]
     "products": ((3, 7, 24), joined(-1, columns(48), columns(40)), 2),
     "epilogues": ((3, 7, 24), joined(-1, activated(48), activated(33), columns(20)), 3),
     "rows": ((3, 7, 24), joined(1, columns(48), activated(48)), 2),
-    "outermost": ((3, 7, 24), joined(0, columns(48), activated(48)), 2),
-    "of what was there": ((5, 40), joined(-1, lambda b, x: x, normalized), 2),
+    "outermost axis": ((3, 7, 24), joined(0, columns(48), activated(48)), 2),
+    "one part is an input": ((5, 40), joined(-1, lambda b, x: x, normalized), 2),
     "stacked": ((40, 24), joined(0, row(g.ReduceSum), row(g.ReduceMax)), 2),
     "dynamic rows": ((BATCH, SEQ, 24), joined(-1, columns(48), activated(40)), 2),
     "dynamic parts": ((BATCH, SEQ, 32), joined(1, normalized, activated(32)), 2),
-    "in others' midst": (
+    "axis in the middle": (
         (4, 6, 32, 5),
         joined(
             2,

@@ -53,7 +53,7 @@ def product(
 @pytest.mark.parametrize(
     "dtype,k,blocks",
     [(f32, 4096, 8), (f32, 2051, 5), (f32, 500, 1), (bf16, 8192, 8), (bf16, 4099, 1)],
-    ids=["f32", "f32 with a rest", "short", "bf16", "bf16 with a rest"],
+    ids=["f32", "f32 with a remainder", "short", "bf16", "bf16 with a remainder"],
 )
 def test_blocks(dtype: DType, k: int, blocks: int, epilogue: bool) -> None:
     module, a, wanted = product(70, k, 600, dtype, epilogue)
