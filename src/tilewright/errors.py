@@ -200,8 +200,12 @@ def missing_package(error: ImportError) -> str | None:
 def internal_errors() -> Iterator[None]:
     """Report an unexpected exception inside the block as an `InternalError`.
 
-    Errors of this module and `MemoryError` pass unchanged. The failed import of an optional package becomes a
-    `CompileError` that says how to install it.
+    Errors of this module and `MemoryError` pass unchanged.
+
+    Raises:
+        CompileError: An optional package is not installed or cannot be imported; the message says how to
+            install it.
+        InternalError: Any other exception left the block.
     """
     try:
         yield

@@ -4,9 +4,11 @@ docstrings.
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import re
+import textwrap
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -136,3 +138,137 @@ def test_the_page_of_numpy_is_up_to_date() -> None:
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     assert (REFERENCE / "numpy.md").read_text() == "\n".join(module.lines()) + "\n", f"run {module.__doc__}"
+
+
+# -- The contents of docstrings ----------------------------------------------------------------------------
+
+INTERNAL = {"AssertionError", "AttributeError", "InternalError", "NotImplementedError", "StopIteration"}
+"""Errors that a caller's mistake does not raise, and that of an attribute which the object lacks."""
+ARRAYS = re.compile(r"\b(Tensor|TensorLike|Array|NDArray|ndarray|Floats)\b")
+SHAPE = re.compile(r"[(\[](\.\.\.|\w+[',)\]])|\bshapes?\b")
+QUANTITY = re.compile(r"(^|_)(timeout|seconds?|duration|interval|delay|bytes|size|rate|memory|capacity)$")
+UNITS = re.compile(
+    r"\b(nano|micro|milli)?seconds?\b|\b([KMG]i?)?[Bb]ytes?\b|\bbits?\b|\belements?\b|\bfeatures\b|\btokens?\b"
+)
+
+
+def functions() -> dict[str, tuple[Any, str]]:
+    """The public functions, classes and methods of this package on the pages, by path, with the docstrings
+    that the site shows for them.
+    """
+    found = {}
+    for path in listed():
+        for name, text in members(path, find(path)) if ".torch" not in path else ():
+            value = find(name)
+            value = value.fget if isinstance(value, property) else getattr(value, "func", value)
+            value = inspect.unwrap(getattr(value, "__func__", value))
+            if not (inspect.isfunction(value) or inspect.isclass(value)):
+                continue
+            if str(value.__module__).startswith("tilewright"):
+                text += texts_inside(value) if inspect.isclass(value) else ""
+                found[name] = value, text
+    return found
+
+
+def texts_inside(value: type) -> str:
+    """The docstrings of a class's constructor and fields."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(value))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    fields = [
+        n.value.value for n in body.body if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant)
+    ]
+    return "\n".join([value.__init__.__doc__ or "", *map(str, fields)])
+
+
+@cache
+def definitions(module: str) -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef]:
+    """The functions and methods that a module defines, by qualified name."""
+    found: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = {}
+
+    def collect(body: list[ast.stmt], prefix: str) -> None:
+        for node in body:
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                found[prefix + node.name] = node
+            elif isinstance(node, ast.ClassDef):
+                collect(node.body, f"{prefix}{node.name}.")
+
+    collect(ast.parse(inspect.getsource(importlib.import_module(module))).body, "")
+    return found
+
+
+def own_nodes(function: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a function's body without those of functions inside it."""
+    for node in ast.iter_child_nodes(function):
+        yield node
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
+            yield from own_nodes(node)
+
+
+def raised(function: ast.AST) -> set[str]:
+    """The names of the errors in the ``raise`` statements of a function."""
+    names = set()
+    for node in own_nodes(function):
+        if isinstance(node, ast.Raise) and node.exc is not None:
+            error = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
+            name = error.attr if isinstance(error, ast.Attribute) else getattr(error, "id", "")
+            names |= {name} if name[:1].isupper() else set()  # others are variables and functions
+    return names - INTERNAL
+
+
+def errors_of(value: Any) -> set[str]:
+    """The errors that a function, or the constructor of a class, raises: itself, or in a function or method
+    of the same module that it calls.
+    """
+    known, owner = definitions(value.__module__), value.__qualname__.rpartition(".")[0]
+    starts = [value.__qualname__]
+    if inspect.isclass(value):
+        owner, starts = (
+            value.__qualname__,
+            [f"{value.__qualname__}.{n}" for n in ("__init__", "__post_init__")],
+        )
+    errors: set[str] = set()
+    for function in (known[name] for name in starts if name in known):
+        called = {function}
+        for node in own_nodes(function):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                called |= {known[node.func.id]} if node.func.id in known else set()
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                method = f"{owner}.{node.func.attr}"
+                own = isinstance(node.func.value, ast.Name) and node.func.value.id in ("self", "cls")
+                called |= {known[method]} if own and method in known else set()
+        errors |= {error for f in called for error in raised(f)}
+    return errors
+
+
+def annotations_of(value: Any) -> dict[str, str]:
+    """The annotations of parameters, fields and the result, as text."""
+    return {name: str(kind) for name, kind in value.__dict__.get("__annotations__", {}).items()}
+
+
+def test_docstrings_name_the_errors_that_a_caller_can_cause() -> None:
+    missing = {
+        name: errors
+        for name, (value, text) in functions().items()
+        if (errors := errors_of(value)) and "Raises:" not in text
+    }
+    assert missing == {}, "add a section 'Raises:' to these docstrings"
+
+
+def test_docstrings_state_the_shapes_of_arrays() -> None:
+    missing = [
+        name
+        for name, (value, text) in functions().items()
+        if not inspect.isclass(value)
+        and any(map(ARRAYS.search, annotations_of(value).values()))
+        and not SHAPE.search(text)
+    ]
+    assert missing == [], "state shapes, as in (..., n), or 'any shape'"
+
+
+def test_docstrings_state_the_units_of_quantities() -> None:
+    missing = []
+    for name, (value, text) in functions().items():
+        for parameter, kind in annotations_of(value).items():
+            if QUANTITY.search(parameter) and re.search(r"\b(int|float)\b", kind) and not UNITS.search(text):
+                missing.append(f"{name}({parameter})")
+    assert missing == [], "name the unit: seconds, bytes, elements"

@@ -74,7 +74,15 @@ class Scalar:
         return Scalar(self.body, self.body(scalar.Bitcast(self.value, dtype=dtype)))
 
     def select(self, a: Scalar | Number, b: Scalar | Number) -> Scalar:
-        """`a` where this boolean holds, else `b`; at least one of them is a `Scalar`."""
+        """`a` where this boolean holds, else `b`.
+
+        Args:
+            a: An element, or a number that takes the type of `b`.
+            b: An element, or a number that takes the type of `a`.
+
+        Raises:
+            TypeError: Neither is a `Scalar`.
+        """
         like = a if isinstance(a, Scalar) else b
         if not isinstance(like, Scalar):
             raise TypeError("select needs a Scalar among its two values")
@@ -278,11 +286,19 @@ class TensorBuilder:
         return TensorRef(self, value)
 
     def constant(self, value: Number, dtype: DType) -> Scalar:
-        """A literal in the current body."""
+        """A literal in the current body.
+
+        Raises:
+            IRError: Not inside `compute`, `reduce` or `scatter`.
+        """
         return Scalar(self.body, self.body(scalar.Constant(value=value, dtype=dtype)))
 
     def index(self, expr: Dim, dtype: DType = i64) -> Scalar:
-        """The value of an index expression (or of a dimension) in the current body."""
+        """The value of an index expression (or of a dimension) in the current body, converted to `dtype`.
+
+        Raises:
+            IRError: Not inside `compute`, `reduce` or `scatter`.
+        """
         return Scalar(self.body, self.body(scalar.Index(expr=expr))).cast(dtype)
 
     def compute(self, shape: Sequence[Dim], body: Callable[..., Scalar]) -> TensorRef:

@@ -120,6 +120,10 @@ def frontends(skip_broken: bool = False) -> Iterator[Frontend]:
     Registered ones come first, the latest before earlier ones; then those of this package, then those of
     installed packages. The front end for Python functions comes last, since models of several frameworks are
     callable.
+
+    Raises:
+        CompileError: Without `skip_broken`, an installed package cannot be loaded; or one names something
+            that is not a `Frontend`.
     """
     builtin = import_module(".builtin_frontends", __package__)  # which imports this module
     yield from reversed(_REGISTERED.values())

@@ -60,7 +60,13 @@ class Report:
     def from_cache(
         cls, metadata: Mapping[str, Any], seconds: float, measure_error: Callable[[], OutputError | None]
     ) -> Report:
-        """The report of a model from the cache, which took `seconds` to load."""
+        """The report of a model from the cache.
+
+        Args:
+            metadata: The metadata of the artifact.
+            seconds: The time that loading took, in seconds.
+            measure_error: The function that computes `error`.
+        """
         fusion = metadata["fusion"]
         return cls(
             cached=True,

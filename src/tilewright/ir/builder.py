@@ -27,14 +27,22 @@ class Builder:
 
     @staticmethod
     def before(op: Operation) -> Builder:
-        """Inserts before `op`, at its location."""
+        """Inserts before `op`, at its location.
+
+        Raises:
+            IRError: `op` stands in no block.
+        """
         if op.parent is None:
             raise IRError("stands in no block, so nothing can be inserted before it", op)
         return Builder(op.parent, op, op.location)
 
     @staticmethod
     def after(op: Operation) -> Builder:
-        """Inserts after `op`, at its location."""
+        """Inserts after `op`, at its location.
+
+        Raises:
+            IRError: `op` stands in no block.
+        """
         if op.parent is None:
             raise IRError("stands in no block, so nothing can be inserted after it", op)
         return Builder(op.parent, op.next, op.location)

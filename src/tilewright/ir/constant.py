@@ -131,7 +131,9 @@ class Constant:
 
     @property
     def array(self) -> np.ndarray[Any, Any]:
-        """The data as a NumPy array."""
+        """The data as a NumPy array of the constant's shape and type, computed now if it is made on
+        demand.
+        """
         import numpy as np
 
         if self._array is not None:

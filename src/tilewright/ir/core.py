@@ -213,6 +213,9 @@ def set_printer(printer: Callable[[Operation], str]) -> None:
 class Operation:
     """One operation. Subclasses declare operands, attributes and the number of regions; see the module's
     docstring.
+
+    Raises:
+        IRError: An operand or attribute is missing or unknown, or `infer_types` refuses them.
     """
 
     __slots__ = ("_next", "_operands", "_prev", "attributes", "location", "parent", "regions", "results")
@@ -328,7 +331,12 @@ class Operation:
     # -- Hooks of operation classes --------------------------------------------------------------------------
 
     def infer_types(self) -> Sequence[Type]:
-        """Types of the results from operands and attributes."""
+        """Types of the results from operands and attributes.
+
+        Raises:
+            IRError: The class does not define it, so a constructor call gives the types; or, in a class that
+                does, operands or attributes do not fit.
+        """
         raise IRError("result types must be given", self)
 
     def verify(self) -> None:
@@ -473,7 +481,11 @@ class Operation:
                     op.drop_all()
 
     def replace_by(self, values: Value | Sequence[Value]) -> None:
-        """Replace the results by `values` and erase this operation."""
+        """Replace the results by `values` and erase this operation.
+
+        Raises:
+            IRError: There are more or fewer values than results.
+        """
         if isinstance(values, Value):
             values = (values,)
         if len(values) != len(self.results):
@@ -583,7 +595,11 @@ class Block:
         return arg
 
     def erase_arg(self, arg: BlockArgument) -> None:
-        """Remove an argument, which must have no uses."""
+        """Remove an argument, which must have no uses.
+
+        Raises:
+            IRError: It has uses.
+        """
         if arg._uses:
             raise IRError("a used block argument cannot be erased")
         self.args.remove(arg)
@@ -611,7 +627,11 @@ class Block:
 
     @property
     def terminator(self) -> Operation:
-        """The last operation if it ends the block, else None."""
+        """The last operation, which ends the block.
+
+        Raises:
+            IRError: The block is empty, or its last operation ends no block.
+        """
         if self._last is None or not self._last.terminator:
             raise IRError("block has no terminator")
         return self._last

@@ -48,7 +48,11 @@ class Frame:
         return Frame(self.module, {**self.dims, **symbols}, self.values)
 
     def run_block(self, block: Block, args: Sequence[Any]) -> list[Any]:
-        """Run a block; returns the operands of its terminator (nothing without one)."""
+        """Run a block; returns the operands of its terminator (nothing without one).
+
+        Raises:
+            IRError: An operation has no reference meaning.
+        """
         values = self.values
         for arg, value in zip(block.args, args, strict=True):
             values[arg] = value
@@ -59,7 +63,11 @@ class Frame:
         return []
 
     def run(self, op: Operation) -> None:
-        """Interpret one operation and store its results."""
+        """Interpret one operation and store its results.
+
+        Raises:
+            IRError: The operation has no reference meaning.
+        """
         operands = [self.values[v] for v in op.operands]
         interpret = getattr(op, "interpret", None)
         if interpret is not None:

@@ -315,11 +315,12 @@ def _culprits(name: str, step: Pass | None, operations: Collection[type]) -> str
 
 
 def random_inputs(module: Module, options: CheckOptions) -> list[dict[str, np.ndarray[Any, Any]]]:
-    """Inputs by name of a function, one set per draw; see `CheckOptions`.
+    """Inputs of a function: arrays by name, of its parameters' shapes and types, one set per draw; see
+    `CheckOptions`.
 
     Raises:
-        KeyError: there is no such function.
-        ValueError: no sizes within the bounds make every dimension of every input non-negative.
+        KeyError: There is no such function.
+        ValueError: No sizes within the bounds make every dimension of every input non-negative.
     """
     import numpy as np
 

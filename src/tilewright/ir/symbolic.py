@@ -90,7 +90,8 @@ class Max(Binary):
 
 class Expr:
     """A non-constant polynomial. `terms` are (coefficient, atoms) pairs in canonical order; the constant term
-    has no atoms. `depth` is the nesting depth of two-operand atoms.
+    has no atoms. `depth` is the nesting depth of two-operand atoms. An expression that is no symbol has no
+    `name`, `lower`, `upper` and `multiple_of`.
     """
 
     __slots__ = ("_bounds", "_free", "_key", "_text", "_tried", "depth", "terms")
@@ -608,6 +609,9 @@ def unordered_max(a: Dim, b: Dim) -> Dim:
     """The larger of two expressions, without a proof that one always exceeds the other.
 
     The proof may take long for large expressions.
+
+    Raises:
+        SizeError: The expression has too many divisions or limits in a row.
     """
     if isinstance(a, int) and isinstance(b, int):
         return max(a, b)

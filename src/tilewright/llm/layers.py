@@ -38,10 +38,14 @@ ACTIVATIONS: dict[str, Callable[[Any], Tensor]] = {
 
 
 def activation(config: Config, default: str | None = None) -> Callable[[Any], Tensor]:
-    """The activation of the feed-forward blocks.
+    """The activation of the feed-forward blocks, a function from a tensor to one of the same shape and type.
+
+    Args:
+        config: The configuration, whose ``hidden_act`` is the activation's name.
+        default: The name that counts where the configuration has none.
 
     Raises:
-        CompileError: it is unknown.
+        CompileError: The activation is unknown.
     """
     name = config.get("hidden_act", default) or config["hidden_act"]
     if name not in ACTIVATIONS:
@@ -59,6 +63,7 @@ class RotaryEmbedding(Module):
         self.frequencies, self.magnitude = rope.scaled
 
     def forward(self, positions: Tensor) -> Rotation:
+        """Return cosines and sines [batch, n, 1, size], float32, for `positions` [batch, n] of integers."""
         angles = tnp.astype(positions, "float32")[:, :, None] * self.frequencies
         angles = tnp.concatenate([angles, angles], -1)[:, :, None]
         return self.magnitude * tnp.cos(angles), self.magnitude * tnp.sin(angles)
@@ -67,6 +72,13 @@ class RotaryEmbedding(Module):
 def rotated(x: Tensor, rotation: Rotation) -> Tensor:
     """Heads [batch, n, heads, d] with their first elements rotated, in the precision of the cosines and
     sines.
+
+    Args:
+        x: Heads [batch, n, heads, d] of any floating-point type.
+        rotation: Cosines and sines [batch, n, 1, size], where an even `size` is at most d.
+
+    Returns:
+        A tensor of the shape and type of `x`.
     """
     size = rotation[0].shape[-1]
     first = tnp.astype(F.rotary(x[..., :size], *rotation), x.dtype)
@@ -108,15 +120,26 @@ class Attention(Module):
         self.o_proj = Linear(width, config.hidden, out_bias)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values [batch, n, heads * head_dim]."""
+        """Queries [batch, n, heads * head_dim], keys and values [batch, n, kv_heads * head_dim] of `x`
+        [batch, n, hidden].
+        """
         return self.q_proj(x), self.k_proj(x), self.v_proj(x)
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values [batch, n, heads, head_dim]."""
+        """Queries [batch, n, heads, head_dim], keys and values [batch, n, kv_heads, head_dim] of `x` [batch,
+        n, hidden].
+        """
         q, k, v = (t.reshape(*x.shape[:2], -1, self.head_dim) for t in self.project(x))
         return q, k, v
 
     def forward(self, x: Tensor, cache: Cache, rotation: Rotation | None = None) -> Tensor:
+        """Return [batch, n, hidden] for `x` [batch, n, hidden].
+
+        Args:
+            x: The hidden states.
+            cache: The cache of keys and values, which this call extends.
+            rotation: The rotation of queries and keys; None: no rotation.
+        """
         q, k, v = self.split(x)
         if self.normalized:
             q, k = self.q_norm(q), self.k_norm(k)
@@ -128,7 +151,16 @@ class Attention(Module):
 
 
 class GatedMLP(Module):
-    """``down(activation(gate(x)) * up(x))``. Shazeer, 2020."""
+    """``down(activation(gate(x)) * up(x))``. Shazeer, 2020.
+
+    Args:
+        config: The configuration of the model.
+        width: The elements between the projections; None is the configuration's ``intermediate_size``.
+        bias: Whether the projections add a bias.
+
+    Raises:
+        CompileError: The configuration's activation is unknown.
+    """
 
     def __init__(self, config: Config, width: int | None = None, bias: bool = False) -> None:
         super().__init__()
@@ -139,12 +171,21 @@ class GatedMLP(Module):
         self.activation = activation(config)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return [..., hidden] for `x` [..., hidden]."""
         result: Tensor = self.down_proj(self.activation(self.gate_proj(x)) * self.up_proj(x))
         return result
 
 
 class MLP(Module):
-    """``down(activation(up(x)))``."""
+    """``down(activation(up(x)))``.
+
+    Args:
+        config: The configuration of the model.
+        bias: Whether the projections add a bias.
+
+    Raises:
+        CompileError: The configuration's activation is unknown.
+    """
 
     def __init__(self, config: Config, bias: bool = True) -> None:
         super().__init__()
@@ -153,6 +194,7 @@ class MLP(Module):
         self.activation = activation(config)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return [..., hidden] for `x` [..., hidden]."""
         result: Tensor = self.down_proj(self.activation(self.up_proj(x)))
         return result
 
@@ -169,12 +211,24 @@ class GroupedLinear(Module):
         self.weight = uniform((count, outputs, inputs), inputs**-0.5)
 
     def forward(self, x: Tensor, index: Tensor) -> Tensor:
+        """Return [rows, outputs] for `x` [rows, inputs] and integers `index` [rows] in 0 .. count - 1.
+
+        Raises:
+            ShapeError: A shape does not fit, or `index` has no integers.
+        """
         return F.grouped_matmul(x, self.weight.mT, index)
 
 
 class Experts(Module):
     """Gated feed-forward blocks, each for the tokens routed to it. Only selected experts are computed and
     read.
+
+    Args:
+        config: The configuration of the model, whose ``num_experts`` is the number of blocks.
+        width: The elements between the projections of one block.
+
+    Raises:
+        CompileError: The configuration's activation is unknown.
     """
 
     def __init__(self, config: Config, width: int) -> None:
@@ -185,9 +239,12 @@ class Experts(Module):
         self.down_proj = GroupedLinear(count, width, config.hidden)
 
     def forward(self, x: Tensor, chosen: Tensor, shares: Tensor) -> Tensor:
-        """The sum of the results of each token's experts, weighted by their shares.
+        """The sum of the results of each token's experts, weighted by their shares, [tokens, hidden].
 
-        `x` is [tokens, hidden]; `chosen` (i64) and `shares` are [tokens, top].
+        Args:
+            x: The hidden states [tokens, hidden].
+            chosen: The experts of each token [tokens, top], i64.
+            shares: The weights of these experts [tokens, top], of the type of `x`.
         """
         tokens, top = chosen.shape
         # Pairs of token and expert are sorted by expert, so that an expert's tokens are a contiguous range of
@@ -214,6 +271,9 @@ class RoutedMLP(Module):
         self.experts = Experts(config, width)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return [batch, n, hidden] for `x` [batch, n, hidden]. The router's shares are computed in
+        float32.
+        """
         rows = x.reshape(x.shape[0] * x.shape[1], x.shape[2])
         shares, chosen = tnp.topk(F.softmax(tnp.astype(self.gate(rows), "float32")), self.top)
         if self.normalized:
@@ -233,6 +293,13 @@ class Block(Module):
         self.input_layernorm, self.post_attention_layernorm = norm(), norm()
 
     def forward(self, x: Tensor, cache: Cache, rotation: Rotation | None) -> Tensor:
+        """Return [batch, n, hidden] for `x` [batch, n, hidden].
+
+        Args:
+            x: The hidden states.
+            cache: The cache of keys and values, which attention extends.
+            rotation: The rotation of queries and keys; None: no rotation.
+        """
         x = x + self.self_attn(self.input_layernorm(x), cache, rotation)
         result: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return result
@@ -241,7 +308,10 @@ class Block(Module):
 def pooled(hidden: Tensor, mask: TensorLike | None = None, kind: str = "mean") -> Tensor:
     """One vector [batch, hidden] of length 1 for each sequence.
 
-    `kind` selects the first token's vector (``cls``), the last one's (``last``) or the ``mean``.
+    Args:
+        hidden: The vectors of all tokens [batch, n, hidden].
+        mask: Which tokens count [batch, n], numbers or bools; None: all.
+        kind: The first token's vector (``cls``), the last one's (``last``) or the ``mean``.
 
     Raises:
         ValueError: `kind` is unknown.

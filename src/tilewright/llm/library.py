@@ -117,13 +117,19 @@ def compile_library(
     neither be rolled back nor shared as another sequence's prefix.
 
     Args:
-        estimate: is called with the estimated memory before compilation.
-        opt: the optimization level, as in `tilewright.compile`.
+        source: The checkpoint, or the path of its folder or file.
+        options: Upper bounds of sizes in tokens and sequences, and data types; None: the defaults.
+        target: As for `tilewright.compile`.
+        opt: The optimization level, as for `tilewright.compile`.
+        threads: As for `tilewright.compile`.
+        progress: As for `tilewright.compile`.
+        estimate: Called with the estimated memory before compilation; an error that it raises ends the
+            compilation.
 
     Raises:
-        CompileError: the model has no definition, its weights do not fit it, or the library needs more memory
-            than this machine has.
-        WeightsError: files are missing or damaged.
+        CompileError: The model has no definition, its weights do not fit it, an option is wrong, or the
+            library needs more memory than this machine has.
+        WeightsError: Files are missing or damaged.
     """
     checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
     options = options or LibraryOptions()
@@ -181,8 +187,16 @@ def save_library(library: Any, checkpoint: Checkpoint, path: str | Path) -> Path
     """Write a library, its weights (``model.weights``) and its tokenizer (folder ``model.tokenizer``) side by
     side.
 
+    Args:
+        library: The compiled library.
+        checkpoint: The checkpoint that it was compiled from, which has the tokenizer's files.
+        path: The file of the library; the other names follow from it.
+
+    Returns:
+        The path of the library.
+
     Raises:
-        ArtifactError: a file cannot be written.
+        ArtifactError: A file cannot be written.
     """
     path = Path(path)
     _write_files(checkpoint, path.with_suffix(TOKENIZER))

@@ -164,7 +164,12 @@ class Library(_Native):
 
     @cached_property
     def weights(self) -> np.ndarray | Path | None:
-        """The weights that the library's file does not hold: in memory, or in another file."""
+        """The weights that the library's file does not hold: in memory, as uint8 of shape (bytes), or the
+        path of another file. None if the file holds them.
+
+        Raises:
+            ArtifactError: The artifact needs a file of weights beside it that is not there.
+        """
         given = self._given_weights
         if isinstance(given, np.ndarray):
             return given.reshape(-1).view(np.uint8)
@@ -205,6 +210,9 @@ class Library(_Native):
     def session(self) -> Library:
         """A library with the same code and weights and with states of its own, for independent calls such as
         another conversation.
+
+        Raises:
+            ArtifactError: The library has been closed.
         """
         if self._closed:
             self._refuse()

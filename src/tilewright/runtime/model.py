@@ -51,8 +51,10 @@ class KernelTime:
 
 @dataclass(frozen=True)
 class KernelProfile:
-    """One kernel in one run: launches; seconds, bytes moved and arithmetic operations of all launches
-    together; and places in the source model.
+    """One kernel in one run.
+
+    `calls` are its launches; `seconds`, `bytes` moved and arithmetic operations (`flops`) are those of all
+    launches together; `locations` are places in the source model.
     """
 
     name: str
@@ -252,7 +254,11 @@ class CompiledModel(ABC):
         return sorted(rows, key=lambda row: -row.seconds)
 
     def profile_raw(self, /, *args: Any, **kwargs: Any) -> list[KernelTime]:
-        """Run once and measure every kernel; return launches and nanoseconds in the metadata's order."""
+        """Run once and measure every kernel; return launches and nanoseconds in the metadata's order.
+
+        Raises:
+            TilewrightError: The target's runtime does not measure kernels.
+        """
         raise TilewrightError("this target's runtime does not measure kernels")
 
     @abstractmethod

@@ -189,11 +189,27 @@ class WasmLibrary(CompiledModel):
         return self._view(data, size)
 
     def read_state(self, index: int, size: int) -> np.ndarray:
-        """A copy of a state's elements."""
+        """A copy of a state's bytes, uint8 of shape (size).
+
+        Args:
+            index: The state's number in the metadata.
+            size: The size of the state in bytes.
+
+        Raises:
+            ArtifactError: The library has been closed.
+        """
         return self._state(index, size).copy()
 
     def write_state(self, index: int, data: np.ndarray) -> None:
-        """Replace a state's elements."""
+        """Replace a state's bytes.
+
+        Args:
+            index: The state's number in the metadata.
+            data: The new bytes, uint8 of the shape (size) of the whole state.
+
+        Raises:
+            ArtifactError: The library has been closed.
+        """
         self._state(index, data.size)[...] = data
 
     def reset_states(self) -> None:
@@ -208,7 +224,11 @@ class WasmLibrary(CompiledModel):
         return file.copy_to(Path(path), weights, prefix, self.origin)
 
     def close(self) -> None:
-        """Free the context; the instance is freed with this object."""
+        """Free the context; the instance is freed with this object.
+
+        Raises:
+            TilewrightError: The code inside WebAssembly fails.
+        """
         with self._turn:
             if self._context:
                 self._call("tw_destroy", self._context)

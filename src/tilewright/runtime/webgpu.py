@@ -158,7 +158,17 @@ class WebgpuLibrary(CompiledModel):
         work.end()
 
     def save(self, path: str | Path, *, weights: str | None = None, prefix: str | None = None) -> Path:
-        """Write the artifact (a ``.tar``), with its weights inside."""
+        """Write the artifact (a ``.tar``), with its weights inside.
+
+        Args:
+            path: The file to write, with the suffix ``.tar``.
+            weights: None or ``"inside"``; an artifact for WebGPU has its weights inside.
+            prefix: None: an artifact for WebGPU has no functions in C.
+
+        Raises:
+            ArtifactError: The suffix is another one, a prefix or weights beside the artifact are asked for,
+                or the file cannot be written.
+        """
         from tilewright.artifact.kinds import check_suffix
         from tilewright.artifact.package import save_files
         from tilewright.runtime.model import goes_beside

@@ -65,7 +65,11 @@ def resolve(name: str) -> Target:
 
 
 def known_targets() -> list[str]:
-    """Return the names of all targets. Packages are listed without being imported."""
+    """Return the names of all targets. Packages are listed without being imported.
+
+    Raises:
+        CompileError: Two installed packages have a target of one name.
+    """
     names = [text for names in KNOWN_NAMES.values() for text in names]
     return names + [other for other in plugins(ENTRY_POINTS) if other not in TARGETS]
 

@@ -23,8 +23,11 @@ class GraphOp(Operation):
     effects = Effect.PURE
 
     def reference(self, *inputs: Any) -> Any:
-        """The result(s) for NumPy inputs, written as obviously as possible. May take a keyword ``env`` to
-        evaluate dims.
+        """The result(s) for NumPy inputs, written as obviously as possible: arrays of the shapes and types of
+        the operands give arrays of those of the results. May take a keyword ``env`` to evaluate dims.
+
+        Raises:
+            IRError: The operator does not define it.
         """
         raise IRError("has no reference meaning", self)
 
@@ -41,7 +44,11 @@ class GraphOp(Operation):
         return None
 
     def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef | Sequence[TensorRef]:
-        """The results as tensor-level computations."""
+        """The results as tensor-level computations.
+
+        Raises:
+            IRError: The operator defines neither this method nor `decompose`.
+        """
         raise IRError("has neither a `lower` nor a `decompose`", self)
 
 

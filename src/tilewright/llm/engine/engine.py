@@ -166,7 +166,19 @@ class Engine:
         return future.result()
 
     def submit_embedding(self, tokens: abc.Sequence[int]) -> Future[Floats]:
-        """Queue a text to be embedded as `embed` does, without waiting for the result."""
+        """Queue a text to be embedded as `embed` does, without waiting for the result.
+
+        Args:
+            tokens: The text's tokens, at least one and at most as many as the model's context.
+
+        Returns:
+            The future embedding, float32 of shape (hidden). It fails with `EngineError` if the model fails.
+
+        Raises:
+            RequestError: The text has no token, more than the model accepts, or one outside of its
+                vocabulary.
+            OverloadedError: The queue is full, or the engine is being stopped.
+        """
         if not 0 < len(tokens) <= self.runner.context:
             raise RequestError(f"the text has {len(tokens)} tokens; it must have 1 to {self.runner.context}")
         if not 0 <= min(tokens) <= max(tokens) < self.runner.vocabulary:
@@ -205,8 +217,12 @@ class Engine:
     def stop(self, drain: bool = False, timeout: float | None = None) -> None:
         """End the thread.
 
-        New requests are refused at once. Unfinished requests are completed first if `drain` is set, for at
-        most `timeout` seconds; otherwise they fail.
+        New requests are refused at once. Unfinished requests are completed first if `drain` is set; otherwise
+        they fail.
+
+        Args:
+            drain: Whether unfinished requests are completed first.
+            timeout: The most seconds to wait for them if there is a thread; None: without a limit.
         """
         with self._changed:
             self._state = "it is being stopped"

@@ -73,7 +73,11 @@ class Grammars:
         return self._compile(LLMatcher.grammar_from_json_schema(text), "JSON schema")
 
     def json(self) -> Constraint:
-        """Constrain an output to any JSON object."""
+        """Constrain an output to any JSON object.
+
+        Raises:
+            RequestError: The grammar cannot be compiled for the tokenizer's vocabulary.
+        """
         return self.json_schema({"type": "object"})
 
     def regex(self, pattern: str) -> Constraint:

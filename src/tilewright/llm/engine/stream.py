@@ -47,11 +47,11 @@ class Request:
         """Check a request against a model.
 
         Args:
-            vocabulary: the model's number of tokens.
-            limit: most tokens of prompt and output.
+            vocabulary: The model's number of tokens.
+            limit: The most tokens of prompt and output together.
 
         Raises:
-            RequestError: the request can never be served.
+            RequestError: The request can never be served.
         """
         self.sampling.check(vocabulary)
         if not self.prompt:

@@ -179,7 +179,11 @@ class CausalLM(LanguageModel):
         self.rotary = self.make_rotary()
 
     def norm(self, size: int) -> Module:
-        """Make a normalization layer of this family for `size` features."""
+        """Make a normalization layer of this family.
+
+        Args:
+            size: The elements of the last dimension, which is normalized.
+        """
         return RMSNorm(size, self.config.eps)
 
     def block(self, config: Config, layer: int) -> Module:

@@ -45,7 +45,9 @@ def constant_of(value: Value) -> Constant | None:
 
 
 def array_of(value: Value) -> np.ndarray[Any, Any] | None:
-    """The array of a constant, computed now if it is made on demand; None for other values."""
+    """The array of a constant, of its shape and type, computed now if it is made on demand; None for other
+    values.
+    """
     op = value.defining_op
     return op.value.array if isinstance(op, graph.Constant) else None
 
@@ -68,7 +70,11 @@ def new_constant(b: Builder, array: Any, name: str = "") -> Value:
 
 
 def broadcast_to(b: Builder, x: Value, shape: Sequence[Dim]) -> Value:
-    """`x` broadcast to `shape`; `x` itself if it has that shape."""
+    """`x` broadcast to `shape`; `x` itself if it has that shape.
+
+    Raises:
+        IRError: `x` is no tensor, or its shape does not broadcast to `shape`.
+    """
     if same_shape(tensor_type(x).shape, shape):
         return x
     value: Value = b(graph.BroadcastTo(x, shape=tuple(shape)))
@@ -76,7 +82,11 @@ def broadcast_to(b: Builder, x: Value, shape: Sequence[Dim]) -> Value:
 
 
 def reshape(b: Builder, x: Value, shape: Sequence[Dim]) -> Value:
-    """`x` reshaped to `shape`; `x` itself if it has that shape."""
+    """`x` reshaped to `shape`; `x` itself if it has that shape.
+
+    Raises:
+        IRError: `x` is no tensor, or `shape` has another number of elements.
+    """
     if same_shape(tensor_type(x).shape, shape):
         return x
     value: Value = b(graph.Reshape(x, shape=tuple(shape)))
@@ -84,7 +94,11 @@ def reshape(b: Builder, x: Value, shape: Sequence[Dim]) -> Value:
 
 
 def slice_along(b: Builder, x: Value, axis: int, start: Dim, stop: Dim) -> Value:
-    """``x[..., start:stop, ...]`` along `axis`; `x` itself if that is all of it."""
+    """``x[..., start:stop, ...]`` along `axis`; `x` itself if that is all of it.
+
+    Raises:
+        IRError: `x` is no tensor.
+    """
     shape = tensor_type(x).shape
     if prove_eq(start, 0) and prove_eq(stop, shape[axis]):
         return x

@@ -76,7 +76,12 @@ class ExternalLibrary:
         }
 
     def takes(self, dtypes: tuple[DType, DType, DType], sizes: tuple[Dim, Dim, Dim]) -> bool:
-        """Whether the library computes products of these element types, rows, columns and terms."""
+        """Whether the library computes a product.
+
+        Args:
+            dtypes: The element types of the left operand, the right operand and the result.
+            sizes: The numbers (m, n, k) of rows, columns and terms, in elements; they may be symbolic.
+        """
         m, n, k = (size if isinstance(size, int) else None for size in sizes)
         return self.dtypes == dtypes and (self.accepts is None or self.accepts(m, n, k))
 

@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MinimizedModel:
-    """A minimized model: its file, the file of its inputs (None: it fails when it is compiled), how it fails,
-    the number of its operations, the number of attempts, and the command that shows the failure.
+    """A minimized model.
+
+    `path` is its file, `inputs` the file of its inputs (None: it fails when it is compiled), `failure` how it
+    fails, `operations` the number of its operations, `attempts` the number of attempts, `command` the command
+    that shows the failure.
     """
 
     path: Path
