@@ -6,15 +6,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from ..dialects import graph as g
 from ..dialects.func import Func
 from ..ir.constant import Constant
 from ..ir.core import Operation, Value
 from ..ir.types import TensorType
+
+Number: TypeAlias = complex | np.generic
+"""A Python or NumPy number, real or complex."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,7 @@ class Complex:
         return self.real.type
 
 
-def each(function: Callable[..., Any], *values: Any) -> Any:
+def each(function: Callable[..., Any], *values: object) -> Any:
     """Return `function` of values; if one is complex, of the real and then of the imaginary parts, with real
     values passed unchanged to both.
     """
@@ -91,24 +95,26 @@ class ComplexMath:
 
     # -- Of real tensors -------------------------------------------------------------------------------------
 
-    def _f(self, name: str, a: Value, b: Any = None) -> Value:
+    def _f(self, name: str, a: Value, b: Value | float | None = None) -> Value:
         if b is None:
             return self.emit(g.elementwise.UNARY[name](a))
         return self.emit(g.elementwise.BINARY[name](a, b if isinstance(b, Value) else self._number(b, a)))
 
-    def _number(self, x: Any, like: Value) -> Value:
+    def _number(self, x: npt.ArrayLike, like: Value) -> Value:
         return self.emit(g.Constant(value=Constant(np.asarray(x, like.type.dtype.numpy))))
 
-    def _select(self, condition: Value, a: Any, b: Any) -> Value:
+    def _select(self, condition: Value, a: Value | float, b: Value | float) -> Value:
         like = a if isinstance(a, Value) else b
-        a, b = (x if isinstance(x, Value) else self._number(x, like) for x in (a, b))
-        return self.emit(g.Select(condition, a, b))
+        assert isinstance(like, Value)
+        return self.emit(
+            g.Select(condition, *(x if isinstance(x, Value) else self._number(x, like) for x in (a, b)))
+        )
 
     def complex(self, x: Value | Complex) -> Complex:
         """Return a real tensor as a complex one."""
         return x if isinstance(x, Complex) else Complex(x, self._f("mul", x, 0.0))
 
-    def number(self, value: Any, like: Complex) -> Complex:
+    def number(self, value: Number, like: Complex) -> Complex:
         """Return a constant of rank 0."""
         return Complex(self._number(np.real(value), like.real), self._number(np.imag(value), like.real))
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..dialects import graph as g
 from ..ir.constant import Constant
@@ -32,12 +33,12 @@ class Fourier:
     def __init__(self, emit: Callable[[Operation], Value]) -> None:
         self.emit = emit
 
-    def _f(self, name: str, a: Value, b: Any) -> Value:
+    def _f(self, name: str, a: Value, b: Value | float) -> Value:
         return self.emit(
             g.elementwise.BINARY[name](a, b if isinstance(b, Value) else self._constant(b, a.type.dtype))
         )
 
-    def _constant(self, x: Any, dtype: DType) -> Value:
+    def _constant(self, x: npt.ArrayLike, dtype: DType) -> Value:
         return self.emit(g.Constant(value=Constant(np.asarray(x, dtype.numpy))))
 
     def _reshape(self, x: Value, shape: Sequence[Dim]) -> Value:
@@ -90,7 +91,9 @@ class Fourier:
 
         return turned(near, far, 1), turned(far, near, 0)
 
-    def _times(self, x: Signal, waves: tuple[Value, Value], sign: int, operator: Any) -> tuple[Value, Value]:
+    def _times(
+        self, x: Signal, waves: tuple[Value, Value], sign: int, operator: type[g.GraphOp]
+    ) -> tuple[Value, Value]:
         """Return `x` times ``cosine + i sign sine``, elementwise or as matrices."""
         cosine, sine = waves
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..dialects import graph as g
 from ..ir.constant import Constant
@@ -35,7 +35,7 @@ class Random:
     ) -> None:
         self.emit, self.emit_all = emit, emit_all
 
-    def constant(self, x: Any, dtype: DType) -> Value:
+    def constant(self, x: npt.ArrayLike, dtype: DType) -> Value:
         return self.emit(g.Constant(value=Constant(np.asarray(x, dtype.numpy))))
 
     def key(self, seed: Value | int) -> Key:

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from ..errors import CompileError, InternalError, TilewrightError, UnsupportedOperatorError
 
 if TYPE_CHECKING:
+    import torch
+
     from ..frontends.torch.graph_module import GraphImporter
 
 
@@ -38,7 +40,7 @@ of `tilewright.compile`; `threads` None is ``torch.get_num_threads()`` at the ti
 
 
 def tilewright(
-    module: Any, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
+    module: torch.fx.GraphModule, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
 ) -> Callable[..., Any]:
     """The backend that torch calls under the name "tilewright" (entry point group ``torch_dynamo_backends``,
     or once this module is imported).
@@ -91,7 +93,7 @@ def _decompositions() -> dict[Any, Any]:
 
 
 def compile_graph(
-    module: Any, inputs: Sequence[Any], *, options: Mapping[str, Any] = OPTIONS
+    module: torch.fx.GraphModule, inputs: Sequence[Any], *, options: Mapping[str, Any] = OPTIONS
 ) -> Callable[..., Any]:
     """A functional graph, whose nodes carry fake tensors, as a function of the list of its arguments. The
     function empties the list.
@@ -112,7 +114,7 @@ def compile_graph(
 
 
 def _compiled(
-    module: Any, options: Mapping[str, Any], reasons: dict[str, str]
+    module: torch.fx.GraphModule, options: Mapping[str, Any], reasons: dict[str, str]
 ) -> Callable[[list[Any]], list[Any]]:
     """The graph, compiled as far as possible. `reasons` collects, by name, why parts of it are not
     compiled.
@@ -135,7 +137,10 @@ def _compiled(
 
 
 def _in_parts(
-    module: Any, refused: Sequence[Any], options: Mapping[str, Any], reasons: dict[str, str]
+    module: torch.fx.GraphModule,
+    refused: Sequence[torch.fx.Node],
+    options: Mapping[str, Any],
+    reasons: dict[str, str],
 ) -> Callable[[list[Any]], list[Any]]:
     """The graph with the `refused` nodes in torch and the parts between them compiled."""
     from ..frontends.torch.partition import split
@@ -149,13 +154,13 @@ def _in_parts(
     return _boxed(whole)
 
 
-def _is_single(module: Any) -> bool:
+def _is_single(module: torch.fx.GraphModule) -> bool:
     """Whether a part returns a single tensor rather than a list."""
     output = next(n for n in module.graph.nodes if n.op == "output")
     return not isinstance(output.args[0], (list, tuple))
 
 
-def _boxed(module: Any) -> Callable[[list[Any]], list[Any]]:
+def _boxed(module: torch.fx.GraphModule) -> Callable[[list[Any]], list[Any]]:
     """A graph as a function from a list to a list, run by torch."""
     from torch._functorch.aot_autograd import make_boxed_func
 

@@ -134,10 +134,11 @@ class Node:
     def like(self, value: Number, x: Tensor) -> Tensor:
         """Return a number or a symbolic expression as a rank-0 tensor of the element type of `x`."""
         y: Any
-        if isinstance(x, Complex):
+        if isinstance(value, Expr):
+            size = self.cast(self.emit(g.Symbolic(values=(value,))), x.type.dtype)
+            y = self.math.complex(size) if isinstance(x, Complex) else size
+        elif isinstance(x, Complex):
             y = self.math.number(value, x)
-        elif isinstance(value, Expr):
-            y = self.cast(self.emit(g.Symbolic(values=(value,))), x.type.dtype)
         else:
             y = self.constant(value, x.type.dtype)
         return cast(Tensor, y)

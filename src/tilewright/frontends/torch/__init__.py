@@ -6,17 +6,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...dialects.func import Func
 from ...ir.core import Module
 from ..dims import DimsArgument, warn_of_fewer_sizes
 
+if TYPE_CHECKING:
+    from .export import TorchModel
+
 __all__ = ["import_torch"]
 
 
 def import_torch(
-    model: Any,
+    model: TorchModel,
     args: Sequence[Any] | None = None,
     dims: DimsArgument | None = None,
     kwargs: Mapping[str, Any] | None = None,

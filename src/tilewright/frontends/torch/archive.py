@@ -22,6 +22,7 @@ from ...errors import CompileError
 
 if TYPE_CHECKING:
     import torch
+    from torch.export.pt2_archive import PT2ArchiveReader
 
 _MODEL = "model"
 _NAME = re.compile(r"[\w.:/<>+ -]*", re.ASCII)
@@ -131,7 +132,7 @@ def _weights_only() -> Iterator[None]:
             os.environ[name] = before
 
 
-def _check(reader: Any, path: Path) -> None:
+def _check(reader: PT2ArchiveReader, path: Path) -> None:
     """Check the members of the file.
 
     Raises:
@@ -156,7 +157,7 @@ def _check(reader: Any, path: Path) -> None:
             _check_json(json.loads(reader.read_string(name)), "")
 
 
-def _check_payloads(reader: Any, name: str) -> None:
+def _check_payloads(reader: PT2ArchiveReader, name: str) -> None:
     from torch.export.pt2_archive import constants as c
 
     folder = name.rpartition("/")[0] + "/"
@@ -174,7 +175,7 @@ def _check_payloads(reader: Any, name: str) -> None:
             raise CompileError(f"tensor '{key}' of shape {sizes} has no data")
 
 
-def _check_json(value: Any, key: str) -> None:
+def _check_json(value: object, key: str) -> None:
     """Check the texts of a serialized program.
 
     Raises:
@@ -242,7 +243,7 @@ def _small_power(base: ast.AST, exponent: ast.AST) -> bool:
     return isinstance(value, int) and abs(value) <= _MAX_EXPONENT and not nested
 
 
-def _check_structure(spec: Any) -> None:
+def _check_structure(spec: object) -> None:
     """Check the description of nested containers.
 
     Raises:

@@ -11,6 +11,7 @@ import random
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from ...errors import CompileError
@@ -23,10 +24,13 @@ if TYPE_CHECKING:
 Sizes = Mapping[tuple[str, int], Dim]
 """The dynamic sizes, by name of input and axis."""
 
+DynamicShapes = dict[str, Any]
+"""The ``dynamic_shapes`` of ``torch.export.export``, by parameter of ``forward()``."""
+
 Range = tuple[int | None, int | None]
 
 
-def export_for(run: Callable[[Any], Any], specs: Any, sizes: Sizes) -> Any:
+def export_for(run: Callable[[DynamicShapes | None], Any], specs: DynamicShapes | None, sizes: Sizes) -> Any:
     """Return the result of `run` for torch's ``dynamic_shapes``: `specs`, or others that accept more sizes or
     that torch can handle.
 
@@ -67,7 +71,9 @@ def export_for(run: Callable[[Any], Any], specs: Any, sizes: Sizes) -> Any:
     raise last
 
 
-def _unnamed(run: Callable[[Any], Any], specs: Any, sizes: Sizes, first: Exception) -> Any:
+def _unnamed(
+    run: Callable[[DynamicShapes | None], Any], specs: DynamicShapes, sizes: Sizes, first: Exception
+) -> Any:
     """Export with conditions that torch only records.
 
     Raises:
@@ -127,7 +133,7 @@ def _automatic(spec: Any, names: set[str] | None, ranges: Mapping[str, Range]) -
     )
 
 
-def _suggested(error: Exception, specs: Any) -> Any:
+def _suggested(error: Exception, specs: DynamicShapes) -> DynamicShapes | None:
     """Return the shapes that torch's message suggests (bounds, constants and multiples), None if none is
     usable.
     """
@@ -207,7 +213,9 @@ def _conditions(texts: Iterable[str], sizes: Sizes) -> Iterable[_Condition]:
         program = compile(_SIZE.sub(lambda m: f"sizes[{_key_of(m)!r}]", text), "<condition>", "eval")
         symbols = tuple(dict.fromkeys(s for key in keys for s in sorted(free_symbols(sizes[key]), key=str)))
 
-        def holds(values: Mapping[str, int], program: Any = program, keys: Any = keys) -> bool:
+        def holds(
+            values: Mapping[str, int], program: CodeType = program, keys: Sequence[tuple[str, int]] = keys
+        ) -> bool:
             try:
                 return bool(
                     eval(program, {**_FUNCTIONS, "sizes": {k: int(evaluate(sizes[k], values)) for k in keys}})
@@ -314,4 +322,4 @@ def _try_together(condition: _Condition, limits: Sequence[tuple[Expr, tuple[int,
             raise _NoRange(f"it needs {condition.text}, which fails for {example}")
 
 
-__all__ = ["export_for", "solver_failed"]
+__all__ = ["DynamicShapes", "export_for", "solver_failed"]

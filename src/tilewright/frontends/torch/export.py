@@ -11,23 +11,28 @@ import operator
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from ...errors import CompileError
 from ...ir.substitution import evaluate, linear_in
 from ...ir.symbolic import Dim, Expr
 from ..dims import DimsArgument, DimTable, DimText, check_dims_argument, parse_dim
 from .archive import load_program
-from .dynamic import export_for, solver_failed
+from .dynamic import DynamicShapes, export_for, solver_failed
 from .failures import first_lines, quiet, untraceable
 from .recurrent import keep_calls_whole
 
 if TYPE_CHECKING:
     import torch
 
+TorchModel: TypeAlias = "torch.nn.Module | torch.export.ExportedProgram | str | os.PathLike[str]"
+"""A model of PyTorch: a module, an exported program, or the path of a ``.pt2`` file."""
+
+T = TypeVar("T")
+
 
 def export_program(
-    model: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None, dims: DimsArgument | None
+    model: TorchModel, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None, dims: DimsArgument | None
 ) -> Any:
     """Return an ``ExportedProgram`` of torch's functional operators, or composites that have an importer.
 
@@ -116,7 +121,10 @@ def _updates_statistics(node: torch.fx.Node) -> bool:
 
 
 def _export(
-    model: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None, dims: DimsArgument | None
+    model: torch.nn.Module,
+    args: Sequence[Any] | None,
+    kwargs: Mapping[str, Any] | None,
+    dims: DimsArgument | None,
 ) -> Any:
     import torch
 
@@ -133,7 +141,7 @@ def _export(
         examples, specs, sizes = _dynamic_inputs(model, own_args, own_kwargs, dims, step)
         _check_signature(model, *examples)
 
-        def run(shapes: Any, examples: Any = examples) -> Any:
+        def run(shapes: DynamicShapes | None, examples: tuple[Any, Any] = examples) -> Any:
             return torch.export.export(model, *examples, dynamic_shapes=shapes, strict=False)
 
         try:
@@ -149,7 +157,7 @@ def _export(
     raise untraceable(model, failure) from None
 
 
-def _distinct(examples: Any) -> Any:
+def _distinct(examples: T) -> T:
     """Return the inputs with a copy of each tensor that occurs several times, since torch traces one object
     as one input.
     """
@@ -158,21 +166,24 @@ def _distinct(examples: Any) -> Any:
 
     seen: set[int] = set()
 
-    def copied(leaf: Any) -> Any:
+    def copied(leaf: object) -> Any:
         if isinstance(leaf, torch.Tensor):
             if id(leaf) in seen:
                 return leaf.clone()
             seen.add(id(leaf))
         return leaf
 
-    return _pytree.tree_map(copied, examples)
+    renewed: T = _pytree.tree_map(copied, examples)
+    return renewed
 
 
 def _lower(symbol: Expr) -> int:
     return 1 if symbol.lower is None else symbol.lower
 
 
-def _check_signature(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
+def _check_signature(
+    model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> inspect.BoundArguments:
     signature = inspect.signature(model.forward)
     try:
         return signature.bind(*args, **kwargs)
@@ -182,7 +193,9 @@ def _check_signature(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any
         ) from None
 
 
-def _combined_arguments(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def _combined_arguments(
+    model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the inputs by parameter of ``forward()``, as torch.export arranges them.
 
     Raises:
@@ -204,8 +217,12 @@ def _combined_arguments(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, 
 
 
 def _dynamic_inputs(
-    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dims: DimsArgument | None, step: int = 0
-) -> tuple[tuple[Any, Any], Any, dict[tuple[str, int], Dim]]:
+    model: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    dims: DimsArgument | None,
+    step: int = 0,
+) -> tuple[tuple[Any, Any], DynamicShapes | None, dict[tuple[str, int], Dim]]:
     """Return example inputs whose dynamic dimensions are at least 2, torch's ``dynamic_shapes`` (None if
     everything is fixed), and the sizes by name of input and axis.
 
@@ -254,7 +271,11 @@ def _dynamic_inputs(
 
 
 def _rearranged(
-    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], renewed: Any, positional: dict[str, Any]
+    model: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    renewed: dict[str, Any],
+    positional: dict[str, Any],
 ) -> tuple[Any, Any]:
     """Return renewed inputs as positional and keyword arguments, divided like the original ones."""
     new_args: list[Any] = []

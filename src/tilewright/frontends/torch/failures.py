@@ -11,11 +11,14 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
 from unittest import mock
 
 from ...errors import CompileError
 from ..user_location import users_line
+
+if TYPE_CHECKING:
+    import torch
 
 
 @contextmanager
@@ -52,7 +55,7 @@ def _handlers() -> Iterator[logging.Handler]:
             yield from logger.handlers
 
 
-def untraceable(model: Any, error: BaseException) -> CompileError:
+def untraceable(model: torch.nn.Module, error: BaseException) -> CompileError:
     """Return the error for a model that torch.export cannot trace: the line of the model, torch's message,
     and a remedy.
     """
@@ -103,7 +106,7 @@ def _data_dependent(condition: str, text: str) -> str:
     )
 
 
-def _remedies(model: Any, text: str, error: BaseException, place: str) -> Iterator[str]:
+def _remedies(model: torch.nn.Module, text: str, error: BaseException, place: str) -> Iterator[str]:
     """Yield known remedies for a failure."""
     compiled = (
         "torch.compile(model, backend='tilewright'), which takes the model as it is and leaves such parts "
@@ -163,7 +166,7 @@ def _remedies(model: Any, text: str, error: BaseException, place: str) -> Iterat
         yield "compile the model after model.eval(): it is in training mode"
 
 
-def _acts_differently(module: Any) -> bool:
+def _acts_differently(module: torch.nn.Module) -> bool:
     """Return whether a module computes something else in training mode."""
     from torch.nn.modules.batchnorm import _NormBase
     from torch.nn.modules.dropout import _DropoutNd

@@ -235,7 +235,7 @@ class GraphImporter(Importer):
         call._boxed_call = True  # type: ignore[attr-defined]
         return call
 
-    def _evaluate(self, a: Any) -> Evaluate:
+    def _evaluate(self, a: torch.fx.node.Argument) -> Evaluate:
         """Return the function that computes a result, or an argument of a call that torch runs."""
         import torch
 
@@ -270,7 +270,7 @@ class GraphImporter(Importer):
         """
         import torch
 
-        def argument(a: Any) -> Evaluate:
+        def argument(a: torch.fx.node.Argument) -> Evaluate:
             val = a.meta.get("val") if isinstance(a, torch.fx.Node) else None
             if not drawn or not isinstance(val, torch.Tensor):
                 return self._evaluate(a)
@@ -352,10 +352,10 @@ def memory_order(val: torch.Tensor) -> tuple[int, ...] | None:
     """
     import sympy
 
-    def expression(x: Any) -> Any:
+    def expression(x: torch.SymInt | int) -> Any:
         return sympy.Integer(x) if isinstance(x, int) else x.node.expr
 
-    def hint(x: Any) -> int:
+    def hint(x: torch.SymInt | int) -> int:
         return x if isinstance(x, int) else int(x.node.hint or 0) if x.node.has_hint() else 0
 
     strides = val.stride()

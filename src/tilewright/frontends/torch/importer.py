@@ -15,6 +15,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from ...dialects import graph as g
 from ...dialects.func import Func, Return
@@ -31,10 +32,11 @@ from ..complex import Complex, describe_border, flat, joined, part_names
 from ..conversions import conversion_steps
 from ..unsupported import Unsupported, unsupported
 from .registry import complex_importers, importers
-from .symbols import SymbolMap, Untranslatable
+from .symbols import SymbolMap, TorchSize, Untranslatable
 from .tensors import array_of, dtype_of, part_dtype_of
 
 if TYPE_CHECKING:
+    import sympy
     import torch
 
 IGNORED_KEYWORDS = frozenset(
@@ -101,7 +103,7 @@ class Node:
         """Insert an operator and return all its results."""
         return self.importer.emit_all(op)
 
-    def constant(self, value: Any, dtype: DType) -> Value:
+    def constant(self, value: npt.ArrayLike, dtype: DType) -> Value:
         """Return a constant of any shape."""
         return self.emit(g.Constant(value=Constant(np.asarray(value, dtype.numpy))))
 
@@ -164,13 +166,13 @@ class Node:
                 shape[-k] = wanted
         return x if shape == list(x.type.shape) else self.assume(x, shape)
 
-    def run_time_size(self, size: Any, most: Dim | None = None) -> Expr:
+    def run_time_size(self, size: TorchSize, most: Dim | None = None) -> Expr:
         """Return a new symbol, of at most `most`, for a size that the next operator computes. `size` is
         torch's symbol for it, if it is a symbol alone.
         """
         return self.importer.symbols.define(size, self.importer.ranges, most)
 
-    def computed_size(self, count: Value, size: Any = 0) -> Expr:
+    def computed_size(self, count: Value, size: TorchSize = 0) -> Expr:
         """Return the number in an i64 scalar as a size; `size` is torch's symbol for it."""
         symbol = self.run_time_size(size)
         self.importer.builder.insert(g.BindSize(count, symbol=symbol))
@@ -291,7 +293,7 @@ class Importer:
             same = argument.type is value.type
             yield argument, value if same else self.emit(g.AssumeShape(value, shape=argument.type.shape))
 
-    def _result(self, node: torch.fx.Node) -> Any:
+    def _result(self, node: torch.fx.node.Argument) -> Any:
         """Return the function's result for an output's node, or for a number: a scalar tensor."""
         result = self._argument(node)
         if isinstance(result, (Value, Complex)):
@@ -319,7 +321,7 @@ class Importer:
 
     # -- Nodes -----------------------------------------------------------------------------------------------
 
-    def _graph(self, module: Any, graph: torch.fx.Graph) -> Any:
+    def _graph(self, module: torch.nn.Module, graph: torch.fx.Graph) -> Any:
         """Import the nodes that the outputs need; return the argument of the output node."""
         live = _live_nodes(graph)
         for node in graph.nodes:
@@ -330,10 +332,10 @@ class Importer:
             if node.op == "get_attr":
                 self.values[node] = self._attribute(module, node)
             elif node.op == "call_function":
-                self._call(module, node)
+                self._call(node)
         return None
 
-    def _attribute(self, module: Any, node: torch.fx.Node) -> Any:
+    def _attribute(self, module: torch.nn.Module, node: torch.fx.Node) -> Any:
         """Return a constant tensor or a subgraph that a module holds."""
         import torch
 
@@ -342,7 +344,7 @@ class Importer:
             attribute = getattr(attribute, part)
         return (node.target, attribute) if isinstance(attribute, torch.Tensor) else attribute
 
-    def _call(self, module: Any, node: torch.fx.Node) -> None:
+    def _call(self, node: torch.fx.Node | _Call) -> None:
         import torch
 
         val = node.meta.get("val")
@@ -404,11 +406,13 @@ class Importer:
             node.kwargs,
             {**node.meta, "val": results[0] if single else results},
         )
-        self._call(None, call)
+        self._call(call)
         result = self.values.pop(call)
         self.values[node] = POISON if result is POISON else (TOKEN, *((result,) if single else result or ()))
 
-    def _number(self, node: torch.fx.Node, val: Any) -> None:
+    def _number(
+        self, node: torch.fx.Node, val: torch.SymInt | torch.SymFloat | torch.SymBool | float
+    ) -> None:
         """Import the conversion of a one-element tensor to a Python number: an integer becomes a size, any
         other number stays a rank-0 tensor.
         """
@@ -463,7 +467,7 @@ class Importer:
             if step is not None:
                 self.steps.pop()
 
-    def subgraph(self, module: Any, arguments: Sequence[Any]) -> list[Any]:
+    def subgraph(self, module: torch.fx.GraphModule, arguments: Sequence[Any]) -> list[Any]:
         """Return the results of a graph module for values or numbers; each call imports it anew."""
         around: dict[Any, Any] = {}
         for n in module.graph.nodes:
@@ -488,7 +492,7 @@ class Importer:
             for e, value in around.items():
                 self.symbols.rename(e, value)
 
-    def _bind(self, value: Value, size: Any) -> None:
+    def _bind(self, value: Value, size: torch.SymInt) -> None:
         """Define torch's symbol `size` as the number in a scalar tensor."""
         wide = self.emit(g.Cast(value, dtype=i64))
         self.builder.insert(g.BindSize(wide, symbol=self.symbols.define(size, self.ranges)))
@@ -509,7 +513,7 @@ class Importer:
         converted = [self._argument(a) for a in args]
         return converted, {k: self._argument(v) for k, v in kwargs.items() if k not in IGNORED_KEYWORDS}
 
-    def _argument(self, a: Any) -> Any:
+    def _argument(self, a: torch.fx.node.Argument) -> Any:
         import torch
         from torch.fx import Node as FxNode
 
@@ -535,7 +539,7 @@ class Importer:
             return part_dtype_of(a)
         return a
 
-    def _truth(self, e: Any) -> Any:
+    def _truth(self, e: sympy.Basic) -> Any:
         """Return the truth of a sympy formula of sizes: True, False, or a bool scalar."""
         kind = type(e).__name__
         if kind in _RELATIONS:
@@ -587,7 +591,7 @@ class Importer:
         with self.builder.at(Location(name)):
             return self.builder(g.Constant(value=data))
 
-    def _named(self, n: Node, result: Any, wanted: Any) -> Any:
+    def _named(self, n: Node, result: object, wanted: Any) -> Any:
         """Return results with the sizes that torch knows: where one mask selects from two tensors, the
         importer has two counts and torch one.
         """

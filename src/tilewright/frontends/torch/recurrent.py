@@ -7,8 +7,12 @@ the shapes.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
 
 _SCHEMAS = {
     "lstm": "Tensor[] hx",
@@ -43,9 +47,14 @@ _libraries: list[Any] = []  # The operators exist as long as their library.
 
 
 def _shapes_of(name: str) -> Any:
-    def fake(input: Any, hx: Any, params: Any, *options: Any) -> Any:
+    def fake(
+        input: torch.Tensor,
+        hx: torch.Tensor | Sequence[torch.Tensor],
+        params: Sequence[torch.Tensor],
+        *options: float,
+    ) -> Any:
         *_, bidirectional, _ = options
-        states = list(hx) if name == "lstm" else [hx]
+        states: list[torch.Tensor] = list(hx) if name == "lstm" else [hx]
         width = states[0].shape[2] * (2 if bidirectional else 1)
         outputs = input.new_empty((*input.shape[:2], width))
         return (outputs, *(input.new_empty(h.shape) for h in states))
@@ -54,11 +63,11 @@ def _shapes_of(name: str) -> Any:
 
 
 def _max_pool1d(
-    input: Any,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    dilation: Any = 1,
+    input: torch.Tensor,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] | None = None,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Any:
@@ -89,7 +98,13 @@ def keep_calls_whole() -> Any:
     pools = (torch.max_pool1d, torch.nn.functional.max_pool1d)
 
     class Mode(TorchFunctionMode):
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_function__(
+            self,
+            func: Callable[..., Any],
+            types: object,
+            args: tuple[Any, ...] = (),
+            kwargs: dict[str, Any] | None = None,
+        ) -> Any:
             operator = known.get(func)
             # The form for packed sequences has the batch sizes before the states.
             if operator is not None and len(args) == 9 and isinstance(args[2], (list, tuple)):

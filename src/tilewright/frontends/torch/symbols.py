@@ -7,7 +7,7 @@ it translates any ``SymInt`` of the program to a `Dim`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...errors import CompileError
 from ...ir.substitution import linear_in
@@ -17,6 +17,9 @@ from ..dims import DimsArgument, DimTable, DimText, check_dims_argument, identif
 if TYPE_CHECKING:
     import sympy
     import torch
+
+TorchSize: TypeAlias = "torch.SymInt | sympy.Expr | int"
+"""A size as torch writes it; an integer also stands for a size that torch has no symbol for."""
 
 
 class Untranslatable(Exception):
@@ -56,7 +59,7 @@ class SymbolMap:
             dim = self._memo[e] = self._translate(e)
         return dim
 
-    def define(self, size: torch.SymInt | int, ranges: Mapping[Any, Any], most: Dim | None = None) -> Expr:
+    def define(self, size: TorchSize, ranges: Mapping[Any, Any], most: Dim | None = None) -> Expr:
         """Return a new symbol for a size that the run computes. If `size` (a SymInt or sympy expression) is a
         symbol without a definition yet, it is defined as the new one.
 

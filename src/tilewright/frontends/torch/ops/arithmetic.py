@@ -351,6 +351,6 @@ def _added(n: Node, function: str, x: Value, a: Value, b: Value, value: Number) 
 
 
 @importer("prims.fma.default")
-def fused_multiply_add(n: Node, *factors_and_term: Any) -> Value:
+def fused_multiply_add(n: Node, *factors_and_term: Operand) -> Value:
     a, b, c = (n.as_tensor(x, n.result_dtype()) for x in factors_and_term)
     return n.binary("add", n.binary("mul", a, b), c)

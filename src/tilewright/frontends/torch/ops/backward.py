@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from ....dialects import graph as g
 from ....ir.core import Value
+from ....ir.symbolic import Dim
 from ....ir.types import f32, i64
 from ...unsupported import Unsupported
 from ..importer import Node
@@ -20,14 +22,14 @@ def convolution_backward(
     grad: Value,
     x: Value,
     w: Value,
-    bias_sizes: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
+    bias_sizes: object,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
     transposed: bool,
-    output_padding: Any,
+    output_padding: object,
     groups: int,
-    mask: Any,
+    mask: Sequence[bool],
 ) -> tuple[Value | None, ...]:
     rank = w.type.rank - 2
     strides, dilations = _each(stride, rank), _each(dilation, rank)
@@ -48,7 +50,14 @@ def convolution_backward(
 
 
 def _conv_input_gradient(
-    n: Node, grad: Value, x: Value, w: Value, strides: Any, pads: Any, dilations: Any, groups: int
+    n: Node,
+    grad: Value,
+    x: Value,
+    w: Value,
+    strides: Sequence[int],
+    pads: Sequence[tuple[int, int]],
+    dilations: Sequence[int],
+    groups: int,
 ) -> Value:
     rest = []
     for axis, (s, (low, high), d) in enumerate(zip(strides, pads, dilations, strict=True), 2):
@@ -72,7 +81,14 @@ def _conv_input_gradient(
 
 
 def _conv_weight_gradient(
-    n: Node, x: Value, grad: Value, kernel: Any, strides: Any, pads: Any, dilations: Any, groups: int
+    n: Node,
+    x: Value,
+    grad: Value,
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    pads: Sequence[tuple[int, int]],
+    dilations: Sequence[int],
+    groups: int,
 ) -> Value:
     """Return the gradient (O, C / groups, *kernel): for each kernel element a contraction over batch and
     positions.
@@ -101,7 +117,7 @@ def _conv_weight_gradient(
     return n.reshape(joined, (*shape, *kernel))
 
 
-def _points(sizes: Any) -> Any:
+def _points(sizes: Sequence[int]) -> Any:
     import numpy as np
 
     return np.ndindex(*sizes)
@@ -185,7 +201,7 @@ def attention_backward(
 
 
 @importer("aten.masked_scatter_backward.default")
-def masked_scatter_backward(n: Node, grad: Value, mask: Value, sizes: Any) -> Value:
+def masked_scatter_backward(n: Node, grad: Value, mask: Value, sizes: Sequence[Dim]) -> Value:
     """Return the gradients where the mask holds, in order, then zeros. Gradients elsewhere are written to one
     extra element, which is cut off.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from ....dialects import graph as g
 from ....ir.core import Value
@@ -37,7 +37,9 @@ def frexp(n: Node, x: Value) -> tuple[Value, Value]:
 
 
 @importer("aten.hash_tensor.default")
-def hash_tensor(n: Node, x: Value, dim: Any = (), *, keepdim: bool = False, mode: int = 0) -> Value:
+def hash_tensor(
+    n: Node, x: Value, dim: int | Sequence[int] = (), *, keepdim: bool = False, mode: int = 0
+) -> Value:
     """Return the exclusive or of the elements' bits, as 64-bit numbers."""
     if mode:
         raise Unsupported(f"hash_tensor in mode {mode}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from ....dialects import graph as g
@@ -14,7 +14,7 @@ from ...complex import Complex, ComplexMath, each
 from ...fourier import Fourier, Signal
 from ...unsupported import Unsupported
 from ..importer import Node, Number
-from ..registry import complex_importer, importer, importers_in
+from ..registry import Importer, complex_importer, importer, importers_in
 from . import contract, create, index, pointwise, reduce, scatter, shape
 from .create import filled
 
@@ -72,9 +72,9 @@ for both parts.
 """
 
 
-def _register(name: str, function: Any, data: tuple[int, ...]) -> None:
+def _register(name: str, function: Importer, data: tuple[int, ...]) -> None:
     @complex_importer(name)
-    def by_parts(n: Node, *args: Any, **kwargs: Any) -> Any:
+    def by_parts(n: Node, *args: Any, **kwargs: object) -> Any:
         def as_pair(x: ComplexOperand) -> Any:
             return [pair(n, e) for e in x] if isinstance(x, list) else pair(n, x)
 
@@ -100,10 +100,10 @@ for _module in (create, index, pointwise, reduce, scatter, shape):
 
 
 @complex_importer("aten.constant_pad_nd.default", "aten.pad.default")
-def pad(n: Node, x: ComplexOperand, amounts: Any, *rest: Any) -> Any:
+def pad(n: Node, x: ComplexOperand, amounts: Sequence[Dim], *rest: object) -> Any:
     if any(isinstance(r, complex) or (isinstance(r, (int, float)) and r != 0) for r in rest):
         raise Unsupported("of complex numbers with a value that is not 0")
-    function = shape.constant_pad if n.fx.target._opname == "constant_pad_nd" else shape.pad
+    function: Importer = shape.constant_pad if n.fx.target._opname == "constant_pad_nd" else shape.pad
     return each(lambda part: function(n, part, amounts, *rest), x)
 
 
@@ -176,9 +176,10 @@ def conj(n: Node, z: ComplexOperand) -> Any:
     "aten.type_as.default",
     "prims.convert_element_type.default",
 )
-def convert(n: Node, x: Any, *_: object, **__: object) -> Any:
+def convert(n: Node, x: Value | Complex, *_: object, **__: object) -> Any:
     if _gives_complex(n):
         return pair(n, x)
+    assert isinstance(x, Complex)
     return n.cast(x.real, n.result_dtype())  # torch drops imaginary parts, too.
 
 
@@ -316,8 +317,9 @@ def pow_(n: Node, a: ComplexOperand, b: ComplexOperand) -> Complex:
 
 
 @complex_importer("aten.eq.Tensor", "aten.eq.Scalar", "aten.ne.Tensor", "aten.ne.Scalar")
-def compare(n: Node, a: Any, b: Any) -> Value:
+def compare(n: Node, a: ComplexOperand, b: ComplexOperand) -> Value:
     like = a if isinstance(a, Complex) else b
+    assert isinstance(like, Complex)
     x, y = (
         v
         if isinstance(v, Complex)
@@ -369,7 +371,7 @@ def outer(n: Node, a: ComplexOperand, b: ComplexOperand) -> Any:
 
 
 @complex_importer("aten.linear.default")
-def linear(n: Node, x: ComplexOperand, weight: Any, bias: Any = None) -> Any:
+def linear(n: Node, x: ComplexOperand, weight: ComplexOperand, bias: ComplexOperand | None = None) -> Any:
     y = _product(n, lambda a, b: contract.linear(n, a, b), x, weight)
     return y if bias is None else add(n, y, bias)
 
@@ -449,7 +451,7 @@ def fft_c2c(n: Node, z: Complex, dims: list[int], normalization: int, forward: b
 
 
 @_both_tables("aten._fft_c2r.default")
-def fft_c2r(n: Node, z: Complex, dims: list[int], normalization: int, size: Any) -> Any:
+def fft_c2r(n: Node, z: Complex, dims: list[int], normalization: int, size: Dim) -> Any:
     lengths = [*(z.type.shape[d] for d in dims[:-1]), size]
     if len(dims) > 1:
         z = _transformed(n, z, dims[:-1], 1)

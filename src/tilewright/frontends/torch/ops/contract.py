@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from ....dialects import graph as g
 from ....ir.core import Value
@@ -114,7 +113,7 @@ def einsum(n: Node, equation: str, operands: Sequence[Value], **_: object) -> Va
     return value
 
 
-def _each(value: Any, rank: int) -> tuple[int, ...]:
+def _each(value: int | Sequence[int], rank: int) -> tuple[int, ...]:
     """Return one number for each spatial dimension; in torch a single one holds for all."""
     values = [value] if isinstance(value, int) else list(value)
     return tuple(values * rank if len(values) == 1 else values)

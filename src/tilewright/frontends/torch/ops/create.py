@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ....dialects import graph as g
 from ....ir.core import Value
 from ....ir.symbolic import Dim, Expr
+from ...unsupported import Unsupported
 from ..importer import Node, Number
 from ..registry import importer
 
@@ -22,7 +21,7 @@ def full(n: Node, _: object, value: Number, **__: object) -> Value:
 
 
 @importer("aten.new_full.default")
-def new_full(n: Node, _: object, __: object, value: Number, **___: Any) -> Value:
+def new_full(n: Node, _: object, __: object, value: Number, **___: object) -> Value:
     return filled(n, value)
 
 
@@ -56,16 +55,17 @@ def scalar_tensor(n: Node, value: Number, **_: object) -> Value:
     return filled(n, value)
 
 
-def iota(n: Node, start: Any, step: Any) -> Value:
+def iota(n: Node, start: Number, step: Number) -> Value:
     """Return the numbers from `start` on along the result's only dimension."""
     shape, dtype = n.result_shape(), n.result_dtype()
     if dtype.is_float:
         # Integers are computed exactly first, so that large indices and 16-bit floats keep their precision.
         if isinstance(start, (int, Expr)) and isinstance(step, (int, Expr)):
             return n.cast(n.emit(g.Iota(shape=shape, start=start, step=step)), dtype)
-        start, step = float(start), float(step)
-    else:
-        start, step = (x if isinstance(x, Expr) else int(x) for x in (start, step))
+        if isinstance(start, Expr) or isinstance(step, Expr):
+            raise Unsupported("a range of fractions with a dynamic start or step")
+        return n.emit(g.Iota(shape=shape, start=float(start), step=float(step), dtype=dtype))
+    start, step = (x if isinstance(x, Expr) else int(x) for x in (start, step))
     return n.emit(g.Iota(shape=shape, start=start, step=step, dtype=dtype))
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ....dialects import graph as g
 from ....ir.core import Value
 from ....ir.types import boolean
@@ -12,6 +10,6 @@ from ..registry import importer
 
 
 @importer("aten._assert_async.default", "aten._assert_async.msg")
-def assert_async(n: Node, condition: Value, message: Any = "an assertion of the model does not hold") -> None:
+def assert_async(n: Node, condition: Value, message: str = "an assertion of the model does not hold") -> None:
     flag = n.reshape(n.cast(condition, boolean), ())
     n.importer.builder.insert(g.Check(flag, message=f"{message} ({n.location})"))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ....ir.core import Value
+from ....ir.types import DType
 from ...experts import grouped_matmul
 from ...unsupported import Unsupported
 from ..importer import Node
@@ -18,7 +17,12 @@ def _grouped_matmul(n: Node, x: Value, w: Value, ends: Value) -> Value:
 
 @importer("aten._grouped_mm.default")
 def _grouped_mm(
-    n: Node, x: Value, w: Value, ends: Value | None = None, bias: Value | None = None, out_dtype: Any = None
+    n: Node,
+    x: Value,
+    w: Value,
+    ends: Value | None = None,
+    bias: Value | None = None,
+    out_dtype: DType | None = None,
 ) -> Value:
     if x.type.rank != 2 or w.type.rank != 3 or ends is None or bias is not None or out_dtype is not None:
         raise Unsupported(

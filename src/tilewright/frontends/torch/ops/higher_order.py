@@ -14,7 +14,7 @@ from ....ir.symbolic import Dim
 from ....ir.types import TensorType, boolean, f64, i64
 from ...complex import Complex, flat
 from ...unsupported import Unsupported
-from ..importer import Node
+from ..importer import Node, Number
 from ..registry import complex_importer, importer
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def _tensors(n: Node, values: Sequence[Any]) -> list[Value]:
     return tensors
 
 
-def _number(n: Node, value: Any) -> Value:
+def _number(n: Node, value: Number) -> Value:
     dtype = boolean if isinstance(value, bool) else f64 if isinstance(value, float) else i64
     return n.scalar(value, dtype)
 
@@ -74,7 +74,11 @@ def _yield(n: Node, values: Sequence[Any], types: Sequence[TensorType], what: st
 
 @_on_all("cond")
 def cond(
-    n: Node, condition: torch.fx.GraphModule, if_true: Any, if_false: Any, operands: Sequence[Any] = ()
+    n: Node,
+    condition: Value | bool,
+    if_true: torch.fx.GraphModule,
+    if_false: torch.fx.GraphModule,
+    operands: Sequence[Any] = (),
 ) -> list[Any]:
     if isinstance(condition, bool):
         return n.importer.subgraph(if_true if condition else if_false, operands)
@@ -93,20 +97,26 @@ def cond(
 
 @_on_all("wrap_with_set_grad_enabled")
 def wrap_with_set_grad_enabled(
-    n: Node, enabled: Any, body: torch.fx.GraphModule, *operands: Any
+    n: Node, enabled: object, body: torch.fx.GraphModule, *operands: object
 ) -> list[Any]:
     return n.importer.subgraph(body, operands)
 
 
 @_on_all("wrap_with_autocast")
 def wrap_with_autocast(
-    n: Node, device: Any, dtype: Any, enabled: Any, cached: Any, body: torch.fx.GraphModule, *operands: Any
+    n: Node,
+    device: object,
+    dtype: object,
+    enabled: object,
+    cached: object,
+    body: torch.fx.GraphModule,
+    *operands: object,
 ) -> list[Any]:
     return n.importer.subgraph(body, operands)
 
 
 @_on_all("invoke_subgraph")
-def invoke_subgraph(n: Node, body: torch.fx.GraphModule, identifier: Any, *operands: Any) -> list[Any]:
+def invoke_subgraph(n: Node, body: torch.fx.GraphModule, identifier: object, *operands: object) -> list[Any]:
     return n.importer.subgraph(body, operands)
 
 
@@ -118,7 +128,9 @@ def hints_wrapper(
 
 
 @_on_all("tag_activation_checkpoint", "wrap_activation_checkpoint")
-def tag_activation_checkpoint(n: Node, body: torch.fx.GraphModule, *operands: Any, **_: object) -> list[Any]:
+def tag_activation_checkpoint(
+    n: Node, body: torch.fx.GraphModule, *operands: object, **_: object
+) -> list[Any]:
     return n.importer.subgraph(body, operands)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from ....dialects import graph as g
 from ....dialects.graph.term import Term
@@ -18,7 +17,7 @@ from .linalg import term
 
 
 @importer("aten.histc.default")
-def histc(n: Node, x: Value, bins: int = 100, min: Any = 0, max: Any = 0) -> Value:
+def histc(n: Node, x: Value, bins: int = 100, min: float = 0, max: float = 0) -> Value:
     """Return the number of elements in each of `bins` equal parts of [min, max], by default of the elements'
     range.
     """
@@ -149,9 +148,9 @@ def _spans(span: Sequence[float] | None, dimensions: int) -> list[Sequence[float
 def histogram(
     n: Node,
     x: Value,
-    bins: Any = 100,
+    bins: Value | int = 100,
     *,
-    range: Any = None,
+    range: Sequence[float] | None = None,
     weight: Value | None = None,
     density: bool = False,
 ) -> tuple[Value, Value]:
@@ -164,7 +163,7 @@ def histogram(
 
 @importer("aten._histogramdd_bin_edges.default")
 def histogramdd_edges(
-    n: Node, x: Value, bins: Sequence[int], *, range: Any = None, **_: object
+    n: Node, x: Value, bins: Sequence[int], *, range: Sequence[float] | None = None, **_: object
 ) -> tuple[Value, ...]:
     columns = _columns(n, x)
     return tuple(_linear(*c).value for c in zip(columns, bins, _spans(range, len(columns)), strict=True))
@@ -174,9 +173,9 @@ def histogramdd_edges(
 def histogramdd(
     n: Node,
     x: Value,
-    bins: Sequence[Any],
+    bins: Sequence[Value | int],
     *,
-    range: Any = None,
+    range: Sequence[float] | None = None,
     weight: Value | None = None,
     density: bool = False,
 ) -> Value:

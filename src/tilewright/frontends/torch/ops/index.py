@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from ....dialects import graph as g
 from ....dialects.graph.base import broadcast_shapes
@@ -12,6 +11,7 @@ from ....ir.symbolic import Dim, prove_eq
 from ....ir.types import boolean, i64, u8
 from ..importer import Node
 from ..registry import importer
+from ..symbols import TorchSize
 from .shape import sliced
 
 
@@ -79,7 +79,7 @@ def _index_vectors(n: Node, indices: Sequence[Value]) -> tuple[Value, tuple[Dim,
     return (n.emit(g.Concat(columns, axis=len(shape))) if len(columns) > 1 else columns[0]), shape
 
 
-def places(n: Node, mask: Value, size: Any = None) -> list[Value]:
+def places(n: Node, mask: Value, size: TorchSize = 0) -> list[Value]:
     """Return, for each dimension of `mask`, the index (i64) of each element that is not 0; `size` is torch's
     symbol for their number.
     """
@@ -89,7 +89,7 @@ def places(n: Node, mask: Value, size: Any = None) -> list[Value]:
 
 
 def _indexed(
-    n: Node, x: Value, indices: Sequence[Value | None], size: Any = 0
+    n: Node, x: Value, indices: Sequence[Value | None], size: TorchSize = 0
 ) -> tuple[list[int], list[Value]]:
     """Return the indexed dimensions of `x` and their index tensors. A mask becomes the indices where it
     holds, `size` in number for torch.
@@ -117,11 +117,12 @@ def _indexed(
     return dims, tensors
 
 
-def unbacked(n: Node) -> Any:
+def unbacked(n: Node) -> TorchSize:
     """Return torch's symbol for the size of the result that this operator computes in the run; 0 if it has
     none.
     """
-    return next(iter(n.fx.meta.get("unbacked_bindings") or ()), 0)
+    size: TorchSize = next(iter(n.fx.meta.get("unbacked_bindings") or ()), 0)
+    return size
 
 
 @importer("aten.nonzero.default")
@@ -246,7 +247,13 @@ def select_scatter(n: Node, x: Value, source: Value, dim: int, where: Dim) -> Va
 
 @importer("aten.slice_scatter.default")
 def slice_scatter(
-    n: Node, x: Value, source: Value, dim: int = 0, start: Any = None, stop: Any = None, step: int = 1
+    n: Node,
+    x: Value,
+    source: Value,
+    dim: int = 0,
+    start: Dim | None = None,
+    stop: object = None,
+    step: int = 1,
 ) -> Value:
     from .shape import position
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ....dialects import graph as g
@@ -20,7 +21,7 @@ def term(n: Node, x: Value) -> Term:
     return Term(n.importer.builder, x)
 
 
-def _eye(x: Term, lead: Any, rows: Dim, columns: Dim) -> Term:
+def _eye(x: Term, lead: Sequence[Dim], rows: Dim, columns: Dim) -> Term:
     same = x.iota(rows).unsqueeze(-1).equals(x.iota(columns))
     return same.cast(x.dtype).broadcast((*lead, rows, columns))
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from ....dialects import graph as g
 from ....ir.core import Value
+from ....ir.symbolic import Dim
 from ....ir.types import boolean, f32
 from ...unsupported import Unsupported
 from ..importer import Node
@@ -95,9 +96,9 @@ def native_group_norm(
     x: Value,
     weight: Value | None,
     bias: Value | None,
-    batch: Any,
-    channels: Any,
-    size: Any,
+    batch: Dim,
+    channels: Dim,
+    size: Dim,
     groups: int,
     eps: float,
 ) -> tuple[Any, ...]:

@@ -13,8 +13,9 @@ from ....dialects import graph as g
 from ....ir.core import Value
 from ....ir.symbolic import Dim
 from ....ir.types import f32, i32, i64
-from ..importer import Node
+from ..importer import Node, Operand
 from ..registry import importer
+from ..symbols import TorchSize
 from .index import places, unbacked
 from .shape import sliced
 
@@ -151,7 +152,7 @@ def mode(n: Node, x: Value, dim: int = -1, keepdim: bool = False) -> tuple[Value
     )
 
 
-def _running(name: str, kind: Any) -> None:
+def _running(name: str, kind: type[g.GraphOp]) -> None:
     @importer(f"aten.{name}.default")
     def running(n: Node, x: Value, dim: int) -> tuple[Value, Value]:
         """Return cumulative extremes and the last index of each; a NaN stays."""
@@ -195,7 +196,7 @@ def logcumsumexp(n: Node, x: Value, dim: int) -> Value:
 # -- Places in sorted sequences ------------------------------------------------------------------------------
 
 
-def _places(n: Node, sequence: Value, x: Any, right: bool, narrow: bool) -> Value:
+def _places(n: Node, sequence: Value, x: Operand, right: bool, narrow: bool) -> Value:
     """Return how many elements of each sorted sequence (last dimension) are before each `x`; if `right`,
     equal elements count too.
     """
@@ -213,7 +214,9 @@ def _places(n: Node, sequence: Value, x: Any, right: bool, narrow: bool) -> Valu
 
 
 @importer("aten.bucketize.Tensor", "aten.bucketize.Scalar")
-def bucketize(n: Node, x: Any, boundaries: Value, *, out_int32: bool = False, right: bool = False) -> Value:
+def bucketize(
+    n: Node, x: Operand, boundaries: Value, *, out_int32: bool = False, right: bool = False
+) -> Value:
     return _places(n, boundaries, x, right, out_int32)
 
 
@@ -221,7 +224,7 @@ def bucketize(n: Node, x: Any, boundaries: Value, *, out_int32: bool = False, ri
 def searchsorted(
     n: Node,
     sequence: Value,
-    x: Any,
+    x: Operand,
     *,
     out_int32: bool = False,
     right: bool = False,
@@ -236,7 +239,7 @@ def searchsorted(
 # -- Distinct elements and repetition ------------------------------------------------------------------------
 
 
-def _distinct(n: Node, values: Value, order: Value | None, number: Any) -> tuple[Value, Value, Value]:
+def _distinct(n: Node, values: Value, order: Value | None, number: TorchSize) -> tuple[Value, Value, Value]:
     """Return one of each run of equal slices (first dimension), the number of each slice's run, and the
     length of each run.
 

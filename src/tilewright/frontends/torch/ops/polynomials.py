@@ -10,7 +10,7 @@ from ....dialects.graph.base import broadcast_shapes
 from ....dialects.graph.term import Term, loop
 from ....ir.core import Value
 from ....ir.types import f64, i64
-from ..importer import Node
+from ..importer import Node, Operand
 from ..registry import importer
 
 Next = Callable[[Term, Term, Term, Term], Term]
@@ -29,7 +29,7 @@ def _orthogonal(name: str, first: Callable[[Term], Term], following: Next, limit
     kinds = (f"aten.special_{name}.{kind}" for kind in ("default", "x_scalar", "n_scalar"))
 
     @importer(*kinds)
-    def polynomial(n: Node, x: Any, degree: Any) -> Value:
+    def polynomial(n: Node, x: Operand, degree: Operand) -> Value:
         b = n.importer.builder
         argument, degree_term = (Term(b, n.as_tensor(v, f64)) for v in (x, degree))
         shape = broadcast_shapes(argument.shape, degree_term.shape)

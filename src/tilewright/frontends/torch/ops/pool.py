@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ....dialects import graph as g
-from ....ir.core import Value
+from ....ir.core import Operation, Value
 from ....ir.symbolic import Dim
 from ....ir.types import DType, i64
 from ..importer import Node
@@ -20,14 +20,14 @@ from .shape import sliced
 
 def _pooled(
     n: Node,
-    kind: Any,
+    kind: Callable[..., Operation],
     rank: int,
     x: Value,
     kernel: int | Sequence[int],
     stride: int | Sequence[int],
     padding: int | Sequence[int],
     ceil_mode: bool,
-    **more: Any,
+    **more: object,
 ) -> Value:
     x, single = _batched(n, x, rank)
     sizes = _each(kernel, rank)
@@ -77,13 +77,13 @@ def _register(rank: int) -> None:
         )
 
     @importer(f"aten.adaptive_avg_pool{rank}d.default", f"aten._adaptive_avg_pool{rank}d.default")
-    def adaptive_avg_pool(n: Node, x: Value, size: Any) -> Value:
+    def adaptive_avg_pool(n: Node, x: Value, size: object) -> Value:
         x, single = _batched(n, x, rank)
         y = n.emit(g.AdaptiveAvgPool(x, size=n.result_shape()[-rank:]))
         return n.reshape(y, n.result_shape()) if single else y
 
     @importer(f"aten.adaptive_max_pool{rank}d.default")
-    def adaptive_max_pool(n: Node, x: Value, size: Any) -> tuple[Value, Value]:
+    def adaptive_max_pool(n: Node, x: Value, size: object) -> tuple[Value, Value]:
         x, _ = _batched(n, x, rank)
         lead, have, wanted = x.type.shape[:2], x.type.shape[2:], n.result_shape(0)[-rank:]
         if all(

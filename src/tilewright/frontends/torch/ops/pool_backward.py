@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from ....dialects import graph as g
 from ....ir.core import Value
@@ -22,9 +21,10 @@ from .pool import adaptive_windows
     "aten.adaptive_max_pool2d_backward.default",
     "aten.adaptive_max_pool3d_backward.default",
 )
-def max_pool_backward(n: Node, grad: Value, x: Value, *rest: Any) -> Value:
+def max_pool_backward(n: Node, grad: Value, x: Value, *rest: object) -> Value:
     """Return the gradient: that of a window goes to the element that was its maximum."""
     indices = rest[-1]
+    assert isinstance(indices, Value)
     rank = 3 if "3d" in str(n.fx.target) else 2
     lead, plane = x.type.shape[:-rank], x.type.shape[-rank:]
     count = math.prod(grad.type.shape[-rank:])
@@ -79,7 +79,7 @@ def _window_sums(
     n: Node,
     x: Value,
     kernel: int | Sequence[int],
-    strides: Any,
+    strides: Sequence[int],
     padding: Sequence[tuple[int, int]],
     ceil_mode: bool,
 ) -> Value:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ....dialects import graph as g
 from ....dialects.graph.term import Term
@@ -15,14 +15,17 @@ from ....ir.symbolic import Dim
 from ....ir.types import DType, boolean, f32, f64, i64, u64
 from ...random import Key, Random
 from ...unsupported import Unsupported
-from ..importer import Node
+from ..importer import Node, Operand
 from ..registry import importer
+
+if TYPE_CHECKING:
+    import torch
 
 _NEGATIVE = -1.7580993408473766
 """SELU's limit at minus infinity: the value of elements that alpha dropout drops."""
 
 
-def noise_of(node: Any) -> tuple[str, Any]:
+def noise_of(node: torch.fx.Node) -> tuple[str, torch.fx.Node]:
     """Return the key under which an importer keeps the value of the noise that was drawn for a node."""
     return "noise", node
 
@@ -69,7 +72,7 @@ def randn(n: Node, *_: object, **__: object) -> Value:
     return _normal(n, n.result_shape(), n.result_dtype()).value
 
 
-def _integers(n: Node, low: Any, high: Any) -> Value:
+def _integers(n: Node, low: Operand, high: Operand) -> Value:
     """Return a random word modulo the range, which is far smaller than a word's."""
     if not isinstance(low, int) or not isinstance(high, int):
         raise Unsupported("random integers between bounds that are sizes or data")
@@ -79,22 +82,22 @@ def _integers(n: Node, low: Any, high: Any) -> Value:
 
 
 @importer("aten.randint.default")
-def randint(n: Node, high: Any, _: object, **__: object) -> Value:
+def randint(n: Node, high: Operand, _: object, **__: object) -> Value:
     return _integers(n, 0, high)
 
 
 @importer("aten.randint.low")
-def randint_low(n: Node, low: Any, high: Any, _: object, **__: object) -> Value:
+def randint_low(n: Node, low: Operand, high: Operand, _: object, **__: object) -> Value:
     return _integers(n, low, high)
 
 
 @importer("aten.randint_like.default")
-def randint_like(n: Node, _: Value, high: Any, **__: object) -> Value:
+def randint_like(n: Node, _: Value, high: Operand, **__: object) -> Value:
     return _integers(n, 0, high)
 
 
 @importer("aten.randint_like.low_dtype")
-def randint_like_low(n: Node, _: Value, low: Any, high: Any, **__: object) -> Value:
+def randint_like_low(n: Node, _: Value, low: Operand, high: Operand, **__: object) -> Value:
     return _integers(n, low, high)
 
 
@@ -111,7 +114,7 @@ def randperm(n: Node, *_: object, **__: object) -> Value:
 
 def _distribution(aten: str, draw: Callable[..., Term]) -> None:
     @importer(f"aten.{aten}")
-    def function(n: Node, _: Value, *parameters: Any, **named: Any) -> Value:
+    def function(n: Node, _: Value, *parameters: object, **named: object) -> Value:
         dtype = n.result_dtype()
         return n.cast(draw(n, n.result_shape(), _wide(dtype), *parameters, **named).value, dtype)
 
@@ -167,7 +170,7 @@ for _name, _draw in (
     "aten.normal.float_Tensor",
     "aten.normal.float_float",
 )
-def normal(n: Node, mean: Any, std: Any = 1.0, *_: object, **__: object) -> Value:
+def normal(n: Node, mean: Operand, std: Operand = 1.0, *_: object, **__: object) -> Value:
     dtype = n.result_dtype()
     drawn = _normal(n, n.result_shape(), dtype).value
     return n.binary("add", n.binary("mul", drawn, n.as_tensor(std, dtype)), n.as_tensor(mean, dtype))

@@ -12,9 +12,14 @@ from ...unsupported import Unsupported
 from ..importer import Node
 from ..registry import importer
 
+Options = tuple[bool, int, float, bool, bool, bool]
+"""``has_biases``, ``num_layers``, ``dropout``, ``train``, ``bidirectional``, ``batch_first``."""
+
 
 @importer("tilewright.lstm.default", "aten.lstm.input")
-def lstm(n: Node, x: Value, states: Sequence[Value], params: Sequence[Value], *options: Any) -> list[Value]:
+def lstm(
+    n: Node, x: Value, states: Sequence[Value], params: Sequence[Value], *options: *Options
+) -> list[Value]:
     def step(w: Weights, projection: Value | None) -> Step:
         return lstm_step(w, "ifgo", projection=projection)
 
@@ -23,17 +28,17 @@ def lstm(n: Node, x: Value, states: Sequence[Value], params: Sequence[Value], *o
 
 
 @importer("tilewright.gru.default", "aten.gru.input")
-def gru(n: Node, x: Value, state: Value, params: Sequence[Value], *options: Any) -> list[Value]:
+def gru(n: Node, x: Value, state: Value, params: Sequence[Value], *options: *Options) -> list[Value]:
     return _layers(n, x, [state], params, lambda w, _: gru_step(w, "rzn"), False, *options)
 
 
 @importer("tilewright.rnn_tanh.default", "aten.rnn_tanh.input")
-def rnn_tanh(n: Node, x: Value, state: Value, params: Sequence[Value], *options: Any) -> list[Value]:
+def rnn_tanh(n: Node, x: Value, state: Value, params: Sequence[Value], *options: *Options) -> list[Value]:
     return _layers(n, x, [state], params, lambda w, _: rnn_step(w), False, *options)
 
 
 @importer("tilewright.rnn_relu.default", "aten.rnn_relu.input")
-def rnn_relu(n: Node, x: Value, state: Value, params: Sequence[Value], *options: Any) -> list[Value]:
+def rnn_relu(n: Node, x: Value, state: Value, params: Sequence[Value], *options: *Options) -> list[Value]:
     return _layers(n, x, [state], params, lambda w, _: rnn_step(w, relu), False, *options)
 
 
@@ -81,7 +86,7 @@ def _layers(
 @importer("aten.mkldnn_rnn_layer.default")
 def mkldnn_rnn_layer(
     n: Node, x: Value, w: Value, r: Value, w_bias: Value, r_bias: Value, h: Value, c: Value, reverse: bool,
-    batch_sizes: Sequence[int], mode: int, _: object, __: object, has_biases: bool, *options: Any,
+    batch_sizes: Sequence[int], mode: int, _: object, __: object, has_biases: bool, *options: bool,
 ) -> list[Any]:  # fmt: skip
     """Import one direction of one LSTM layer, which torch.compile builds for an LSTM without gradients."""
     bidirectional, batch_first, train = options

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from ....dialects import graph as g
-from ....ir.core import Value
+from ....ir.core import Operation, Value
 from ....ir.types import DType, boolean, i64
 from ...unsupported import Unsupported
 from ..importer import Node
@@ -24,7 +23,12 @@ def axes_of(x: Value, dim: int | Sequence[int] | None) -> tuple[int, ...]:
 
 
 def reduced(
-    n: Node, kind: Any, x: Value, dim: int | Sequence[int] | None, keepdim: bool, **attributes: Any
+    n: Node,
+    kind: Callable[..., Operation],
+    x: Value,
+    dim: int | Sequence[int] | None,
+    keepdim: bool,
+    **attributes: object,
 ) -> Value:
     """Return a reduction; a rank-0 tensor gets a dimension to reduce."""
     if not x.type.rank:
@@ -32,10 +36,10 @@ def reduced(
     return n.emit(kind(x, axes=axes_of(x, dim), keepdims=keepdim, **attributes))
 
 
-OF_TRUTH: dict[Any, Any] = {g.ReduceSum: g.ReduceAny, g.ReduceProd: g.ReduceAll}
+OF_TRUTH: dict[type[g.GraphOp], type[g.GraphOp]] = {g.ReduceSum: g.ReduceAny, g.ReduceProd: g.ReduceAll}
 
 
-def _sums(kind: Any, *names: str) -> None:
+def _sums(kind: type[g.GraphOp], *names: str) -> None:
     @importer(*names)
     def total(
         n: Node,
@@ -64,7 +68,7 @@ def amin(n: Node, x: Value, dim: int | Sequence[int] | None = None, keepdim: boo
     return reduced(n, g.ReduceMin, x, dim, keepdim)
 
 
-def _extreme(kind: Any, where: Any, name: str) -> None:
+def _extreme(kind: type[g.GraphOp], where: type[g.GraphOp], name: str) -> None:
     @importer(name)
     def extreme(n: Node, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
         if not x.type.rank:
@@ -76,7 +80,7 @@ _extreme(g.ReduceMax, g.Argmax, "aten.max.dim")
 _extreme(g.ReduceMin, g.Argmin, "aten.min.dim")
 
 
-def _arg(kind: Any, name: str) -> None:
+def _arg(kind: type[g.GraphOp], name: str) -> None:
     @importer(name)
     def arg(n: Node, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
         if dim is None or not x.type.rank:
@@ -88,7 +92,7 @@ _arg(g.Argmax, "aten.argmax.default")
 _arg(g.Argmin, "aten.argmin.default")
 
 
-def _logical(kind: Any, name: str) -> None:
+def _logical(kind: type[g.GraphOp], name: str) -> None:
     @importer(f"aten.{name}.default", f"aten.{name}.dim", f"aten.{name}.dims")
     def logical(n: Node, x: Value, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Value:
         return n.cast(reduced(n, kind, n.cast(x, boolean), dim, keepdim), n.result_dtype())
@@ -104,7 +108,7 @@ def var(
     x: Value,
     dim: int | Sequence[int] | None = None,
     *,
-    correction: Any = None,
+    correction: float | None = None,
     keepdim: bool = False,
 ) -> Value:
     return reduced(
@@ -118,7 +122,7 @@ def std(
     x: Value,
     dim: int | Sequence[int] | None = None,
     *,
-    correction: Any = None,
+    correction: float | None = None,
     keepdim: bool = False,
 ) -> Value:
     return n.cast(
@@ -132,7 +136,7 @@ def var_mean(
     x: Value,
     dim: int | Sequence[int] | None = None,
     *,
-    correction: Any = None,
+    correction: float | None = None,
     keepdim: bool = False,
 ) -> tuple[Value, Value]:
     return var(n, x, dim, correction=correction, keepdim=keepdim), reduced(n, g.ReduceMean, x, dim, keepdim)
@@ -218,7 +222,7 @@ def log_softmax(n: Node, x: Value, dim: int, _: object = None) -> Value:
     return _normalized(n, g.LogSoftmax, x, dim)
 
 
-def _normalized(n: Node, kind: Any, x: Value, dim: int) -> Value:
+def _normalized(n: Node, kind: type[g.GraphOp], x: Value, dim: int) -> Value:
     x = n.cast(x, n.result_dtype())
     if not x.type.rank:
         return n.reshape(n.emit(kind(n.reshape(x, (1,)), axis=0)), ())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from ....dialects import graph as g
 from ....ir.core import Value
@@ -28,7 +27,13 @@ def _cubic(x: Real) -> Real:
 
 
 def _weights(
-    n: Node, size: Dim, out: Dim, aligned: bool, factor: float | None, kernel: Any, reach: float
+    n: Node,
+    size: Dim,
+    out: Dim,
+    aligned: bool,
+    factor: float | None,
+    kernel: Callable[[Real], Real],
+    reach: float,
 ) -> Real:
     """Return the weights (out, size) of the elements in each result: `kernel`, widened to the distance of
     results, and cut at the borders.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any
 
 from ....dialects.graph.term import Term
 from ....ir.core import Value
@@ -54,7 +53,7 @@ def _both(a: Term | None, b: Term | None, join: Callable[[Term, Term], Term]) ->
     return join(a, b) if a is not None and b is not None else a or b
 
 
-def _clamped(u: Term, last: Any) -> Term:
+def _clamped(u: Term, last: Term) -> Term:
     u = (u > 0).select(u, 0)  # NaN becomes 0.
     return (u < last).select(u, last)
 

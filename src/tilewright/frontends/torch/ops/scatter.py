@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ....dialects import graph as g
 from ....dialects.scalar import combiner_identity
 from ....ir.core import Value
 from ....ir.types import i64
-from ..importer import Node
+from ..importer import Node, Operand
 from ..registry import importer
 from .shape import sliced
 
@@ -23,7 +21,7 @@ _COMBINERS = {
 }
 
 
-def _scattered(n: Node, x: Value, dim: int, indices: Value, source: Any, combiner: str | None) -> Value:
+def _scattered(n: Node, x: Value, dim: int, indices: Value, source: Operand, combiner: str | None) -> Value:
     """Return `x` with `source` (a tensor or a number) stored at `indices` along `dim`, or combined with the
     elements there.
     """
@@ -43,7 +41,7 @@ def _scattered(n: Node, x: Value, dim: int, indices: Value, source: Any, combine
 
 
 @importer("aten.scatter.src", "aten.scatter.value")
-def scatter(n: Node, x: Value, dim: int, indices: Value, source: Any) -> Value:
+def scatter(n: Node, x: Value, dim: int, indices: Value, source: Operand) -> Value:
     return _scattered(n, x, dim, indices, source, None)
 
 
@@ -53,7 +51,7 @@ def scatter_add(n: Node, x: Value, dim: int, indices: Value, source: Value) -> V
 
 
 @importer("aten.scatter.reduce", "aten.scatter.value_reduce")
-def scatter_combined(n: Node, x: Value, dim: int, indices: Value, source: Any, *, reduce: str) -> Value:
+def scatter_combined(n: Node, x: Value, dim: int, indices: Value, source: Operand, *, reduce: str) -> Value:
     return _scattered(n, x, dim, indices, source, _COMBINERS[reduce])
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from ....dialects import graph as g
 from ....dialects.scalar import combiner_identity
 from ....ir.core import Value
+from ....ir.symbolic import Dim
 from ....ir.types import i64
 from ...unsupported import Unsupported
 from ..importer import Node
@@ -17,7 +18,7 @@ from .index import embedding
 _COMBINERS = {"sum": "sum", "mean": "sum", "prod": "prod", "max": "max", "min": "min"}
 
 
-def _passed(n: Node, ends: Value, size: Any) -> Value:
+def _passed(n: Node, ends: Value, size: Dim) -> Value:
     """Return, for each of `size` places, the number of ends (last dimension) up to it: the index of its
     segment.
     """

@@ -96,7 +96,9 @@ def position(index: Dim, size: Dim) -> Dim:
 
 
 @importer("aten.slice.Tensor")
-def slice_(n: Node, x: Value, dim: int = 0, start: Any = None, stop: Any = None, step: int = 1) -> Value:
+def slice_(
+    n: Node, x: Value, dim: int = 0, start: Dim | None = None, stop: Dim | None = None, step: int = 1
+) -> Value:
     axis = dim % x.type.rank
     try:
         length = n.result_shape()[axis]
@@ -106,14 +108,14 @@ def slice_(n: Node, x: Value, dim: int = 0, start: Any = None, stop: Any = None,
     return sliced(n, x, axis, begin, length, step)
 
 
-def _sliced_in_the_run(n: Node, x: Value, axis: int, start: Any, stop: Any, step: int) -> Value:
+def _sliced_in_the_run(n: Node, x: Value, axis: int, start: Dim | None, stop: Dim | None, step: int) -> Value:
     """Return a slice whose bounds, of either sign, and length the run computes."""
     zero, size = n.scalar(0, i64), n.scalar(x.type.shape[axis], i64)
 
-    def bound(index: Any) -> Value:
-        index = n.scalar(index, i64)
-        index = n.emit(g.Select(n.binary("lt", index, zero), n.binary("add", index, size), index))
-        return n.binary("min", n.binary("max", index, zero), size)
+    def bound(index: Dim) -> Value:
+        place = n.scalar(index, i64)
+        place = n.emit(g.Select(n.binary("lt", place, zero), n.binary("add", place, size), place))
+        return n.binary("min", n.binary("max", place, zero), size)
 
     first, last = bound(0 if start is None else start), size if stop is None else bound(stop)
     span = n.binary("max", n.binary("sub", last, first), zero)

@@ -11,7 +11,7 @@ from typing import Any
 from ....dialects import graph as g
 from ....ir.core import Value
 from ....ir.types import f64
-from ..importer import Node
+from ..importer import Node, Operand
 from ..registry import importer
 
 
@@ -75,10 +75,10 @@ class Real:
         """Return a unary function of the scalar dialect."""
         return Real(self.n, self.n.unary(function, self.value))
 
-    def select(self, a: Any, b: Any) -> Real:
+    def select(self, a: Real | float, b: Real | float) -> Real:
         """Return `a` where this condition holds, else `b`."""
-        a, b = (x.value if isinstance(x, Real) else self.n.constant(x, f64) for x in (a, b))
-        return Real(self.n, self.n.emit(g.Select(self.value, a, b)))
+        values = (x.value if isinstance(x, Real) else self.n.constant(x, f64) for x in (a, b))
+        return Real(self.n, self.n.emit(g.Select(self.value, *values)))
 
 
 Formula = Callable[..., Real]
@@ -89,7 +89,7 @@ def special(*names: str) -> Callable[[Formula], Formula]:
 
     def register(formula: Formula) -> Formula:
         @importer(*names)
-        def imported(n: Node, *operands: Any) -> Value:
+        def imported(n: Node, *operands: Operand) -> Value:
             reals = [Real(n, n.as_tensor(x, f64)) for x in operands]
             y = formula(*reals).value
             return n.broadcast(n.cast(y, n.result_dtype()), n.result_shape())
