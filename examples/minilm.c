@@ -1,4 +1,5 @@
-/* Embeds token ids with the compiled model alone: no Python, nothing but minilm.so, tilewright.h and libc.
+/* minilm.c - computes the embedding of a sentence, given as token ids, from C. Needs only minilm.so,
+ * tilewright.h and the C library.
  *
  *     scripts/demo tomatoes                                   # writes minilm.so and tilewright.h
  *     cc -I. examples/minilm.c -o minilm -L. -l:minilm.so -Wl,-rpath,'$ORIGIN'
@@ -16,11 +17,12 @@ static int fail(const char* what) {
 int main(int argc, char** argv) {
   const int64_t tokens = argc - 1;
   if (tokens < 2) {
-    fprintf(stderr, "usage: minilm ID ID...   (token ids, at least two, with [CLS] = 101 first and [SEP] = 102 last)\n");
+    fprintf(stderr,
+            "usage: minilm ID ID...   (two or more token ids: [CLS] = 101 first, [SEP] = 102 last)\n");
     return 2;
   }
   int64_t* ids = malloc(2 * sizeof(int64_t) * tokens);
-  if (!ids) return fail("no memory");
+  if (!ids) return fail("cannot allocate memory for the token ids");
   int64_t* mask = ids + tokens;
   for (int64_t i = 0; i < tokens; i++) {
     ids[i] = strtoll(argv[i + 1], NULL, 10);
@@ -36,7 +38,7 @@ int main(int argc, char** argv) {
       {.data = ids, .device = {kDLCPU, 0}, .ndim = 2, .dtype = int64, .shape = shape},
       {.data = mask, .device = {kDLCPU, 0}, .ndim = 2, .dtype = int64, .shape = shape},
   };
-  DLTensor embedding = {0}; /* data NULL: the context owns the result */
+  DLTensor embedding = {0}; /* data NULL: the context provides the memory of the result */
   if (tw_run(model, inputs, 2, &embedding, 1)) return fail("cannot run the model");
 
   const float* values = embedding.data;

@@ -1,7 +1,8 @@
-# Sourced by the scripts beside it and by .ci/run.
+# Functions that make virtual environments, for the other scripts of this folder.
 
-# environment FOLDER REQUIREMENT...: make the virtual environment FOLDER, install the requirements, put it first in PATH.
-# Nothing is done where the environment has them already. PYTHON: the interpreter (default: python3.11, else python3).
+# environment FOLDER REQUIREMENT...: makes the virtual environment FOLDER, installs the requirements, and puts
+# it first in PATH. Nothing is installed if the requirements and pyproject.toml are those of the last call.
+# PYTHON: the interpreter (default: python3.11, else python3).
 environment() {
     local folder=$1 python wanted
     shift
@@ -20,8 +21,10 @@ environment() {
     PATH="$(cd "$folder" && pwd)/bin:$PATH"
 }
 
-# PyTorch's own index has builds for the CPU, without gigabytes of CUDA libraries. Where that index cannot be reached, or pip
-# is set to a folder of packages (PIP_FIND_LINKS), PyTorch comes from there or from the default index.
+# install FOLDER REQUIREMENT...: installs the requirements into the virtual environment FOLDER. PyTorch comes
+# from its own index, which has builds for the CPU without the CUDA libraries (gigabytes). If that index
+# cannot be reached, PyTorch comes from the default index; if PIP_FIND_LINKS names a folder of packages, from
+# that folder.
 install() {
     local uv=("$1/bin/uv" pip install -q --python "$1/bin/python")
     shift

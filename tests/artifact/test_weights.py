@@ -52,7 +52,7 @@ def test_a_library_finds_its_weights(saved: Path, tmp_path: Path) -> None:
     ):
         tw.load(copy)
     copy.with_suffix(".weights").mkdir()
-    with pytest.raises(ArtifactError, match="other.weights: the weights cannot be read: it is no file"):
+    with pytest.raises(ArtifactError, match="other.weights: the weights cannot be read: not a regular file"):
         tw.load(copy, weights=copy.with_suffix(".weights"))
     with pytest.raises(ArtifactError, match="the weights cannot be read: No such file"):
         tw.load(copy, weights=tmp_path / "none")
@@ -79,7 +79,7 @@ def test_weights_of_another_model_are_refused(saved: Path, tmp_path: Path) -> No
         others[name] = tw.load(path).metadata["weights"]["identity"], path.with_suffix(".weights")
     theirs, file = others["values"]
     with pytest.raises(
-        ArtifactError, match=rf"compiled for {identity}, the file holds {theirs}; both are of \d+ bytes"
+        ArtifactError, match=rf"compiled for {identity}, the file holds {theirs}; both have \d+ bytes"
     ):
         tw.load(saved, weights=file)
     theirs, file = others["sizes"]
@@ -98,9 +98,9 @@ def test_damaged_weights_are_found(saved: Path, tmp_path: Path) -> None:
         tw.load(saved, weights=file, **options)
 
     for data, message in (
-        (b"", "is no file of Tilewright's weights"),
-        (b"\0" * 8192, "is no file of Tilewright's weights"),
-        (whole[:8] + b"\2" + whole[9:], "its format is version 2, this library reads version 1"),
+        (b"", "not a weights file of Tilewright"),
+        (b"\0" * 8192, "not a weights file of Tilewright"),
+        (whole[:8] + b"\2" + whole[9:], "the file has format version 2, this library reads version 1"),
         (whole[:-1], rf"damaged file: {len(whole)} bytes expected, {len(whole) - 1} found"),
         (whole + b"\0", "damaged file"),
     ):

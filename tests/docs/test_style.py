@@ -1,5 +1,5 @@
-"""The style of pages: columns, how sentences begin, generated pictures, and the length of the architecture's
-page.
+"""The style of pages and sources: columns, how sentences begin, generated pictures, and the length of the
+architecture's page.
 """
 
 from __future__ import annotations
@@ -12,6 +12,19 @@ import pytest
 from .pages import DOCS, ROOT
 
 COLUMNS = 110
+FOLDERS = ("src", "tests", "bench", "examples", "docs")
+SUFFIXES = (".c", ".h", ".mjs", ".js", ".css", ".html", ".sh", ".yml", ".yaml", ".toml")
+SOURCES = sorted(
+    path.relative_to(ROOT).as_posix()
+    for path in [
+        *(p for folder in FOLDERS for p in (ROOT / folder).rglob("*") if p.suffix in SUFFIXES),
+        *(ROOT / "scripts").iterdir(),
+        *ROOT.glob(".ci/*"),
+        *(p for p in ROOT.iterdir() if p.suffix in SUFFIXES),
+    ]
+    if path.is_file()
+)
+"""The sources that ruff does not check: C, JavaScript, HTML, shell scripts and configuration files."""
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in [*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 
 
@@ -24,6 +37,11 @@ def prose(page: str) -> list[str]:
 @pytest.mark.parametrize("page", PAGES)
 def test_prose_has_at_most_110_columns(page: str) -> None:
     assert [line for line in prose(page) if len(line) > COLUMNS and " " in line[:COLUMNS]] == []
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_sources_have_at_most_110_columns(source: str) -> None:
+    assert [line for line in (ROOT / source).read_text().splitlines() if len(line) > COLUMNS] == []
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -15,4 +15,6 @@ try {
 const functions = Object.keys(model.functions);
 const recalled = functions.includes("recall") ? [...model.call("recall", {}).last.data] : [];
 model.close();
-console.log(JSON.stringify({ y: [...y.data], y_shape: y.shape, pairs: [...pairs.data], message, functions, recalled }));
+console.log(
+  JSON.stringify({ y: [...y.data], y_shape: y.shape, pairs: [...pairs.data], message, functions, recalled }),
+);

@@ -86,7 +86,7 @@ def test_hash_is_xxh64(driver: Path, size: int) -> None:
 @pytest.mark.parametrize(
     ("defines", "message"),
     [
-        (["-DABI=7"], "built for runtime version 7"),
+        (["-DABI=7"], "generated for runtime version 7"),
         (['-DFEATURES="sse2,warp-drive"'], "warp-drive"),
         (["-DHASH=1"], "the embedded weights differ"),
     ],

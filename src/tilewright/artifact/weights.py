@@ -155,7 +155,7 @@ def read_weights(path: Path, metadata: dict[str, Any]) -> np.ndarray:
         raise ArtifactError(f"{path}: the weights cannot be read: {error.strerror or error}") from error
     fields = _HEADER.unpack(head) if len(head) == _HEADER.size else (b"",) * 6
     if fields[0] != MAGIC or fields[1] != VERSION:
-        raise ArtifactError(f"{path}: is no file of Tilewright's weights of version {VERSION}")
+        raise ArtifactError(f"{path}: not a weights file of Tilewright with format version {VERSION}")
     if fields[3].hex() != saved["identity"]:
         raise ArtifactError(
             f"{path}: these weights belong to another model, or to another compilation of it: this library "

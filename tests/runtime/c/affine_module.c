@@ -14,7 +14,8 @@ static const tw_tensor_desc inputs[] = {{"x", kDLFloat, 32, 2, 0}, {"z", kDLFloa
 static const tw_tensor_desc outputs[] = {{"y", kDLFloat, 32, 2, 0}, {"pairs", kDLFloat, 32, 1, 0}};
 static const tw_symbol_desc symbols[] = {{"batch", 1, 4096}};
 static int64_t last_shape[] = {2, 4};
-static const tw_state_desc states[] = {{{"calls", kDLInt, 32, 0, 0}, 0, -1}, {{"last", kDLFloat, 32, 2, 0}, last_shape, 0}};
+static const tw_state_desc states[] = {{{"calls", kDLInt, 32, 0, 0}, 0, -1},
+                                       {{"last", kDLFloat, 32, 2, 0}, last_shape, 0}};
 static const char* const kernels[] = {"scale", "shift"};
 
 #ifndef FEATURES
@@ -80,7 +81,8 @@ static int32_t run(tw_context* context, int64_t* values, void** in, void** out, 
   uint8_t* constants = (uint8_t*)(uintptr_t)weights;
   void* const first[] = {in[0], constants, arena};
   void* const second[] = {arena, constants + 4 * COLUMNS, in[1], out[0], out[1]};
-  if (*(const float*)in[1] == -12345.0f) return tw_raise(context, TW_ERROR_PROGRAM, "the model does not like -12345");
+  if (*(const float*)in[1] == -12345.0f)
+    return tw_raise(context, TW_ERROR_PROGRAM, "the model does not like -12345");
   tw_launch(context, 0, scale, values[0], 4, first, values);
   tw_launch(context, 1, shift, values[0], 4, second, values);
   ++*(int32_t*)kept[0];
@@ -105,10 +107,11 @@ static int64_t no_bytes(const int64_t* values) {
   return 0;
 }
 
-static int32_t recall(tw_context* context, int64_t* values, void** in, void** out, void** kept, uint8_t* arena,
-                      const uint8_t* weights) {
+static int32_t recall(tw_context* context, int64_t* values, void** in, void** out, void** kept,
+                      uint8_t* arena, const uint8_t* weights) {
   (void)context, (void)values, (void)in, (void)arena;
-  for (int i = 0; i < COLUMNS; ++i) ((float*)out[0])[i] = ((const float*)kept[1])[i] * *(const float*)(const void*)weights;
+  for (int i = 0; i < COLUMNS; ++i)
+    ((float*)out[0])[i] = ((const float*)kept[1])[i] * *(const float*)(const void*)weights;
   return 0;
 }
 

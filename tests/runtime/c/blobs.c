@@ -8,7 +8,8 @@
 _Alignas(64) const struct {
   int64_t size, hash, reserved[6];
   float values[16];
-} tw_blob_weights = {64, (int64_t)HASH, {0}, {0.5f, 1, 1.5f, 2, 2.5f, 3, 3.5f, 4, 10, 20, 30, 40, 50, 60, 70, 80}};
+} tw_blob_weights = {
+    64, (int64_t)HASH, {0}, {0.5f, 1, 1.5f, 2, 2.5f, 3, 3.5f, 4, 10, 20, 30, 40, 50, 60, 70, 80}};
 
 _Alignas(64) const struct {
   int64_t size, hash, reserved[6];

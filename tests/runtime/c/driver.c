@@ -1,4 +1,4 @@
-/* Checks of the runtime through its C interface: `driver NAME` exits 0 when the named check holds. */
+/* Tests of the runtime through its C interface: `driver NAME` exits with 0 if the test NAME passes. */
 #include "internal.h"
 
 #include <pthread.h>
@@ -8,12 +8,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define CHECK(condition)                                                               \
-  do {                                                                                 \
-    if (!(condition)) {                                                                \
+#define CHECK(condition)                                                              \
+  do {                                                                                \
+    if (!(condition)) {                                                               \
       printf("line %d: %s: last error: %s\n", __LINE__, #condition, tw_last_error()); \
-      exit(1);                                                                         \
-    }                                                                                  \
+      exit(1);                                                                        \
+    }                                                                                 \
   } while (0)
 
 enum { LIMIT = 4096 };
@@ -68,7 +68,8 @@ static void values(void) {
       check_result(c, c->y, c->pairs);
       DLTensor owned[2] = {0};
       CHECK(tw_run(context, c->in, 2, owned, 2) == TW_OK);
-      CHECK(owned[0].ndim == 2 && owned[0].shape[0] == batches[i] && owned[0].shape[1] == 8 && !owned[0].strides);
+      CHECK(owned[0].ndim == 2 && owned[0].shape[0] == batches[i] && owned[0].shape[1] == 8 &&
+            !owned[0].strides);
       CHECK(owned[1].ndim == 1 && owned[1].shape[0] == 2 * batches[i] && owned[1].dtype.bits == 32);
       check_result(c, owned[0].data, owned[1].data);
       free(c);
@@ -78,6 +79,7 @@ static void values(void) {
   tw_destroy(NULL);
 }
 
+/* Runs the model and compares status and error message. */
 static void expect(tw_context* context, call* c, int status, const char* message) {
   int got = tw_run(context, c->in, 2, c->out, 2);
   if (got != status || strcmp(tw_last_error(), message)) {
@@ -101,19 +103,23 @@ static void errors(void) {
   WITH(c->in[1].dtype.bits = 64, TW_ERROR_ARGUMENT, "input 'z': expected float32, got float64");
   WITH(c->in[1].ndim = 3, TW_ERROR_ARGUMENT, "input 'z': expected 1 dimensions, got 3");
   WITH(c->in[1].dtype.lanes = 4, TW_ERROR_ARGUMENT, "input 'z': expected one lane per element, got 4");
-  WITH(c->in[0].shape = NULL, TW_ERROR_ARGUMENT, "input 'x': its shape is a null pointer");
+  WITH(c->in[0].shape = NULL, TW_ERROR_ARGUMENT, "input 'x': its shape is a null pointer; pass 2 sizes");
   WITH(c->in[0].data = NULL, TW_ERROR_ARGUMENT, "input 'x': its data is a null pointer");
-  WITH(c->in[0].byte_offset = 2, TW_ERROR_ARGUMENT, "input 'x': its data is not aligned to its element size of 4 bytes");
+  WITH(c->in[0].byte_offset = 2, TW_ERROR_ARGUMENT,
+       "input 'x': its data is not aligned to its element size of 4 bytes");
   WITH(c->in[0].device.device_type = 2, TW_ERROR_ARGUMENT,
        "input 'x': expected memory of the CPU (DLPack device type 1), got device type 2");
   int64_t transposed[2] = {1, 8};
   WITH(c->in[0].strides = transposed, TW_ERROR_ARGUMENT,
        "input 'x': its strides are not compact and row-major; pass a contiguous copy");
-  WITH(c->x_shape[0] = -3, TW_ERROR_SHAPE, "input 'x' has size -3 in dimension 0");
-  WITH((c->x_shape[0] = INT64_MAX, c->x_shape[1] = INT64_MAX), TW_ERROR_SHAPE, "input 'x' is larger than memory");
+  WITH(c->x_shape[0] = -3, TW_ERROR_SHAPE, "input 'x' has the negative size -3 in dimension 0");
+  WITH((c->x_shape[0] = INT64_MAX, c->x_shape[1] = INT64_MAX), TW_ERROR_SHAPE,
+       "input 'x' is larger than the address space");
   WITH(c->x_shape[1] = 7, TW_ERROR_SHAPE, "input 'x' has size 7 in dimension 1, expected 8");
-  WITH(c->x_shape[0] = 5000, TW_ERROR_SHAPE, "input 'x' has size 5000 in dimension 0: 'batch' must be between 1 and 4096");
-  WITH(c->x_shape[0] = 0, TW_ERROR_SHAPE, "input 'x' has size 0 in dimension 0: 'batch' must be between 1 and 4096");
+  WITH(c->x_shape[0] = 5000, TW_ERROR_SHAPE,
+       "input 'x' has size 5000 in dimension 0: 'batch' must be between 1 and 4096");
+  WITH(c->x_shape[0] = 0, TW_ERROR_SHAPE,
+       "input 'x' has size 0 in dimension 0: 'batch' must be between 1 and 4096");
   WITH(c->z_shape[0] = 7, TW_ERROR_SHAPE,
        "input 'z' has size 7 in dimension 0, but 'batch' is 8 from dimension 0 of 'x'");
   WITH(c->y_shape[0] = 9, TW_ERROR_SHAPE, "output 'y' has size 9 in dimension 0, expected 8");
@@ -144,7 +150,7 @@ static void errors(void) {
   _Alignas(64) static float other[32] = {2};
   options = (tw_options){TW_ABI_VERSION, 1, other, 63, 0, NULL};
   CHECK(tw_create(&options, &context) == TW_ERROR_ARGUMENT);
-  CHECK(strcmp(tw_last_error(), "the model has 64 bytes of weights, got 63") == 0);
+  CHECK(strcmp(tw_last_error(), "the model has 64 bytes of weights, got 63 in tw_options") == 0);
   options = (tw_options){TW_ABI_VERSION, 1, other + 1, 64, 0, NULL};
   CHECK(tw_create(&options, &context) == TW_ERROR_ARGUMENT);
   options = (tw_options){TW_ABI_VERSION, 1, other, 64, 0, NULL};
@@ -155,6 +161,7 @@ static void errors(void) {
   free(c);
 }
 
+/* tw_create has to fail with `message` in its error message. */
 static void refused(const char* message) {
   tw_context* context = NULL;
   CHECK(tw_create(NULL, &context) != TW_OK && !context);
@@ -162,7 +169,7 @@ static void refused(const char* message) {
   CHECK(strstr(tw_last_error(), message));
 }
 
-/* Counted by wrapping the C library's functions at link time. */
+/* The number of allocations: the linker replaces the functions of the C library by these (--wrap). */
 static _Atomic long allocations;
 void* __real_malloc(size_t size);
 void* __real_calloc(size_t count, size_t size);
@@ -213,7 +220,7 @@ static void* run_many(void* argument) {
       memset(c->y, 0, sizeof c->y);
       CHECK(tw_run(context, c->in, 2, c->out, 2) == TW_OK);
       check_result(c, c->y, c->pairs);
-      if (i % 20 == 19) usleep(1000); /* let the workers fall asleep */
+      if (i % 20 == 19) usleep(1000); /* long enough for the workers to park */
     }
     tw_destroy(context);
   }
@@ -273,7 +280,8 @@ static tw_binding* bind(tw_context* context, call* c) {
   return binding;
 }
 
-/* Bindings of several sizes in turns, with ordinary runs between: the arena and scratch memory are those of each. */
+/* Bindings of several sizes and unbound runs in turn: each run has arena and scratch memory of its own size.
+ */
 static void bound(void) {
   tw_context* context = create(3);
   call *large = new_call(1000), *small = new_call(3), *other = new_call(77);
@@ -284,7 +292,8 @@ static void bound(void) {
     call* c = turns[i];
     memset(c->y, 0, sizeof c->y), memset(c->pairs, 0, sizeof c->pairs);
     c->x[1] = (float)i;
-    CHECK((c == other ? tw_run(context, c->in, 2, c->out, 2) : tw_run_bound(c == large ? first : second)) == TW_OK);
+    CHECK((c == other ? tw_run(context, c->in, 2, c->out, 2) : tw_run_bound(c == large ? first : second)) ==
+          TW_OK);
     check_result(c, c->y, c->pairs);
   }
   long before = allocations;
@@ -297,11 +306,12 @@ static void bound(void) {
   CHECK(tw_run_bound(first) == TW_OK);
   check_result(other, other->y, other->pairs);
 
-  /* Addresses given later. */
+  /* The addresses are set after the binding. */
   DLTensor in[2] = {small->in[0], small->in[1]}, out[2] = {0};
   in[0].data = in[1].data = NULL;
   CHECK(tw_bind(context, in, 2, out, 2, second) == TW_OK);
-  CHECK(out[0].ndim == 2 && out[0].shape[0] == 3 && out[1].shape[0] == 6 && !second->data[0] && !second->data[3]);
+  CHECK(out[0].ndim == 2 && out[0].shape[0] == 3 && out[1].shape[0] == 6 && !second->data[0] &&
+        !second->data[3]);
   void* addresses[] = {small->x, small->z, small->y, small->pairs};
   memcpy(second->data, addresses, sizeof addresses);
   memset(small->y, 0, sizeof small->y);
@@ -340,7 +350,7 @@ static void states(void) {
   call* c = new_call(1);
   DLTensor calls, last;
   for (int run = 0; run < 3; ++run) CHECK(tw_run(contexts[0], c->in, 2, c->out, 2) == TW_OK);
-  for (int k = 0; k < 2; ++k) { /* each context keeps its own */
+  for (int k = 0; k < 2; ++k) { /* each context has its own states */
     CHECK(tw_state(contexts[k], 0, &calls) == TW_OK && tw_state(contexts[k], 1, &last) == TW_OK);
     CHECK(calls.ndim == 0 && *(int32_t*)calls.data == (k ? 0 : 3));
     CHECK(last.ndim == 2 && last.shape[0] == 2 && last.shape[1] == 4 && last.dtype.bits == 32);
@@ -351,7 +361,7 @@ static void states(void) {
   CHECK(tw_run(contexts[0], c->in, 2, c->out, 2) == TW_OK && *(int32_t*)calls.data == 42);
   CHECK(tw_reset(contexts[0]) == TW_OK && *(int32_t*)calls.data == 0);
   CHECK(tw_state(contexts[0], 2, &calls) == TW_ERROR_ARGUMENT);
-  CHECK(strcmp(tw_last_error(), "the model has 2 states, asked for number 2") == 0);
+  CHECK(strcmp(tw_last_error(), "state index 2 is out of range: the model has 2 states") == 0);
   CHECK(tw_state(NULL, 0, &calls) == TW_ERROR_ARGUMENT && tw_reset(NULL) == TW_ERROR_ARGUMENT);
   tw_destroy(contexts[0]);
   tw_destroy(contexts[1]);
@@ -364,13 +374,15 @@ static void functions(void) {
   CHECK(tw_function_index("main") == 0 && tw_function_index("recall") == 1);
   CHECK(tw_function_index("rec") == -1 && tw_function_index(NULL) == -1);
   DLTensor last[1] = {{0}};
-  CHECK(tw_function_shapes(context, 1, NULL, 0, last, 1) == TW_OK && last[0].ndim == 2 && last[0].shape[1] == 4);
+  CHECK(tw_function_shapes(context, 1, NULL, 0, last, 1) == TW_OK && last[0].ndim == 2 &&
+        last[0].shape[1] == 4);
   CHECK(tw_function_run(context, 1, NULL, 0, last, 1) == TW_OK);
   for (int i = 0; i < 8; ++i) CHECK(((float*)last[0].data)[i] == 0.25f * (float)(i + 1));
   CHECK(tw_function_run(context, 0, c->in, 2, c->out, 2) == TW_OK);
   check_result(c, c->y, c->pairs);
-  float own[8]; /* what the one function has written, the other reads */
-  last[0] = (DLTensor){.data = own, .device = {kDLCPU, 0}, .ndim = 2, .dtype = {kDLFloat, 32, 1}, .shape = (int64_t[]){2, 4}};
+  float own[8]; /* a function reads the state that the other one has written */
+  last[0] = (DLTensor){
+      .data = own, .device = {kDLCPU, 0}, .ndim = 2, .dtype = {kDLFloat, 32, 1}, .shape = (int64_t[]){2, 4}};
   tw_binding* binding = malloc((size_t)tw_binding_size());
   CHECK(tw_function_bind(context, 1, NULL, 0, last, 1, binding) == TW_OK);
   tw_binding* other = bind(context, c);
@@ -381,7 +393,7 @@ static void functions(void) {
   CHECK(tw_function_run(context, 1, c->in, 2, last, 1) == TW_ERROR_ARGUMENT);
   CHECK(strcmp(tw_last_error(), "recall has 0 inputs, got 2") == 0);
   CHECK(tw_function_run(context, 2, NULL, 0, last, 1) == TW_ERROR_ARGUMENT);
-  CHECK(strcmp(tw_last_error(), "the model has 2 functions, asked for number 2") == 0);
+  CHECK(strcmp(tw_last_error(), "function index 2 is out of range: the model has 2 functions") == 0);
   CHECK(tw_function_shapes(context, -1, NULL, 0, last, 1) == TW_ERROR_ARGUMENT);
   CHECK(tw_function_bind(context, 7, NULL, 0, last, 1, binding) == TW_ERROR_ARGUMENT);
   tw_destroy(context);

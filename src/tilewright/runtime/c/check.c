@@ -1,4 +1,4 @@
-/* check.c - what callers may get wrong, in words that name the tensor. */
+/* check.c - checks of the tensors that callers pass, with error messages that name the tensor. */
 #include "internal.h"
 
 int64_t tw_tensor_bytes(const int64_t* shape, int32_t ndim, int32_t bits) {
@@ -11,8 +11,8 @@ int64_t tw_tensor_bytes(const int64_t* shape, int32_t ndim, int32_t bits) {
   return (uint64_t)total > (uint64_t)PTRDIFF_MAX ? -1 : total;
 }
 
-/* Whether strides, in elements, are those of a compact row-major tensor; sizes of 1 (and empty tensors)
- * may have any. */
+/* Whether a tensor is compact and row-major. The stride of a dimension of size 1 is ignored, as are all
+ * strides of an empty tensor, because they address no element. */
 static int is_compact(const DLTensor* tensor) {
   if (!tensor->strides) return 1;
   int64_t expected = 1;
@@ -35,49 +35,55 @@ int tw_check_tensor(const char* what, const tw_tensor_desc* wanted, const DLTens
     return tw_fail(TW_ERROR_ARGUMENT, "%s '%s': expected one lane per element, got %d", what, name,
                    (int64_t)tensor->dtype.lanes);
   if (tensor->ndim != wanted->ndim)
-    return tw_fail(TW_ERROR_ARGUMENT, "%s '%s': expected %d dimensions, got %d", what, name, (int64_t)wanted->ndim,
-                   (int64_t)tensor->ndim);
+    return tw_fail(TW_ERROR_ARGUMENT, "%s '%s': expected %d dimensions, got %d", what, name,
+                   (int64_t)wanted->ndim, (int64_t)tensor->ndim);
   if (tensor->ndim > 0 && !tensor->shape)
-    return tw_fail(TW_ERROR_ARGUMENT, "%s '%s': its shape is a null pointer", what, name);
+    return tw_fail(TW_ERROR_ARGUMENT, "%s '%s': its shape is a null pointer; pass %d sizes", what, name,
+                   (int64_t)tensor->ndim);
   for (int32_t i = 0; i < tensor->ndim; ++i)
     if (tensor->shape[i] < 0)
-      return tw_fail(TW_ERROR_SHAPE, "%s '%s' has size %d in dimension %d", what, name, tensor->shape[i], (int64_t)i);
+      return tw_fail(TW_ERROR_SHAPE, "%s '%s' has the negative size %d in dimension %d", what, name,
+                     tensor->shape[i], (int64_t)i);
   int64_t bytes = tw_tensor_bytes(tensor->shape, tensor->ndim, wanted->dtype_bits);
-  if (bytes < 0) return tw_fail(TW_ERROR_SHAPE, "%s '%s' is larger than memory", what, name);
+  if (bytes < 0) return tw_fail(TW_ERROR_SHAPE, "%s '%s' is larger than the address space", what, name);
   if (!with_data) return TW_OK;
   if (tensor->device.device_type != kDLCPU && tensor->device.device_type != kDLCUDAHost)
-    return tw_fail(TW_ERROR_ARGUMENT, "%s '%s': expected memory of the CPU (DLPack device type 1), got device type %d",
-                   what, name, (int64_t)tensor->device.device_type);
+    return tw_fail(TW_ERROR_ARGUMENT,
+                   "%s '%s': expected memory of the CPU (DLPack device type 1), got device type %d", what,
+                   name, (int64_t)tensor->device.device_type);
   if (!is_compact(tensor))
-    return tw_fail(TW_ERROR_ARGUMENT, "%s '%s': its strides are not compact and row-major; pass a contiguous copy", what,
-                   name);
+    return tw_fail(TW_ERROR_ARGUMENT,
+                   "%s '%s': its strides are not compact and row-major; pass a contiguous copy", what, name);
   if (bytes == 0) return TW_OK;
   if (!tensor->data) return tw_fail(TW_ERROR_ARGUMENT, "%s '%s': its data is a null pointer", what, name);
-  uintptr_t element = (uintptr_t)(wanted->dtype_code == kDLComplex ? wanted->dtype_bits / 16 : wanted->dtype_bits / 8);
+  uintptr_t element =
+      (uintptr_t)(wanted->dtype_code == kDLComplex ? wanted->dtype_bits / 16 : wanted->dtype_bits / 8);
   if (element > 1 && ((uintptr_t)tensor->data + (uintptr_t)tensor->byte_offset) % element)
-    return tw_fail(TW_ERROR_ARGUMENT, "%s '%s': its data is not aligned to its element size of %d bytes", what, name,
-                   (int64_t)element);
+    return tw_fail(TW_ERROR_ARGUMENT, "%s '%s': its data is not aligned to its element size of %d bytes",
+                   what, name, (int64_t)element);
   return TW_OK;
 }
 
-/* "must be between 1 and 512", or only the bound that is there. */
-static int fail_bounds(const tw_function_desc* function, const tw_shape_error* e) {
+/* Makes the message for TW_SHAPE_BOUNDS. If the dimension is a formula of the symbol, and so differs from it,
+ * the message also gives the value of the symbol. */
+static int fail_out_of_bounds(const tw_function_desc* function, const tw_shape_error* e) {
   const tw_symbol_desc* symbol = &function->symbols[e->symbol];
   const char* input = function->inputs[e->input].name;
   int64_t dim = e->dim;
   if (e->expected != e->actual) {
     if (symbol->upper == INT64_MAX)
-      return tw_fail(TW_ERROR_SHAPE, "input '%s' has size %d in dimension %d, so '%s' is %d: it must be at least %d",
-                     input, e->actual, dim, symbol->name, e->expected, symbol->lower);
+      return tw_fail(TW_ERROR_SHAPE,
+                     "input '%s' has size %d in dimension %d, so '%s' is %d: it must be at least %d", input,
+                     e->actual, dim, symbol->name, e->expected, symbol->lower);
     return tw_fail(TW_ERROR_SHAPE,
-                   "input '%s' has size %d in dimension %d, so '%s' is %d: it must be between %d and %d", input,
-                   e->actual, dim, symbol->name, e->expected, symbol->lower, symbol->upper);
+                   "input '%s' has size %d in dimension %d, so '%s' is %d: it must be between %d and %d",
+                   input, e->actual, dim, symbol->name, e->expected, symbol->lower, symbol->upper);
   }
   if (symbol->upper == INT64_MAX)
     return tw_fail(TW_ERROR_SHAPE, "input '%s' has size %d in dimension %d: '%s' must be at least %d", input,
                    e->actual, dim, symbol->name, symbol->lower);
-  return tw_fail(TW_ERROR_SHAPE, "input '%s' has size %d in dimension %d: '%s' must be between %d and %d", input,
-                 e->actual, dim, symbol->name, symbol->lower, symbol->upper);
+  return tw_fail(TW_ERROR_SHAPE, "input '%s' has size %d in dimension %d: '%s' must be between %d and %d",
+                 input, e->actual, dim, symbol->name, symbol->lower, symbol->upper);
 }
 
 int tw_fail_shape(const tw_function_desc* function, const tw_shape_error* e) {
@@ -89,15 +95,16 @@ int tw_fail_shape(const tw_function_desc* function, const tw_shape_error* e) {
   int64_t dim = e->dim;
   if (e->kind == TW_SHAPE_CONFLICT && other)
     return tw_fail(TW_ERROR_SHAPE,
-                   "input '%s' has size %d in dimension %d, but '%s' is %d from dimension %d of '%s'", input, e->actual,
-                   dim, symbol, e->expected, (int64_t)e->other_dim, function->inputs[e->other_input].name);
-  if (e->kind == TW_SHAPE_BOUNDS && known && symbolic) return fail_bounds(function, e);
+                   "input '%s' has size %d in dimension %d, but '%s' is %d from dimension %d of '%s'", input,
+                   e->actual, dim, symbol, e->expected, (int64_t)e->other_dim,
+                   function->inputs[e->other_input].name);
+  if (e->kind == TW_SHAPE_BOUNDS && known && symbolic) return fail_out_of_bounds(function, e);
   if (e->kind == TW_SHAPE_MULTIPLE)
-    return tw_fail(TW_ERROR_SHAPE, "input '%s' has size %d in dimension %d, which must be a multiple of %d", input,
-                   e->actual, dim, e->expected);
+    return tw_fail(TW_ERROR_SHAPE, "input '%s' has size %d in dimension %d, which must be a multiple of %d",
+                   input, e->actual, dim, e->expected);
   if (e->kind == TW_SHAPE_UNSOLVED)
-    return tw_fail(TW_ERROR_SHAPE, "input '%s' has size %d in dimension %d, which no value of '%s' allows", input,
-                   e->actual, dim, symbol);
+    return tw_fail(TW_ERROR_SHAPE, "input '%s' has size %d in dimension %d, which no value of '%s' allows",
+                   input, e->actual, dim, symbol);
   return tw_fail(TW_ERROR_SHAPE, "input '%s' has size %d in dimension %d, expected %d", input, e->actual, dim,
                  e->expected);
 }

@@ -1,37 +1,40 @@
-/* context.c - the public functions: create, run, destroy, and what they keep between runs. */
+/* context.c - the functions of tilewright.h that create, run and destroy a context, and the functions that
+ * the host program calls. */
 #include "internal.h"
 
 #define MAX_THREADS 1024
-#define TEXT_OF(name) #name
-#define NAME_OF(name) TEXT_OF(name) /* as it is exported: a model saved with a prefix has other names */
+#define STRINGIZE_EXPANDED(name) #name
+/* The exported name of a function: in a library with a prefix, the name is a macro for the prefixed name. */
+#define STRINGIZE(name) STRINGIZE_EXPANDED(name)
 
+/* Memory that is kept from run to run and allocated again only when a run needs more. */
 typedef struct {
   void* data;
-  int64_t capacity;
-} block;
+  int64_t capacity; /* bytes */
+} allocation;
 
 struct tw_context {
   atomic_flag busy;
   tw_pool* pool;
   const uint8_t* weights;
-  tw_mapping mapping; /* of the file that they lie in, if they do */
-  block arena;
-  block scratch;
+  tw_mapping mapping; /* of the weights file, if there is one */
+  allocation arena;
+  allocation scratch;
   int32_t num_threads;
   int profiling;
-  const tw_function_desc* running;
-  int raised; /* the status whose message has been left in this run, 0: none */
-  const tw_binding* prepared; /* the binding that arena and scratch memory were last laid out for */
+  const tw_function_desc* function;   /* of the current run */
+  int raised_status;                  /* the status that a callback reported in the current run, 0: none */
+  const tw_binding* prepared_binding; /* the binding that arena and scratch memory were last prepared for */
 
-  /* Sized by the module, in one block with the context. */
-  int64_t* symbols;             /* [num_symbols] of the function that has most, as all that follow */
+  /* Arrays in one allocation with the context. A length is the maximum over the functions of the model. */
+  int64_t* symbols;             /* [num_symbols] */
   const int64_t** input_shapes; /* [num_inputs] */
   void** input_data;            /* [num_inputs] */
-  int64_t** output_shapes;      /* [num_outputs], into `output_dims` */
-  int64_t* output_dims;         /* [dimensions of all outputs] */
+  int64_t** output_shapes;      /* [num_outputs], pointers into `output_dims` */
+  int64_t* output_dims;         /* [sum of the ranks of the outputs] */
   void** output_data;           /* [num_outputs] */
-  block* outputs;               /* [num_outputs], memory owned by the context */
-  block* blocks;                /* [num_blocks] */
+  allocation* outputs;          /* [num_outputs], memory of outputs that the context provides */
+  allocation* run_time_buffers; /* [num_blocks], memory of tw_block */
   void** states;                /* [num_states] */
   uint64_t* nanoseconds;        /* [num_kernels] */
   uint64_t* calls;              /* [num_kernels] */
@@ -39,82 +42,90 @@ struct tw_context {
 
 int32_t tw_abi_version(void) { return TW_ABI_VERSION; }
 
-const char* tw_metadata(void) { return tw_blob_metadata.size > 0 ? (const char*)tw_blob_metadata.bytes : "{}"; }
+const char* tw_metadata(void) {
+  return tw_blob_metadata.size > 0 ? (const char*)tw_blob_metadata.bytes : "{}";
+}
 
-/* Makes a block hold `size` bytes, keeping it when it is large enough already. Returns 0 when there is no
- * memory. */
-static int reserve(block* held, int64_t size) {
-  if (size <= held->capacity) return 1;
-  tw_memory_release(held->data);
-  held->capacity = 0;
-  held->data = tw_memory_take((size_t)size);
-  if (!held->data) return 0;
-  held->capacity = size;
+/* Ensures a capacity of `size` bytes; a new allocation does not keep the contents. Returns 0 if memory cannot
+ * be allocated. */
+static int reserve(allocation* memory, int64_t size) {
+  if (size <= memory->capacity) return 1;
+  tw_memory_free(memory->data);
+  memory->capacity = 0;
+  memory->data = tw_memory_allocate((size_t)size);
+  if (!memory->data) return 0;
+  memory->capacity = size;
   return 1;
 }
 
-/* The same with room to grow; `keep` copies what the block held. */
-static int grow(block* held, int64_t size, int32_t keep) {
-  if (size <= held->capacity) return 1;
-  block larger = {NULL, 0};
+/* As `reserve`, but allocates half as much again, so that a size that grows from run to run is not allocated
+ * in every run. `keep` != 0: the contents are copied. */
+static int reserve_with_room(allocation* memory, int64_t size, int32_t keep) {
+  if (size <= memory->capacity) return 1;
+  allocation larger = {NULL, 0};
   int64_t roomy;
-  if (__builtin_add_overflow(size, size / 2 + TW_ALIGNMENT, &roomy) || (uint64_t)roomy > PTRDIFF_MAX) return 0;
-  if (!keep) return reserve(held, roomy);
+  if (__builtin_add_overflow(size, size / 2 + TW_ALIGNMENT, &roomy) || (uint64_t)roomy > PTRDIFF_MAX)
+    return 0;
+  if (!keep) return reserve(memory, roomy);
   if (!reserve(&larger, roomy)) return 0;
-  if (held->capacity) __builtin_memcpy(larger.data, held->data, (size_t)held->capacity);
-  tw_memory_release(held->data);
-  *held = larger;
+  if (memory->capacity) __builtin_memcpy(larger.data, memory->data, (size_t)memory->capacity);
+  tw_memory_free(memory->data);
+  *memory = larger;
   return 1;
 }
 
-/* Cuts `count` items of `size` bytes off the block at *at; with *at == NULL this only counts. */
-static void* cut(uint8_t* base, size_t* at, int64_t count, size_t size) {
-  void* part = base ? base + *at : NULL;
-  *at += (size_t)count * size;
-  *at = (*at + 15) / 16 * 16;
-  return part;
+/* Places an array of `count` items of `size` bytes at base + *offset, and advances *offset behind it, aligned
+ * to 16 bytes. Returns its address; NULL if base is NULL, which serves to compute the total size. */
+static void* place_array(uint8_t* base, size_t* offset, int64_t count, size_t size) {
+  void* array = base ? base + *offset : NULL;
+  *offset += (size_t)count * size;
+  *offset = (*offset + 15) / 16 * 16;
+  return array;
 }
 
-/* The most of everything that a function has. */
+/* Maxima over the functions of the model. */
 typedef struct {
-  int32_t inputs, outputs, symbols, tensors, dims;
+  int32_t inputs, outputs, symbols;
+  int32_t tensors; /* inputs and outputs */
+  int32_t dims;    /* sum of the ranks of the outputs */
 } counts;
 
-static int32_t larger(int32_t a, int32_t b) { return a > b ? a : b; }
+static int32_t max_i32(int32_t a, int32_t b) { return a > b ? a : b; }
 
-static counts most(void) {
+static counts max_counts(void) {
   counts found = {0, 0, 0, 0, 0};
   for (int32_t k = 0; k < tw_module.num_functions; ++k) {
     const tw_function_desc* f = &tw_module.functions[k];
     int32_t dims = 0;
     for (int32_t i = 0; i < f->num_outputs; ++i) dims += f->outputs[i].ndim;
-    found.inputs = larger(found.inputs, f->num_inputs);
-    found.outputs = larger(found.outputs, f->num_outputs);
-    found.symbols = larger(found.symbols, f->num_symbols);
-    found.tensors = larger(found.tensors, f->num_inputs + f->num_outputs);
-    found.dims = larger(found.dims, dims);
+    found.inputs = max_i32(found.inputs, f->num_inputs);
+    found.outputs = max_i32(found.outputs, f->num_outputs);
+    found.symbols = max_i32(found.symbols, f->num_symbols);
+    found.tensors = max_i32(found.tensors, f->num_inputs + f->num_outputs);
+    found.dims = max_i32(found.dims, dims);
   }
   return found;
 }
 
-/* Lays the context and its arrays out at `base`; returns their size. */
-static size_t lay_out(uint8_t* base, tw_context* context) {
+/* Places the context and its arrays at `base` and sets the pointers of `context`. Returns their size in
+ * bytes. */
+static size_t lay_out_context(uint8_t* base, tw_context* context) {
   const tw_module_desc* m = &tw_module;
-  counts room = most();
-  size_t at = 0;
-  cut(base, &at, 1, sizeof(tw_context));
-  context->symbols = cut(base, &at, room.symbols, sizeof(int64_t));
-  context->input_shapes = cut(base, &at, room.inputs, sizeof(int64_t*));
-  context->input_data = cut(base, &at, room.inputs, sizeof(void*));
-  context->output_shapes = cut(base, &at, room.outputs, sizeof(int64_t*));
-  context->output_data = cut(base, &at, room.outputs, sizeof(void*));
-  context->outputs = cut(base, &at, room.outputs, sizeof(block));
-  context->blocks = cut(base, &at, m->num_blocks, sizeof(block));
-  context->states = cut(base, &at, m->num_states, sizeof(void*));
-  context->nanoseconds = cut(base, &at, m->num_kernels, sizeof(uint64_t));
-  context->calls = cut(base, &at, m->num_kernels, sizeof(uint64_t));
-  context->output_dims = cut(base, &at, room.dims, sizeof(int64_t));
-  return at;
+  counts room = max_counts();
+  size_t offset = 0;
+  place_array(base, &offset, 1, sizeof(tw_context));
+  context->symbols = place_array(base, &offset, room.symbols, sizeof(int64_t));
+  context->input_shapes = place_array(base, &offset, room.inputs, sizeof(int64_t*));
+  context->input_data = place_array(base, &offset, room.inputs, sizeof(void*));
+  context->output_shapes = place_array(base, &offset, room.outputs, sizeof(int64_t*));
+  context->output_data = place_array(base, &offset, room.outputs, sizeof(void*));
+  context->outputs = place_array(base, &offset, room.outputs, sizeof(allocation));
+  context->run_time_buffers = place_array(base, &offset, m->num_blocks, sizeof(allocation));
+  context->states = place_array(base, &offset, m->num_states, sizeof(void*));
+  context->nanoseconds = place_array(base, &offset, m->num_kernels, sizeof(uint64_t));
+  context->calls = place_array(base, &offset, m->num_kernels, sizeof(uint64_t));
+  context->output_dims = place_array(base, &offset, room.dims, sizeof(int64_t));
+  return offset;
 }
 
 static size_t state_bytes(int32_t i) {
@@ -122,44 +133,48 @@ static size_t state_bytes(int32_t i) {
   return (size_t)tw_tensor_bytes(state->shape, state->tensor.ndim, state->tensor.dtype_bits);
 }
 
-static void set_first_values(tw_context* context) {
+static void initialize_states(tw_context* context) {
   for (int32_t i = 0; i < tw_module.num_states; ++i) {
-    int64_t first = tw_module.states[i].first;
-    if (first < 0) tw_memory_clear(context->states[i], state_bytes(i));
-    else __builtin_memcpy(context->states[i], context->weights + first, state_bytes(i));
+    int64_t offset = tw_module.states[i].initial_offset;
+    if (offset < 0) tw_memory_zero(context->states[i], state_bytes(i));
+    else __builtin_memcpy(context->states[i], context->weights + offset, state_bytes(i));
   }
 }
 
-static int make_states(tw_context* context) {
+static int allocate_states(tw_context* context) {
   for (int32_t i = 0; i < tw_module.num_states; ++i) {
-    context->states[i] = tw_memory_take(state_bytes(i) + 1);
+    context->states[i] = tw_memory_allocate(state_bytes(i) + 1); /* an empty state has an address, too */
     if (!context->states[i])
-      return tw_fail(TW_ERROR_MEMORY, "no memory for state '%s': %d bytes", tw_module.states[i].tensor.name,
-                     (int64_t)state_bytes(i));
+      return tw_fail(TW_ERROR_MEMORY, "cannot allocate %d bytes for state '%s'", (int64_t)state_bytes(i),
+                     tw_module.states[i].tensor.name);
   }
-  set_first_values(context);
+  initialize_states(context);
   return TW_OK;
 }
 
 int tw_create(const tw_options* options, tw_context** result) {
   tw_clear_error();
-  if (!result) return tw_fail(TW_ERROR_ARGUMENT, "tw_create: the pointer for the context is null");
+  if (!result) return tw_fail(TW_ERROR_ARGUMENT, "tw_create: `context` is a null pointer");
   *result = NULL;
   if (options && options->abi_version != TW_ABI_VERSION)
-    return tw_fail(TW_ERROR_ABI, "the caller was built for version %d of the C interface, this library has version %d",
+    return tw_fail(TW_ERROR_ABI,
+                   "the caller was compiled with version %d of tilewright.h, this library has version %d: "
+                   "compile the caller with the header of this library",
                    (int64_t)options->abi_version, (int64_t)TW_ABI_VERSION);
   if (tw_module.abi_version != TW_ABI_VERSION)
-    return tw_fail(TW_ERROR_ABI, "the model's code was built for runtime version %d, this is version %d",
-                   (int64_t)tw_module.abi_version, (int64_t)TW_ABI_VERSION);
-  if (tw_exported_behind(NAME_OF(tw_create)))
+    return tw_fail(
+        TW_ERROR_ABI,
+        "the model's code was generated for runtime version %d, this is version %d: compile the model again",
+        (int64_t)tw_module.abi_version, (int64_t)TW_ABI_VERSION);
+  if (tw_exported_later(STRINGIZE(tw_create)))
     return tw_fail(TW_ERROR_ABI,
-                   "this program is linked with two models that export %s, so calls of the second would reach the first: "
-                   "save them with prefixes of their own, or open them with dlopen",
-                   NAME_OF(tw_create));
+                   "this program is linked with two models that export %s, so calls of the second would "
+                   "reach the first: save them with prefixes of their own, or load them with dlopen",
+                   STRINGIZE(tw_create));
   int32_t threads = options ? options->num_threads : 0;
   if (threads < 0 || threads > MAX_THREADS)
-    return tw_fail(TW_ERROR_ARGUMENT, "num_threads must be between 0 (all cores) and %d, got %d", (int64_t)MAX_THREADS,
-                   (int64_t)threads);
+    return tw_fail(TW_ERROR_ARGUMENT, "num_threads must be between 0 (all cores) and %d, got %d",
+                   (int64_t)MAX_THREADS, (int64_t)threads);
   int status = tw_check_cpu(tw_module.cpu_features);
   const uint8_t* weights = NULL;
   tw_mapping mapping = {NULL, 0};
@@ -169,25 +184,27 @@ int tw_create(const tw_options* options, tw_context** result) {
     return status;
   }
 
-  tw_context counting;
-  size_t size = lay_out(NULL, &counting);
-  tw_context* context = tw_memory_take(size);
+  tw_context unused;
+  size_t size = lay_out_context(NULL, &unused);
+  tw_context* context = tw_memory_allocate(size);
   if (!context) {
     tw_unmap_file(&mapping);
-    return tw_fail(TW_ERROR_MEMORY, "no memory for a context");
+    return tw_fail(TW_ERROR_MEMORY, "cannot allocate %d bytes for the context", (int64_t)size);
   }
   __builtin_memset(context, 0, size);
   atomic_flag_clear(&context->busy);
-  lay_out((uint8_t*)context, context);
+  lay_out_context((uint8_t*)context, context);
   context->weights = weights;
   context->mapping = mapping;
   context->num_threads = threads ? threads : tw_core_count();
   context->pool = tw_pool_create(context->num_threads, options && (options->flags & TW_PIN_THREADS));
   if (!context->pool) {
     tw_destroy(context);
-    return tw_fail(TW_ERROR_MEMORY, "no memory for %d threads", (int64_t)context->num_threads);
+    return tw_fail(TW_ERROR_MEMORY,
+                   "cannot allocate memory for a pool of %d threads: set num_threads to fewer",
+                   (int64_t)context->num_threads);
   }
-  status = make_states(context);
+  status = allocate_states(context);
   if (status) tw_destroy(context);
   else *result = context;
   return status;
@@ -196,13 +213,13 @@ int tw_create(const tw_options* options, tw_context** result) {
 void tw_destroy(tw_context* context) {
   if (!context) return;
   tw_pool_destroy(context->pool);
-  tw_memory_release(context->arena.data);
-  tw_memory_release(context->scratch.data);
-  for (int32_t i = most().outputs; i-- > 0;) tw_memory_release(context->outputs[i].data);
-  for (int32_t i = 0; i < tw_module.num_blocks; ++i) tw_memory_release(context->blocks[i].data);
-  for (int32_t i = 0; i < tw_module.num_states; ++i) tw_memory_release(context->states[i]);
+  tw_memory_free(context->arena.data);
+  tw_memory_free(context->scratch.data);
+  for (int32_t i = max_counts().outputs; i-- > 0;) tw_memory_free(context->outputs[i].data);
+  for (int32_t i = 0; i < tw_module.num_blocks; ++i) tw_memory_free(context->run_time_buffers[i].data);
+  for (int32_t i = 0; i < tw_module.num_states; ++i) tw_memory_free(context->states[i]);
   tw_unmap_file(&context->mapping);
-  tw_memory_release(context);
+  tw_memory_free(context);
 }
 
 int32_t tw_function_index(const char* name) {
@@ -211,35 +228,40 @@ int32_t tw_function_index(const char* name) {
   return -1;
 }
 
+/* Checks the pointers, the function index and the numbers of tensors of a call. */
 static int check_call(const tw_context* context, int32_t function, const DLTensor* inputs, int32_t num_inputs,
                       const DLTensor* outputs, int32_t num_outputs) {
   if (!context) return tw_fail(TW_ERROR_ARGUMENT, "the context is a null pointer");
   if (function < 0 || function >= tw_module.num_functions)
-    return tw_fail(TW_ERROR_ARGUMENT, "the model has %d functions, asked for number %d",
-                   (int64_t)tw_module.num_functions, (int64_t)function);
+    return tw_fail(TW_ERROR_ARGUMENT, "function index %d is out of range: the model has %d functions",
+                   (int64_t)function, (int64_t)tw_module.num_functions);
   const tw_function_desc* f = &tw_module.functions[function];
   const char* what = tw_text_equal(f->name, "main") ? "the model" : f->name;
   if (num_inputs != f->num_inputs)
-    return tw_fail(TW_ERROR_ARGUMENT, "%s has %d inputs, got %d", what, (int64_t)f->num_inputs, (int64_t)num_inputs);
+    return tw_fail(TW_ERROR_ARGUMENT, "%s has %d inputs, got %d", what, (int64_t)f->num_inputs,
+                   (int64_t)num_inputs);
   if (num_outputs != f->num_outputs)
-    return tw_fail(TW_ERROR_ARGUMENT, "%s has %d outputs, got %d", what, (int64_t)f->num_outputs, (int64_t)num_outputs);
+    return tw_fail(TW_ERROR_ARGUMENT, "%s has %d outputs, got %d", what, (int64_t)f->num_outputs,
+                   (int64_t)num_outputs);
   if (num_inputs && !inputs) return tw_fail(TW_ERROR_ARGUMENT, "the array of inputs is a null pointer");
   if (num_outputs && !outputs) return tw_fail(TW_ERROR_ARGUMENT, "the array of outputs is a null pointer");
   return TW_OK;
 }
 
-/* Which inputs have data that will be read. */
-typedef enum { NONE, THOSE_GIVEN, ALL } with_data;
+/* For which inputs the data pointer and layout are checked: a call that computes only shapes reads no data,
+ * and a binding may get addresses later. */
+typedef enum { CHECK_NO_DATA, CHECK_GIVEN_DATA, CHECK_ALL_DATA } data_check;
 
 static void* address_of(const DLTensor* tensor) {
   return tensor->data ? (uint8_t*)tensor->data + tensor->byte_offset : NULL;
 }
 
-/* Checks the inputs, finds the symbols and the shapes of the outputs. */
-static int solve_shapes(tw_context* context, const tw_function_desc* f, const DLTensor* inputs, with_data which) {
+/* Checks the inputs; computes the symbols and the shapes of the outputs into the arrays of the context. */
+static int solve_shapes(tw_context* context, const tw_function_desc* f, const DLTensor* inputs,
+                        data_check check) {
   for (int32_t i = 0; i < f->num_inputs; ++i) {
-    int read = which == ALL || (which == THOSE_GIVEN && inputs[i].data);
-    int status = tw_check_tensor("input", &f->inputs[i], &inputs[i], read);
+    int with_data = check == CHECK_ALL_DATA || (check == CHECK_GIVEN_DATA && inputs[i].data);
+    int status = tw_check_tensor("input", &f->inputs[i], &inputs[i], with_data);
     if (status) return status;
     context->input_shapes[i] = inputs[i].shape;
     context->input_data[i] = address_of(&inputs[i]);
@@ -252,7 +274,9 @@ static int solve_shapes(tw_context* context, const tw_function_desc* f, const DL
   return TW_OK;
 }
 
-static void describe_output(const tw_context* context, const tw_function_desc* f, int32_t i, DLTensor* output) {
+/* Fills in all fields of an output but `data`. */
+static void describe_output(const tw_context* context, const tw_function_desc* f, int32_t i,
+                            DLTensor* output) {
   const tw_tensor_desc* wanted = &f->outputs[i];
   output->device = (DLDevice){kDLCPU, 0};
   output->ndim = wanted->ndim;
@@ -262,12 +286,13 @@ static void describe_output(const tw_context* context, const tw_function_desc* f
   output->byte_offset = 0;
 }
 
-/* Checks an output that the caller owns. */
-static int check_output(const tw_context* context, const tw_function_desc* f, int32_t i, const DLTensor* output) {
+/* Checks an output that the caller provides, including its shape. */
+static int check_output(const tw_context* context, const tw_function_desc* f, int32_t i,
+                        const DLTensor* output) {
   const tw_tensor_desc* wanted = &f->outputs[i];
   if (wanted->late)
-    return tw_fail(TW_ERROR_ARGUMENT, "the size of output '%s' is known after the run only: leave its data NULL",
-                   wanted->name);
+    return tw_fail(TW_ERROR_ARGUMENT,
+                   "the size of output '%s' is known only after the run: set its data to NULL", wanted->name);
   const int64_t* shape = context->output_shapes[i];
   int status = tw_check_tensor("output", wanted, output, 1);
   for (int32_t d = 0; d < wanted->ndim && !status; ++d)
@@ -277,51 +302,56 @@ static int check_output(const tw_context* context, const tw_function_desc* f, in
   return status;
 }
 
-/* Gives an output memory of the context. */
+/* Lets an output refer to memory of the context. */
 static int provide_output(tw_context* context, const tw_function_desc* f, int32_t i, DLTensor* output) {
   const tw_tensor_desc* wanted = &f->outputs[i];
   int64_t bytes = tw_tensor_bytes(context->output_shapes[i], wanted->ndim, wanted->dtype_bits);
-  if (bytes < 0) return tw_fail(TW_ERROR_SHAPE, "output '%s' would be larger than memory", wanted->name);
+  if (bytes < 0)
+    return tw_fail(TW_ERROR_SHAPE, "output '%s' would be larger than the address space", wanted->name);
   if (!reserve(&context->outputs[i], bytes > 0 ? bytes : 1))
-    return tw_fail(TW_ERROR_MEMORY, "no memory for output '%s': %d bytes", wanted->name, bytes);
+    return tw_fail(TW_ERROR_MEMORY, "cannot allocate %d bytes for output '%s'", bytes, wanted->name);
   output->data = context->outputs[i].data;
   describe_output(context, f, i, output);
   return TW_OK;
 }
 
+/* Ensures scratch memory for these values of the symbols; the part of each thread begins at a cache line. */
 static int prepare_scratch(tw_context* context, const tw_function_desc* f, const int64_t* symbols) {
   int64_t scratch = f->scratch_size(symbols);
   int64_t threads = tw_pool_threads(context->pool), stride, total;
   if (scratch < 0 || __builtin_add_overflow(scratch, (int64_t)TW_CACHE_LINE, &stride) ||
       __builtin_mul_overflow(stride / TW_CACHE_LINE * TW_CACHE_LINE, threads, &total) ||
       (uint64_t)total > PTRDIFF_MAX || (scratch > 0 && !reserve(&context->scratch, total)))
-    return tw_fail(TW_ERROR_MEMORY, "no memory for the scratch memory of %d threads: %d bytes each", threads, scratch);
+    return tw_fail(TW_ERROR_MEMORY, "cannot allocate scratch memory: %d threads with %d bytes each", threads,
+                   scratch);
   tw_pool_set_scratch(context->pool, context->scratch.data,
                       context->scratch.data ? (size_t)(stride / TW_CACHE_LINE * TW_CACHE_LINE) : 0);
   return TW_OK;
 }
 
+/* Ensures arena and scratch memory for these values of the symbols. */
 static int prepare_memory(tw_context* context, const tw_function_desc* f, const int64_t* symbols) {
-  context->prepared = NULL;
+  context->prepared_binding = NULL;
   int64_t arena = f->arena_size(symbols);
   if (arena < 0 || (uint64_t)arena > PTRDIFF_MAX || !reserve(&context->arena, arena))
-    return tw_fail(TW_ERROR_MEMORY, "no memory for the arena: %d bytes", arena);
+    return tw_fail(TW_ERROR_MEMORY, "cannot allocate %d bytes for the arena", arena);
   return prepare_scratch(context, f, symbols);
 }
 
-static int run_program(tw_context* context, const tw_function_desc* f, int64_t* symbols, void** inputs, void** outputs) {
-  context->raised = 0;
-  context->running = f;
+static int run_program(tw_context* context, const tw_function_desc* f, int64_t* symbols, void** inputs,
+                       void** outputs) {
+  context->raised_status = 0;
+  context->function = f;
   int32_t failed =
       f->main(context, symbols, inputs, outputs, context->states, context->arena.data, context->weights);
-  if (failed && !context->raised)
-    return tw_fail(TW_ERROR_PROGRAM, "the model's program failed with code %d", (int64_t)failed);
-  return failed ? context->raised : TW_OK;
+  if (failed && !context->raised_status)
+    return tw_fail(TW_ERROR_PROGRAM, "the host program of the model failed with code %d", (int64_t)failed);
+  return failed ? context->raised_status : TW_OK;
 }
 
 static int run(tw_context* context, const tw_function_desc* f, const DLTensor* inputs, DLTensor* outputs) {
-  int status = solve_shapes(context, f, inputs, ALL);
-  /* Outputs that the caller owns are checked before anything is filled in. */
+  int status = solve_shapes(context, f, inputs, CHECK_ALL_DATA);
+  /* All outputs of the caller are checked before any output is changed. */
   for (int32_t i = 0; i < f->num_outputs && !status; ++i)
     if (outputs[i].data) status = check_output(context, f, i, &outputs[i]);
   int32_t late = 0;
@@ -341,23 +371,27 @@ static int run(tw_context* context, const tw_function_desc* f, const DLTensor* i
   return status;
 }
 
-static int begin(tw_context* context) {
+/* Marks the context as in use. Returns TW_ERROR_BUSY, without waiting, if another thread uses it. */
+static int acquire(tw_context* context) {
   if (!atomic_flag_test_and_set(&context->busy)) return TW_OK;
   return tw_fail(TW_ERROR_BUSY, "the context is in use by another thread: make one context for each thread");
 }
+
+static void release(tw_context* context) { atomic_flag_clear(&context->busy); }
 
 int tw_function_run(tw_context* context, int32_t function, const DLTensor* inputs, int32_t num_inputs,
                     DLTensor* outputs, int32_t num_outputs) {
   tw_clear_error();
   int status = check_call(context, function, inputs, num_inputs, outputs, num_outputs);
-  if (!status) status = begin(context);
+  if (!status) status = acquire(context);
   if (status) return status;
   status = run(context, &tw_module.functions[function], inputs, outputs);
-  atomic_flag_clear(&context->busy);
+  release(context);
   return status;
 }
 
-int tw_run(tw_context* context, const DLTensor* inputs, int32_t num_inputs, DLTensor* outputs, int32_t num_outputs) {
+int tw_run(tw_context* context, const DLTensor* inputs, int32_t num_inputs, DLTensor* outputs,
+           int32_t num_outputs) {
   return tw_function_run(context, 0, inputs, num_inputs, outputs, num_outputs);
 }
 
@@ -365,15 +399,16 @@ int tw_function_shapes(tw_context* context, int32_t function, const DLTensor* in
                        DLTensor* outputs, int32_t num_outputs) {
   tw_clear_error();
   int status = check_call(context, function, inputs, num_inputs, outputs, num_outputs);
-  if (!status) status = begin(context);
+  if (!status) status = acquire(context);
   if (status) return status;
   const tw_function_desc* f = &tw_module.functions[function];
   for (int32_t i = 0; i < num_outputs && !status; ++i)
     if (f->outputs[i].late)
-      status = tw_fail(TW_ERROR_ARGUMENT, "the size of output '%s' is known after a run only", f->outputs[i].name);
-  if (!status) status = solve_shapes(context, f, inputs, NONE);
+      status =
+          tw_fail(TW_ERROR_ARGUMENT, "the size of output '%s' is known only after a run", f->outputs[i].name);
+  if (!status) status = solve_shapes(context, f, inputs, CHECK_NO_DATA);
   for (int32_t i = 0; i < num_outputs && !status; ++i) describe_output(context, f, i, &outputs[i]);
-  atomic_flag_clear(&context->busy);
+  release(context);
   return status;
 }
 
@@ -382,46 +417,48 @@ int tw_output_shapes(tw_context* context, const DLTensor* inputs, int32_t num_in
   return tw_function_shapes(context, 0, inputs, num_inputs, outputs, num_outputs);
 }
 
-/* Where a binding's symbols begin, behind the structure. */
-enum { SYMBOLS = (sizeof(tw_binding) + 7) / 8 * 8 };
+/* The arrays of a binding follow the structure: the symbols at this offset in bytes, then the addresses. */
+enum { SYMBOLS_OFFSET = (sizeof(tw_binding) + 7) / 8 * 8 };
 
 int64_t tw_binding_size(void) {
-  counts room = most();
-  return (int64_t)(SYMBOLS + (size_t)room.symbols * sizeof(int64_t) + (size_t)room.tensors * sizeof(void*));
+  counts room = max_counts();
+  return (int64_t)(SYMBOLS_OFFSET + (size_t)room.symbols * sizeof(int64_t) +
+                   (size_t)room.tensors * sizeof(void*));
 }
 
 int tw_function_bind(tw_context* context, int32_t function, const DLTensor* inputs, int32_t num_inputs,
                      DLTensor* outputs, int32_t num_outputs, tw_binding* binding) {
   tw_clear_error();
   int status = check_call(context, function, inputs, num_inputs, outputs, num_outputs);
-  if (!status && !binding) status = tw_fail(TW_ERROR_ARGUMENT, "tw_bind: the pointer for the binding is null");
-  if (!status) status = begin(context);
+  if (!status && !binding) status = tw_fail(TW_ERROR_ARGUMENT, "tw_bind: `binding` is a null pointer");
+  if (!status) status = acquire(context);
   if (status) return status;
   const tw_function_desc* f = &tw_module.functions[function];
   for (int32_t i = 0; i < num_outputs && !status; ++i)
     if (f->outputs[i].late)
-      status = tw_fail(TW_ERROR_ARGUMENT, "the size of output '%s' is known after a run only: it cannot be bound",
+      status = tw_fail(TW_ERROR_ARGUMENT,
+                       "the size of output '%s' is known only after a run: call tw_run instead of binding it",
                        f->outputs[i].name);
-  if (!status) status = solve_shapes(context, f, inputs, THOSE_GIVEN);
+  if (!status) status = solve_shapes(context, f, inputs, CHECK_GIVEN_DATA);
   for (int32_t i = 0; i < num_outputs && !status; ++i)
     if (outputs[i].data) status = check_output(context, f, i, &outputs[i]);
     else describe_output(context, f, i, &outputs[i]);
   if (!status) {
     binding->context = context;
     binding->function = function;
-    binding->symbols = (int64_t*)(void*)((uint8_t*)binding + SYMBOLS);
+    binding->symbols = (int64_t*)(void*)((uint8_t*)binding + SYMBOLS_OFFSET);
     binding->data = (void**)(void*)(binding->symbols + f->num_symbols);
     __builtin_memcpy(binding->symbols, context->symbols, (size_t)f->num_symbols * sizeof(int64_t));
     for (int32_t i = 0; i < num_inputs; ++i) binding->data[i] = context->input_data[i];
     for (int32_t i = 0; i < num_outputs; ++i) binding->data[num_inputs + i] = address_of(&outputs[i]);
-    context->prepared = NULL; /* this memory may have been another binding */
+    context->prepared_binding = NULL; /* the same memory may hold a binding that was prepared before */
   }
-  atomic_flag_clear(&context->busy);
+  release(context);
   return status;
 }
 
-int tw_bind(tw_context* context, const DLTensor* inputs, int32_t num_inputs, DLTensor* outputs, int32_t num_outputs,
-            tw_binding* binding) {
+int tw_bind(tw_context* context, const DLTensor* inputs, int32_t num_inputs, DLTensor* outputs,
+            int32_t num_outputs, tw_binding* binding) {
   return tw_function_bind(context, 0, inputs, num_inputs, outputs, num_outputs, binding);
 }
 
@@ -429,23 +466,25 @@ int tw_run_bound(tw_binding* binding) {
   tw_clear_error();
   tw_context* context = binding->context;
   const tw_function_desc* f = &tw_module.functions[binding->function];
-  int status = begin(context);
+  int status = acquire(context);
   if (status) return status;
-  if (context->prepared != binding) {
+  if (context->prepared_binding != binding) {
     status = prepare_memory(context, f, binding->symbols);
-    if (!status) context->prepared = binding;
+    if (!status) context->prepared_binding = binding;
   }
-  if (!status) status = run_program(context, f, binding->symbols, binding->data, binding->data + f->num_inputs);
-  atomic_flag_clear(&context->busy);
+  if (!status)
+    status = run_program(context, f, binding->symbols, binding->data, binding->data + f->num_inputs);
+  release(context);
   return status;
 }
 
 int tw_state(tw_context* context, int32_t index, DLTensor* state) {
   tw_clear_error();
-  if (!context || !state) return tw_fail(TW_ERROR_ARGUMENT, "tw_state: a pointer is null");
+  if (!context || !state)
+    return tw_fail(TW_ERROR_ARGUMENT, "tw_state: `context` or `state` is a null pointer");
   if (index < 0 || index >= tw_module.num_states)
-    return tw_fail(TW_ERROR_ARGUMENT, "the model has %d states, asked for number %d", (int64_t)tw_module.num_states,
-                   (int64_t)index);
+    return tw_fail(TW_ERROR_ARGUMENT, "state index %d is out of range: the model has %d states",
+                   (int64_t)index, (int64_t)tw_module.num_states);
   const tw_state_desc* found = &tw_module.states[index];
   *state = (DLTensor){.data = context->states[index], .device = {kDLCPU, 0}, .ndim = found->tensor.ndim};
   state->dtype = (DLDataType){(uint8_t)found->tensor.dtype_code, (uint8_t)found->tensor.dtype_bits, 1};
@@ -456,37 +495,38 @@ int tw_state(tw_context* context, int32_t index, DLTensor* state) {
 int tw_reset(tw_context* context) {
   tw_clear_error();
   if (!context) return tw_fail(TW_ERROR_ARGUMENT, "the context is a null pointer");
-  int status = begin(context);
+  int status = acquire(context);
   if (status) return status;
-  set_first_values(context);
-  atomic_flag_clear(&context->busy);
+  initialize_states(context);
+  release(context);
   return TW_OK;
 }
 
 int tw_profile_enable(tw_context* context, int on) {
   tw_clear_error();
   if (!context) return tw_fail(TW_ERROR_ARGUMENT, "the context is a null pointer");
-  int status = begin(context);
+  int status = acquire(context);
   if (status) return status;
   context->profiling = on;
   for (int32_t i = 0; on && i < tw_module.num_kernels; ++i) context->nanoseconds[i] = context->calls[i] = 0;
-  atomic_flag_clear(&context->busy);
+  release(context);
   return TW_OK;
 }
 
 int tw_profile_read(tw_context* context, uint64_t* nanoseconds, uint64_t* calls, int32_t num_kernels) {
   tw_clear_error();
-  if (!context || !nanoseconds || !calls) return tw_fail(TW_ERROR_ARGUMENT, "tw_profile_read: a pointer is null");
+  if (!context || !nanoseconds || !calls)
+    return tw_fail(TW_ERROR_ARGUMENT, "tw_profile_read: an argument is a null pointer");
   if (num_kernels != tw_module.num_kernels)
-    return tw_fail(TW_ERROR_ARGUMENT, "the model has %d kernels, got arrays for %d", (int64_t)tw_module.num_kernels,
-                   (int64_t)num_kernels);
-  int status = begin(context);
+    return tw_fail(TW_ERROR_ARGUMENT, "the model has %d kernels, got counter arrays for %d",
+                   (int64_t)tw_module.num_kernels, (int64_t)num_kernels);
+  int status = acquire(context);
   if (status) return status;
   for (int32_t i = 0; i < num_kernels; ++i) {
     nanoseconds[i] = context->nanoseconds[i];
     calls[i] = context->calls[i];
   }
-  atomic_flag_clear(&context->busy);
+  release(context);
   return TW_OK;
 }
 
@@ -504,27 +544,30 @@ int32_t tw_launch(tw_context* context, int32_t kernel_index, tw_kernel kernel, i
 }
 
 int32_t tw_raise(tw_context* context, int32_t status, const char* message) {
-  context->raised = status;
+  context->raised_status = status;
   return tw_fail(status, "%s", message);
 }
 
-static void* report_memory(tw_context* context, int64_t size) {
-  context->raised = TW_ERROR_MEMORY;
-  tw_fail(TW_ERROR_MEMORY, "no memory for a tensor of %d bytes, a size that the run has computed", size);
+/* Reports that memory for a run-time size cannot be allocated; returns NULL. */
+static void* fail_run_time_size(tw_context* context, int64_t size) {
+  context->raised_status = TW_ERROR_MEMORY;
+  tw_fail(TW_ERROR_MEMORY, "cannot allocate %d bytes for a tensor with a size that the run computed", size);
   return NULL;
 }
 
 void* tw_block(tw_context* context, int32_t index, int64_t size, int32_t keep) {
-  block* held = &context->blocks[index];
-  return size >= 0 && grow(held, size > 0 ? size : 1, keep) ? held->data : report_memory(context, size);
+  allocation* memory = &context->run_time_buffers[index];
+  return size >= 0 && reserve_with_room(memory, size > 0 ? size : 1, keep)
+             ? memory->data
+             : fail_run_time_size(context, size);
 }
 
 void* tw_late_output(tw_context* context, int32_t index, int64_t size) {
-  block* held = &context->outputs[index];
-  return size >= 0 && reserve(held, size > 0 ? size : 1) ? held->data : report_memory(context, size);
+  allocation* memory = &context->outputs[index];
+  return size >= 0 && reserve(memory, size > 0 ? size : 1) ? memory->data : fail_run_time_size(context, size);
 }
 
 int32_t tw_prepare_scratch(tw_context* context, const int64_t* symbols) {
-  context->raised = prepare_scratch(context, context->running, symbols);
-  return context->raised;
+  context->raised_status = prepare_scratch(context, context->function, symbols);
+  return context->raised_status;
 }

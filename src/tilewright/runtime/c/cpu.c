@@ -1,8 +1,7 @@
-/* cpu.c - does this processor, as its system has set it up, run the instructions the kernels were compiled
- * to?
+/* cpu.c - checks that the processor and the operating system support the features that the kernels use.
  *
- * Feature names are LLVM's. On x86-64 an instruction set counts only if the system also saves its
- * registers (XCR0). */
+ * The names of features are LLVM's. On x86-64 an instruction set is usable only if the operating system also
+ * saves its registers when it switches threads, which XCR0 tells. */
 #include "internal.h"
 
 #if defined(__x86_64__) || defined(__i386__)
@@ -11,10 +10,12 @@
 enum { EAX, EBX, ECX, EDX };
 enum { SSE_STATE = 0x2, AVX_STATE = 0x6, AVX512_STATE = 0xe6, AMX_STATE = 0x60000, APX_STATE = 0x80000 };
 
+/* clang-format off */
 static const struct {
   const char* name;
-  uint32_t leaf, subleaf, reg, bit, state; /* state: the bits of XCR0 that must be set */
-} known[] = {
+  uint32_t leaf, subleaf, reg, bit; /* the bit of CPUID */
+  uint32_t state;                  /* the bits of XCR0 that must be set */
+} known_features[] = {
     {"cx8", 1, 0, EDX, 8, 0},
     {"cmov", 1, 0, EDX, 15, 0},
     {"mmx", 1, 0, EDX, 23, 0},
@@ -68,35 +69,41 @@ static const struct {
     {"sahf", 0x80000001, 0, ECX, 0, 0},
     {"lzcnt", 0x80000001, 0, ECX, 5, 0},
 };
+/* clang-format on */
 
-static uint64_t saved_state(void) {
+/* The bits of XCR0: the sets of registers that the operating system saves. */
+static uint64_t enabled_state(void) {
   uint32_t a, b, c, d;
-  if (!__get_cpuid(1, &a, &b, &c, &d) || !(c >> 27 & 1)) return 0; /* no OSXSAVE */
+  if (!__get_cpuid(1, &a, &b, &c, &d) || !(c >> 27 & 1)) return 0; /* no OSXSAVE, so xgetbv is not allowed */
   __asm__ volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(0));
   return (uint64_t)d << 32 | a;
 }
 
-static const char* missing(const char* feature) {
-  for (size_t i = 0; i < sizeof known / sizeof *known; ++i) {
-    if (!tw_text_equal(known[i].name, feature)) continue;
+/* Returns NULL if the feature can be used, else the reason why not, for an error message. */
+static const char* why_unavailable(const char* feature) {
+  for (size_t i = 0; i < sizeof known_features / sizeof *known_features; ++i) {
+    if (!tw_text_equal(known_features[i].name, feature)) continue;
     uint32_t registers[4] = {0};
-    if (!__get_cpuid_count(known[i].leaf, known[i].subleaf, &registers[EAX], &registers[EBX], &registers[ECX],
-                           &registers[EDX]) ||
-        !(registers[known[i].reg] >> known[i].bit & 1))
-      return "this processor does not have it";
-    if ((saved_state() & known[i].state) != known[i].state) return "the operating system has not enabled it";
-    if (known[i].state == AMX_STATE && !tw_allow_amx()) return "the operating system refuses this process the use of it";
+    if (!__get_cpuid_count(known_features[i].leaf, known_features[i].subleaf, &registers[EAX],
+                           &registers[EBX], &registers[ECX], &registers[EDX]) ||
+        !(registers[known_features[i].reg] >> known_features[i].bit & 1))
+      return "the processor does not have it";
+    if ((enabled_state() & known_features[i].state) != known_features[i].state)
+      return "the operating system has not enabled it";
+    if (known_features[i].state == AMX_STATE && !tw_request_amx())
+      return "the operating system does not permit this process to use it";
     return NULL;
   }
-  return "this runtime does not know how to look for it";
+  return "this runtime cannot detect it";
 }
 
 #elif defined(__aarch64__)
 
+/* clang-format off */
 static const struct {
   const char *name, *apple;
-  int word, bit; /* of AT_HWCAP (1) or AT_HWCAP2 (2), see the kernel's arm64/elf_hwcaps */
-} known[] = {
+  int word, bit; /* bit of AT_HWCAP (word 1) or AT_HWCAP2 (word 2): Linux, arch/arm64, elf_hwcaps */
+} known_features[] = {
     {"fp-armv8", "hw.optional.floatingpoint", 1, 0},
     {"neon", "hw.optional.AdvSIMD", 1, 1},
     {"aes", "hw.optional.arm.FEAT_AES", 1, 3},
@@ -116,56 +123,63 @@ static const struct {
     {"bf16", "hw.optional.arm.FEAT_BF16", 2, 14},
     {"sme", "hw.optional.arm.FEAT_SME", 2, 23},
 };
+/* clang-format on */
 
-static const char* missing(const char* feature) {
-  for (size_t i = 0; i < sizeof known / sizeof *known; ++i) {
-    if (!tw_text_equal(known[i].name, feature)) continue;
+static const char* why_unavailable(const char* feature) {
+  for (size_t i = 0; i < sizeof known_features / sizeof *known_features; ++i) {
+    if (!tw_text_equal(known_features[i].name, feature)) continue;
 #if defined(__APPLE__)
-    return tw_hardware_named(known[i].apple) ? NULL : "this processor does not have it";
+    return tw_sysctl_feature(known_features[i].apple) ? NULL : "the processor does not have it";
 #elif defined(__linux__)
-    return tw_hardware_bits(known[i].word) >> known[i].bit & 1 ? NULL : "this processor does not have it";
+    return tw_hwcap(known_features[i].word) >> known_features[i].bit & 1 ? NULL
+                                                                         : "the processor does not have it";
 #else
-    return known[i].bit < 2 && known[i].word == 1 ? NULL : "this system does not tell whether it is there";
+    return known_features[i].bit < 2 && known_features[i].word == 1
+               ? NULL
+               : "the runtime cannot detect it on this operating system";
 #endif
   }
-  return "this runtime does not know how to look for it";
+  return "this runtime cannot detect it";
 }
 
 #elif defined(__riscv)
 
-static const char* missing(const char* feature) {
-  if (!feature[0] || feature[1]) return "this runtime does not know how to look for it";
-  return tw_hardware_bits(1) >> (feature[0] - 'a') & 1 ? NULL : "this processor does not have it"; /* m a f d c v */
+static const char* why_unavailable(const char* feature) {
+  if (!feature[0] || feature[1]) return "this runtime cannot detect it";
+  /* The extension with the letter x is bit x - 'a'. */
+  return tw_hwcap(1) >> (feature[0] - 'a') & 1 ? NULL : "the processor does not have it";
 }
 
 #elif defined(__wasm__)
 
-static const char* missing(const char* feature) {
+static const char* why_unavailable(const char* feature) {
   (void)feature;
-  return NULL; /* an engine that lacks an instruction has refused the module already */
+  return NULL; /* an engine without an instruction does not load a module that uses it */
 }
 
 #else
 
-static const char* missing(const char* feature) {
+static const char* why_unavailable(const char* feature) {
   (void)feature;
-  return "this runtime does not know how to look for it";
+  return "this runtime cannot detect it";
 }
 
 #endif
 
 int tw_check_cpu(const char* features) {
-  for (const char* at = features ? features : ""; *at;) {
+  for (const char* next = features ? features : ""; *next;) {
     char name[32];
     size_t length = 0;
-    for (; *at && *at != ','; ++at)
-      if (*at != '+' && *at != ' ' && length < sizeof name - 1) name[length++] = *at;
+    for (; *next && *next != ','; ++next)
+      if (*next != '+' && *next != ' ' && length < sizeof name - 1) name[length++] = *next;
     name[length] = 0;
-    if (*at == ',') ++at;
-    const char* why = length ? missing(name) : NULL;
-    if (why)
-      return tw_fail(TW_ERROR_CPU, "the model was compiled for a processor with '%s' (all it needs: %s), but %s", name,
-                     features, why);
+    if (*next == ',') ++next;
+    const char* reason = length ? why_unavailable(name) : NULL;
+    if (reason)
+      return tw_fail(TW_ERROR_CPU,
+                     "the model was compiled for a processor with '%s', but %s: compile it for this "
+                     "processor (needed features: %s)",
+                     name, reason, features);
   }
   return TW_OK;
 }

@@ -1,7 +1,8 @@
-/* platform.h - everything the runtime asks of the operating system, so that the rest is plain C11.
+/* platform.h - the runtime's interface to the operating system. The other files are plain C11.
  *
- * One of platform_posix.c, platform_windows.c and platform_wasm.c implements it; each is empty elsewhere,
- * so all sources are compiled for every target. */
+ * platform_posix.c, platform_windows.c and platform_wasm.c implement it. All C files are compiled for every
+ * target; a file for another system compiles to nothing. The functions are thread-safe unless their comment
+ * says otherwise. */
 #ifndef TILEWRIGHT_PLATFORM_H_
 #define TILEWRIGHT_PLATFORM_H_
 
@@ -15,48 +16,53 @@
 #define TW_THREADS 1
 #endif
 
-#define TW_ALIGNMENT 64   /* of every block of memory handed to kernels */
-#define TW_CACHE_LINE 128 /* two lines: processors prefetch them in pairs */
+#define TW_ALIGNMENT 64   /* bytes; of every block of memory that kernels get */
+#define TW_CACHE_LINE 128 /* bytes; two cache lines, because processors prefetch lines in pairs */
 
-/* Memory: 64-byte aligned, contents undefined; NULL when there is none. */
-void* tw_memory_take(size_t size);
-void tw_memory_release(void* pointer);
-/* Fills memory that tw_memory_take gave with zeros; where the system has pages of zeros, without touching
- * a large one. */
-void tw_memory_clear(void* pointer, size_t size);
+/* Returns `size` bytes aligned to TW_ALIGNMENT with undefined contents, or NULL. */
+void* tw_memory_allocate(size_t size);
+/* Frees memory of tw_memory_allocate; NULL is allowed. */
+void tw_memory_free(void* pointer);
+/* Sets `size` bytes to 0, from the start of a block of tw_memory_allocate. Where the system can replace pages
+ * by pages of zeros, a large block is not written. */
+void tw_memory_zero(void* pointer, size_t size);
 
-/* A file mapped into memory, read-only. */
+/* A file that is mapped into memory, read-only. */
 typedef struct {
-  const uint8_t* data; /* NULL: none */
-  uint64_t size;
+  const uint8_t* data; /* NULL: no file is mapped */
+  uint64_t size;       /* bytes */
 } tw_mapping;
 
-/* Maps a file; returns NULL or, in a few words, why not. An empty file has a `data` that is not NULL. */
+/* Maps the file `path`. Returns NULL, or the reason of the failure in a few words. The `data` of an empty
+ * file is not NULL. */
 const char* tw_map_file(const char* path, tw_mapping* mapping);
 void tw_unmap_file(tw_mapping* mapping);
 
-/* Whether a library that the program was linked with behind this one exports `name`, too: calls meant for
- * it come here. */
-int tw_exported_behind(const char* name);
+/* Whether the symbol `name` is also exported by a library that follows this one in the dynamic linker's
+ * search order. Calls that are meant for that library would reach this one. Always 0 where the system gives
+ * no answer. */
+int tw_exported_later(const char* name);
 
-/* A clock that never goes back, in nanoseconds; always 0 where there is none (wasm32). */
+/* A monotonic clock in nanoseconds; always 0 on wasm32, which has no clock. */
 uint64_t tw_clock(void);
 
-/* The cores this process may run on (affinity and container quota considered, one per physical core); at
- * least 1. */
+/* Returns the number of physical cores that this process may use, as its affinity and the quota of its
+ * container allow; at least 1. */
 int32_t tw_core_count(void);
 
-/* Identifies the process: a forked child finds the threads of its parent gone. */
+/* Returns the process id. After fork, a child has a new id and does not have the threads of its parent. */
 int64_t tw_process_id(void);
 
-/* Asks the system for the use of AMX tile registers; returns whether they may be used. */
-int tw_allow_amx(void);
+/* Asks the operating system for permission to use the AMX tile registers; returns whether it is granted. */
+int tw_request_amx(void);
 
-/* Bits of the processor's capabilities as the system reports them (AT_HWCAP, AT_HWCAP2); 0 if it does not. */
-uint64_t tw_hardware_bits(int which);
-/* Whether the system says the named feature is there, for systems that answer by name (macOS). */
-int tw_hardware_named(const char* name);
+/* Returns the bits of the auxiliary vector that describe the processor: AT_HWCAP (which = 1) or AT_HWCAP2
+ * (which = 2); 0 where the system has none. */
+uint64_t tw_hwcap(int which);
+/* Whether sysctl reports the feature `name` (macOS); 0 on other systems. */
+int tw_sysctl_feature(const char* name);
 
+/* The processor's hint for a loop that waits for another thread. */
 static inline void tw_pause(void) {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();
@@ -78,7 +84,7 @@ typedef struct {
 typedef pthread_t tw_thread;
 #if defined(__linux__)
 typedef struct {
-  char unused; /* a futex needs nothing but the word itself */
+  char unused; /* a futex needs only the word that it waits on */
 } tw_parking;
 #else
 typedef struct {
@@ -88,22 +94,23 @@ typedef struct {
 #endif
 #endif
 
-/* Starts a thread; returns nonzero if the system refuses. */
+/* Starts a thread that runs body(argument); returns nonzero if the system refuses. */
 int tw_thread_start(tw_thread* thread, void (*body)(void*), void* argument);
 void tw_thread_join(tw_thread thread);
 void tw_thread_yield(void);
 
-/* The processor that the calling thread runs on; -1 when the system does not tell. */
+/* Returns the number of the processor that runs the calling thread, -1 if the system does not tell. */
 int32_t tw_current_cpu(void);
-/* Moves the calling thread to another processor that it may use, if there is one, without binding it
- * there. */
+/* Moves the calling thread from processor `cpu` to another one that it may use, if there is one. The thread
+ * is not bound to the new processor. */
 void tw_leave_cpu(int32_t cpu);
-/* Binds the calling thread to the core that comes `steps` after that of processor `cpu` among those it may
- * use, if the system can. */
+/* Binds the calling thread to a core, if the system can: the core `steps` positions after the one of
+ * processor `cpu`, among the cores that the thread may use. */
 void tw_pin_thread(int32_t cpu, int32_t steps);
 
-/* Sleeps while *word == expected (may return early: callers look again), and wakes the sleeper on that
- * word. */
+/* Parking: one thread blocks on a 32-bit word until another thread has changed the word. tw_park blocks while
+ * *word == expected; it may return early, so callers test the word again. tw_unpark wakes the thread that is
+ * parked on `word`; the caller changes the word before. */
 void tw_parking_init(tw_parking* parking);
 void tw_parking_destroy(tw_parking* parking);
 void tw_park(tw_parking* parking, _Atomic uint32_t* word, uint32_t expected);

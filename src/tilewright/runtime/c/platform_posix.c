@@ -1,4 +1,4 @@
-/* platform_posix.c - Linux, Android, macOS and the BSDs. */
+/* platform_posix.c - platform.h for Linux, Android, macOS and the BSDs. */
 #if !defined(_WIN32) && !defined(__wasm__)
 
 #define _GNU_SOURCE
@@ -24,24 +24,25 @@
 #include <sys/sysctl.h>
 #endif
 
-#define HUGE_PAGE ((size_t)2 << 20)
+#define HUGE_PAGE ((size_t)2 << 20) /* bytes */
 
-void* tw_memory_take(size_t size) {
+void* tw_memory_allocate(size_t size) {
   void* pointer = NULL;
   size_t alignment = size >= 2 * HUGE_PAGE ? HUGE_PAGE : TW_ALIGNMENT;
   if (posix_memalign(&pointer, alignment, size ? size : 1)) return NULL;
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
-  /* Fewer TLB misses in a large arena; a refusal costs nothing. */
+  /* Huge pages reduce TLB misses in a large arena. If the kernel refuses, the memory has small pages. */
   if (alignment == HUGE_PAGE) (void)madvise(pointer, size / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE);
 #endif
   return pointer;
 }
 
-void tw_memory_release(void* pointer) { free(pointer); }
+void tw_memory_free(void* pointer) { free(pointer); }
 
-void tw_memory_clear(void* pointer, size_t size) {
+void tw_memory_zero(void* pointer, size_t size) {
 #if defined(__linux__)
-  /* Linux gives private memory back as zeros; what is behind the last whole page may be the allocator's. */
+  /* After MADV_DONTNEED, Linux reads private pages as zeros. The last page may also hold memory of other
+   * blocks, so only whole huge pages are dropped. */
   size_t whole = size / HUGE_PAGE * HUGE_PAGE;
   if (size >= 2 * HUGE_PAGE && !madvise(pointer, whole, MADV_DONTNEED)) {
     pointer = (char*)pointer + whole;
@@ -55,10 +56,12 @@ const char* tw_map_file(const char* path, tw_mapping* mapping) {
   struct stat info;
   int file = open(path, O_RDONLY | O_CLOEXEC);
   const char* problem = file < 0 || fstat(file, &info) ? strerror(errno) : NULL;
-  if (!problem && !S_ISREG(info.st_mode)) problem = "it is no file";
+  if (!problem && !S_ISREG(info.st_mode)) problem = "not a regular file";
   if (!problem) {
     mapping->size = (uint64_t)info.st_size;
-    void* data = mapping->size ? mmap(NULL, (size_t)mapping->size, PROT_READ, MAP_SHARED, file, 0) : (void*)"";
+    /* mmap refuses a length of 0. */
+    void* data =
+        mapping->size ? mmap(NULL, (size_t)mapping->size, PROT_READ, MAP_SHARED, file, 0) : (void*)"";
     if (data == MAP_FAILED) problem = strerror(errno);
     else mapping->data = data;
   }
@@ -72,16 +75,16 @@ void tw_unmap_file(tw_mapping* mapping) {
 }
 
 #if defined(__linux__)
-/* Weak: a program without a dynamic loader has none of it, and older C libraries keep it in a library of
- * its own. */
+/* The declaration is weak because a program without a dynamic loader has no dlsym, and because older C
+ * libraries have it in a separate library. */
 extern void* dlsym(void* handle, const char* name) __attribute__((weak));
 
-int tw_exported_behind(const char* name) {
+int tw_exported_later(const char* name) {
   void* next = (void*)-1; /* RTLD_NEXT */
   return dlsym && dlsym(next, name) != NULL;
 }
 #else
-int tw_exported_behind(const char* name) { return (void)name, 0; }
+int tw_exported_later(const char* name) { return (void)name, 0; }
 #endif
 
 uint64_t tw_clock(void) {
@@ -93,7 +96,8 @@ uint64_t tw_clock(void) {
 int64_t tw_process_id(void) { return (int64_t)getpid(); }
 
 #if defined(__linux__)
-/* Reads a small file of /sys; returns its length, 0 if there is none. */
+/* Reads a file of at most capacity - 1 bytes, ends the text with a zero byte, and returns its length in
+ * bytes; 0 if the file cannot be read. */
 static int read_text(const char* path, char* text, size_t capacity) {
   int file = open(path, O_RDONLY | O_CLOEXEC);
   if (file < 0) return 0;
@@ -106,24 +110,24 @@ static int read_text(const char* path, char* text, size_t capacity) {
 /* The lowest-numbered hardware thread that shares a physical core with `cpu`. */
 static int first_sibling(int cpu) {
   char path[80] = "/sys/devices/system/cpu/cpu";
-  size_t at = 27;
+  size_t length = 27; /* of the path so far, in bytes */
   char digits[12];
   int count = 0, value = cpu;
   do digits[count++] = (char)('0' + value % 10);
   while ((value /= 10) > 0);
-  while (count > 0) path[at++] = digits[--count];
+  while (count > 0) path[length++] = digits[--count];
   const char* tail = "/topology/thread_siblings_list";
-  while ((path[at++] = *tail++) != 0) {
+  while ((path[length++] = *tail++) != 0) {
   }
   char text[32];
   return read_text(path, text, sizeof text) ? atoi(text) : cpu;
 }
 
-/* Leaves one processor of each physical core in `set`, which holds what this thread may use; nonzero when
- * that is not known. */
+/* Sets `set` to one processor of each physical core that the calling thread may use. Returns nonzero if these
+ * are not known. */
 static int find_cores(cpu_set_t* set) {
   CPU_ZERO(set);
-  if (sched_getaffinity(0, sizeof *set, set)) return -1; /* more processors than a cpu_set_t holds */
+  if (sched_getaffinity(0, sizeof *set, set)) return -1; /* fails on more processors than a cpu_set_t holds */
   for (int cpu = CPU_SETSIZE - 1; cpu >= 0; --cpu) {
     if (!CPU_ISSET(cpu, set)) continue;
     int first = first_sibling(cpu);
@@ -139,11 +143,12 @@ int32_t tw_core_count(void) {
     return online > 0 ? (int32_t)online : 1;
   }
   int32_t cores = (int32_t)CPU_COUNT(&set);
-  char text[64]; /* cgroup v2: "quota period" in microseconds, or "max period" */
+  char text[64]; /* cgroup v2: "QUOTA PERIOD" in microseconds, or "max PERIOD" without a quota */
   if (read_text("/sys/fs/cgroup/cpu.max", text, sizeof text) && text[0] != 'm') {
     char* rest = text;
     long quota = strtol(text, &rest, 10), period = strtol(rest, NULL, 10);
-    if (quota > 0 && period > 0 && (quota + period - 1) / period < cores) cores = (int32_t)((quota + period - 1) / period);
+    if (quota > 0 && period > 0 && (quota + period - 1) / period < cores)
+      cores = (int32_t)((quota + period - 1) / period);
   }
   return cores > 0 ? cores : 1;
 }
@@ -154,7 +159,7 @@ int32_t tw_core_count(void) {
 }
 #endif
 
-int tw_allow_amx(void) {
+int tw_request_amx(void) {
 #if defined(__linux__) && defined(__x86_64__)
   enum { ARCH_GET_XCOMP_PERM = 0x1022, ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_TILEDATA = 18 };
   uint64_t granted = 0;
@@ -165,7 +170,7 @@ int tw_allow_amx(void) {
 #endif
 }
 
-uint64_t tw_hardware_bits(int which) {
+uint64_t tw_hwcap(int which) {
 #if defined(__linux__)
   return (uint64_t)getauxval(which == 2 ? AT_HWCAP2 : AT_HWCAP);
 #else
@@ -174,7 +179,7 @@ uint64_t tw_hardware_bits(int which) {
 #endif
 }
 
-int tw_hardware_named(const char* name) {
+int tw_sysctl_feature(const char* name) {
 #if defined(__APPLE__)
   int value = 0;
   size_t size = sizeof value;
@@ -189,26 +194,27 @@ int tw_hardware_named(const char* name) {
 typedef struct {
   void (*body)(void*);
   void* argument;
-} start;
+} thread_start;
 
-static void* enter(void* pointer) {
-  start begin = *(start*)pointer;
+/* The entry point of a thread; frees the memory that tw_thread_start has allocated. */
+static void* thread_entry(void* pointer) {
+  thread_start start = *(thread_start*)pointer;
   free(pointer);
-  begin.body(begin.argument);
+  start.body(start.argument);
   return NULL;
 }
 
 int tw_thread_start(tw_thread* thread, void (*body)(void*), void* argument) {
-  start* begin = malloc(sizeof *begin);
-  if (!begin) return ENOMEM;
-  *begin = (start){body, argument};
-  /* Signals are the application's: no worker shall take one. */
+  thread_start* start = malloc(sizeof *start);
+  if (!start) return ENOMEM;
+  *start = (thread_start){body, argument};
+  /* Workers block all signals, so that signal handlers run in the threads of the application. */
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  int failed = pthread_create(thread, NULL, enter, begin);
+  int failed = pthread_create(thread, NULL, thread_entry, start);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
-  if (failed) free(begin);
+  if (failed) free(start);
   return failed;
 }
 
@@ -222,6 +228,7 @@ void tw_leave_cpu(int32_t cpu) {
   if (cpu < 0 || cpu >= CPU_SETSIZE || sched_getaffinity(0, sizeof all, &all)) return;
   others = all;
   CPU_CLR(cpu, &others);
+  /* The first call moves the thread; the second one restores its affinity. */
   if (CPU_COUNT(&others) == 0 || sched_setaffinity(0, sizeof others, &others)) return;
   sched_setaffinity(0, sizeof all, &all);
 }
@@ -229,13 +236,14 @@ void tw_leave_cpu(int32_t cpu) {
 void tw_pin_thread(int32_t cpu, int32_t steps) {
   cpu_set_t cores, one;
   if (cpu < 0 || cpu >= CPU_SETSIZE || find_cores(&cores) || CPU_COUNT(&cores) == 0) return;
-  int sibling = first_sibling(cpu), at = sibling >= 0 && sibling < CPU_SETSIZE && CPU_ISSET(sibling, &cores) ? sibling : cpu;
+  int sibling = first_sibling(cpu);
+  int core = sibling >= 0 && sibling < CPU_SETSIZE && CPU_ISSET(sibling, &cores) ? sibling : cpu;
   while (steps > 0) {
-    at = (at + 1) % CPU_SETSIZE;
-    if (CPU_ISSET(at, &cores)) --steps;
+    core = (core + 1) % CPU_SETSIZE;
+    if (CPU_ISSET(core, &cores)) --steps;
   }
   CPU_ZERO(&one);
-  CPU_SET(at, &one);
+  CPU_SET(core, &one);
   sched_setaffinity(0, sizeof one, &one);
 }
 #else
@@ -281,7 +289,8 @@ void tw_park(tw_parking* parking, _Atomic uint32_t* word, uint32_t expected) {
 
 void tw_unpark(tw_parking* parking, _Atomic uint32_t* word) {
   (void)word;
-  /* The word was changed before; taking the lock makes sure the sleeper either saw that or is in its wait. */
+  /* The caller has changed the word. With the lock held, the other thread has either seen the new value or
+   * waits on the condition variable. */
   pthread_mutex_lock(&parking->mutex);
   pthread_cond_broadcast(&parking->condition);
   pthread_mutex_unlock(&parking->mutex);
@@ -290,5 +299,5 @@ void tw_unpark(tw_parking* parking, _Atomic uint32_t* word) {
 #endif /* TW_THREADS */
 
 #else
-typedef int tw_platform_posix_unused; /* C11 wants a declaration in every file */
+typedef int tw_platform_posix_unused; /* C11 requires a declaration in every file */
 #endif

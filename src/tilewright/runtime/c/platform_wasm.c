@@ -1,15 +1,16 @@
-/* platform_wasm.c - wasm32 with no operating system and no C library: memory.grow is all there is. */
+/* platform_wasm.c - platform.h for wasm32, without an operating system and without a C library. Memory comes
+ * from the instruction memory.grow. */
 #if defined(__wasm__)
 
 #include "platform.h"
 
 #include "tilewright.h"
 
-/* What compilers call by themselves. Written with a volatile-free loop the compiler must not turn back
- * into a call. */
+/* Compilers generate calls to these four functions. no_builtin stops the compiler from turning a loop below
+ * into a call to the function that contains it. */
 __attribute__((no_builtin)) void* memset(void* to, int value, size_t size) {
-  unsigned char* at = to;
-  while (size--) *at++ = (unsigned char)value;
+  unsigned char* target = to;
+  while (size--) *target++ = (unsigned char)value;
   return to;
 }
 
@@ -41,26 +42,27 @@ __attribute__((no_builtin)) int memcmp(const void* left, const void* right, size
 
 const char* tw_map_file(const char* path, tw_mapping* mapping) {
   (void)path, (void)mapping;
-  return "there are no files here: give the weights in memory";
+  return "WebAssembly has no files: pass the weights in memory";
 }
 
 void tw_unmap_file(tw_mapping* mapping) { (void)mapping; }
 
-/* A first-fit free list in the order of addresses, neighbours joined on release. A block is a header of one
- * alignment unit and the memory after it; the program takes few, large blocks, so the list stays short. */
+/* The allocator: a first-fit list of free blocks in the order of their addresses; adjacent free blocks are
+ * merged. A block is a header of TW_ALIGNMENT bytes and the memory after it. A linear search is fast enough
+ * because the runtime allocates few and large blocks. */
 typedef struct block {
-  size_t size; /* of the memory, without the header */
+  size_t size; /* bytes of memory, without the header */
   struct block* next;
 } block;
 
-#define PAGE ((size_t)65536)
+#define PAGE ((size_t)65536) /* bytes */
 extern unsigned char __heap_base;
 static block* free_list;
-static uintptr_t heap_end; /* 0 until the first use */
+static uintptr_t heap_end; /* 0 before the first allocation */
 
 static size_t round_up(size_t size, size_t unit) { return (size + unit - 1) / unit * unit; }
 
-void tw_memory_release(void* pointer) {
+void tw_memory_free(void* pointer) {
   if (!pointer) return;
   block* freed = (block*)((uintptr_t)pointer - TW_ALIGNMENT);
   block *before = NULL, *after = free_list;
@@ -78,10 +80,10 @@ void tw_memory_release(void* pointer) {
   }
 }
 
-void tw_memory_clear(void* pointer, size_t size) { __builtin_memset(pointer, 0, size); }
+void tw_memory_zero(void* pointer, size_t size) { __builtin_memset(pointer, 0, size); }
 
-/* Adds at least `size` bytes of fresh memory to the free list; returns 0 when the host has no more. */
-static int grow(size_t size) {
+/* Adds a block of at least `size` bytes to the free list; returns 0 if the memory cannot grow. */
+static int grow_heap(size_t size) {
   uintptr_t start = heap_end;
   if (!heap_end) start = heap_end = round_up((uintptr_t)&__heap_base, TW_ALIGNMENT);
   uintptr_t available = __builtin_wasm_memory_size(0) * PAGE;
@@ -95,11 +97,11 @@ static int grow(size_t size) {
   heap_end = available;
   block* fresh = (block*)start;
   fresh->size = available - start - TW_ALIGNMENT;
-  tw_memory_release((void*)(start + TW_ALIGNMENT));
+  tw_memory_free((void*)(start + TW_ALIGNMENT));
   return 1;
 }
 
-void* tw_memory_take(size_t size) {
+void* tw_memory_allocate(size_t size) {
   if (size > (size_t)-1 - PAGE) return NULL;
   size = round_up(size ? size : 1, TW_ALIGNMENT);
   for (int attempt = 0; attempt < 2; ++attempt) {
@@ -115,16 +117,16 @@ void* tw_memory_take(size_t size) {
       }
       return (void*)((uintptr_t)found + TW_ALIGNMENT);
     }
-    if (!grow(size)) break;
+    if (!grow_heap(size)) break;
   }
   return NULL;
 }
 
-void* tw_alloc(uint32_t size) { return tw_memory_take(size); }
+void* tw_alloc(uint32_t size) { return tw_memory_allocate(size); }
 
-void tw_free(void* pointer) { tw_memory_release(pointer); }
+void tw_free(void* pointer) { tw_memory_free(pointer); }
 
-int tw_exported_behind(const char* name) { return (void)name, 0; }
+int tw_exported_later(const char* name) { return (void)name, 0; }
 
 uint64_t tw_clock(void) { return 0; }
 
@@ -132,18 +134,18 @@ int32_t tw_core_count(void) { return 1; }
 
 int64_t tw_process_id(void) { return 0; }
 
-int tw_allow_amx(void) { return 0; }
+int tw_request_amx(void) { return 0; }
 
-uint64_t tw_hardware_bits(int which) {
+uint64_t tw_hwcap(int which) {
   (void)which;
   return 0;
 }
 
-int tw_hardware_named(const char* name) {
+int tw_sysctl_feature(const char* name) {
   (void)name;
   return 0;
 }
 
 #else
-typedef int tw_platform_wasm_unused; /* C11 wants a declaration in every file */
+typedef int tw_platform_wasm_unused; /* C11 requires a declaration in every file */
 #endif

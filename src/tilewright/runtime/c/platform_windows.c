@@ -1,4 +1,4 @@
-/* platform_windows.c - Windows, with nothing but kernel32 and the C runtime. */
+/* platform_windows.c - platform.h for Windows; needs only kernel32 and the C runtime. */
 #if defined(_WIN32)
 
 #define WIN32_LEAN_AND_MEAN
@@ -9,11 +9,11 @@
 #include <malloc.h>
 #include <stdlib.h>
 
-void* tw_memory_take(size_t size) { return _aligned_malloc(size ? size : 1, TW_ALIGNMENT); }
+void* tw_memory_allocate(size_t size) { return _aligned_malloc(size ? size : 1, TW_ALIGNMENT); }
 
-void tw_memory_release(void* pointer) { _aligned_free(pointer); }
+void tw_memory_free(void* pointer) { _aligned_free(pointer); }
 
-void tw_memory_clear(void* pointer, size_t size) { ZeroMemory(pointer, size); }
+void tw_memory_zero(void* pointer, size_t size) { ZeroMemory(pointer, size); }
 
 const char* tw_map_file(const char* path, tw_mapping* mapping) {
   const char* problem = NULL;
@@ -25,7 +25,7 @@ const char* tw_map_file(const char* path, tw_mapping* mapping) {
     file = CreateFileW(wide, GENERIC_READ, FILE_SHARE_READ, NULL, OPEN_EXISTING, FILE_ATTRIBUTE_NORMAL, NULL);
   free(wide);
   if (file == INVALID_HANDLE_VALUE || !GetFileSizeEx(file, &size)) problem = "it cannot be opened";
-  else if (!size.QuadPart) mapping->data = (const uint8_t*)"";
+  else if (!size.QuadPart) mapping->data = (const uint8_t*)""; /* an empty file cannot be mapped */
   else if ((section = CreateFileMappingW(file, NULL, PAGE_READONLY, 0, 0, NULL)))
     mapping->data = MapViewOfFile(section, FILE_MAP_READ, 0, 0, 0);
   mapping->size = (uint64_t)size.QuadPart;
@@ -40,7 +40,7 @@ void tw_unmap_file(tw_mapping* mapping) {
   mapping->data = NULL;
 }
 
-int tw_exported_behind(const char* name) { return (void)name, 0; }
+int tw_exported_later(const char* name) { return (void)name, 0; }
 
 uint64_t tw_clock(void) {
   LARGE_INTEGER now, rate;
@@ -60,14 +60,16 @@ int32_t tw_core_count(void) {
 
 int64_t tw_process_id(void) { return (int64_t)GetCurrentProcessId(); }
 
-int tw_allow_amx(void) { return 1; /* Windows grants the tile registers when XCR0 has them */ }
+int tw_request_amx(void) {
+  return 1; /* Windows permits the tile registers to every process if XCR0 has them */
+}
 
-uint64_t tw_hardware_bits(int which) {
+uint64_t tw_hwcap(int which) {
   (void)which;
   return 0;
 }
 
-int tw_hardware_named(const char* name) {
+int tw_sysctl_feature(const char* name) {
   (void)name;
   return 0;
 }
@@ -76,21 +78,22 @@ int tw_hardware_named(const char* name) {
 typedef struct {
   void (*body)(void*);
   void* argument;
-} start;
+} thread_start;
 
-static DWORD WINAPI enter(void* pointer) {
-  start begin = *(start*)pointer;
+/* The entry point of a thread; frees the memory that tw_thread_start has allocated. */
+static DWORD WINAPI thread_entry(void* pointer) {
+  thread_start start = *(thread_start*)pointer;
   free(pointer);
-  begin.body(begin.argument);
+  start.body(start.argument);
   return 0;
 }
 
 int tw_thread_start(tw_thread* thread, void (*body)(void*), void* argument) {
-  start* begin = malloc(sizeof *begin);
-  if (!begin) return 1;
-  *begin = (start){body, argument};
-  *thread = CreateThread(NULL, 0, enter, begin, 0, NULL);
-  if (!*thread) free(begin);
+  thread_start* start = malloc(sizeof *start);
+  if (!start) return 1;
+  *start = (thread_start){body, argument};
+  *thread = CreateThread(NULL, 0, thread_entry, start, 0, NULL);
+  if (!*thread) free(start);
   return *thread == NULL;
 }
 
@@ -117,7 +120,8 @@ void tw_parking_destroy(tw_parking* parking) { (void)parking; }
 void tw_park(tw_parking* parking, _Atomic uint32_t* word, uint32_t expected) {
   AcquireSRWLockExclusive((PSRWLOCK)&parking->lock);
   while (atomic_load(word) == expected)
-    SleepConditionVariableSRW((PCONDITION_VARIABLE)&parking->condition, (PSRWLOCK)&parking->lock, INFINITE, 0);
+    SleepConditionVariableSRW((PCONDITION_VARIABLE)&parking->condition, (PSRWLOCK)&parking->lock, INFINITE,
+                              0);
   ReleaseSRWLockExclusive((PSRWLOCK)&parking->lock);
 }
 
@@ -130,5 +134,5 @@ void tw_unpark(tw_parking* parking, _Atomic uint32_t* word) {
 #endif /* TW_THREADS */
 
 #else
-typedef int tw_platform_windows_unused; /* C11 wants a declaration in every file */
+typedef int tw_platform_windows_unused; /* C11 requires a declaration in every file */
 #endif

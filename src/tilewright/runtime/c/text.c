@@ -1,9 +1,10 @@
-/* text.c - error messages, without the C library's formatting: one path for every target. */
+/* text.c - error messages and strings. The formatting is our own because wasm32 has no C library; all targets
+ * use the same code. */
 #include "internal.h"
 
 #include <stdarg.h>
 
-#define CAPACITY 1024
+#define CAPACITY 1024 /* bytes of an error message, including the final zero byte */
 
 static
 #if TW_THREADS
@@ -11,24 +12,25 @@ static
 #endif
     char last_error[CAPACITY];
 
+/* Writes text to a buffer of fixed size; text that does not fit is cut. */
 typedef struct {
-  char* at;
-  char* end; /* where the final zero goes at the latest */
+  char* next; /* the position of the next character */
+  char* end;  /* the last byte of the buffer, which is kept for the final zero byte */
 } writer;
 
 static void put(writer* out, const char* text) {
-  while (*text && out->at < out->end) *out->at++ = *text++;
+  while (*text && out->next < out->end) *out->next++ = *text++;
 }
 
 static void put_int(writer* out, int64_t value) {
   char digits[24];
-  int at = (int)sizeof digits - 1;
-  digits[at] = 0;
+  int first = (int)sizeof digits - 1;
+  digits[first] = 0;
   uint64_t rest = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
-  do digits[--at] = (char)('0' + rest % 10);
+  do digits[--first] = (char)('0' + rest % 10);
   while ((rest /= 10) > 0);
-  if (value < 0) digits[--at] = '-';
-  put(out, digits + at);
+  if (value < 0) digits[--first] = '-';
+  put(out, digits + first);
 }
 
 int tw_fail(int status, const char* format, ...) {
@@ -43,12 +45,12 @@ int tw_fail(int status, const char* format, ...) {
     } else if (*format == '%' && format[1] == 'd') {
       put_int(&out, va_arg(arguments, int64_t));
       ++format;
-    } else if (out.at < out.end) {
-      *out.at++ = *format;
+    } else if (out.next < out.end) {
+      *out.next++ = *format;
     }
   }
   va_end(arguments);
-  *out.at = 0;
+  *out.next = 0;
   return status;
 }
 
@@ -57,17 +59,18 @@ void tw_clear_error(void) { last_error[0] = 0; }
 const char* tw_last_error(void) { return last_error; }
 
 const char* tw_dtype_name(int32_t code, int32_t bits, char* name) {
-  static const char* const names[] = {"int", "uint", "float", "handle", "bfloat", "complex", "bool"};
-  static const char* const narrow[] = {"e3m4",   "e4m3",     "e4m3b11fnuz", "e4m3fn", "e4m3fnuz", "e5m2",
-                                       "e5m2fnuz", "e8m0fnu", "e2m3fn",     "e3m2fn", "e2m1fn"};
+  static const char* const kinds[] = {"int", "uint", "float", "handle", "bfloat", "complex", "bool"};
+  static const char* const narrow_floats[] = {"e3m4",     "e4m3",   "e4m3b11fnuz", "e4m3fn",
+                                              "e4m3fnuz", "e5m2",   "e5m2fnuz",    "e8m0fnu",
+                                              "e2m3fn",   "e3m2fn", "e2m1fn"};
   writer out = {name, name + 31};
-  if (code >= 7 && code < 18) { /* DLPack's floats of 8 bits, then of 6 and 4 */
+  if (code >= 7 && code < 18) { /* DLPack's codes 7 to 17: floats of 8 bits, then of 6 and 4 bits */
     put(&out, "float");
     put_int(&out, bits);
     put(&out, "_");
-    put(&out, narrow[code - 7]);
+    put(&out, narrow_floats[code - 7]);
   } else if (code >= 0 && code < 7) {
-    put(&out, names[code]);
+    put(&out, kinds[code]);
     if (code != kDLBool || bits != 8) put_int(&out, bits);
   } else {
     put(&out, "dtype ");
@@ -76,7 +79,7 @@ const char* tw_dtype_name(int32_t code, int32_t bits, char* name) {
     put_int(&out, bits);
     put(&out, " bits");
   }
-  *out.at = 0;
+  *out.next = 0;
   return name;
 }
 
