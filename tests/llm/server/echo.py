@@ -78,7 +78,7 @@ class EchoRunner:
 
     def logits(self, tokens: list[int]) -> Any:
         found = np.array([-1.0 - (i * 7919 % 101) / 10 for i in range(self.vocabulary)], np.float32)
-        found[self._next(tokens)] = 40.0  # So likely that no other token is ever drawn.
+        found[self._next(tokens)] = 40.0  # This token is so likely that no other one is ever drawn.
         return found
 
     def _next(self, tokens: list[int]) -> int:
