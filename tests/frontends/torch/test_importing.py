@@ -352,6 +352,14 @@ def test_all_unsupported_operators_at_once() -> None:
     assert Path(__file__).name in by_name[eig].locations[0]
 
 
+def test_a_range_of_fractions_from_a_dynamic_size_is_refused() -> None:
+    def halves(x: Any) -> Any:
+        return torch.arange(x.shape[0], x.shape[0] + 2, 0.5)
+
+    with pytest.raises(UnsupportedOperatorError, match="a range of fractions with a dynamic start"):
+        import_torch(Lambda(halves), (random(3),), {"x": {0: "n"}})
+
+
 def _doubled(x: Any) -> Any:
     y = x.clone()
     y[x > 0] = x[x > 0] * 2

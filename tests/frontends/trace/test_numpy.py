@@ -453,6 +453,10 @@ def test_refusals() -> None:
         np.linalg.inv(x)
     with pytest.raises(TypeError, match="order 2"):
         np.linalg.norm(x, 2)
+    with pytest.raises(TypeError, match="norms of vectors of order 'fro'"):
+        np.linalg.norm(x[0], "fro")
+    with pytest.raises(TypeError, match="two alternatives"):
+        np.where(x > 0, x)
     with pytest.raises(TypeError, match=r"numpy\.add\.at is not implemented"):
         np.add.at(x, [0], 1)
     with pytest.raises(TypeError, match=r"numpy\.divide\.reduce is not implemented"):
