@@ -55,8 +55,13 @@ class Scalar:
     def apply(self, name: str, *others: Scalar | Number | Expr) -> Scalar:
         """The scalar function `name` of this and further operands.
 
+        Args:
+            name: A name of `dialects.scalar.UNARY` or, with another operand, of `dialects.scalar.BINARY`.
+            *others: None or one operand; a number takes this element's type.
+
         Raises:
-            KeyError: no such function.
+            KeyError: There is no such function.
+            ValueError: There are several further operands.
         """
         if not others:
             return Scalar(self.body, self.body(scalar.UNARY[name](self.value)))
@@ -64,13 +69,13 @@ class Scalar:
         return Scalar(self.body, self.body(scalar.BINARY[name](self.value, self._lift(other).value)))
 
     def cast(self, dtype: DType) -> Scalar:
-        """The element converted to another type; itself where it has that type."""
+        """The element converted to the type `dtype`; itself where it has that type."""
         if dtype is self.dtype:
             return self
         return Scalar(self.body, self.body(scalar.Cast(self.value, dtype=dtype)))
 
     def bitcast(self, dtype: DType) -> Scalar:
-        """The same bits as another type of the same size."""
+        """The same bits as the type `dtype` of the same size."""
         return Scalar(self.body, self.body(scalar.Bitcast(self.value, dtype=dtype)))
 
     def select(self, a: Scalar | Number, b: Scalar | Number) -> Scalar:
@@ -286,7 +291,7 @@ class TensorBuilder:
         return TensorRef(self, value)
 
     def constant(self, value: Number, dtype: DType) -> Scalar:
-        """A literal in the current body.
+        """A literal `value` of type `dtype` in the current body.
 
         Raises:
             IRError: Not inside `compute`, `reduce` or `scatter`.
@@ -294,7 +299,7 @@ class TensorBuilder:
         return Scalar(self.body, self.body(scalar.Constant(value=value, dtype=dtype)))
 
     def index(self, expr: Dim, dtype: DType = i64) -> Scalar:
-        """The value of an index expression (or of a dimension) in the current body, converted to `dtype`.
+        """The value of `expr`, an index expression or a dimension, in the current body, converted to `dtype`.
 
         Raises:
             IRError: Not inside `compute`, `reduce` or `scatter`.
@@ -320,11 +325,15 @@ class TensorBuilder:
     ) -> TensorRef:
         """A reduction: combines ``body(*indices, *reduce_indices)`` over `reduce_shape`.
 
-        `combiner` is ``sum``, ``prod``, ``max``, ``min``, ``and``, ``or`` or ``xor``. An extent in
-        `reduce_shape` may be a function of the parallel indices (``lambda i: i + 1`` is a prefix).
+        Args:
+            combiner: ``sum``, ``prod``, ``max``, ``min``, ``and``, ``or`` or ``xor``.
+            shape: The shape of the result, whose indices are the body's first arguments.
+            reduce_shape: The extents that are combined. One may be a function of the parallel indices
+                (``lambda i: i + 1`` is a prefix); one of 0 gives the combiner's identity.
+            body: Called once, with symbolic indices. It returns a `Scalar`, whose dtype is the result's.
 
         Raises:
-            IRError: the body does not return a `Scalar`.
+            IRError: The body does not return a `Scalar`.
         """
         return self._build(combiner, tuple(shape), tuple(reduce_shape), body)
 
@@ -379,11 +388,15 @@ class TensorBuilder:
         return TensorRef(self, self.builder(tensor.Reshape(x.value, shape=tuple(shape))))
 
     def bitcast(self, x: TensorRef, dtype: DType, shape: Sequence[Dim]) -> TensorRef:
-        """The same bytes as elements of another type and shape."""
+        """The bytes of `x` as a tensor of type `dtype` and shape `shape`, of equal size in bytes."""
         return TensorRef(self, self.builder(tensor.Bitcast(x.value, shape=tuple(shape), dtype=dtype)))
 
     def order(self, x: TensorRef, k: Dim, axis: int, largest: bool) -> TensorRef:
-        """The places of the first `k` elements of `x` along `axis` in stable order (i64)."""
+        """The places of the first `k` elements of `x` along `axis` in stable order (i64).
+
+        The result has the shape of `x`, with size k along the axis. The order begins with the largest element
+        if `largest`, else with the smallest.
+        """
         op = tensor.Argsort(x.value, k=k, axis=axis, largest=largest, location=self.builder.location)
         return TensorRef(self, self.builder(op))
 
@@ -394,8 +407,15 @@ class TensorBuilder:
         body: Callable[..., tuple[Scalar, ...]],
         combiner: str | None = None,
     ) -> TensorRef:
-        """A copy of `dest` with ``body(*indices) -> (value, index, ...)`` written for every point of
-        `shape`.
+        """A copy of `dest` with ``body(*indices) -> (value, index, ...)`` written for every point of `shape`.
+
+        Args:
+            dest: The tensor that is copied.
+            shape: The extents of the indices.
+            body: Called once, with symbolic indices. It returns the value and its place, one index for each
+                dimension of `dest`.
+            combiner: How a value is combined with the element in its place, as for `reduce`; None replaces
+                the element.
         """
         axes = tuple(symbol(f"i{k}", 0, n - 1) for k, n in enumerate(shape))
         op = tensor.Scatter(dest.value, axes=axes, combiner=combiner, location=self.builder.location)

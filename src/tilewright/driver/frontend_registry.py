@@ -79,8 +79,12 @@ _REGISTERED: dict[str, Frontend] = {}
 def register_frontend(frontend: Frontend) -> Frontend:
     """Add a front end for this process and return it. It is asked before those registered earlier.
 
+    Args:
+        frontend: The front end; it replaces an earlier one of the same name.
+
     Raises:
-        CompileError: it matches no object and has no suffix, or a suffix lacks its dot.
+        CompileError: It matches no object and has no suffix, or a suffix lacks its dot or has capital
+            letters.
     """
     if frontend.matches is None and not frontend.suffixes:
         raise CompileError(f"front end {frontend.name!r} reads nothing: give it suffixes, matches, or both")
@@ -93,7 +97,9 @@ def register_frontend(frontend: Frontend) -> Frontend:
 
 
 def unregister_frontend(name: str) -> None:
-    """Remove a front end that `register_frontend` added; those of this package cannot be removed."""
+    """Remove the front end called `name` that `register_frontend` added; those of this package cannot be
+    removed. A name that is not registered is ignored.
+    """
     _REGISTERED.pop(name, None)
 
 

@@ -361,7 +361,7 @@ class Operation:
         return self.results[0]
 
     def set_operand(self, index: int, value: Value) -> None:
-        """Replace the operand at a position, and update the uses of both values."""
+        """Replace the operand number `index` by `value`, and update the uses of both values."""
         old = self._operands[index]
         old._uses.pop((self, index), None)
         self._operands[index] = value
@@ -587,7 +587,9 @@ class Block:
             self.add_arg(t, hints[i] if i < len(hints) else None)
 
     def add_arg(self, type: Type, hint: str | None = None, index: int | None = None) -> BlockArgument:
-        """A new argument, the last or the one of number `index`."""
+        """A new argument of a type, the last or the one of number `index`; `hint` is a name for the printed
+        text.
+        """
         arg = BlockArgument(type, self, len(self.args), hint)
         self.args.insert(len(self.args) if index is None else index, arg)
         for i, a in enumerate(self.args):

@@ -57,7 +57,7 @@ class CheckOptions:
 
 
 def pass_name(step: Pass | Pipeline) -> str:
-    """The name under which a pass is timed, dumped and disabled."""
+    """The name under which a pass, the function or pipeline `step`, is timed, dumped and disabled."""
     if isinstance(step, Pipeline):
         return step.name
     function: Any = step
@@ -174,8 +174,10 @@ class Pipeline:
 
 
 def timing_report(timing: Mapping[str, float]) -> str:
-    """A table of the seconds and the share of the total per pass; passes of a nested pipeline are
-    indented.
+    """A table of the seconds and the share of the total per pass; passes of a nested pipeline are indented.
+
+    Args:
+        timing: The seconds by pass, as `Pipeline.run` fills them in.
     """
     total = sum(timing.values())
     sums: dict[str, float] = {}

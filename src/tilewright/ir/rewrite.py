@@ -34,7 +34,13 @@ class Pattern:
 
 
 def pattern(*roots: type[Operation]) -> Callable[[PatternFunction], Pattern]:
-    """Declare a rewrite that starts at operations of the given classes."""
+    """Declare a rewrite that starts at operations of the given classes.
+
+    The decorated function is ``(op, rewriter) -> bool``; see `Pattern`.
+
+    Args:
+        *roots: The classes; subclasses of them count as well.
+    """
     return lambda function: Pattern(function, roots)
 
 
@@ -125,15 +131,21 @@ def apply_patterns(
     materialize: Callable[[Builder, Constant], Value] | None = None,
     max_rewrites: int | None = None,
 ) -> int:
-    """Rewrite until nothing applies; returns the number of rewrites. Pure operations that lose their uses are
-    erased.
+    """Rewrite until nothing applies; returns the number of rewrites.
 
-    `materialize` builds the operation of a constant that folding found.
+    Pure operations that lose their uses are erased.
+
+    Args:
+        root: The operation whose regions are rewritten; it stays itself.
+        patterns: The rewrites. At one operation those of its own class are tried before those of base
+            classes.
+        fold: Whether operations are folded, by their method ``fold``, before patterns are tried.
+        materialize: Builds the operation of a constant that folding found; None leaves such operations.
+        max_rewrites: The most rewrites; None is 64 per operation.
 
     Raises:
-        IRError: more than `max_rewrites` (default: 64 per operation) were needed; names the pattern that kept
-            firing.
-        TypeError: one of `patterns` is a function without the decorator `pattern`.
+        IRError: More rewrites were needed; names the pattern that kept firing.
+        TypeError: One of `patterns` is a function without the decorator `pattern`.
     """
     index: dict[type[Operation], list[Pattern]] = {}
     for p in patterns:

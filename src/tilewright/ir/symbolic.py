@@ -354,10 +354,11 @@ def _atom_expr(atom: Atom) -> Expr:
 
 
 def symbol(name: str, lower: int | None = 0, upper: Dim | None = None, multiple_of: int = 1) -> Expr:
-    """The symbol called `name` with inclusive bounds; interned on all arguments.
+    """The symbol called `name` with inclusive bounds; interned on all arguments. `multiple_of` divides its
+    values.
 
     Raises:
-        ValueError: the name is no identifier or the bounds are empty numbers.
+        ValueError: The name is no identifier, or a word of Python or of the textual form.
     """
     key = (name, lower, upper, multiple_of)
     interned = Symbol._interned.get(key)

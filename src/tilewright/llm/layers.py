@@ -112,7 +112,13 @@ class Attention(Module):
             self.q_norm, self.k_norm = norm(self.head_dim), norm(self.head_dim)
 
     def make_projections(self, config: Config, bias: bool, out_bias: bool) -> None:
-        """Create the linear layers for queries, keys, values and output."""
+        """Create the linear layers for queries, keys, values and output.
+
+        Args:
+            config: The configuration of the model, whose ``hidden_size`` is the size of inputs and results.
+            bias: Whether the projections of queries, keys and values add a bias.
+            out_bias: Whether the projection of the output adds a bias.
+        """
         width, kv_width = self.heads * self.head_dim, self.kv_heads * self.head_dim
         self.q_proj = Linear(config.hidden, width, bias)
         self.k_proj = Linear(config.hidden, kv_width, bias)

@@ -244,11 +244,15 @@ def missing_files(checkpoint: Checkpoint) -> list[str]:
 def open_library(
     path: str | Path, *, threads: int | None = None
 ) -> tuple[LibraryRunner, Tokenizer, dict[str, Any]]:
-    """The runner, the tokenizer and the config.json of the library at `path`.
+    """The runner, the tokenizer and the config.json of a library.
+
+    Args:
+        path: The library's file; its tokenizer and its weights are beside it.
+        threads: The most threads that a run uses; None: all cores of the process.
 
     Raises:
-        ArtifactError: it is damaged or built for another machine, or its weights or tokenizer are missing.
-        CompileError: it is not a language model.
+        ArtifactError: It is damaged or built for another machine, or its weights or tokenizer are missing.
+        CompileError: It is not a language model, or `threads` is not a whole number above 0.
     """
     runner = LibraryRunner(load(path, threads=threads))
     return runner, Tokenizer.from_folder(Path(path).with_suffix(TOKENIZER)), runner.description["config"]

@@ -46,23 +46,33 @@ class Runner(Protocol):
     """
 
     def prefill(self, tokens: Ints, start: int, pages: Ints, slot: int) -> Floats:
-        """The logits [vocabulary] after the last of `tokens` [n].
+        """The logits [vocabulary] after the last of some tokens.
 
-        The tokens follow `start` tokens that `pages` already hold; `pages` suffice for ``start + n`` tokens.
+        Args:
+            tokens: The tokens [n], at most `chunk`.
+            start: The number of tokens that `pages` already hold, which these follow.
+            pages: The sequence's pages [any], enough for ``start + n`` tokens.
+            slot: The number of the running sequence.
         """
         ...
 
     def decode(self, tokens: Ints, lengths: Ints, pages: Ints, slots: Ints) -> Floats:
-        """The logits [rows, vocabulary] after each of `tokens` [rows], which follow `lengths` tokens each.
+        """The logits [rows, vocabulary] after each of some tokens.
 
-        `pages` is [rows, any], padded with -1. Rows may belong to one sequence, as consecutive tokens (unless
-        it `has_state`); each row then sees the ones before it, as in separate calls. Entries of tokens that
-        prove to be wrong guesses are overwritten later.
+        Rows may belong to one sequence, as consecutive tokens (unless it `has_state`); each row then sees the
+        ones before it, as in separate calls. Entries of tokens that prove to be wrong guesses are overwritten
+        later.
+
+        Args:
+            tokens: One token for each row [rows].
+            lengths: The number of tokens that each row's token follows [rows].
+            pages: The pages of each row's sequence [rows, any], padded with -1.
+            slots: The number of each row's running sequence [rows].
         """
         ...
 
     def copy_page(self, source: int, target: int) -> None:
-        """Copy a page, for a sequence that diverges within it."""
+        """Copy the page `source` to the page `target`, for a sequence that diverges within it."""
         ...
 
     def reset(self, slot: int) -> None:
@@ -70,5 +80,5 @@ class Runner(Protocol):
         ...
 
     def embed(self, tokens: Ints) -> Floats:
-        """The embedding [hidden] of a text."""
+        """The embedding [hidden], float32, of a text of `tokens` [n]."""
         ...

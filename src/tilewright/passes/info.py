@@ -89,7 +89,11 @@ class PassInfo:
         return (sentence[0] if sentence else text).rstrip(".:")
 
     def bound(self, context: PassContext) -> Pass:
-        """A function of the module alone, which has the pass's name."""
+        """A function of the module alone, which has the pass's name.
+
+        Args:
+            context: The values of the keyword arguments that the pass takes.
+        """
         if not self.arguments and pass_name(self.function) == self.name:
             return self.function
         function, arguments = self.function, {name: getattr(context, name) for name in self.arguments}
@@ -111,7 +115,16 @@ def describe(
     arguments: tuple[str, ...] = (),
     required: bool = False,
 ) -> PassInfo:
-    """The description of a pass that is called what its function is called."""
+    """The description of a pass that is called what its function is called.
+
+    Args:
+        function: Changes a module in place; its result is ignored.
+        level: "graph" (operators) or "tensor" (computations).
+        min_opt: The lowest level of optimization that runs the pass, 0 to 3.
+        condition: The targets, or the precision, that the pass runs for.
+        arguments: Names of the fields of `PassContext` that the function takes as keyword arguments.
+        required: Whether nothing can be compiled without it.
+    """
     return PassInfo(pass_name(function), level, function, min_opt, condition, arguments, required)
 
 

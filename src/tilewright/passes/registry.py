@@ -65,6 +65,8 @@ def register_pass(
 ) -> _Function:
     """Add a pass to the pipeline of a level; return its function.
 
+    Registering a function again, or a new definition of it in the same module, replaces the pass.
+
     Args:
         function: Changes a module in place; its result is ignored.
         level: "graph" (operators) or "tensor" (computations, which become groups and then kernels).
@@ -77,10 +79,8 @@ def register_pass(
         condition: The targets, or the precision, that the pass runs for.
         arguments: Names of the fields of `PassContext` that the function takes as keyword arguments.
 
-    Registering a function again, or a new definition of it in the same module, replaces the pass.
-
     Raises:
-        CompileError: the name is taken or malformed, there is no pass to run after or before, or another
+        CompileError: The name is taken or malformed, there is no pass to run after or before, or another
             argument is wrong. The message names it and lists the known values.
     """
     name = pass_name(function) if name is None else name
@@ -228,7 +228,9 @@ def all_passes(level: Level | None = None) -> list[PassInfo]:
 
 
 def passes_in(context: PassContext, level: Level | None = None, *, opt: int = _MAX_OPT) -> list[PassInfo]:
-    """The passes that run for a target and precision at a level of optimization (0 to 3), in order."""
+    """The passes of a level, or of both, that run in a `context` at the level of optimization `opt` (0 to 3),
+    in order.
+    """
     return [info for info in all_passes(level) if info.min_opt <= opt and info.condition.holds(context)]
 
 
@@ -262,7 +264,9 @@ def _with_origin(info: PassInfo, context: PassContext) -> Pass:
 
 
 def graph_pipeline(context: PassContext | None = None) -> Pipeline:
-    """The passes of the graph level as a pipeline called ``graph``."""
+    """The passes of the graph level that run in a `context` (None: the defaults) as a pipeline called
+    ``graph``.
+    """
     return Pipeline(bound_passes("graph", context), "graph")
 
 

@@ -217,12 +217,18 @@ class CompiledModel(ABC):
         return solve_symbols(self.metadata.get("solver", ()), self._names, shapes)
 
     def profile(self, /, *args: Any, repeat: int = 10, **kwargs: Any) -> list[KernelProfile]:
-        """Time every kernel over `repeat` runs on these arguments, which are those of a call.
+        """Time every kernel over several runs.
+
+        Args:
+            *args: Inputs, as for a call of the model.
+            repeat: The number of runs whose times are averaged. One run before them is not measured.
+            **kwargs: Inputs by name, as for a call of the model.
 
         Returns:
             Per kernel the average seconds of one run with its bytes and arithmetic operations, slowest first.
 
         Raises:
+            ShapeError: An input does not fit the model.
             TilewrightError: The target's runtime does not measure kernels.
         """
         args, kwargs = _from_dictionary(args, kwargs)
@@ -255,6 +261,10 @@ class CompiledModel(ABC):
 
     def profile_raw(self, /, *args: Any, **kwargs: Any) -> list[KernelTime]:
         """Run once and measure every kernel; return launches and nanoseconds in the metadata's order.
+
+        Args:
+            *args: Inputs, as for a call of the model.
+            **kwargs: Inputs by name, as for a call of the model.
 
         Raises:
             TilewrightError: The target's runtime does not measure kernels.

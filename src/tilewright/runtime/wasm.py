@@ -197,6 +197,7 @@ class WasmLibrary(CompiledModel):
 
         Raises:
             ArtifactError: The library has been closed.
+            TilewrightError: There is no such state, or WebAssembly has no memory.
         """
         return self._state(index, size).copy()
 
@@ -209,6 +210,7 @@ class WasmLibrary(CompiledModel):
 
         Raises:
             ArtifactError: The library has been closed.
+            TilewrightError: There is no such state, or WebAssembly has no memory.
         """
         self._state(index, data.size)[...] = data
 

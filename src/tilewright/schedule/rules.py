@@ -57,7 +57,13 @@ def register_schedule_rule(kind: str, rule: ScheduleRule, *, target: str = EVERY
 
 
 def rules_for(kind: str, info: TargetInfo, own: Mapping[str, ScheduleRule]) -> Iterator[ScheduleRule]:
-    """Yield the rules to try for a kind of group, in order; `own` are the target's."""
+    """Yield the rules to try for a kind of group, in order.
+
+    Args:
+        kind: The kind of group.
+        info: The description of the target.
+        own: The target's own rules by kind.
+    """
     for target in dict.fromkeys((info.name, info.family, EVERY_TARGET)):
         if (rule := RULES.get((kind, target))) is not None:
             yield rule

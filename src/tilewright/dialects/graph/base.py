@@ -46,6 +46,11 @@ class GraphOp(Operation):
     def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef | Sequence[TensorRef]:
         """The results as tensor-level computations.
 
+        Args:
+            t: The builder of computations.
+            *operands: The operands in order, as tensors that bodies can index; absent optional ones are left
+                out.
+
         Raises:
             IRError: The operator defines neither this method nor `decompose`.
         """

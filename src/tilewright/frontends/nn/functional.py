@@ -1,4 +1,8 @@
-"""Functions of neural networks on tensors, each one graph operator."""
+"""Functions of neural networks on tensors, each one graph operator.
+
+What is no tensor becomes one: an array, a torch tensor, a number, nested sequences. A function raises
+TypeError for elements that no tensor can have, and `TraceError` for a tensor of a trace that is over.
+"""
 
 from __future__ import annotations
 

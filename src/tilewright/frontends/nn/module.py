@@ -172,7 +172,7 @@ class Module:
         del self.__dict__["_state"][name]
 
     def holds(self, name: str, value: object) -> bool:
-        """Return whether an attribute is still the same object `value`."""
+        """Return whether the attribute called `name` is still the same object `value`."""
         return self.__dict__["_state"].get(name) is value
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -280,13 +280,20 @@ class Module:
     def save(self, path: str | Path) -> None:
         """Write parameters and buffers to a `.safetensors` file.
 
+        Args:
+            path: The file to write; an existing one is replaced.
+
         Raises:
             CompileError: The package `safetensors` is not installed, or a parameter has no elements yet.
         """
         _safetensors().save_file({n: np.ascontiguousarray(a) for n, a in self.state_dict().items()}, path)
 
     def load(self, path: str | Path, strict: bool = True) -> None:
-        """Load parameters and buffers from a `.safetensors` file; see `load_state_dict`.
+        """Load parameters and buffers from a `.safetensors` file.
+
+        Args:
+            path: The file to read.
+            strict: Whether every name of the module must be in the file, and the reverse.
 
         Raises:
             CompileError: The file does not exist or is damaged, names do not fit, or `safetensors` is not

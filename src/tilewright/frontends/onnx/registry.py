@@ -20,11 +20,15 @@ _IMPORTERS: dict[tuple[str, str], Importer] = {}
 
 
 def importer(*names: str, domain: str = "") -> Callable[[ImporterT], ImporterT]:
-    """Register ``function(node)`` for operators of a domain; ``""`` is the ONNX standard's own domain.
+    """Register ``function(node)`` for operators of a domain.
 
     The function takes a `Node` and returns an SSA value or a `Tensor`, or a sequence with one of them per
     output (None for an output that cannot be computed). It raises `Unsupported` for a form of the operator
     that it cannot translate. A later registration replaces an earlier one, also one of this package.
+
+    Args:
+        *names: The operators' names, such as ``Gemm``.
+        domain: The operators' domain; ``""`` is the ONNX standard's own.
     """
 
     def register(function: ImporterT) -> ImporterT:

@@ -41,10 +41,15 @@ def importer(
     """Register ``function(node)`` for operations of a dialect.
 
     The function takes a `Node` and returns an SSA value (or a `Complex` pair), or a sequence with one of them
-    per result. It raises `Unsupported` for a form of the operation that it cannot translate. `dialect` is
-    ``"stablehlo"``, ``"chlo"``, or ``"custom_call"``: then the names are targets of
-    ``stablehlo.custom_call``. `scalar`, `complex`: see `Properties`. A later registration replaces an earlier
-    one, also one of this package.
+    per result. It raises `Unsupported` for a form of the operation that it cannot translate. A later
+    registration replaces an earlier one, also one of this package.
+
+    Args:
+        *names: The operations' names, such as ``add``.
+        dialect: ``"stablehlo"``, ``"chlo"``, or ``"custom_call"``: then the names are targets of
+            ``stablehlo.custom_call``.
+        scalar: See `Properties`.
+        complex: See `Properties`.
     """
 
     def register(function: ImporterT) -> ImporterT:

@@ -37,6 +37,7 @@ def cond(
 
     Raises:
         ShapeError: The results differ, or the condition has several elements.
+        TraceError: A branch needs a value that only a run has, or uses a tensor of a trace that is over.
     """
     condition = _condition(condition)
     trace = current()
@@ -70,6 +71,8 @@ def while_loop(condition: Callable[[Any], Any], body: Callable[[Any], Any], init
     Raises:
         ShapeError: The body changes the structure, an element type or a shape, or the condition has several
             elements.
+        TraceError: The condition or the body needs a value that only a run has, or uses a tensor of a trace
+            that is over.
     """
     trace = current()
     if trace is None:
@@ -126,6 +129,7 @@ def scan(
         ShapeError: The inputs differ in their first dimension, or the step changes the carry's structure,
             element types or shapes. Outside of a trace also if there are no slices.
         TypeError: The step returns no pair.
+        TraceError: The step needs a value that only a run has, or uses a tensor of a trace that is over.
     """
     slices, slice_names, slice_structure = flatten(inputs) if inputs is not None else ([], [], None)
     scanned = [as_tensor(x) for x in slices]

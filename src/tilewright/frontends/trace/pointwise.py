@@ -325,6 +325,7 @@ def where(
 
     Raises:
         ShapeError: The shapes do not broadcast, or the types have no common one.
+        TypeError: Only one of `a` and `b` is given.
     """
     if a is None and b is None:
         indices: tuple[Tensor, ...] = FUNCTIONS["nonzero"](condition)

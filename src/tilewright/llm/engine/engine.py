@@ -155,10 +155,14 @@ class Engine:
     def embed(self, tokens: abc.Sequence[int]) -> Floats:
         """Compute the embedding of a text, f32 [hidden].
 
+        Args:
+            tokens: The text's tokens, at least one and at most as many as the model's context.
+
         Raises:
-            RequestError: the text has no token, or more than the model accepts.
-            OverloadedError: the engine is being stopped.
-            EngineError: the model failed.
+            RequestError: The text has no token, more than the model accepts, or one outside of its
+                vocabulary.
+            OverloadedError: The queue is full, or the engine is being stopped.
+            EngineError: The model failed.
         """
         future = self.submit_embedding(tokens)
         while not future.done() and self._step_unless_running() is not None:

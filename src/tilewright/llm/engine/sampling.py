@@ -58,8 +58,11 @@ class SamplingParameters:
     def check(self, vocabulary: int) -> None:
         """Check the parameters' ranges.
 
+        Args:
+            vocabulary: The model's number of tokens.
+
         Raises:
-            RequestError: a parameter is out of its range.
+            RequestError: A parameter is out of its range.
         """
         _within("temperature", self.temperature, 0.0, 100.0)
         _within("top_p", self.top_p, 0.0, 1.0, above=True)

@@ -187,7 +187,12 @@ class CausalLM(LanguageModel):
         return RMSNorm(size, self.config.eps)
 
     def block(self, config: Config, layer: int) -> Module:
-        """Make layer number `layer`; it is called with hidden states, cache and rotations."""
+        """Make layer number `layer` of the model that `config` describes; it is called with hidden states,
+        cache and rotations.
+
+        Raises:
+            CompileError: The configuration's activation is unknown.
+        """
         attention = Attention(config, layer, bias=bool(config.get("attention_bias", False)))
         return Block(
             attention,
@@ -204,12 +209,16 @@ class CausalLM(LanguageModel):
         return None if self.lm_head is None and name.endswith("lm_head.weight") else super().destination(name)
 
     def embed(self, tokens: TensorLike, cache: Cache) -> Tensor:
-        """Return embeddings [batch, tokens, hidden] of token ids [batch, tokens]."""
+        """Return embeddings [batch, n, hidden] of token ids `tokens` [batch, n]. Families whose embeddings
+        depend on positions read them from `cache`.
+        """
         result: Tensor = self.model.embed_tokens(tokens)
         return result
 
     def hidden(self, tokens: TensorLike, cache: Cache) -> Tensor:
-        """Return the head's input for `tokens` [batch, n]: [batch, n, hidden]."""
+        """Return the head's input [batch, n, hidden] for `tokens` [batch, n]; layers read and extend
+        `cache`.
+        """
         x = self.embed(tokens, cache)
         rotation = None if self.rotary is None else self.rotary(cache.positions)
         for layer in self.model.layers:
@@ -218,7 +227,7 @@ class CausalLM(LanguageModel):
         return result
 
     def head(self, x: Tensor) -> Tensor:
-        """Return logits [..., vocabulary] of hidden states [..., hidden]."""
+        """Return logits [..., vocabulary] of hidden states `x` [..., hidden]."""
         if self.lm_head is not None:
             result: Tensor = self.lm_head(x)
         else:
@@ -226,7 +235,9 @@ class CausalLM(LanguageModel):
         return result
 
     def forward(self, tokens: TensorLike, cache: Cache) -> Tensor:
-        """Return the logits [batch, n, vocabulary] after each of `tokens` [batch, n], i32 or i64."""
+        """Return the logits [batch, n, vocabulary] after each of `tokens` [batch, n], i32 or i64, which
+        extend `cache`.
+        """
         return self.head(self.hidden(tokens, cache))
 
 

@@ -61,15 +61,20 @@ class Scheme:
         return self.kind in ("integer", "fp8")
 
     def groups(self, columns: int) -> int:
-        """Return the number of scales of a row."""
+        """Return the number of scales of a row of `columns` elements."""
         return -(-columns // (self.group or max(columns, 1)))
 
     def row_bytes(self, columns: int) -> int:
-        """Return the bytes of a row of qweight."""
+        """Return the bytes of a row of qweight, for `columns` elements."""
         return -(-columns * self.bits // 8)
 
     def estimated_bytes(self, shape: tuple[int, ...], source: int) -> int:
-        """Estimate the bytes of a stored matrix; `source` is the bytes of an element in its source."""
+        """Estimate the bytes of a stored matrix with its scales and zeros.
+
+        Args:
+            shape: The shape of the matrix (..., out, in), in elements.
+            source: The bytes of an element in its source, which count for the scheme ``none``.
+        """
         rows, columns = int(np.prod(shape[:-1])), shape[-1] if shape else 1
         if not self.quantized:
             return rows * columns * (self.dtype.itemsize if self.kind == "float" else source)

@@ -53,7 +53,9 @@ def array_of(value: Value) -> np.ndarray[Any, Any] | None:
 
 
 def number(value: Value) -> Any:
-    """The element of a numeric splat as a Python number, otherwise None."""
+    """The element of a numeric splat `value` (a constant of equal elements, of any shape) as a Python number;
+    None for any other value.
+    """
     element = splat_value(value)
     return None if element is None else element.item() if element.dtype.kind in "iubf" else float(element)
 
@@ -64,13 +66,15 @@ def close(value: Any, wanted: float) -> bool:
 
 
 def new_constant(b: Builder, array: Any, name: str = "") -> Value:
-    """Insert a constant tensor."""
+    """Insert a constant tensor of the shape and type of `array` with the builder `b`; `name` is its
+    parameter's.
+    """
     value: Value = b(graph.Constant(value=Constant(array, name)))
     return value
 
 
 def broadcast_to(b: Builder, x: Value, shape: Sequence[Dim]) -> Value:
-    """`x` broadcast to `shape`; `x` itself if it has that shape.
+    """`x` broadcast to `shape` with the builder `b`; `x` itself if it has that shape.
 
     Raises:
         IRError: `x` is no tensor, or its shape does not broadcast to `shape`.
@@ -82,7 +86,7 @@ def broadcast_to(b: Builder, x: Value, shape: Sequence[Dim]) -> Value:
 
 
 def reshape(b: Builder, x: Value, shape: Sequence[Dim]) -> Value:
-    """`x` reshaped to `shape`; `x` itself if it has that shape.
+    """`x` reshaped to `shape` with the builder `b`; `x` itself if it has that shape.
 
     Raises:
         IRError: `x` is no tensor, or `shape` has another number of elements.
@@ -94,7 +98,8 @@ def reshape(b: Builder, x: Value, shape: Sequence[Dim]) -> Value:
 
 
 def slice_along(b: Builder, x: Value, axis: int, start: Dim, stop: Dim) -> Value:
-    """``x[..., start:stop, ...]`` along `axis`; `x` itself if that is all of it.
+    """``x[..., start:stop, ...]`` along `axis`, inserted with the builder `b`; `x` itself if that is all of
+    it.
 
     Raises:
         IRError: `x` is no tensor.
@@ -109,7 +114,12 @@ def slice_along(b: Builder, x: Value, axis: int, start: Dim, stop: Dim) -> Value
 
 
 def transpose(b: Builder, x: Value, permutation: Sequence[int]) -> Value:
-    """`x` with its dimensions reordered; `x` itself for the identity."""
+    """`x` with its dimensions in the order `permutation`, inserted with the builder `b`; `x` itself for the
+    identity.
+
+    Raises:
+        IRError: `permutation` is no permutation of the dimensions of `x`.
+    """
     if tuple(permutation) == tuple(range(len(permutation))):
         return x
     value: Value = b(graph.Transpose(x, permutation=tuple(permutation)))
@@ -117,7 +127,16 @@ def transpose(b: Builder, x: Value, permutation: Sequence[int]) -> Value:
 
 
 def rebuild(op: Operation, operands: Sequence[Value], **attributes: Any) -> Operation:
-    """A new operation of the same class with other operands (one for each operand) and changed attributes."""
+    """A new operation of the class of `op`, which is not inserted.
+
+    Args:
+        op: The operation, whose location and attributes are copied.
+        operands: The operands in the place of its own, one for each.
+        **attributes: Attributes that change.
+
+    Raises:
+        IRError: The operation does not take these operands or attributes.
+    """
     fields = {k: v for k, v in op.attributes.items() if k != "operand_segments"}
     fields.update(attributes)
     given: list[Any] = []

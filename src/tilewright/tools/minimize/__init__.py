@@ -88,6 +88,7 @@ def minimize(
 
     Raises:
         CompileError: The model cannot be imported and is not an ONNX model; the message says why.
+        TilewrightError: The process that reduces the model ended without an answer.
     """
     from ...driver.frontend_registry import import_model
 
