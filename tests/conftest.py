@@ -15,6 +15,7 @@ from tilewright.ir.debug import STRICT_SCHEDULES, VARIABLE
 os.environ.setdefault(VARIABLE, STRICT_SCHEDULES)
 # PyTorch uses one thread, because the models are small and the workers of pytest share the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+gc.disable()  # what imports and collecting the tests make stays
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -24,3 +25,4 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
+    gc.enable()
