@@ -2,16 +2,16 @@
 
     python -m bench                                # all models, precisions, batches and numbers of threads
     python -m bench -m bert,vit -p bf16 -b 1 -t 2  # some of the rows
-    python -m bench --resume                       # continue a run that was cut short
-    python -m bench --build                        # only let peers compile what they keep between runs
-    python -m bench --held-out -b 1 -t 2           # models that nobody tunes for
-    python -m bench --report                       # write table and plot again from the present results
+    python -m bench --resume                       # continue an interrupted run
+    python -m bench --build                        # only compile the files that peers keep between runs
+    python -m bench --held-out -b 1 -t 2           # models that no optimization was developed for
+    python -m bench --report                       # write table and plot again from the existing results
 
-Every engine runs in a process of its own; the processes take turns, and the others are stopped meanwhile.
-Rows measured replace those of the same case in bench/results/models.json, from which models.md and models.svg
-are written. The rows that matter most come first: two threads before one, batch 1 before 8. What peers
-compile ahead of time is kept beside the exported models (`tests.zoo.models.cache_dir`), so that a later run
-only measures.
+Every engine runs in its own process. The processes take turns; all but one are stopped. A measured row
+replaces the row of the same case in bench/results/models.json, from which models.md and models.svg are
+written. The most important rows are measured first: two threads before one, batch 1 before 8. Files that
+peers compile ahead of time are kept beside the exported models (`tests.zoo.models.cache_dir`), so that a
+later run only measures.
 """
 
 from __future__ import annotations

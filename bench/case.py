@@ -101,8 +101,8 @@ def _export(module: Any, inputs: dict[str, Any], path: Path) -> None:
 
 
 def largest_error(found: list[np.ndarray], expected: list[np.ndarray]) -> float:
-    """The largest difference of any output over that output's largest magnitude; infinite for other shapes or
-    NaNs.
+    """The largest difference of any output, divided by that output's largest magnitude; infinite for other
+    shapes or NaNs.
     """
     if [f.shape for f in found] != [e.shape for e in expected]:
         return float("inf")

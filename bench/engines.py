@@ -188,9 +188,8 @@ class Inductor(Torch):
 
         module, inputs = self.program(case)
         start = time.perf_counter()
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(
-            folder.parent.parent / "inductor"
-        )  # Precompiled torch headers.
+        # All models share this folder, which also holds TorchInductor's precompiled headers.
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder.parent.parent / "inductor")
         with torch.inference_mode(), config.patch({"freezing": True, "cpp.dynamic_threads": True}):
             exported = torch.export.export(module, tuple(inputs))
             aoti_compile_and_package(exported, package_path=str(folder / "model.pt2"))

@@ -2,11 +2,11 @@
 with ONNX Runtime.
 
 Forty shapes (rows x depth x columns, with optional batch) in float32, bf16 and int8 (unsigned by signed bytes
-into int32): square ones, BERT's, a language model's decoding, skinny ones, batches of small ones. The right
-operand is a constant where it is a weight, else an input. float32 and bf16 are `nn.Linear` or ``a @ b``; int8
-is ONNX's MatMulInteger (`torch._int_mm` for torch, which has no batches), into a given array. Each engine
-runs in its own process, interleaved with the others. New measurements replace the corresponding ones in
-bench/results/gemm.json and gemm.md.
+into int32): square, narrow and batched small products, those of BERT, and those of a language model's
+decoding. The right operand is a constant where it is a weight, else an input. float32 and bf16 are
+`nn.Linear` or ``a @ b``; int8 is ONNX's MatMulInteger (`torch._int_mm` for torch, which has no batches), into
+a given array. Each engine runs in its own process, interleaved with the others. New measurements replace the
+corresponding ones in bench/results/gemm.json and gemm.md.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Shape:
         return 2.0 * self.batch * self.m * self.n * self.k
 
     def bytes(self, element: int, result: int | None = None) -> float:
-        """Operands read once, the result written once, in elements of so many bytes."""
+        """Bytes moved if each operand is read once and the result is written once, for this element size."""
         right = self.k * self.n * (1 if self.weight else self.batch)
         return (
             element * (self.batch * self.m * self.k + right)
@@ -172,7 +172,8 @@ def _integers(engine: str, shape: Shape, precision: str, threads: int) -> tuple[
 
         def call() -> Any:
             session.run_with_iobinding(binding)
-            return inputs, out  # The binding holds only their addresses, so they must stay alive.
+            # The binding holds only the arrays' addresses, so the closure has to keep the arrays alive.
+            return inputs, out
 
     else:
         import tilewright as tw
@@ -180,7 +181,7 @@ def _integers(engine: str, shape: Shape, precision: str, threads: int) -> tuple[
         library = tw.compile(_integer_model(inputs, right, out), tuple(inputs.values()), threads=threads)
         call = library.bind(*inputs.values(), out=out)
     call()
-    # float32 sums of bytes would round, float64 ones are exact
+    # sums of bytes are exact in float64, but not in float32
     return call, float(np.abs(left.astype(np.float64) @ right.astype(np.float64) - out).max())
 
 

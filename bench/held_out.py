@@ -1,7 +1,7 @@
-"""Models that nobody tunes for. `python -m bench --held-out` shows whether optimizations for the benchmark
-models hold elsewhere.
+"""Models that no optimization was developed for. `python -m bench --held-out` shows whether optimizations for
+the benchmark models also apply to others.
 
-All have random weights from a fixed seed and the published sizes, or sizes of that order.
+All have random weights from a fixed seed, and the published sizes or similar ones.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _roberta_small(_: str) -> Any:
 
 
 def _llama_100m(_: str) -> Any:
-    """12 layers of width 768, 12 heads that share 4 of keys and values; all logits of 128 tokens."""
+    """12 layers of width 768, 12 query heads, 4 heads of keys and values; all logits of 128 tokens."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     sizes = {"hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 12}

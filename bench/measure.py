@@ -14,9 +14,9 @@ from .start import OURS, Figures, Starter
 from .worker import Child, EngineError, holding, preparation
 
 TURN = 0.25  # seconds of one engine's turn; a longer inference runs once
-ROUNDS = 3  # at least
-SLOW = 5  # Engines slower than the fastest by this factor leave after SLOW rounds or
-PATIENCE = 10  # after so many seconds of their own.
+ROUNDS = 3  # the minimum number of turns of each engine
+SLOW = 5  # an engine slower than the fastest by this factor stops after ROUNDS turns
+PATIENCE = 10  # or after this many seconds of its own turns
 
 
 def prepare(case: Case, timeout: float) -> None:

@@ -175,7 +175,7 @@ def measure(name: str, size: str, threads: int, seconds: float) -> dict[str, Any
         ours, theirs = ours.double(), theirs.double()
         error = max(error, float((ours - theirs).abs().max() / max(float(theirs.abs().max()), 1e-30)))
     count += sum(v.nbytes for v in (results if isinstance(results, tuple) else (results,)))
-    # Only the rows of a table that are read count.
+    # Only the rows that are read count, not the whole table.
     count = min(count, sum(k["bytes"] * k["launches"] for k in library.metadata["kernels"]))
     calls: dict[str, Callable[[], Any]] = {
         "tilewright": c_call(library, arguments),
@@ -202,7 +202,7 @@ def measure(name: str, size: str, threads: int, seconds: float) -> dict[str, Any
 
 
 def c_call(library: Any, arguments: tuple[Any, ...]) -> Callable[[], Any]:
-    """A bound call with existing result arrays, without the Python border."""
+    """A bound call with existing result arrays, without the checks and conversions of a call from Python."""
     from tilewright.runtime.tensors import to_numpy
 
     given = zip(arguments, library._names, library._dtypes, strict=True)

@@ -22,7 +22,7 @@ class Model:
 
     `module()` returns the `torch.nn.Module` in eval mode, always with the same weights; `inputs(batch)`
     returns its tensors by name, in argument order. `images` states that torch runs it faster channels-last.
-    `numpy` and `jax` exist where the program is natural there; they take the module and return a function of
+    `numpy` and `jax`, if the model is usually written with them, take the module and return a function of
     NumPy (JAX) arrays. `export()` is a variant of the module for ONNX export, if needed.
     """
 

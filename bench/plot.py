@@ -50,7 +50,9 @@ def _draw(axes: Any, title: str, rows: dict[str, dict[str, float]]) -> None:
         best = min(ratios.values())
         for name, (color, marker) in _STYLES.items():
             if name in ratios:
-                shown = min(ratios[name], _LIMITS[1] * 0.9)  # Slower peers are drawn at the edge.
+                shown = min(
+                    ratios[name], _LIMITS[1] * 0.9
+                )  # Larger ratios are drawn at the edge of the plot.
                 axes.plot(place, shown, marker, color=color, markersize=7, zorder=3, clip_on=False)
         axes.plot([place, place], [1, best], color="#bbbbbb", linewidth=6, solid_capstyle="butt", zorder=1)
         axes.annotate(

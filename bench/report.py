@@ -49,8 +49,8 @@ def ratios(row: Row) -> dict[str, float]:
 
 
 def ratios_of(row: Row, times: dict[str, float]) -> dict[str, float]:
-    """Median times of the peers over ours, of those that took turns with our latest figure: there the ratio
-    is to that one's median.
+    """Median times of the peers divided by ours, for the peers that were measured in the same run as our
+    latest figure.
     """
     found = {name: row["engines"][name].get("ratio") for name in times if name != OURS}
     return {
@@ -71,7 +71,7 @@ def write(path: Path) -> None:
 
 
 def draw(chosen: dict[str, dict[str, dict[str, float]]], path: Path) -> None:
-    """Plot the panels, by their titles, if there are any and matplotlib is there."""
+    """Plot the panels, by their titles, if there are any and matplotlib is installed."""
     try:
         from .plot import plot
     except ModuleNotFoundError as error:
@@ -155,7 +155,7 @@ def _heading(rows: list[Row]) -> str:
 
 
 def _summary(rows: list[Row], keys: list[tuple[int, int, str]]) -> str:
-    """The ratio to the best peer, models by kinds of rows; bold below what is wanted."""
+    """The ratio to the best peer, models by kinds of rows; bold where it misses the goal."""
     models = list(dict.fromkeys(row["case"]["model"] for row in rows))
     by_case = {(row["case"]["model"], _key(row)): row for row in rows}
     lines = []
@@ -273,7 +273,7 @@ def _settings(rows: list[Row]) -> str:
 
 
 def number(value: float | None) -> str:
-    """Three significant digits, or as many as stand before the point."""
+    """Three significant digits, or all digits before the decimal point."""
     if value is None:
         return ""
     if value >= 100:

@@ -19,8 +19,8 @@ from .registry import ENGINES
 from .roofline import Roof
 from .start import OURS
 
-SLOW = 5  # times the fastest engine's time
-WORTH_TRYING = 20  # milliseconds; inferences this short are always measured
+SLOW = 5  # an engine that takes this many times the fastest engine's time is not built for other rows
+WORTH_TRYING = 20  # milliseconds; shorter inferences are always measured
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -89,7 +89,7 @@ def _row(path: Path, case: Case) -> dict[str, Any] | None:
 
 @cache
 def source() -> str:
-    """The state of src/: equal for equal files."""
+    """A hash of the files of src/."""
     digest = hashlib.sha256()
     for file in sorted((ROOT / "src").rglob("*")):
         if file.suffix in (".py", ".c", ".h"):

@@ -24,7 +24,7 @@ class Roof:
         """A lower bound of the seconds of kernels run one after the other, each given as (operations, bytes
         moved).
 
-        Data that one run moves in all counts nothing if the caches can keep it between runs.
+        If the caches can hold all data that one run moves, its bytes do not count.
         """
         moving = sum(moved for _, moved in kernels) > self.cache
         return sum(max(f / self.flops[precision], moving * moved / self.bandwidth) for f, moved in kernels)
@@ -33,7 +33,9 @@ class Roof:
 def measure_roof(
     threads: int, lock: Path | None = None, nice: int | None = None, timeout: float = 120
 ) -> Roof:
-    """Measure now, in a process of its own, on the terms of `measure.measure`: some seconds."""
+    """Measure now, in a separate process, with the priority and lock of `measure.measure`; takes some
+    seconds.
+    """
     child = Child(_roof, threads, threads=threads)
     try:
         child.first(timeout)
@@ -54,6 +56,6 @@ def _roof(threads: int) -> Any:
 
 
 def _own_cache() -> int:
-    """Bytes of a core's second-level cache; 0 where Linux does not tell."""
+    """Bytes of a core's second-level cache; 0 where Linux does not report it."""
     path = Path("/sys/devices/system/cpu/cpu0/cache/index2/size")
     return int(path.read_text().strip().rstrip("K")) * 1024 if path.exists() else 0

@@ -1,8 +1,7 @@
-"""The costs of the runtime: fork and join of the thread pool, one run of a small model in C, one call from
-Python.
+"""Measures the runtime: a launch by the thread pool, one run of a small model from C, one call from Python.
 
-    python -m bench.runtime           # a line per figure: least, median, 99th percentile in microseconds
-    python -m bench.runtime --json
+python -m bench.runtime           # one line per figure: minimum, median and 99th percentile in microseconds
+python -m bench.runtime --json
 """
 
 from __future__ import annotations

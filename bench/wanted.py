@@ -1,4 +1,4 @@
-"""The goals: the best peer's time over Tilewright's, at least."""
+"""The goals: the minimum ratio of the best peer's time to Tilewright's."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ _FIRST = {
 
 
 def wanted(case: Case) -> float | None:
-    """The ratio that was set as a goal for `case`: model by model at batch 1 on two threads, never slower at
-    batch 8.
-    """
+    """The goal for `case`: a ratio for each model at batch 1 on two threads, 1 at batch 8."""
     if case.threads != 2:
         return None
     if case.batch == 8:

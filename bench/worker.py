@@ -1,7 +1,7 @@
 """Engines in child processes, one each, stopped during the turns of the others.
 
-No engine's libraries, spinning threads or memory disturb another engine, a hang or crash affects only one,
-and the peak memory of a process is that of its engine.
+The libraries, spinning threads and memory of an engine do not disturb other engines. A hang or crash affects
+one engine only, and the peak memory of a process is that of its engine.
 """
 
 from __future__ import annotations
@@ -142,7 +142,9 @@ def serve(
             except StopIteration:
                 return
             except BaseException as error:
-                text = re.sub(r"\S*/", "", " ".join(str(error).split()))  # no paths of this machine
+                text = re.sub(
+                    r"\S*/", "", " ".join(str(error).split())
+                )  # without paths, which differ between machines
                 connection.send((False, f"{type(error).__name__}: {text[:300]}"))
                 return
             connection.send((True, answer))
@@ -229,11 +231,11 @@ class _Runner:
         }
 
     def inside(self) -> float | None:
-        """Seconds of one inference without the call from Python, where the engine can tell."""
+        """Seconds of one inference without the call from Python, if the engine can measure them."""
         return self.loaded.inside() if self.loaded.inside else None
 
     def kernels(self) -> list[tuple[int, int]] | None:
-        """(flops, bytes) of each kernel, where the engine can tell."""
+        """(flops, bytes) of each kernel, if the engine reports them."""
         return self.loaded.kernels() if self.loaded.kernels else None
 
 

@@ -108,7 +108,7 @@ class Embedder(nn.Module):
     def forward(self, input_ids: tw.Tensor, attention_mask: tw.Tensor) -> tw.Tensor:
         """int64[batch, seq] token ids and mask (1: a token, 0: padding) to float32[batch, 384]."""
         positions = tnp.arange(input_ids.shape[1])
-        segment = np.zeros(1, np.int64)  # there is one text, the first
+        segment = np.zeros(1, np.int64)  # the type of the only segment
         x = self.norm(self.words(input_ids) + self.positions(positions) + self.segments(segment))
         mask = attention_mask[:, None, None, :] != 0
         for layer in self.layers:
@@ -118,7 +118,7 @@ class Embedder(nn.Module):
         return mean / tnp.sqrt((mean * mean).sum(1, keepdims=True))
 
 
-# Names of the published weights, in this order, and names above.
+# Replacements, in this order, that turn the names of the published weights into those of the modules above.
 NAMES = {
     "embeddings.word_embeddings": "words",
     "embeddings.position_embeddings": "positions",

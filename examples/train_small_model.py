@@ -1,17 +1,17 @@
-"""A small language model from nothing but a Python installation: tokenizer, training, a Hugging Face folder.
+"""Train a small language model and its tokenizer on the texts of a Python installation.
 
     python examples/train_small_model.py examples/small-model
 
 Reads the sources and docstrings of Python's standard library, trains a byte-level BPE tokenizer of 4096
-tokens and a model of 5.8 M parameters shaped like Llama 3 (grouped queries, tied embedding), and writes what
-such a folder has: `model.safetensors` in bf16, the configurations, the tokenizer with a chat template; and
-beside them two texts, `calibration.txt` (of the training data) and `held_out.txt` (of files that the model
-has never seen), for quantization and perplexity. A small part of the data is conversations made of docstrings
+tokens and a model of 5.8 M parameters shaped like Llama 3 (grouped queries, tied embedding), and writes a
+Hugging Face folder: `model.safetensors` in bf16, the configurations, and the tokenizer with a chat template.
+It also writes two texts, `calibration.txt` (of the training data) and `held_out.txt` (of files that are not
+training data), for quantization and perplexity. A small part of the data is conversations made of docstrings
 ("What does textwrap.dedent do?"), so that the model ends its answers.
 
-Takes some ten minutes on two quiet cores with bf16 products (AMX), longer without; more STEPS make a better
-model. Interrupted, the same command goes on where it was: the state is kept in FOLDER.training until the
-model is whole. The data's order depends on the seed only.
+Training takes about ten minutes on two idle cores with AMX, and longer without AMX. More STEPS make a better
+model. After an interruption, the same command continues: the state is in FOLDER.training until the model is
+complete. The order of the data depends only on the seed.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ QUESTIONS = (
     "What is {} for?",
 )
 SKIPPED = {"site-packages", "test", "tests", "idle_test", "encodings", "pydoc_data", "__pycache__"}
-"""Tests, other people's packages, and tables that no model learns from."""
+"""Folders that are not training data: tests, installed packages, and tables."""
 
 
 def documents() -> tuple[dict[str, str], dict[str, str]]:

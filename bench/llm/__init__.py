@@ -1,1 +1,1 @@
-"""`python -m bench.llm`: language models, Tilewright beside llama.cpp and OpenVINO GenAI."""
+"""`python -m bench.llm`: language models, Tilewright compared with llama.cpp and OpenVINO GenAI."""

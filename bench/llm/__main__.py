@@ -1,12 +1,12 @@
 """`python -m bench.llm`: language models, Tilewright compared with llama.cpp and OpenVINO GenAI.
 
-    python -m bench.llm --install                            # environments of the peers
+    python -m bench.llm --install                            # make the environments of the peers
     python -m bench.llm                                      # all rows
     python -m bench.llm -p int4 -w decode,decode-long -s 30  # some of the rows
-    python -m bench.llm --size tiny -e tilewright            # a small model: does the harness work?
+    python -m bench.llm --size tiny -e tilewright            # a small model, to test the harness
     python -m bench.llm --build                              # only make the models
     python -m bench.llm --delete                             # delete them
-    python -m bench.llm --report                             # write table and plot from present results
+    python -m bench.llm --report                             # write table and plot from the existing results
 
 `--install` builds llama.cpp twice. A run takes some minutes to make the models, and some to measure.
 

@@ -19,7 +19,7 @@ from ..results import source
 from . import sessions
 from .model import Size, write
 
-# All features of the processor, except those that are set explicitly; GGML_NATIVE would choose by itself.
+# The features of the processor are passed explicitly; with GGML_NATIVE, the build would detect them.
 _CMAKE = {
     "GGML_NATIVE": "OFF",
     **{f"GGML_{name}": "ON" for name in ("AVX", "AVX2", "FMA", "F16C", "BMI2", "AVX_VNNI")},
@@ -69,7 +69,7 @@ class Engine:
         flags = shlex.join(f"-D{name}={value}" for name, value in self.cmake.items())
         subprocess.run([sys.executable, "-m", "venv", python.parent.parent], check=True)
         command = [python, "-m", "pip", "install", "-U", *self.requirements]
-        if self.cmake:  # Built from source, never a wheel that pip built earlier with other flags.
+        if self.cmake:  # Without pip's cache, which may hold a wheel that was built with other flags.
             command += ["--no-cache-dir", "--no-binary", ",".join(self.requirements)]
         subprocess.run(command, check=True, env=os.environ | ({"CMAKE_ARGS": flags} if flags else {}))
 
@@ -154,7 +154,7 @@ def _sign_codes(path: Path) -> None:
     import openvino
 
     model = openvino.Core().read_model(path)
-    arrays = []  # Constants refer to them.
+    arrays = []  # OpenVINO's constants refer to this memory, so the list keeps it alive.
     for subtract in model.get_ordered_ops():
         if subtract.get_type_name() != "Subtract":
             continue
@@ -174,7 +174,7 @@ def _sign_codes(path: Path) -> None:
         raise ValueError("no codes of four bits")
     changed = path.with_name("signed.xml")
     openvino.save_model(model, changed, compress_to_fp16=False)
-    del model  # It maps the file.
+    del model  # The model maps the file, which is replaced below.
     for suffix in (".xml", ".bin"):
         changed.with_suffix(suffix).replace(path.with_suffix(suffix))
 

@@ -23,15 +23,10 @@ from .sessions import reading, serving
 
 TURN = 0.2  # seconds of reading memory in each round
 MOST_READ = 1 << 30  # bytes
-CHECKED, FOLLOWING, GREEDY = (
-    24,
-    8,
-    16,
-)  # Tokens of the checked prompt, tokens after it, and tokens of the greedy answers that are compared.
-WRONG = (
-    # Norm of the difference of logits over their norm, above which an engine does not compute this model.
-    0.1
-)
+# Tokens of the checked prompt, tokens after it, and tokens of the greedy answers that are compared.
+CHECKED, FOLLOWING, GREEDY = 24, 8, 16
+# The norm of the difference of logits, divided by their norm, above which an engine's results are wrong.
+WRONG = 0.1
 Figures = dict[str, dict[str, Any]]
 
 
@@ -117,7 +112,7 @@ class Run:
     def _load(self, engine: Engine, python: Path) -> dict[str, Any]:
         size, threads = self.size, self.case.threads
         file = engine.made(self.folder)
-        # Read the file, so that every engine finds it in memory.
+        # Read the file, so that it is in the page cache for every engine.
         for path in [file] if file.is_file() else file.iterdir():
             _read(path)
         if engine.name == OURS:

@@ -151,7 +151,9 @@ def write(size: Size, precision: str, path: Path) -> None:
 
 
 def _add_tokenizer(writer: Any, vocabulary: int) -> None:
-    """A tokenizer like GPT-2's: two special tokens, the bytes, and as many pairs of bytes as fit."""
+    """A tokenizer like GPT-2's: two special tokens, the bytes, and pairs of bytes up to the size of the
+    vocabulary.
+    """
     from gguf import TokenType
 
     bytes_ = list(_byte_characters())

@@ -20,7 +20,7 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
 from bench.worker import Child, serve  # noqa: E402
 
-_PARENT_DEATH_SIGNAL = 1  # of Linux
+_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux
 
 
 class Elsewhere(Child):
@@ -55,10 +55,11 @@ class _Process(subprocess.Popen[bytes]):
 
 
 def main(number: str, log: str, threads: str) -> None:
-    ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)  # Otherwise it would stay stopped.
+    # A stopped process would outlive its parent.
+    ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     connection = Connection(int(number))
     os.set_inheritable(int(number), False)
-    with open(log, "w") as file:  # Output and failures of imports during unpickling.
+    with open(log, "w") as file:  # Also receives errors of imports during unpickling.
         os.dup2(file.fileno(), 2)
     function, arguments = connection.recv()
     serve(connection, log, int(threads), function, arguments)

@@ -1,5 +1,5 @@
-"""The sessions in an engine's process: the loaded model, and the turns that it answers. Imports are local,
-since a peer's environment has NumPy and itself only.
+"""The sessions in an engine's process: the loaded model and its measurements. Imports are local, because a
+peer's environment has only the peer and NumPy.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class _Stepwise(Session):
             self._first = np.array([self.fill(i, p).argmax() for i, p in enumerate(prompts)], np.int32)
             self._held = prompts
         tokens, times = self._first, []
-        for i in range(steps + 1):  # the first one warms up
+        for i in range(steps + 1):  # the first step is not measured
             start = time.perf_counter()
             tokens = self.step(tokens, len(prompts[0]) + i).argmax(-1).astype(np.int32)
             times.append(time.perf_counter() - start)

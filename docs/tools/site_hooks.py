@@ -59,7 +59,7 @@ def _link(match: re.Match[str], site_path: str, files: Files) -> str:
     if files.get_file_from_path(uri) is not None:
         return f"{mark}[{text}]({posixpath.relpath(uri, posixpath.dirname(site_path) or '.')}{anchor})"
     if not (ROOT / target).exists():
-        return match[0]  # MkDocs warns
+        return match[0]  # MkDocs reports the broken link
     return text if text.startswith("`") else f"{text} (`{target}`)"
 
 

@@ -34,13 +34,13 @@ C_TYPES = {f32: "float", i32: "int32_t", i64: "int64_t", boolean: "_Bool"}
 BINARY = dict(
     zip("add sub mul lt le gt ge eq ne and or".split(), "+ - * < <= > >= == != & |".split(), strict=True)
 )
-FUNCTIONS = {  # a NaN in either operand is the result
+FUNCTIONS = {  # the result is NaN if an operand is NaN
     "neg": "-{}",
     "max": "{0} != {0} || {0} > {1} ? {0} : {1}",
     "min": "{0} != {0} || {0} < {1} ? {0} : {1}",
 }
 FLOAT_FUNCTIONS = {
-    "div": "{} / {}",  # an integer quotient by zero would end the process
+    "div": "{} / {}",  # an integer division by zero would end the process
     "rsqrt": "1 / sqrtf({})",
     "sigmoid": "1 / (1 + expf(-{}))",
     "isnan": "{0} != {0}",
@@ -60,7 +60,7 @@ def producers_beside_consumers(s: Schedule, rows: int) -> None:
     *producers, last = s.blocks()
     loops = [f.iv.name for f in enclosing_loops(last) if f.iv not in reduce_variables(last)]
     for block in reversed(producers) if loops else ():
-        with suppress(ScheduleError):  # a producer whose values are read elsewhere, too, keeps its own loops
+        with suppress(ScheduleError):  # a producer with other readers keeps its own loops
             s.compute_at(block.sym_name, loops[-1])
 
 
@@ -105,7 +105,7 @@ class Printer:
             self.lines.append(f"for (int64_t {i} = 0; {i} < {self.dim(op.extent)}; {i}++) {{")
             self.block(op)
             last = op.body.last
-            if isinstance(last, loop.Yield):  # a next value may be another variable's present one
+            if isinstance(last, loop.Yield):  # a new value may be the old value of another variable
                 for result, value in zip(op.results, last.values, strict=True):
                     self.lines.append(
                         f"{self.c_type(result.type)} next_{self.name(result)} = {self.name(value)};"
