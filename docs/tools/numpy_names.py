@@ -11,6 +11,21 @@ from typing import Any
 
 import tilewright.numpy as tnp
 
+CONVENTIONS = """\
+Shapes and errors, unless a row says otherwise:
+
+- Inputs are tensors, arrays, torch tensors, numbers, symbolic sizes or nested sequences, of any shape.
+  `TypeError`: the elements have no type that tensors can have.
+- Elementwise functions broadcast their inputs, as NumPy does, and the result has the common shape.
+  `ShapeError`: the shapes do not broadcast, or the function is not defined for the element type.
+- A function with `axis` works along these dimensions; negative numbers count from the last, and None stands
+  for all. A reduction leaves them out of the result's shape; with `keepdims` they stay, with size 1.
+  `ShapeError`: there is no such axis.
+- `dtype` is the element type of the result: a NumPy dtype or its name, `bool`, `int` (int64) or `float`
+  (float32). `TypeError`: there is no such type.
+- Indices are integers. `IndexError`: one that is known while tracing is out of range; in a run of a compiled
+  model it is `OutOfRangeError`, a subclass."""
+
 PAGE = Path(__file__).parents[1] / "reference" / "numpy.md"
 
 
@@ -27,6 +42,8 @@ def lines() -> Iterator[str]:
         "argument that is not here raises `TypeError` or"
     )
     yield "`AttributeError`. `python docs/tools/numpy_names.py` writes this page."
+    yield ""
+    yield from CONVENTIONS.splitlines()
     for title, names, module in (
         ("Functions", [n for n in tnp.__all__ if n not in ("Tensor", "linalg")], tnp),
         ("tilewright.numpy.linalg", sorted(vars(tnp.linalg)), tnp.linalg),

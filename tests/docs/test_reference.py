@@ -265,6 +265,20 @@ def test_docstrings_state_the_shapes_of_arrays() -> None:
     assert missing == [], "state shapes, as in (..., n), or 'any shape'"
 
 
+def test_functions_of_numpy_state_shapes() -> None:
+    """The page says what the words "elementwise" and `axis` mean for shapes."""
+    functions = {**vars(tw.numpy), **{f"linalg.{n}": f for n, f in vars(tw.numpy.linalg).items()}}
+    names = [*tw.numpy.__all__, *(name for name in functions if name.startswith("linalg."))]
+    missing = [
+        name
+        for name in names
+        if inspect.isfunction(functions[name])
+        and not SHAPE.search(functions[name].__doc__ or "")
+        and not re.search(r"\b[Ee]lementwise\b|`axis`", functions[name].__doc__ or "")
+    ]
+    assert missing == []
+
+
 def test_docstrings_state_the_units_of_quantities() -> None:
     missing = []
     for name, (value, text) in functions().items():

@@ -1,7 +1,7 @@
 """Functions of neural networks on tensors, each one graph operator.
 
-What is no tensor becomes one: an array, a torch tensor, a number, nested sequences. A function raises
-TypeError for elements that no tensor can have, and `TraceError` for a tensor of a trace that is over.
+Arguments that are no tensors become tensors: an array, a torch tensor, a number, nested sequences. A function
+raises TypeError for elements that no tensor can have, and `TraceError` for a tensor of a trace that is over.
 """
 
 from __future__ import annotations

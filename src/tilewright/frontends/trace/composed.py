@@ -38,7 +38,9 @@ def _attach_without_nan(name: str, reduce: Callable[..., Tensor], instead: float
         return where(only_nan, math.nan, reduced)
 
     without_nan.__name__ = name
-    without_nan.__doc__ = f"Apply `{reduce.__name__}` to the elements that are not NaN."
+    without_nan.__doc__ = (
+        f"Apply `{reduce.__name__}` to the elements that are not NaN; `axis`, shapes and errors are as there."
+    )
     FUNCTIONS[name] = without_nan
 
 
@@ -80,8 +82,19 @@ def nanstd(
 def quantile(
     x: TensorLike, q: TensorLike, axis: int | None = None, *, method: str = "linear", keepdims: bool = False
 ) -> Tensor:
-    """Return the linearly interpolated quantiles `q` (numbers in 0 .. 1, known while tracing) along an axis
-    of known size.
+    """Return the linearly interpolated quantiles `q` along `axis`, of known size, in the shape of `q` and the
+    other dimensions.
+
+    Args:
+        x: A tensor of any shape; integers are converted to float32.
+        q: Numbers in 0 .. 1, known while tracing.
+        axis: One dimension; None takes all elements.
+        method: ``linear``, the only one.
+        keepdims: Whether the reduced dimension stays, with size 1.
+
+    Raises:
+        ShapeError: There is no such axis, or its size is known only in the run.
+        TypeError: The method is another one.
     """
     if method != "linear":
         raise TypeError(f"method {method!r} of quantiles is not supported; 'linear' is")
@@ -109,7 +122,7 @@ def quantile(
 def percentile(
     x: TensorLike, q: TensorLike, axis: int | None = None, *, method: str = "linear", keepdims: bool = False
 ) -> Tensor:
-    """Return the quantiles ``q / 100``; see `quantile`."""
+    """Return the quantiles ``q / 100``; arguments, shapes and errors as of `quantile`."""
     return quantile(x, np.asarray(q, np.float64) / 100, axis, method=method, keepdims=keepdims)
 
 
@@ -121,7 +134,9 @@ def cov(
     bias: bool = False,
     ddof: int | None = None,
 ) -> Tensor:
-    """Return the covariances of variables, which are rows (without `rowvar`: columns)."""
+    """Return the covariances (m, m) of m variables, which are rows (m, n) (without `rowvar`: columns); () for
+    one variable.
+    """
     rows = [
         shapes.atleast_2d(v) if rowvar or as_tensor(v).ndim < 2 else as_tensor(v).T
         for v in ([x] if y is None else [x, y])
@@ -135,7 +150,7 @@ def cov(
 
 @function()
 def corrcoef(x: TensorLike, y: TensorLike | None = None, rowvar: bool = True) -> Tensor:
-    """Return the correlation coefficients of variables; see `cov`."""
+    """Return the correlation coefficients (m, m) of m variables; arguments and shapes as of `cov`."""
     covariances = cov(x, y, rowvar)
     if not covariances.ndim:
         return covariances / covariances
@@ -177,7 +192,11 @@ _attach_cumulative("cumulative_prod", reductions.cumprod)
 def select(
     conditions: Sequence[TensorLike], choices: Sequence[TensorLike], default: TensorLike = 0
 ) -> Tensor:
-    """Return, for each element, the choice of the first condition that holds."""
+    """Elementwise choice of the first condition that holds, else `default`; all are broadcast.
+
+    Raises:
+        ValueError: There are more conditions than choices, or fewer.
+    """
     *alternatives, result = together(*choices, default)
     for condition, choice in zip(reversed(conditions), reversed(alternatives), strict=True):
         result = where(condition, choice, result)
@@ -186,13 +205,13 @@ def select(
 
 @function()
 def isneginf(x: TensorLike) -> Tensor:
-    """Return where elements are negative infinity, as bools."""
+    """Elementwise test for negative infinity, as bools."""
     return call("isinf", x) & (as_tensor(x) < 0)
 
 
 @function()
 def isposinf(x: TensorLike) -> Tensor:
-    """Return where elements are positive infinity, as bools."""
+    """Elementwise test for positive infinity, as bools."""
     return call("isinf", x) & (as_tensor(x) > 0)
 
 
@@ -213,13 +232,15 @@ def sinc(x: TensorLike) -> Tensor:
 
 @function("conj", "real", "asanyarray", "ascontiguousarray")
 def conjugate(x: TensorLike) -> Tensor:
-    """Return `x` as a tensor: no tensor is complex, and all are contiguous."""
+    """Return `x` as a tensor of its shape: no tensor is complex, and all are contiguous."""
     return as_tensor(x)
 
 
 @function()
 def interp(x: TensorLike, xp: TensorLike, fp: TensorLike) -> Tensor:
-    """Interpolate linearly between points of increasing `xp`; beyond them the outermost values hold."""
+    """Elementwise linear interpolation between points of increasing `xp` (n) and `fp` (n); beyond them the
+    outermost values hold.
+    """
     x, xp, fp = together(x, xp, fp, at_least=inexact)
     above = call("clip", index.searchsorted(xp, x, "right"), 1, xp.shape[0] - 1)
     x0, x1, y0, y1 = xp[above - 1], xp[above], fp[above - 1], fp[above]
@@ -229,19 +250,21 @@ def interp(x: TensorLike, xp: TensorLike, fp: TensorLike) -> Tensor:
 
 @function()
 def digitize(x: TensorLike, bins: TensorLike, right: bool = False) -> Tensor:
-    """Return the index of the bin, between increasing borders `bins`, that each element lies in."""
+    """Return the index (int64) of the bin, between increasing borders `bins` (n), that each element lies in,
+    in the shape of `x`.
+    """
     return index.searchsorted(bins, x, "left" if right else "right")
 
 
 @function()
 def extract(condition: TensorLike, x: TensorLike) -> Tensor:
-    """Return the elements where the condition holds, in row-major order."""
+    """Return the elements where the condition holds, in row-major order, in the shape (n)."""
     return index.compress(shapes.ravel(condition), shapes.ravel(x))
 
 
 @function()
 def delete(x: TensorLike, where: int | slice | Sequence[int] | Array, axis: int | None = None) -> Tensor:
-    """Return the elements without those at places that are known while tracing."""
+    """Return the elements along `axis` without those at places that are known while tracing."""
     x = as_tensor(x)
     x, at = (shapes.ravel(x), 0) if axis is None else (x, axes_of(x, axis)[0])
     return index.take(x, np.delete(np.arange(x.shape[at]), where), at)
@@ -252,44 +275,44 @@ def delete(x: TensorLike, where: int | slice | Sequence[int] | Array, axis: int 
 
 @function()
 def append(x: TensorLike, values: TensorLike, axis: int | None = None) -> Tensor:
-    """Join `x` and `values` along an axis; None flattens both first."""
+    """Join `x` and `values` along `axis`; None flattens both first."""
     return shapes.concatenate([x, values], axis)
 
 
 @function()
 def atleast_3d(x: TensorLike) -> Tensor:
-    """Return `x` with at least three dimensions."""
+    """Return `x` with at least three dimensions: (n) gives (1, n, 1), (m, n) gives (m, n, 1)."""
     x = as_tensor(x)
     return x if x.ndim > 2 else shapes.expand_dims(shapes.atleast_2d(x), -1)
 
 
 @function()
 def dstack(inputs: Sequence[TensorLike]) -> Tensor:
-    """Join tensors along the third dimension."""
+    """Join tensors along the third dimension: k of shape (m, n) give (m, n, k)."""
     return shapes.concatenate([atleast_3d(x) for x in inputs], 2)
 
 
 @function()
 def vsplit(x: TensorLike, sections: shapes.Sections) -> list[Tensor]:
-    """Split along the first dimension; see `split`."""
+    """Split along the first dimension of the shape; see `split`."""
     return shapes.split(x, sections, 0)
 
 
 @function()
 def hsplit(x: TensorLike, sections: shapes.Sections) -> list[Tensor]:
-    """Split along the second dimension, vectors along the first; see `split`."""
+    """Split along the second dimension of the shape, vectors along the first; see `split`."""
     return shapes.split(x, sections, 0 if as_tensor(x).ndim == 1 else 1)
 
 
 @function()
 def dsplit(x: TensorLike, sections: shapes.Sections) -> list[Tensor]:
-    """Split along the third dimension; see `split`."""
+    """Split along the third dimension of the shape; see `split`."""
     return shapes.split(x, sections, 2)
 
 
 @function()
 def diagflat(x: TensorLike, k: int = 0) -> Tensor:
-    """Return the matrix with all elements of `x` as diagonal `k`."""
+    """Return the matrix with all n elements of `x` as diagonal `k`, in the shape (n + abs(k), n + abs(k))."""
     return shapes.diag(shapes.ravel(x), k)
 
 
@@ -313,7 +336,7 @@ def vecmat(v: TensorLike, a: TensorLike) -> Tensor:
 
 @function("linalg.multi_dot")
 def _multi_dot(factors: Sequence[TensorLike]) -> Tensor:
-    """Return the product of several matrices, from the left."""
+    """Return the product of several matrices, from the left: (m, k) and (k, n) give (m, n)."""
     first, *others = factors
     for factor in others:
         first = linear.dot(first, factor)
@@ -322,13 +345,13 @@ def _multi_dot(factors: Sequence[TensorLike]) -> Tensor:
 
 @function("linalg.trace")
 def _trace(x: TensorLike, *, offset: int = 0) -> Tensor:
-    """Return the sums of the diagonals of the last two dimensions."""
+    """Return the sums of the diagonals of the last two dimensions: (..., n, n) gives (...)."""
     return linear.trace(x, offset, -2, -1)
 
 
 @function("linalg.diagonal")
 def _diagonal(x: TensorLike, *, offset: int = 0) -> Tensor:
-    """Return the diagonals of the last two dimensions."""
+    """Return the diagonals of the last two dimensions: (..., n, n) gives (..., n)."""
     return shapes.diagonal(x, offset, -2, -1)
 
 

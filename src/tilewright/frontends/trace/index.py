@@ -310,9 +310,9 @@ class Update:
 
 @function()
 def nonzero(x: TensorLike) -> tuple[Tensor, ...]:
-    """Return, for each dimension, the indices (int64) of the elements that are not 0.
+    """Return, for each dimension, the indices (int64) of the elements that are not 0, in the shape (n).
 
-    In a traced function their number is a symbolic size.
+    In a traced function n is a symbolic size.
     """
     vectors = argwhere(x)
     return tuple(vectors[:, k] for k in range(as_tensor(x).ndim))
@@ -320,7 +320,11 @@ def nonzero(x: TensorLike) -> tuple[Tensor, ...]:
 
 @function()
 def argwhere(x: TensorLike) -> Tensor:
-    """Return the index vectors (int64) of the elements that are not 0, in row-major order."""
+    """Return the index vectors (int64) of the elements that are not 0, in row-major order, in the shape (n,
+    rank).
+
+    In a traced function n is a symbolic size.
+    """
     x = as_tensor(x)
     trace = current()
     if not x.is_traced or trace is None:
@@ -330,7 +334,7 @@ def argwhere(x: TensorLike) -> Tensor:
 
 @function()
 def flatnonzero(x: TensorLike) -> Tensor:
-    """Return the row-major positions (int64) of the elements that are not 0."""
+    """Return the row-major positions (int64) of the elements that are not 0, in the shape (n)."""
     return nonzero(ravel(x))[0]
 
 
@@ -350,7 +354,13 @@ def take(x: TensorLike, indices: TensorLike, axis: int | None = None) -> Tensor:
 
 @function()
 def take_along_axis(x: TensorLike, indices: TensorLike, axis: int = -1) -> Tensor:
-    """Return the elements at `indices` along one axis, which match `x` in the other dimensions."""
+    """Return the elements at `indices` along `axis`: (..., n) and indices (..., k) give (..., k); others
+    broadcast.
+
+    Raises:
+        IndexError: An index that is known while tracing lies outside of the dimension.
+        ShapeError: There is no such axis, or the other dimensions do not broadcast.
+    """
     x, indices = as_tensor(x), as_tensor(indices)
     (axis,) = axes_of(x, axis)
     _check(indices, x.shape[axis])
@@ -372,14 +382,16 @@ def diff(x: TensorLike, n: int = 1, axis: int = -1) -> Tensor:
 
 @function()
 def isin(x: TensorLike, elements: TensorLike) -> Tensor:
-    """Return where elements of `x` are among `elements`, as bools."""
+    """Elementwise test whether elements of `x` are among `elements`, of any shape, as bools."""
     x, elements = as_tensor(x), ravel(elements)
     return (expand_dims(x, -1) == elements).any(-1)
 
 
 @function()
 def searchsorted(ordered: TensorLike, values: TensorLike, side: str = "left") -> Tensor:
-    """Return the positions at which values would be inserted into an ordered vector."""
+    """Return the positions (int64) at which `values` would be inserted into an ordered vector (n), in their
+    shape.
+    """
     ordered, values = as_tensor(ordered), expand_dims(values, -1)
     before = ordered < values if side == "left" else ordered <= values
     return before.sum(-1)

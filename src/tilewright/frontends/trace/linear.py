@@ -25,14 +25,23 @@ def _factors(*inputs: TensorLike) -> tuple[list[Tensor], Any]:
 
 @function()
 def matmul(a: TensorLike, b: TensorLike) -> Tensor:
-    """Multiply matrices: leading dimensions broadcast, a vector is a row or a column."""
+    """Multiply matrices: (..., m, k) and (..., k, n) give (..., m, n); a vector (k) is a row or a column.
+
+    Raises:
+        ShapeError: The sizes k differ, the leading dimensions do not broadcast, or an input has no dimension.
+    """
     (a, b), dtype = _factors(as_tensor(a), as_tensor(b))
     return astype(apply(g.Matmul, a, b), dtype)
 
 
 @function()
 def dot(a: TensorLike, b: TensorLike) -> Tensor:
-    """Sum products over the last dimension of `a` and the last but one of `b`."""
+    """Sum products over the last dimension of `a` and the last but one of `b`: (..., k) and (k, n) give (...,
+    n).
+
+    Raises:
+        ShapeError: The sizes k differ.
+    """
     a, b = as_tensor(a), as_tensor(b)
     if not a.ndim or not b.ndim:
         return a * b
@@ -43,20 +52,28 @@ def dot(a: TensorLike, b: TensorLike) -> Tensor:
 
 @function()
 def inner(a: TensorLike, b: TensorLike) -> Tensor:
-    """Sum products over the last dimensions of `a` and `b`."""
+    """Sum products over the last dimensions: a (..., k) and b (n, k) give (..., n).
+
+    Raises:
+        ShapeError: The sizes k differ.
+    """
     a, b = as_tensor(a), as_tensor(b)
     return a * b if not a.ndim or not b.ndim else tensordot(a, b, ([-1], [-1]))
 
 
 @function()
 def vdot(a: TensorLike, b: TensorLike) -> Tensor:
-    """Sum the products of all elements of `a` and `b`, in row-major order."""
+    """Sum the products of all elements of `a` and `b`, in row-major order, in the shape ().
+
+    Raises:
+        ShapeError: The numbers of elements differ.
+    """
     return matmul(ravel(a), ravel(b))
 
 
 @function()
 def outer(a: TensorLike, b: TensorLike) -> Tensor:
-    """Return the products of each element of `a` and each element of `b`, as a matrix."""
+    """Return the products of each of m elements of `a` and each of n elements of `b`, as a matrix (m, n)."""
     return expand_dims(ravel(a), 1) * expand_dims(ravel(b), 0)
 
 
@@ -64,8 +81,10 @@ def outer(a: TensorLike, b: TensorLike) -> Tensor:
 def tensordot(a: TensorLike, b: TensorLike, axes: int | Sequence[int | Sequence[int]] = 2) -> Tensor:
     """Sum products over `axes`: a number of last axes of `a` and first of `b`, or a pair of lists of axes.
 
+    The result has the shape of the other dimensions of `a`, then of `b`.
+
     Raises:
-        ShapeError: The sizes along these axes differ.
+        ShapeError: The sizes along these axes differ, or there is no such axis.
     """
     a, b = as_tensor(a), as_tensor(b)
     pair = (range(a.ndim - axes, a.ndim), range(axes)) if isinstance(axes, int) else axes
@@ -89,7 +108,12 @@ def tensordot(a: TensorLike, b: TensorLike, axes: int | Sequence[int | Sequence[
 
 @function()
 def einsum(equation: str, *inputs: TensorLike, optimize: object = None) -> Tensor:
-    """Return an Einstein summation; more than two operands are contracted in pairs, from the left."""
+    """Return an Einstein summation, in the shape that the equation gives; more than two operands are
+    contracted in pairs, from the left.
+
+    Raises:
+        ShapeError: The equation does not fit the operands, or has '...' and more than two operands.
+    """
     operands, dtype = _factors(*(as_tensor(x) for x in inputs))
     text = equation.replace(" ", "")
     if len(operands) <= 2:
@@ -115,13 +139,13 @@ def einsum(equation: str, *inputs: TensorLike, optimize: object = None) -> Tenso
 
 @function()
 def trace(x: TensorLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
-    """Return the sums of the diagonals of two dimensions."""
+    """Return the sums of the diagonals of two dimensions: (n, n, ...) gives (...)."""
     return sum(diagonal(x, offset, axis1, axis2), -1)
 
 
 @function()
 def kron(a: TensorLike, b: TensorLike) -> Tensor:
-    """Return the Kronecker product."""
+    """Return the Kronecker product: (m, n) and (p, q) give (m * p, n * q)."""
     a, b = as_tensor(a), as_tensor(b)
     rank = max(a.ndim, b.ndim)
     a, b = (reshape(x, (*(1,) * (rank - x.ndim), *x.shape)) for x in (a, b))
@@ -132,7 +156,11 @@ def kron(a: TensorLike, b: TensorLike) -> Tensor:
 
 @function()
 def cross(a: TensorLike, b: TensorLike, axis: int = -1) -> Tensor:
-    """Return the cross products of vectors of three elements along `axis`."""
+    """Return the cross products of vectors of three elements along `axis`.
+
+    Raises:
+        ShapeError: A vector has another number of elements, or there is no such axis.
+    """
     a, b = (moveaxis(x, axis, 0) for x in together(a, b))
     if len(a) != 3 or len(b) != 3:
         raise ShapeError(f"a cross product takes vectors of three elements, not of {len(a)} and {len(b)}")
@@ -142,7 +170,7 @@ def cross(a: TensorLike, b: TensorLike, axis: int = -1) -> Tensor:
 
 @function("linalg.norm")
 def _norm(x: TensorLike, ord: float | str | None = None, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """Return the vector norm; of matrices the Frobenius norm.
+    """Return the vector norm along `axis`; of several axes, or of all of a matrix, the Frobenius norm.
 
     Raises:
         TypeError: Another norm of matrices is asked for.

@@ -26,7 +26,7 @@ _modules = (composed, index, linear, pointwise, protocols, reductions, shapes)
 
 
 def from_dlpack(x: SupportsDlpack) -> Tensor:
-    """Return a tensor with the elements of an array that supports DLPack, without a copy.
+    """Return a tensor with the shape and elements of an array that supports DLPack, without a copy.
 
     Raises:
         AttributeError: `x` does not support DLPack.

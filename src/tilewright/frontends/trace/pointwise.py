@@ -73,7 +73,7 @@ _attach_test("isinf")
 
 @function()
 def isfinite(x: TensorLike) -> Tensor:
-    """Return where elements are neither NaN nor infinite, as bools."""
+    """Elementwise test for neither NaN nor infinite, as bools."""
     return ~(call("isnan", x) | call("isinf", x))
 
 
@@ -179,7 +179,7 @@ def invert(x: TensorLike) -> Tensor:
 
 @function()
 def positive(x: TensorLike) -> Tensor:
-    """Return `x` as a tensor."""
+    """Return `x` as a tensor of its shape."""
     return as_tensor(x)
 
 
@@ -212,19 +212,21 @@ def log10(x: TensorLike) -> Tensor:
 
 @function("radians")
 def deg2rad(x: TensorLike) -> Tensor:
-    """Convert degrees to radians."""
+    """Elementwise conversion of degrees to radians; for integers in float32."""
     return as_tensor(x) * (math.pi / 180.0)
 
 
 @function("degrees")
 def rad2deg(x: TensorLike) -> Tensor:
-    """Convert radians to degrees."""
+    """Elementwise conversion of radians to degrees; for integers in float32."""
     return as_tensor(x) * (180.0 / math.pi)
 
 
 @function("around")
 def round(x: TensorLike, decimals: int = 0) -> Tensor:
-    """Round to `decimals` decimals, halves to the even neighbour; integers stay as they are."""
+    """Elementwise rounding to `decimals` decimals, halves to the even neighbour; integers stay as they
+    are.
+    """
     x = as_tensor(x)
     if not decimals or not x.type.dtype.is_float:
         return call("rint", x)
@@ -268,7 +270,7 @@ def _unless_nan(name: str, a: TensorLike, b: TensorLike) -> Tensor:
 
 @function()
 def heaviside(x: TensorLike, middle: TensorLike) -> Tensor:
-    """Return 0 for negative elements, 1 for positive ones and `middle` for 0."""
+    """Elementwise 0 for negative elements, 1 for positive ones and `middle` for 0."""
     x, middle = together(x, middle, at_least=inexact)
     return where(x == 0, middle, where(call("isnan", x), x, astype(x > 0, x.dtype)))
 
@@ -280,25 +282,25 @@ def _truth(x: TensorLike) -> Tensor:
 
 @function()
 def logical_not(x: TensorLike) -> Tensor:
-    """Return where elements are 0, as bools."""
+    """Elementwise test for 0, as bools."""
     return invert(_truth(x))
 
 
 @function()
 def logical_and(a: TensorLike, b: TensorLike) -> Tensor:
-    """Return where both elements are not 0, as bools."""
+    """Elementwise test that both are not 0, as bools."""
     return _truth(a) & _truth(b)
 
 
 @function()
 def logical_or(a: TensorLike, b: TensorLike) -> Tensor:
-    """Return where an element is not 0, as bools."""
+    """Elementwise test that one is not 0, as bools."""
     return _truth(a) | _truth(b)
 
 
 @function()
 def logical_xor(a: TensorLike, b: TensorLike) -> Tensor:
-    """Return where exactly one element is not 0, as bools."""
+    """Elementwise test that exactly one is not 0, as bools."""
     return _truth(a) ^ _truth(b)
 
 
@@ -345,8 +347,8 @@ def clip(
     a_min: TensorLike | None = None,
     a_max: TensorLike | None = None,
 ) -> Tensor:
-    """Limit elements to ``min`` .. ``max`` (or `a_min`, `a_max`), each a number, a tensor or None for no
-    limit.
+    """Elementwise limits ``min`` .. ``max`` (or `a_min`, `a_max`), each a number, a tensor that broadcasts or
+    None.
     """
     x = as_tensor(x)
     low, high = min if min is not None else a_min, max if max is not None else a_max
@@ -356,9 +358,12 @@ def clip(
 
 @function()
 def astype(x: TensorLike, dtype: DTypeLike, copy: bool = True) -> Tensor:
-    """Convert elements to `dtype`; floating point to integers truncates.
+    """Elementwise conversion to `dtype`; floating point to integers truncates.
 
     `frontends.conversions` defines the result where the integer type does not hold the number.
+
+    Raises:
+        TypeError: There is no such element type.
     """
     x, wanted = as_tensor(x), dtype_of(dtype)
     for step in conversion_steps(x.type.dtype, wanted) if x.type.dtype is not wanted else ():
@@ -368,7 +373,7 @@ def astype(x: TensorLike, dtype: DTypeLike, copy: bool = True) -> Tensor:
 
 @function()
 def copy(x: TensorLike) -> Tensor:
-    """Return `x` as a tensor, which never changes."""
+    """Return `x` as a tensor of its shape, which never changes."""
     return as_tensor(x)
 
 
@@ -380,7 +385,7 @@ def nan_to_num(
     posinf: float | None = None,
     neginf: float | None = None,
 ) -> Tensor:
-    """Replace NaN by `nan`, and the infinities by `posinf` and `neginf`, by default the type's largest
+    """Elementwise, NaN becomes `nan`, and infinities `posinf` and `neginf`, by default the type's largest
     numbers.
     """
     import ml_dtypes
@@ -399,7 +404,7 @@ def nan_to_num(
 def isclose(
     a: TensorLike, b: TensorLike, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> Tensor:
-    """Return where ``abs(a - b) <= atol + rtol * abs(b)``, as bools; NaN equals NaN only with `equal_nan`."""
+    """Elementwise ``abs(a - b) <= atol + rtol * abs(b)``, as bools; NaN equals NaN only with `equal_nan`."""
     a, b = together(a, b, at_least=inexact)
     near = (absolute(a - b) <= atol + rtol * absolute(b)) & isfinite(b) | (a == b)
     return near | (call("isnan", a) & call("isnan", b)) if equal_nan else near
@@ -409,12 +414,12 @@ def isclose(
 def allclose(
     a: TensorLike, b: TensorLike, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> Tensor:
-    """Return whether all elements are close; see `isclose`."""
+    """Return whether all elements are close, as a bool of shape (); see `isclose`."""
     return isclose(a, b, rtol, atol, equal_nan).all()
 
 
 @function()
 def array_equal(a: TensorLike, b: TensorLike) -> Tensor:
-    """Return whether two tensors have the same shape and elements."""
+    """Return whether two tensors have the same shape and elements, as a bool of shape ()."""
     a, b = together(a, b)
     return (a == b).all() if a.shape == b.shape else as_tensor(False)

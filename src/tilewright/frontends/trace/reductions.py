@@ -122,7 +122,7 @@ def std(
     *,
     correction: float | None = None,
 ) -> Tensor:
-    """Return the square root of `var`."""
+    """Return the square root of `var`, in its shape."""
     return call("sqrt", var(x, axis, dtype, ddof, keepdims, correction=correction))
 
 
@@ -215,8 +215,13 @@ def cumprod(x: TensorLike, axis: int | None = None, dtype: DTypeLike | None = No
 
 
 def topk(x: TensorLike, k: TensorLike, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
-    """Return the `k` largest (or smallest) elements in order, and their indices; equal elements in order of
-    index.
+    """Return the `k` largest (or smallest) elements along `axis` in order, and their indices (int64).
+
+    Both results have the shape of `x`, with size k along the axis. Equal elements come in order of index.
+
+    Raises:
+        IndexError: A concrete tensor has fewer than `k` elements along the axis.
+        ShapeError: There is no such axis.
     """
     elements, indices = apply_several(g.Topk, as_tensor(x), k=k, axis=axis, largest=largest)
     return elements, indices
@@ -241,7 +246,11 @@ def argsort(x: TensorLike, axis: int | None = -1, *, descending: bool = False, s
 
 @function()
 def median(x: TensorLike, axis: int | None = None) -> Tensor:
-    """Return the middle element along an axis of known size, or the mean of the two middle ones."""
+    """Return the middle element along `axis`, of known size, or the mean of the two middle ones.
+
+    Raises:
+        ShapeError: There is no such axis, or its size is known only in the run.
+    """
     x, where = _along(astype(x, inexact(as_tensor(x).type.dtype)), axis)
     n = x.shape[where]
     if not isinstance(n, int):

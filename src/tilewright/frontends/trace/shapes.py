@@ -27,7 +27,11 @@ Sections: TypeAlias = int | Iterable[SizeLike]
 
 @function()
 def reshape(x: TensorLike, shape: ShapeLike) -> Tensor:
-    """Return the elements, in row-major order, under another shape; one size may be -1."""
+    """Return the elements, in row-major order, under another shape; one size may be -1.
+
+    Raises:
+        ShapeError: The shape has another number of elements, or several sizes of -1.
+    """
     x = as_tensor(x)
     sizes = list(shape_argument(shape))
     free = [k for k, n in enumerate(sizes) if isinstance(n, int) and n == -1]
@@ -45,14 +49,14 @@ def reshape(x: TensorLike, shape: ShapeLike) -> Tensor:
 
 @function("flatten")
 def ravel(x: TensorLike) -> Tensor:
-    """Return the elements in row-major order, in one dimension."""
+    """Return the elements in row-major order, in the shape (n)."""
     x = as_tensor(x)
     return reshape(x, (x.size,))
 
 
 @function("permute_dims")
 def transpose(x: TensorLike, axes: Sequence[int] | None = None) -> Tensor:
-    """Return `x` with its dimensions in the order `axes`, by default reversed."""
+    """Return `x` with the dimensions of its shape in the order `axes`, by default reversed."""
     x = as_tensor(x)
     order = tuple(range(x.ndim))[::-1] if axes is None else axes_of(x, axes)
     return apply(g.Transpose, x, permutation=order)
@@ -60,7 +64,7 @@ def transpose(x: TensorLike, axes: Sequence[int] | None = None) -> Tensor:
 
 @function()
 def swapaxes(x: TensorLike, a: int, b: int) -> Tensor:
-    """Return `x` with dimensions `a` and `b` exchanged."""
+    """Return `x` with dimensions `a` and `b` of its shape exchanged."""
     x = as_tensor(x)
     order = list(range(x.ndim))
     a, b = axes_of(x, (a, b))
@@ -70,13 +74,13 @@ def swapaxes(x: TensorLike, a: int, b: int) -> Tensor:
 
 @function()
 def matrix_transpose(x: TensorLike) -> Tensor:
-    """Return `x` with its last two dimensions exchanged."""
+    """Return `x` with its last two dimensions exchanged: (..., m, n) gives (..., n, m)."""
     return swapaxes(x, -1, -2)
 
 
 @function()
 def moveaxis(x: TensorLike, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
-    """Move the dimensions `source` to the places `destination`; the others keep their order."""
+    """Move the dimensions `source` of the shape to the places `destination`; the others keep their order."""
     x = as_tensor(x)
     pairs = sorted(zip(axes_of(x, destination), axes_of(x, source), strict=True))
     order = [d for d in range(x.ndim) if d not in {s for _, s in pairs}]
@@ -98,7 +102,11 @@ def expand_dims(x: TensorLike, axis: int | Sequence[int]) -> Tensor:
 
 @function()
 def squeeze(x: TensorLike, axis: int | Sequence[int] | None = None) -> Tensor:
-    """Drop the given dimensions, of size 1, or all that are known to be 1."""
+    """Drop the given dimensions of the shape, of size 1, or all that are known to be 1.
+
+    Raises:
+        ShapeError: A given dimension is not 1.
+    """
     x = as_tensor(x)
     drop = (
         {d for d, n in enumerate(x.shape) if isinstance(n, int) and n == 1}
@@ -143,7 +151,7 @@ def common_shape(shapes: Sequence[tuple[Dim, ...]]) -> tuple[Dim, ...]:
 
 @function("concat")
 def concatenate(inputs: Sequence[TensorLike], axis: int | None = 0) -> Tensor:
-    """Join tensors along an axis; None flattens them first."""
+    """Join tensors along `axis`, whose sizes add up; the other sizes are equal. None flattens them first."""
     parts = together(*inputs)
     if axis is None:
         return apply(g.Concat, [ravel(x) for x in parts], axis=0)
@@ -158,41 +166,45 @@ def stack(inputs: Sequence[TensorLike], axis: int = 0) -> Tensor:
 
 @function()
 def atleast_1d(x: TensorLike) -> Tensor:
-    """Return `x` with at least one dimension."""
+    """Return `x` with at least one dimension: () gives (1), other shapes stay."""
     x = as_tensor(x)
     return x if x.ndim else reshape(x, (1,))
 
 
 @function()
 def atleast_2d(x: TensorLike) -> Tensor:
-    """Return `x` with at least two dimensions, a new one leading."""
+    """Return `x` with at least two dimensions: (n) gives (1, n), () gives (1, 1)."""
     x = atleast_1d(x)
     return x if x.ndim > 1 else expand_dims(x, 0)
 
 
 @function()
 def vstack(inputs: Sequence[TensorLike]) -> Tensor:
-    """Join tensors along the first dimension; vectors are rows."""
+    """Join tensors along the first dimension; vectors are rows: k of shape (n) give (k, n)."""
     return concatenate([atleast_2d(x) for x in inputs], 0)
 
 
 @function()
 def hstack(inputs: Sequence[TensorLike]) -> Tensor:
-    """Join tensors along the second dimension, vectors along the first."""
+    """Join tensors along the second dimension of their shapes, vectors along the first."""
     parts = [atleast_1d(x) for x in inputs]
     return concatenate(parts, 0 if parts[0].ndim == 1 else 1)
 
 
 @function()
 def column_stack(inputs: Sequence[TensorLike]) -> Tensor:
-    """Join tensors along the second dimension; vectors are columns."""
+    """Join tensors along the second dimension; vectors are columns: k of shape (n) give (n, k)."""
     parts = [as_tensor(x) for x in inputs]
     return concatenate([x if x.ndim > 1 else expand_dims(x, -1) for x in parts], 1)
 
 
 @function()
 def array_split(x: TensorLike, sections: Sections, axis: int = 0) -> list[Tensor]:
-    """Split along an axis into `sections` parts, the first ones longer, or at the given places."""
+    """Split along `axis` into `sections` parts, the first ones longer, or at the given places.
+
+    Raises:
+        ShapeError: A number of parts is asked for of a size that is known only in the run.
+    """
     x = as_tensor(x)
     (axis,) = axes_of(x, axis)
     n = x.shape[axis]
@@ -212,7 +224,11 @@ def array_split(x: TensorLike, sections: Sections, axis: int = 0) -> list[Tensor
 
 @function()
 def split(x: TensorLike, sections: Sections, axis: int = 0) -> list[Tensor]:
-    """Split along an axis into `sections` equal parts, or at the given places."""
+    """Split along `axis` into `sections` equal parts, or at the given places.
+
+    Raises:
+        ShapeError: There is no such axis, or the number of parts does not divide its size.
+    """
     x = as_tensor(x)
     n = x.shape[axes_of(x, axis)[0]]
     if isinstance(sections, int) and isinstance(n, Expr):
@@ -230,13 +246,13 @@ def split(x: TensorLike, sections: Sections, axis: int = 0) -> list[Tensor]:
 
 @function()
 def unstack(x: TensorLike, axis: int = 0) -> tuple[Tensor, ...]:
-    """Return the slices along an axis."""
+    """Return the slices along `axis`, of the shape without it."""
     return tuple(moveaxis(x, axis, 0))
 
 
 @function()
 def tile(x: TensorLike, repeats: ShapeLike) -> Tensor:
-    """Repeat the whole tensor along each dimension."""
+    """Repeat the whole tensor along each dimension: `repeats` (r) of shape (n) give (r * n)."""
     x, times = as_tensor(x), shape_argument(repeats)
     x = reshape(x, (*(1,) * (len(times) - x.ndim), *x.shape)) if len(times) > x.ndim else x
     return apply(g.Tile, x, repeats=(*(1,) * (x.ndim - len(times)), *times))
@@ -244,7 +260,9 @@ def tile(x: TensorLike, repeats: ShapeLike) -> Tensor:
 
 @function()
 def repeat(x: TensorLike, repeats: TensorLike, axis: int | None = None) -> Tensor:
-    """Repeat each element `repeats` times; counts that differ by element must be known while tracing."""
+    """Repeat each element `repeats` times along `axis`; counts that differ by element must be known while
+    tracing.
+    """
     x = as_tensor(x)
     x, (axis,) = (ravel(x), (0,)) if axis is None else (x, axes_of(x, axis))
     if isinstance(repeats, (int, Expr)):
@@ -256,26 +274,26 @@ def repeat(x: TensorLike, repeats: TensorLike, axis: int | None = None) -> Tenso
 
 @function()
 def flip(x: TensorLike, axis: int | Sequence[int] | None = None) -> Tensor:
-    """Reverse the order along axes, by default along all."""
+    """Reverse the order along axes, by default along all; the shape stays."""
     x = as_tensor(x)
     return apply(g.Flip, x, axes=axes_of(x, axis))
 
 
 @function()
 def fliplr(x: TensorLike) -> Tensor:
-    """Reverse the order along the second dimension."""
+    """Reverse the order along the second dimension; the shape stays."""
     return flip(x, 1)
 
 
 @function()
 def flipud(x: TensorLike) -> Tensor:
-    """Reverse the order along the first dimension."""
+    """Reverse the order along the first dimension; the shape stays."""
     return flip(x, 0)
 
 
 @function()
 def roll(x: TensorLike, shift: int | Sequence[int], axis: int | Sequence[int] | None = None) -> Tensor:
-    """Shift elements along axes; those shifted beyond the end reappear at the start."""
+    """Shift elements along axes; those shifted beyond the end reappear at the start. The shape stays."""
     x = as_tensor(x)
     if axis is None:
         return reshape(roll(ravel(x), shift, 0), x.shape)
@@ -294,7 +312,9 @@ def roll(x: TensorLike, shift: int | Sequence[int], axis: int | Sequence[int] | 
 
 @function()
 def rot90(x: TensorLike, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
-    """Rotate by `k` times 90 degrees in the plane of two axes, from the first towards the second."""
+    """Rotate by `k` times 90 degrees in the plane of two axes, from the first to the second; odd `k` exchange
+    sizes in the shape.
+    """
     a, b = axes
     turned = (
         lambda v: v,
@@ -312,7 +332,19 @@ def pad(
     mode: str = "constant",
     constant_values: float | np.generic = 0,
 ) -> Tensor:
-    """Add elements before and after each dimension; `mode` is constant, edge, reflect or wrap."""
+    """Add elements before and after each dimension of the shape; `mode` is constant, edge, reflect or wrap.
+
+    Args:
+        x: A tensor of any shape.
+        pad_width: The number of elements before and after: one for all dimensions, a pair for all, or a pair
+            for each.
+        mode: How the new elements are made.
+        constant_values: The one number of the mode constant.
+
+    Raises:
+        TypeError: `constant_values` is not one number.
+        ValueError: The mode is unknown.
+    """
     x = as_tensor(x)
     if isinstance(pad_width, (int, Expr)):
         pairs: list[Any] = [(pad_width, pad_width)] * x.ndim
@@ -331,19 +363,24 @@ def pad(
 
 @function()
 def tril(x: TensorLike, k: int = 0) -> Tensor:
-    """Return the lower triangle of the last two dimensions, up to diagonal `k`, zeros elsewhere."""
+    """Return the lower triangle of (..., m, n), up to diagonal `k`, zeros elsewhere, in the same shape."""
     return apply(g.Triangular, as_tensor(x), upper=False, diagonal=k)
 
 
 @function()
 def triu(x: TensorLike, k: int = 0) -> Tensor:
-    """Return the upper triangle of the last two dimensions, from diagonal `k`, zeros elsewhere."""
+    """Return the upper triangle of (..., m, n), from diagonal `k`, zeros elsewhere, in the same shape."""
     return apply(g.Triangular, as_tensor(x), upper=True, diagonal=k)
 
 
 @function()
 def diagonal(x: TensorLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
-    """Return the diagonals of two dimensions of known size, as the last dimension."""
+    """Return the diagonals of two dimensions of known size, as the last dimension: (n, n, ...) gives (...,
+    n).
+
+    Raises:
+        ShapeError: There is no such axis, both are the same, or a size is known only in the run.
+    """
     x = as_tensor(x)
     a, b = axes_of(x, (axis1, axis2))
     x = moveaxis(x, (a, b), (-2, -1))
@@ -357,7 +394,12 @@ def diagonal(x: TensorLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> 
 
 @function()
 def diag(x: TensorLike, k: int = 0) -> Tensor:
-    """Return the diagonal of a matrix, or the matrix with a vector as its diagonal."""
+    """Return the diagonal of a matrix (m, n), or the matrix (n + abs(k), n + abs(k)) with a vector (n) as its
+    diagonal `k`.
+
+    Raises:
+        ValueError: `x` is neither a matrix nor a vector.
+    """
     x = as_tensor(x)
     if x.ndim == 2:
         return diagonal(x, k)
@@ -375,19 +417,19 @@ def diag(x: TensorLike, k: int = 0) -> Tensor:
 
 @function()
 def full(shape: ShapeLike, fill_value: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
-    """Return a tensor of one value; a number without `dtype` is bool, int64 or float32."""
+    """Return a tensor of one value and a shape; a number without `dtype` is bool, int64 or float32."""
     return broadcast_to(as_tensor(fill_value, dtype), shape)
 
 
 @function("empty")
 def zeros(shape: ShapeLike, dtype: DTypeLike = float) -> Tensor:
-    """Return a tensor of zeros."""
+    """Return a tensor of zeros of a shape; float32 by default."""
     return full(shape, 0, dtype)
 
 
 @function()
 def ones(shape: ShapeLike, dtype: DTypeLike = float) -> Tensor:
-    """Return a tensor of ones."""
+    """Return a tensor of ones of a shape; float32 by default."""
     return full(shape, 1, dtype)
 
 
@@ -447,20 +489,20 @@ def linspace(
 
 @function()
 def eye(n: ScalarLike, m: ScalarLike | None = None, k: int = 0, dtype: DTypeLike = float) -> Tensor:
-    """Return an `n` by `m` matrix with ones on diagonal `k`, zeros elsewhere."""
+    """Return an (n, m) matrix with ones on diagonal `k`, zeros elsewhere."""
     rows, columns = arange(n)[:, None], arange(n if m is None else m)[None, :]
     return astype(columns - rows == k, dtype)
 
 
 @function()
 def identity(n: ScalarLike, dtype: DTypeLike = float) -> Tensor:
-    """Return the `n` by `n` identity matrix."""
+    """Return the (n, n) identity matrix."""
     return eye(n, dtype=dtype)
 
 
 @function()
 def tri(n: ScalarLike, m: ScalarLike | None = None, k: int = 0, dtype: DTypeLike = float) -> Tensor:
-    """Return an `n` by `m` matrix with ones up to diagonal `k`, zeros elsewhere."""
+    """Return an (n, m) matrix with ones up to diagonal `k`, zeros elsewhere."""
     rows, columns = arange(n)[:, None], arange(n if m is None else m)[None, :]
     return astype(columns - rows <= k, dtype)
 
@@ -483,25 +525,25 @@ def meshgrid(*inputs: TensorLike, indexing: str = "xy") -> list[Tensor]:
 
 @function("array")
 def asarray(x: TensorLike, dtype: DTypeLike | None = None, copy: bool | None = None) -> Tensor:
-    """Return `x` as a tensor, converted to `dtype`."""
+    """Return `x` as a tensor of its shape, converted to `dtype`."""
     converted = x if isinstance(x, Tensor) else tensor(x, dtype)
     return converted if dtype is None else astype(converted, dtype)
 
 
 @function()
 def shape(x: TensorLike) -> tuple[Any, ...]:
-    """Return the sizes of `x`."""
+    """Return the shape of `x`: the size of each dimension."""
     return as_tensor(x).shape
 
 
 @function()
 def ndim(x: TensorLike) -> int:
-    """Return the number of dimensions of `x`."""
+    """Return the number of dimensions of `x`, of any shape."""
     return as_tensor(x).ndim
 
 
 @function()
 def size(x: TensorLike, axis: int | None = None) -> Any:
-    """Return the number of elements of `x`, or its size along one axis."""
+    """Return the number of elements of `x`, or its size along `axis`."""
     x = as_tensor(x)
     return x.size if axis is None else x.shape[axis]
