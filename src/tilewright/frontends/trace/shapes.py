@@ -458,8 +458,12 @@ def ones_like(x: TensorLike, dtype: DTypeLike | None = None, shape: ShapeLike | 
 def arange(
     start: ScalarLike, stop: ScalarLike | None = None, step: ScalarLike = 1, dtype: DTypeLike | None = None
 ) -> Tensor:
-    """Return the numbers from `start` (or 0) to before `stop`: int64 for integers and symbolic sizes, float32
-    for floats.
+    """Return the numbers from `start` (or 0) to before `stop`, in the shape (n): int64 for integers and
+    symbolic sizes, float32 for floats.
+
+    Raises:
+        TypeError: A number is symbolic, and another one a float or the step; or there is no such element
+            type.
     """
     start, stop = (0, start) if stop is None else (start, stop)
     numbers: list[Any] = [x if isinstance(x, (int, float, Expr)) else x.item() for x in (start, stop, step)]
@@ -483,7 +487,7 @@ def any_float(numbers: Iterable[object]) -> bool:
 def linspace(
     start: float, stop: float, num: int = 50, endpoint: bool = True, dtype: DTypeLike = float
 ) -> Tensor:
-    """Return `num` numbers evenly spaced from `start` to `stop`."""
+    """Return `num` numbers evenly spaced from `start` to `stop`, in the shape (num)."""
     return concrete(np.linspace(start, stop, num, endpoint).astype(dtype_of(dtype).numpy))
 
 
