@@ -51,16 +51,16 @@ def saved(libraries: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -
         (
             "cpu",
             "m.wasm",
-            r"ends in .so or .tar, not in .wasm: that is what the target wasm32 makes; call it m.so",
+            r"has the suffix .so or .tar, not .wasm, which is that of the target wasm32; name it m.so",
         ),
-        ("cpu", "m.dll", "call it m.so"),
-        ("cpu", "m.a", "call it m.so"),
-        ("cpu", "m.o", "call it m.so"),
-        ("cpu", "m.onnx", "call it m.so"),
-        ("cpu", "m", "not in nothing; call it m.so"),
-        ("aarch64-linux", "m.dylib", "call it m.so"),
-        ("wasm32", "m.so", "ends in .wasm or .tar, not in .so; call it m.wasm"),
-        ("webgpu", "m.so", "ends in .tar, not in .so; call it m.tar"),
+        ("cpu", "m.dll", "name it m.so"),
+        ("cpu", "m.a", "name it m.so"),
+        ("cpu", "m.o", "name it m.so"),
+        ("cpu", "m.onnx", "name it m.so"),
+        ("cpu", "m", "not none; name it m.so"),
+        ("aarch64-linux", "m.dylib", "name it m.so"),
+        ("wasm32", "m.so", "has the suffix .wasm or .tar, not .so; name it m.wasm"),
+        ("webgpu", "m.so", "has the suffix .tar, not .so; name it m.tar"),
     ],
 )
 def test_a_wrong_name_is_refused(
@@ -87,7 +87,9 @@ def test_copies_are_of_the_kind_that_they_are_called(tmp_path: Path, monkeypatch
             path = tw.compile(doubled, (X,), target=target).save(tmp_path / name)
             assert kind_of(path).format == {"m.tar": "tar", "m.wasm": "WebAssembly"}[name]
     with pytest.raises(
-        ArtifactError, match=r"m.so holds its parts linked: to have them apart, compile the model again"
+        ArtifactError,
+        match=r"m.so is a linked library: to save objects and sources as a .tar file, compile the "
+        r"model again",
     ):
         tw.load(tw.compile(doubled, (X,)).save(tmp_path / "m.so")).save(tmp_path / "n.tar")
 
@@ -99,7 +101,7 @@ def test_the_command_line_looks_before_it_compiles(
     model.write_bytes(b"not looked at")
     for target, name in (("cpu", "a.wasm"), ("cpu", "a.dll"), ("webgpu", "a.so"), ("wasm32", "a")):
         assert run("compile", str(model), "-o", str(tmp_path / name), "--target", target) == 2
-        assert f"an artifact for target {target} is a file whose name ends in" in capsys.readouterr().err
+        assert f"an artifact for target {target} has the suffix" in capsys.readouterr().err
     assert [p.name for p in tmp_path.iterdir()] == ["m.onnx"]
 
 

@@ -102,7 +102,9 @@ def test_prefixed_libraries_in_python(folder: Path, tmp_path: Path) -> None:
     copy = tw.load(library.save(tmp_path / "copy.so"))
     np.testing.assert_array_equal(copy(X), 2 * X)
     assert (tmp_path / "twofold.h").read_text() == (folder / "twofold.h").read_text()
-    with pytest.raises(ArtifactError, match="begin with 'twofold_': to have others, compile the model again"):
+    with pytest.raises(
+        ArtifactError, match="have the prefix 'twofold': to save another, compile the model again"
+    ):
         library.save(tmp_path / "other.so", prefix="other")
 
 
@@ -121,6 +123,6 @@ def test_wrong_prefixes(tmp_path: Path) -> None:
     for prefix in ("tw", "", "5", "a-b", "tilewright", "ü"):
         with pytest.raises(ArtifactError, match="give letters, digits and underscores"):
             library.save(tmp_path / "m.so", prefix=prefix)
-    with pytest.raises(ArtifactError, match="a prefix is for shared libraries"):
+    with pytest.raises(ArtifactError, match="a prefix is for shared libraries only only"):
         library.save(tmp_path / "m.tar", prefix="model")
     assert not any(tmp_path.iterdir())

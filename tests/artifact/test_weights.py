@@ -48,7 +48,7 @@ def test_a_library_finds_its_weights(saved: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(tw.load(copy)(X), library(X))
     copy.with_suffix(".weights").unlink()
     with pytest.raises(
-        ArtifactError, match=r"in a file of their own, other.weights or m.weights, which is not beside it"
+        ArtifactError, match=r"the file of its weights, other.weights or m.weights, is not in the same folder"
     ):
         tw.load(copy)
     copy.with_suffix(".weights").mkdir()
@@ -116,11 +116,11 @@ def test_damaged_weights_are_found(saved: Path, tmp_path: Path) -> None:
 def test_where_weights_go_is_said(saved: Path, tmp_path: Path) -> None:
     library = tw.load(saved)
     with pytest.raises(
-        ArtifactError, match="the weights of .* are beside it: to have them elsewhere, compile"
+        ArtifactError, match="the weights of .* are beside it: to save them elsewhere, compile"
     ):
         library.save(tmp_path / "a.so", weights="inside")
     compiled = tw.compile(model(), (X,), cache=False)
-    with pytest.raises(ArtifactError, match="weights='outside' is neither 'inside' nor 'beside'"):
+    with pytest.raises(ArtifactError, match="weights='outside' must be 'inside' or 'beside'"):
         compiled.save(tmp_path / "a.so", weights="outside")
     with pytest.raises(ArtifactError, match="are inside it"):
         tw.load(compiled.save(tmp_path / "a.so")).save(tmp_path / "b.so", weights="beside")

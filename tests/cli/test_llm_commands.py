@@ -162,12 +162,12 @@ def test_chat(library: Path) -> None:
     assert run.returncode == 1, "unanswered lines must give exit code 1"
     out = [line for line in run.stdout.splitlines() if line]
     assert out[:3] == ["hello", "two", "lines"]
-    assert "of 2048 tokens of context used" in out[3] and "tokens read" in out[3]
+    assert "of 2048 tokens" in out[3] and "prompt: " in out[3]
     assert out[4] == "again" and len(out) == 6, "only replies and statistics go to stdout"
     first, second = run.stderr.splitlines()
-    assert first == "error: there is no command /nix; /help lists them"
+    assert first == "error: unknown command /nix; /help lists the commands"
     assert second.startswith("error: the prompt has 3")
-    assert "of 2048 tokens of context used" in out[-1], "a message that cannot be answered is dropped"
+    assert "of 2048 tokens" in out[-1], "a message that cannot be answered is dropped"
 
 
 @pytest.mark.parametrize("locale", ["C", "C.UTF-8", "POSIX"])
@@ -190,7 +190,7 @@ def test_chat_of_a_pipe(library: Path, locale: str) -> None:
         },
     )
     assert run.returncode == 1 and run.stdout.decode().split("\n") == ["Grüße 🦊", "last", ""]
-    assert run.stderr.decode().startswith("error: a message is no UTF-8:") and run.stderr.count(b"\n") == 1
+    assert run.stderr.decode().startswith("error: the message is not UTF-8:") and run.stderr.count(b"\n") == 1
     fine = subprocess.run(command("chat", library), cwd=ROOT, input=b"one\n", capture_output=True, timeout=60)
     assert (fine.returncode, fine.stdout, fine.stderr) == (0, b"one\n", b"")
 
@@ -226,9 +226,9 @@ def test_lines_that_are_pasted_are_one_message(library: Path) -> None:
         until(b">>> ")
         shown = b""
         os.write(mine, b"/stats\r")
-        until(b"known already")
+        until(b"from the cache")
         # The echo model replies with the message; a reply of 18 or 19 tokens shows that both lines arrived.
-        assert b"the first of 19 after" in shown or b"the first of 18 after" in shown, shown
+        assert b"reply: 19 tokens" in shown or b"reply: 18 tokens" in shown, shown
     finally:
         process.kill()
         process.wait()
@@ -305,7 +305,7 @@ def test_chat_is_interrupted(library: Path) -> None:
     assert process.returncode == 0, errors
     lines = [line for line in out.splitlines() if line]
     assert lines[0].endswith(" (stopped)") and len(lines[0]) < 490
-    assert "tokens read" in lines[1] and lines[2] == "end"
+    assert "prompt: " in lines[1] and lines[2] == "end"
 
 
 def figures(*arguments: object) -> Any:
@@ -374,7 +374,7 @@ def test_bench_of_a_server(library: Path, started: list[Served]) -> None:
         text=True,
         timeout=60,
     )
-    assert wrong.returncode == 1 and "404" in wrong.stderr and "no model" in wrong.stderr
+    assert wrong.returncode == 1 and "404" in wrong.stderr and "does not exist" in wrong.stderr
 
 
 @pytest.mark.parametrize(

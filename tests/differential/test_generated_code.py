@@ -60,7 +60,9 @@ def test_differences(recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     """Another instruction is reported as a difference and shown; another wording of a refusal is not a
     difference.
     """
-    new = copied(recorded, tmp_path, llvm=("fadd", "fsub"), refusal=("keeps no states", "has no states"))
+    new = copied(
+        recorded, tmp_path, llvm=("fadd", "fsub"), refusal=("does not support states", "has no states")
+    )
     states = {(r.model, r.target, r.level): r.state for r in compare(recorded, new) if r.state != EQUAL}
     assert states == {
         ("traced-states", "cpu-x86-64-v3", "llvm"): DIFFERENT,

@@ -143,9 +143,12 @@ def test_what_is_registered_is_checked() -> None:
     def read(*_: object) -> None:
         return None
 
-    with pytest.raises(CompileError, match="front end 'a' reads nothing"):
+    with pytest.raises(CompileError, match="front end 'a' accepts no model"):
         register_frontend(Frontend("a", read, "nothing"))  # type: ignore[arg-type]
-    with pytest.raises(CompileError, match=r"front end 'b': write the suffix 'mlp' as in '\.onnx'"):
+    with pytest.raises(
+        CompileError,
+        match=r"front end 'b': the suffix 'mlp' must be lower-case and begin with a dot, as '\.onnx'",
+    ):
         register_frontend(Frontend("b", read, "nothing", ("mlp",)))  # type: ignore[arg-type]
 
 

@@ -88,7 +88,7 @@ def test_quickstart(tmp_path: Path) -> None:
                 at
             ]
         )
-        for name, at in (("as it comes", 3), ("int4_g32", 1))
+        for name, at in (("original", 1), ("int4_g32", 1))
     )
     assert 1 < before < 100 and after < 1.08 * before
     assert "perplexity of 999 tokens" in printed["perplexity"]

@@ -244,7 +244,7 @@ def test_a_file_that_changes_before_its_weights_are_needed(tmp_path: Path) -> No
     (tmp_path / "old.onnx").replace(path)
     with path.open("r+b") as file:  # reading beyond the end of a mapped file would kill the process
         file.truncate(100)
-    with pytest.raises(ArtifactError, match=r"two.onnx has changed since it was compiled"):
+    with pytest.raises(ArtifactError, match=r"two.onnx has changed since the model was compiled"):
         third(X)
 
 

@@ -38,7 +38,7 @@ def compiled(**options: Any) -> Any:
         ({"disable": ["nonsense"]}, "disable: there is no pass 'nonsense'; the passes are cse, "),
         ({"disable": ["simplfy"]}, "there is no pass 'simplfy'; did you mean 'simplify'"),
         ({"disable": "fold_constants"}, "there is no pass 'fold_constants'; did you mean 'fold-constants'"),
-        ({"disable": ["form-groups"]}, "nothing can be compiled without the pass 'form-groups'"),
+        ({"disable": ["form-groups"]}, "the pass 'form-groups' is required"),
         ({"args": "x"}, "args is of type str: give a tuple"),
         ({"kwargs": [X]}, "kwargs is of type list: give a dictionary"),
         ({"dims": "batch"}, "dims is of type str, not a dictionary: write dims="),

@@ -207,7 +207,7 @@ def test_what_cannot_be_told_is_not_cached(monkeypatch: pytest.MonkeyPatch) -> N
     library = tw.compile(one_operator(graph.Relu))
     again = tw.compile(one_operator(graph.Relu))
     assert not library.report.cached and not again.report.cached
-    assert "'lock' in" in again.report.uncached and "whose contents cannot be told" in str(again.report)
+    assert "'lock' in" in again.report.uncached and "whose contents cannot be determined" in str(again.report)
 
 
 def test_fingerprints() -> None:

@@ -104,7 +104,7 @@ def test_an_operation_without_meaning_is_named() -> None:
             return (self.x.type,)
 
     module = function([TensorType(f32, (2,))], lambda b, x: b(Mystery(x)))
-    with pytest.raises(IRError, match=r"'interpretertest.mystery': has no reference meaning"):
+    with pytest.raises(IRError, match=r"'interpretertest.mystery': has no reference implementation"):
         Interpreter(module).run("main", [np.zeros(2, "f4")])
 
 

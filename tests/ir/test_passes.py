@@ -140,7 +140,7 @@ def test_a_pass_that_fails_is_named() -> None:
 def test_a_broken_module_is_found() -> None:
     Pipeline([break_types]).run(model())
     with pytest.raises(
-        InternalError, match="pass 'break-types' left a broken module: 'graph.tanh': results have types"
+        InternalError, match="pass 'break-types' produced an invalid module: 'graph.tanh': results have types"
     ):
         Pipeline([dce, break_types]).run(model(), verify_each=True)
 

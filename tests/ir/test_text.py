@@ -299,7 +299,7 @@ def test_repr_of_a_value_s_operation_and_of_a_broken_one() -> None:
     assert repr(op).startswith("%")
     broken = Holder(value=object())
     assert repr(broken) == "<texttest.holder>"
-    with pytest.raises(IRError, match=r"'texttest.holder': attribute 'value': .* is no attribute value"):
+    with pytest.raises(IRError, match=r"'texttest.holder': attribute 'value': .* is not an attribute value"):
         print_op(broken)
 
 

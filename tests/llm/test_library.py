@@ -275,7 +275,7 @@ def test_saved_and_opened(folder: Path, tmp_path: Path) -> None:
     found = CliRunner().invoke(command, ["compile", str(source), "-o", str(tmp_path / "model.so"), *options])
     assert found.exit_code == 0, found.output
     assert re.search(
-        r"memory, estimated: .*KV cache 0.1 MiB \(256 bytes a token\)\nmemory: .*, arena .* MiB \(prefill\)",
+        r"estimated memory: .*KV cache 0.1 MiB \(256 bytes a token\)\nmemory: .*, arena .* MiB \(prefill\)",
         found.output,
     )
     assert "optimization O1 (LLVM 1): cse, " in found.output
@@ -317,7 +317,7 @@ def check_metadata(metadata: Any, printed: str) -> None:
     )
     assert q["of"][0]["dtype"] == "int4" and q["of"][0]["shape"] == [64, 64]
     assert q["bytes"] == (64 * 64 // 2 if are_qvalues_packed() else 64 * 64)
-    assert any("two codes to a byte" in step for step in q["steps"]) == are_qvalues_packed()
+    assert any("two values to a byte" in step for step in q["steps"]) == are_qvalues_packed()
     names = {of["name"] for p in metadata["parameters"] for of in p["of"]}
     assert {"model.embed_tokens.codes", "lm_head.scales"} <= names
     out = io.StringIO()

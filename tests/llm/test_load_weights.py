@@ -40,7 +40,7 @@ def test_definition_of_a_large_model_needs_no_memory() -> None:
     assert peak < 20e6
     tokens = np.zeros((1, 2), np.int64)
     with pytest.raises(
-        CompileError, match=r"parameter of shape \(32000, 2048\) has no elements yet: load weights first"
+        CompileError, match=r"parameter of shape \(32000, 2048\) has no values yet: load weights first"
     ):
         model(tokens, NoCache(tokens))
 

@@ -94,9 +94,9 @@ def test_definition() -> None:
 @pytest.mark.parametrize(
     ("count", "window", "stride", "message"),
     [
-        (9, 9, 4, "a window of 9 tokens"),
-        (9, 1, 1, "a window of 1 tokens"),
-        (9, 8, 8, "stride of 8 tokens"),
+        (9, 9, 4, "window is 9 tokens"),
+        (9, 1, 1, "window is 1 tokens"),
+        (9, 8, 8, "stride is 8 tokens"),
         (1, 8, 4, "1 tokens"),
     ],
 )
@@ -184,7 +184,7 @@ def test_commands(folder: Path, tmp_path: Path) -> None:
     options = ["--quantization", "int4_g32", "--calibration", str(text), "--perplexity", str(text)]
     found = CliRunner().invoke(command, ["convert", str(folder), "-o", str(tmp_path / "out"), *options])
     assert found.exit_code == 0, found.output
-    assert "as it comes" in found.output and found.output.count("%") == 2
+    assert "original" in found.output and found.output.count("%") == 2
     count = len(tokenizer_of(open_checkpoint(folder)).encode(text.read_text(encoding="utf-8")))
     assert f"perplexity of {count - 1} tokens" in found.output
 
@@ -192,7 +192,7 @@ def test_commands(folder: Path, tmp_path: Path) -> None:
     found = CliRunner().invoke(command, ["perplexity", str(tmp_path / "out"), *options, "--json", "-"])
     assert found.exit_code == 0, found.output
     result = json.loads(found.stdout)
-    measured = result["perplexity"]["as it comes"]["decode"]
+    measured = result["perplexity"]["original"]["decode"]
     assert (measured["tokens"], measured["window"], measured["stride"]) == (39, 16, 8)
 
     text.write_bytes(b"\xff\xfe")

@@ -208,12 +208,12 @@ def test_templates_are_chosen_and_take_variables() -> None:
 @pytest.mark.parametrize(
     ("template", "message"),
     [
-        (TEMPLATE, "refuses the messages: unknown role robot"),
+        (TEMPLATE, "rejects the messages: unknown role robot"),
         ("{% if %}", "is not valid Jinja, in line 1"),
-        ("{{ messages[0].content.a.b }}", "refuses the messages|cannot read the messages"),
-        ("{{ messages[0].content + 1 }}", "cannot read the messages"),
-        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "refuses the messages.*unsafe"),
-        ("{{ messages.append(1) }}", "refuses the messages.*unsafe"),
+        ("{{ messages[0].content.a.b }}", "rejects the messages|fails on the messages"),
+        ("{{ messages[0].content + 1 }}", "fails on the messages"),
+        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "rejects the messages.*unsafe"),
+        ("{{ messages.append(1) }}", "rejects the messages.*unsafe"),
     ],
 )
 def test_templates_that_fail_say_why(template: str, message: str) -> None:
@@ -286,7 +286,7 @@ def test_a_template_is_bounded(source: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("name", ["a macro that calls itself", "a recursive loop"])
 def test_a_template_never_reaches_the_recursion_limit_of_python(name: str) -> None:
-    with pytest.raises(RequestError, match="64 calls inside one another"):
+    with pytest.raises(RequestError, match="more than 64 nested calls"):
         tokenizer().render([], template=HOSTILE[name])
 
 

@@ -166,7 +166,7 @@ def test_a_group_of_several_kernels() -> None:
 
 def test_what_does_not_belong_is_named() -> None:
     module = main_of([(n, 4)], lambda b, x: [b(graph.Exp(x))])
-    with pytest.raises(IRError, match=r"'graph\.exp': stands between kernels"):
+    with pytest.raises(IRError, match=r"'graph\.exp': is not allowed between kernels"):
         bufferize(module, lambda g: [])
 
 

@@ -147,7 +147,7 @@ def test_text_of_all_levels(make: Any) -> None:
 def test_outputs_of_unknown_size_are_not_the_callers() -> None:
     library = tw.compile(positive_elements(), cache=False)
     x = np.ones((2, 3), np.float32)
-    with pytest.raises(tw.ShapeError, match=r"output 'y0' \(found, 2\) has a size known after a run only"):
+    with pytest.raises(tw.ShapeError, match=r"output 'y0' \(found, 2\) has a size known only after the run"):
         library(x, out=tuple(library(x)))
     with pytest.raises(tw.ShapeError, match="cannot be bound"):
         library.bind(x)

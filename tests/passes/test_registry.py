@@ -167,7 +167,7 @@ def test_names_are_taken_once() -> None:
     with pytest.raises(tw.CompileError, match="test_registry.first has this name already"):
         register_pass(second, level="graph", after="cse", name="first")
     register_pass(second, level="graph", after="first")
-    with pytest.raises(tw.CompileError, match="gives second a place; remove these first"):
+    with pytest.raises(tw.CompileError, match="second are placed before or after it; remove these first"):
         unregister_pass("first")
     with pytest.raises(tw.CompileError, match="no pass 'third' is registered; registered: first, second"):
         unregister_pass("third")

@@ -76,10 +76,10 @@ def test_a_file_written_over_in_place_is_told(tmp_path: Path) -> None:
     first, second = saved(tmp_path / "m.so", 2.0), saved(tmp_path / "n.so", 3.0)
     library = tw.load(first)
     shutil.copyfile(second, first)  # The inode stays the same, with other contents.
-    with pytest.warns(RuntimeWarning, match="m.so: this file was written over while it was loaded"):
+    with pytest.warns(RuntimeWarning, match="m.so: this file was overwritten while it was loaded"):
         again = tw.load(first)
     np.testing.assert_array_equal(again(X), 3 * X)
-    with pytest.raises(ArtifactError, match="was written over while it was loaded"):
+    with pytest.raises(ArtifactError, match="was overwritten while it was loaded"):
         library(X)
     library.close()
     again.close()

@@ -433,7 +433,7 @@ def test_random_schedules(seed: int) -> None:
         (
             "matmul",
             lambda s: s.decompose_reduction("b1", "b1_i0"),
-            "decompose_reduction: block 'b1' is no reduction",
+            "decompose_reduction: block 'b1' is not a reduction",
         ),
         (
             "matmul",
@@ -459,7 +459,7 @@ def test_random_schedules(seed: int) -> None:
         (
             "matmul",
             lambda s: s.cache_read("b0", 2),
-            "cache_read: block 'b0' reads 2 buffers, there is no number 2",
+            "cache_read: block 'b0' reads 2 buffers; the argument 2 is out of range",
         ),
         (
             "matmul",

@@ -125,7 +125,7 @@ def _warn_if_misplaced() -> None:
         folder = folder.parent
     if not folder.is_dir():
         warnings.warn(
-            f"nothing is kept in the cache of compiled code: {folder} is not a folder; remove it, or set "
+            f"the cache of compiled code is off: {folder} is not a folder; remove it, or set "
             "TILEWRIGHT_CACHE_DIR to a folder",
             stacklevel=3,
         )
@@ -140,7 +140,7 @@ def limit() -> int:
         return int(named)
     if named:
         warnings.warn(
-            f"TILEWRIGHT_CACHE_BYTES is a number of bytes, not {named!r}; it is ignored", stacklevel=2
+            f"TILEWRIGHT_CACHE_BYTES={named!r} is ignored: give a whole number of bytes", stacklevel=2
         )
     try:
         return max(LEAST, min(MOST, _disk().total // 10))

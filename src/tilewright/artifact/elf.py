@@ -116,7 +116,9 @@ def append_segment(path: Path, data: np.ndarray, marker: bytes, at: int) -> None
     position = whole.find(marker)
     holder = next((s for s in loads if s[2] <= position < s[2] + s[5]), None)
     if not notes or holder is None or whole.count(marker) != 1:
-        raise ArtifactError(f"{path.name}: the linked library has no place for its weights")
+        raise ArtifactError(
+            f"{path.name}: the linked library has no unique segment with the marker of its weights"
+        )
     address = -(-max(s[3] + s[6] for s in loads) // _PAGE) * _PAGE
     offset = -(-len(whole) // _PAGE) * _PAGE
     segment = (_LOAD, _READABLE, offset, address, address, data.nbytes, data.nbytes, _PAGE)

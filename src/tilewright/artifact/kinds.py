@@ -60,12 +60,11 @@ def check_suffix(path: str | Path, suffixes: Sequence[str], target: str) -> None
     if suffix_of(path) in suffixes:
         return
     ending = Path(path).suffix
-    other = ": that is what the target wasm32 makes" if ending.lower() == ".wasm" else ""
+    other = ", which is that of the target wasm32" if ending.lower() == ".wasm" else ""
     right = Path(path).with_suffix(suffixes[0]).name if Path(path).name else f"model{suffixes[0]}"
     raise ArtifactError(
-        f"{path}: an artifact for {target} is a file whose name ends in {' or '.join(suffixes)}, not in "
-        f"{ending or 'nothing'}{other}; "
-        f"call it {right}"
+        f"{path}: an artifact for {target} has the suffix {' or '.join(suffixes)}, not "
+        f"{ending or 'none'}{other}; name it {right}"
     )
 
 
@@ -79,7 +78,7 @@ class FileKind:
 
     def __str__(self) -> str:
         if not self.format:
-            return "a file of another kind"
+            return "a file of an unknown format"
         names = {"WebAssembly": "a WebAssembly module", "tar": "a tar archive"}
         return names.get(self.format) or f"a shared library for {self.system} on {self.machine}"
 
@@ -143,7 +142,7 @@ def check_native(path: Path) -> None:
     if not kind.native:
         raise ArtifactError(f"{path}: not a Tilewright artifact: {kind}")
     if kind.format == "ELF" and not elf.is_whole(path):
-        raise ArtifactError(f"{path}: damaged file: it is cut off")
+        raise ArtifactError(f"{path}: damaged file: it is truncated")
 
 
 __all__ = ["SUFFIXES", "FileKind", "check_native", "check_suffix", "kind_of", "suffix_of", "suffixes_of"]

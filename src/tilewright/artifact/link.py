@@ -180,10 +180,13 @@ def _compiler(name: str, need_embed: bool = False) -> tuple[list[str], str]:
                 *command[1:],
             ], f"{' '.join(command)} {_fingerprint(os.path.realpath(executable))}"
         if wish:
-            raise ArtifactError(f"TILEWRIGHT_CC names '{wish}', which is not an executable")
+            raise ArtifactError(
+                f"TILEWRIGHT_CC names '{wish}', which is not an executable; set it to a C compiler"
+            )
     if importlib.util.find_spec("ziglang") is None:
         raise ArtifactError(
-            f"no C compiler for {name}: pip install ziglang (for this machine, any `cc` will do)"
+            f"no C compiler for {name} was found: pip install ziglang, or, for this machine, install any C "
+            "compiler"
         )
     return [
         sys.executable,

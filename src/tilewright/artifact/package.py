@@ -140,8 +140,7 @@ def save_artifact(
     if prefix is not None:
         if suffix_of(path) not in (".so", ".dylib", ".dll"):
             raise ArtifactError(
-                f"{path}: a prefix is for shared libraries; functions of this kind of artifact have names "
-                "of their own"
+                f"{path}: a prefix is for shared libraries only; leave it out for this kind of artifact"
             )
         metadata = {**metadata, "prefix": check_prefix(prefix)}
     if beside:

@@ -50,7 +50,8 @@ def check_prefix(prefix: str) -> str:
     """
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", prefix) or prefix in ("tw", "tilewright"):
         raise ArtifactError(
-            f"prefix {prefix!r}: give letters, digits and underscores, other than 'tw': 'encoder', say"
+            f"prefix {prefix!r} cannot be used: give letters, digits and underscores, such as 'encoder'; "
+            "'tw' is reserved"
         )
     return prefix
 

@@ -95,7 +95,7 @@ def parse_metadata(path: str | Path, text: bytes) -> dict[str, Any]:
     with damaged(path, "its metadata"):
         metadata = json.loads(text)
         if not isinstance(metadata, dict):
-            raise TypeError(f"they are no object, but {type(metadata).__name__}")
+            raise TypeError(f"expected a JSON object, got {type(metadata).__name__}")
     return metadata
 
 
@@ -202,10 +202,13 @@ def _verify(path: Path, file: BufferedReader, size: int) -> None:
     file.seek(0)
     if magic != MAGIC:
         kind = kind_of(path)
-        what, cut = "its end carries no signature", ""
+        what, cut = "the signature at its end is missing", ""
         if kind.format:
             what = f"{kind} without its signature"
-            cut = "; if it came from tilewright, it was cut off or changed: copy or compile it again"
+            cut = (
+                "; an artifact of Tilewright without it is truncated or changed: copy it or compile the "
+                "model again"
+            )
         raise ArtifactError(f"{path}: not a Tilewright artifact: {what}{cut}")
     if version != FORMAT_VERSION:
         raise ArtifactError(

@@ -133,9 +133,8 @@ def find_beside(library: Path, metadata: dict[str, Any]) -> Path | None:
             return place
     names = " or ".join(dict.fromkeys(place.name for place in places))
     raise ArtifactError(
-        f"{library}: its weights are in a file of their own, {names}, which is not beside it: put it there, "
-        "or tell where it is: "
-        "tilewright.load(path, weights=...)"
+        f"{library}: the file of its weights, {names}, is not in the same folder: put it there, or give its "
+        "path: tilewright.load(path, weights=...)"
     )
 
 
@@ -158,9 +157,9 @@ def read_weights(path: Path, metadata: dict[str, Any]) -> np.ndarray:
         raise ArtifactError(f"{path}: not a weights file of Tilewright with format version {VERSION}")
     if fields[3].hex() != saved["identity"]:
         raise ArtifactError(
-            f"{path}: these weights belong to another model, or to another compilation of it: this library "
-            f"was compiled for {saved['identity']} "
-            f"({saved['bytes']} bytes), the file holds {fields[3].hex()} ({fields[4]} bytes)"
+            f"{path}: these weights belong to another model or another compilation: this library needs "
+            f"those of {saved['identity']} ({saved['bytes']} bytes), the file holds {fields[3].hex()} "
+            f"({fields[4]} bytes)"
         )
     if block.nbytes != saved["bytes"]:
         raise ArtifactError(

@@ -27,7 +27,7 @@ _COMMANDS = {
     "inspect": "Show what an artifact contains, or a model's IR.",
     "llm": "Language models: convert weights, chat, serve, measure.",
     "profile": "Show where a model's time goes, kernel by kernel.",
-    "minimize": "Make a model that fails as small as it can be.",
+    "minimize": "Reduce a failing model to a minimal one.",
     "run": "Run a model once.",
 }
 

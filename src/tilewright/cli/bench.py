@@ -26,6 +26,7 @@ from .common import (
     gather_inputs,
     input_options,
     is_artifact,
+    json_option,
     obtain,
     progress_display,
     source_of,
@@ -62,11 +63,15 @@ class _Engines(click.ParamType):
     show_default=True,
     help="Engines to compare with.",
 )
-@click.option("--pt2", "pt2_path", help="The same model as .pt2, for torch when MODEL is .onnx.")
+@click.option("--pt2", "pt2_path", help="The model as a .pt2 file, for torch where MODEL is an .onnx file.")
 @click.option(
-    "--seconds", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="Time to spend in all."
+    "--seconds",
+    type=click.FloatRange(min=0.1),
+    default=10.0,
+    show_default=True,
+    help="Duration of the measurement.",
 )
-@click.option("--json", "json_path", help="Write the result to this file too ('-': only JSON, to stdout).")
+@json_option
 def command(
     model: str,
     target: str,
@@ -89,7 +94,7 @@ def command(
     """
     if is_artifact(model):
         raise click.UsageError(
-            "bench takes a model (.onnx or .pt2), so that the other engines can run it too"
+            f"{model} is an artifact; bench takes a model (.onnx or .pt2), which the other engines can run"
         )
     from tilewright.tools.roofline import usable_cores
 
@@ -168,7 +173,9 @@ def _export_onnx(source: Source, model: Any, folder: Path) -> str:
         warnings.simplefilter("ignore")
         program = torch.onnx.export(model, source.args or (), dynamo=True, verbose=False)
     if program is None:
-        raise click.ClickException(f"{source.text}: torch.onnx.export made no model of it")
+        raise click.ClickException(
+            f"{source.text}: torch.onnx.export returned no model; leave onnxruntime out of --against"
+        )
     program.save(str(path))
     return str(path)
 

@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tilewright.artifact.kinds import SUFFIXES, check_suffix, suffix_of
+from tilewright.driver.opt_levels import DEFAULT, LEVELS
 
 if TYPE_CHECKING:
     from tilewright.runtime.model import CompiledModel
@@ -43,7 +44,11 @@ class Dims(click.ParamType):
     def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, dict[int, str]]:
         name, colon, rest = str(value).rpartition(":")
         if not colon or not name:
-            self.fail(f"'{value}': write it as input_ids:batch<=8,seq<=512", param, ctx)
+            self.fail(
+                f"'{value}' does not have the form {self.name}: write it as input_ids:batch<=8,seq<=512",
+                param,
+                ctx,
+            )
         entries = {axis: text.strip() for axis, text in enumerate(rest.split(",")) if text.strip()}
         return name.strip(), entries
 
@@ -62,7 +67,24 @@ class Assignment(click.ParamType):
                 raise ValueError
             return name.strip(), self.kind(text.strip())
         except ValueError:
-            self.fail(f"'{value}' is not {self.name}", param, ctx)
+            self.fail(f"'{value}' does not have the form {self.name}", param, ctx)
+
+
+target_option = click.option(
+    "--target",
+    default="cpu",
+    show_default=True,
+    help="Target to compile for: cpu, cpu:x86-64-v3, wasm32, webgpu, ...",
+)
+opt_option = click.option(
+    "--opt", type=click.Choice(list(LEVELS)), default=DEFAULT, show_default=True, help="Optimization level."
+)
+json_option = click.option(
+    "--json",
+    "json_path",
+    metavar="FILE",
+    help="Also write the result to this file as JSON ('-': write only the JSON, to stdout).",
+)
 
 
 def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -75,7 +97,7 @@ def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
             is_flag=True,
             expose_value=False,
             callback=_remember_cache,
-            help="Compile anew: neither look into the cache of compiled models nor keep the model there.",
+            help="Compile without the cache of compiled models: neither read it nor write to it.",
         ),
         click.option(
             "--import",
@@ -84,20 +106,22 @@ def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
             expose_value=False,
             is_eager=True,
             callback=_import,
-            help="A module or file of Python to import first, such as one with operators of your own. May "
-            "be repeated.",
+            help="A Python module or file to import first, such as one that defines operators. May be "
+            "repeated.",
         ),
-        click.option("--precision", help="Factors of contractions instead of the model's own: bf16, f16."),
-        click.option("--threads", type=click.IntRange(min=1), help="Threads to run on (default: all cores)."),
+        click.option(
+            "--precision",
+            help="Data type of the operands of matrix products and convolutions: bf16 or f16 (default: the "
+            "model's own).",
+        ),
+        click.option("--threads", type=click.IntRange(min=1), help="Number of threads (default: all cores)."),
         click.option(
             "--dims",
             type=Dims(),
             multiple=True,
             help='Dynamic dimensions and their bounds, e.g. "input_ids:batch<=8,seq<=512". May be repeated.',
         ),
-        click.option(
-            "--target", default="cpu", show_default=True, help="cpu, cpu:x86-64-v3, wasm32, webgpu, ..."
-        ),
+        target_option,
     ):
         command = decorate(command)
     return command
@@ -147,7 +171,7 @@ def input_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of every command that runs a model: --function, --input, --dim, --seed."""
     for decorate in (
         click.option(
-            "--function", default="main", show_default=True, help="Which function of a library of several."
+            "--function", default="main", show_default=True, help="Function to run, of a library of several."
         ),
         click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random inputs."),
         click.option(
@@ -155,14 +179,15 @@ def input_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "sizes",
             type=Assignment("SIZE", int),
             multiple=True,
-            help="Size of a dynamic dimension in random inputs, e.g. seq=128 (default: its lower bound).",
+            help="Size of a dynamic dimension in random inputs, e.g. seq=128 (default: its lower bound). "
+            "May be repeated.",
         ),
         click.option(
             "--input",
             "files",
             type=Assignment("FILE"),
             multiple=True,
-            help="An input from a .npy file (default: random). Without NAME=, a .npz file of several.",
+            help="An input from a .npy file (default: random values). May be repeated.",
         ),
     ):
         command = decorate(command)
@@ -218,7 +243,7 @@ def named_model(text: str) -> tuple[Any, tuple[Any, ...]] | None:
         return None
     module = _python_module(where)
     if not hasattr(module, name):
-        raise CompileError(f"{where} has no {name!r}")
+        raise CompileError(f"{where} defines no {name!r}")
     model = getattr(module, name)
     if inspect.isfunction(model) and not inspect.signature(model).parameters:
         try:
@@ -256,6 +281,13 @@ def source_of(text: str) -> Source:
     return Source(text, text)
 
 
+def compile_arguments(
+    target: str, dims: tuple[Any, ...], threads: int | None, precision: str | None
+) -> dict[str, Any]:
+    """The arguments of `tilewright.compile` from the values of `compile_options`."""
+    return {"target": target, "dims": dims_argument(dims), "threads": threads, "precision": precision}
+
+
 def compile_source(
     source: Source,
     target: str,
@@ -278,11 +310,8 @@ def compile_source(
         library = tw.compile(
             source.model,
             source.args,
-            target=target,
-            precision=precision,
-            dims=dims_argument(dims),
-            threads=threads,
             progress=progress,
+            **compile_arguments(target, dims, threads, precision),
             **options,
         )
         if finish is not None:
@@ -302,9 +331,13 @@ def obtain(
         source = source_of(model) if isinstance(model, str) else model
         return compile_source(source, target, dims, threads, precision)
     if dims:
-        raise click.UsageError("--dims is for compiling; an artifact's dimensions are fixed")
+        raise click.UsageError(
+            f"--dims is for models that are compiled; the dimensions of the artifact {model} are fixed"
+        )
     if precision:
-        raise click.UsageError("--precision is for compiling; an artifact's precision is fixed")
+        raise click.UsageError(
+            f"--precision is for models that are compiled; the precision of the artifact {model} is fixed"
+        )
     return tw.load(model, threads=threads)
 
 
@@ -313,7 +346,7 @@ def require_file(path: str) -> None:
     if not Path(path).exists():
         raise click.ClickException(f"{path}: no such file")
     if Path(path).is_dir():
-        raise click.ClickException(f"{path}: is a folder, not a model")
+        raise click.ClickException(f"{path}: is a folder, not a file")
 
 
 def function_of(library: Any, name: str) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.table import Table
 
-from tilewright.driver.opt_levels import DEFAULT, LEVELS
+from tilewright.driver.opt_levels import DEFAULT
 
 from .common import (
     ARTIFACT_SUFFIXES,
@@ -21,6 +21,7 @@ from .common import (
     console,
     is_artifact,
     number,
+    opt_option,
     progress_display,
     source_of,
 )
@@ -31,43 +32,43 @@ if TYPE_CHECKING:
 
 @click.command("compile")
 @click.argument("model")
-@click.option("-o", "--output", required=True, help=f"The artifact: {', '.join(ARTIFACT_SUFFIXES)}.")
+@click.option("-o", "--output", required=True, help=f"Artifact to write: {', '.join(ARTIFACT_SUFFIXES)}.")
 @compile_options
 @click.option(
     "--weights",
     type=click.Choice(["inside", "beside"]),
     default="inside",
     show_default=True,
-    help="Write the weights into the artifact, or to a file beside it.",
+    help="Write the weights into the artifact, or to a file next to it.",
 )
 @click.option(
-    "--prefix", help="Prefix of the functions in C, in place of tw, for programs linked with several models."
+    "--prefix",
+    help="Prefix of the exported C functions, for programs that link several models (default: tw).",
 )
-@click.option(
-    "--opt",
-    type=click.Choice(list(LEVELS)),
-    default=DEFAULT,
-    show_default=True,
-    help="Optimization level.",
-)
+@opt_option
 @click.option(
     "--no-checks",
     is_flag=True,
-    help="Compare neither indices with their dimensions nor integer divisors with zero.",
+    help="Omit the run-time checks of indices (out of range) and of integer divisors (zero).",
 )
-@click.option("--verify", is_flag=True, help="Compare with the model in its own framework on random inputs.")
+@click.option(
+    "--verify",
+    is_flag=True,
+    help="Compare the outputs with those of the model in its own framework, on random inputs.",
+)
 @click.option(
     "--passes",
     "show_passes",
     is_flag=True,
-    help="List the passes that ran, with their times. Ignores the cache.",
+    help="List the passes that ran, with their times. The cache is not used.",
 )
-@click.option("--disable", metavar="PASS", multiple=True, help="Leave out a pass. May be repeated.")
-@click.option("--dump", metavar="FOLDER", help="Write the module after each pass to files in this folder.")
+@click.option("--disable", metavar="PASS", multiple=True, help="Pass to leave out. May be repeated.")
+@click.option("--dump", metavar="FOLDER", help="Folder to write the module to after each pass.")
 @click.option(
     "--check",
     is_flag=True,
-    help="Interpret the module before and after each pass; name the first that changes results.",
+    help="Run the interpreter on the module before and after each pass, and report the first pass that "
+    "changes results.",
 )
 def command(
     model: str,
@@ -125,7 +126,7 @@ def command(
     report: Report = library.report
     lines = [*(report.opt_lines() if opt != DEFAULT and not show_passes else []), *report.precision_lines()]
     if report.uncached:
-        lines.append(f"not looked for in the cache: {report.uncached}")
+        lines.append(f"not cached: {report.uncached}")
     if lines:
         out.print("\n".join(lines), highlight=False, markup=False)
     if show_passes:

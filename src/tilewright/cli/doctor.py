@@ -29,7 +29,7 @@ from .common import compile_options, console, dims_argument, is_artifact, number
     "--json",
     "as_json",
     is_flag=True,
-    help="Print what was found of MODEL as JSON, with all places, and nothing else.",
+    help="Print only the findings about MODEL, as JSON with all locations.",
 )
 def command(
     model: str | None,
@@ -39,15 +39,15 @@ def command(
     precision: str | None,
     as_json: bool,
 ) -> int:
-    """Check this machine and, with MODEL, list everything in the model that is not supported: how often,
-    where, and what to do instead.
+    """Check this machine and, with MODEL, list the operators of the model that are not supported: how
+    often each occurs, where, and what to do instead.
 
     MODEL is a file, or MODULE:NAME or FILE.py:NAME: a model in Python, or a function that returns one with a
     tuple of example inputs.
     """
     if as_json:
         if model is None:
-            raise click.UsageError("--json needs a MODEL")
+            raise click.UsageError("--json needs an argument MODEL")
         with contextlib.redirect_stdout(io.StringIO()):
             support = _check_model(model, target, precision, dims_argument(dims))
         click.echo(json.dumps(_as_data(support), indent=2, ensure_ascii=False))
@@ -74,7 +74,7 @@ def _check_machine() -> bool:
 
 def _check_model(model: str, target: str, precision: str | None, dims: Any) -> Support:
     if is_artifact(model):
-        raise click.UsageError("doctor takes a model, not an artifact; see 'tilewright inspect'")
+        raise click.UsageError(f"{model} is an artifact; doctor takes a model: use 'tilewright inspect'")
     source = source_of(model)
     if source.model is model and Path(model).suffix.lower() == ".onnx":
         for state, fact in _onnx_facts(model):
@@ -99,7 +99,7 @@ def _check_model(model: str, target: str, precision: str | None, dims: Any) -> S
     for text in support.interpreted:
         _say(
             "missing",
-            f"a target for {text}: runs in Python beside what is compiled, so that the model cannot be saved",
+            f"no target compiles {text}: it runs in Python, and the compiled model cannot be saved",
         )
     _say(
         "ok",

@@ -23,7 +23,7 @@ from .common import add_row, compile_options, console, is_artifact, number, obta
 @click.option(
     "--ir",
     "level",
-    help="Print the IR of this level: graph, tensor, loop, host, the code of the target (llvm, wgsl), asm.",
+    help="Print the IR of this level: graph, tensor, loop, host, the target's code (llvm or wgsl), or asm.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the whole metadata as JSON.")
 def command(
@@ -39,7 +39,9 @@ def command(
     file, FILE.py:NAME or MODULE:NAME).
     """
     if level and is_artifact(model):
-        raise click.UsageError("an artifact holds no IR: give --ir the model that it was compiled from")
+        raise click.UsageError(
+            f"{model} is an artifact, which has no IR: give --ir the model that it was compiled from"
+        )
     metadata = metadata_of(model) if is_artifact(model) and not (dims or precision) else None
     if metadata is None:
         library = obtain(model, target, dims, threads, precision)
@@ -130,7 +132,7 @@ def _show(metadata: dict[str, Any]) -> None:
                 operators,
             )
         out.print(table)
-        out.print("bytes and flop: of one launch at the largest sizes", highlight=False)
+        out.print("bytes and flop are those of one launch at the largest sizes", highlight=False)
 
 
 def _show_language_model(metadata: dict[str, Any]) -> None:
@@ -157,7 +159,7 @@ def _show_parameters(parameters: list[dict[str, Any]]) -> None:
         alike[line] = alike.get(line, 0) + 1
     out = console()
     out.print(f"\nparameters ({len(parameters)})", style="bold")
-    table = Table("name", "", "in the model", "what was done", "as it lies", box=None)
+    table = Table("name", "", "in the model", "transformations", "stored as", box=None)
     for (names, types, steps, stored), count in alike.items():
         add_row(table, names, f"x {count}" if count > 1 else "", types, steps, stored)
     out.print(table)

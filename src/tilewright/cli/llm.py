@@ -9,10 +9,8 @@ from typing import Any
 
 import click
 
-from tilewright.driver.opt_levels import DEFAULT, LEVELS
-
 from . import llm_bench, llm_chat, llm_perplexity, llm_serve
-from .common import check_output, console, number, progress_display
+from .common import check_output, console, number, opt_option, progress_display, target_option
 from .llm_model import CACHE_DTYPES, cache_dtype_option, calibrated, precision_option, read_tokens
 
 
@@ -31,41 +29,42 @@ class Size(click.ParamType):
         match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)b?", str(value).strip().lower())
         size = int(float(match[1]) * self._UNITS[match[2]]) if match else 0
         if size < 1:
-            self.fail(f"'{value}' is no size, such as 500MB or 2GB", param, ctx)
+            self.fail(f"'{value}' is not a size: write it as 500MB or 2GB", param, ctx)
         return size
 
 
 @command.command("convert")
 @click.argument("source", type=click.Path())
-@click.option("-o", "--output", required=True, type=click.Path(file_okay=False), help="The folder to write.")
+@click.option("-o", "--output", required=True, type=click.Path(file_okay=False), help="Folder to write.")
 @click.option(
     "--quantization",
     required=True,
     metavar="NAME",
-    help="How matrices are kept: none, f32, bf16, f16, int8, int4_g32, int4_g64, int4_g128, the same with "
-    "_asym, int3_g..., fp8_e4m3.",
+    help="Quantization of matrices: none, f32, bf16, f16, int8, int4_g32, int4_g64, int4_g128, each int "
+    "with _asym, int3_g..., fp8_e4m3.",
 )
 @click.option(
     "--embedding-quantization",
     metavar="NAME",
-    help="How the embedding is kept (default: int8 if --quantization has fewer bits, else the same).",
+    help="Quantization of the embedding (default: int8 if --quantization has fewer bits, else the same).",
 )
 @click.option(
-    "--head-quantization", metavar="NAME", help="How the head is kept (default: like the embedding)."
+    "--head-quantization",
+    metavar="NAME",
+    help="Quantization of the output head (default: that of the embedding).",
 )
-@click.option("--shard-size", type=Size(), default="2GB", show_default=True, help="Most bytes of a shard.")
+@click.option("--shard-size", type=Size(), default="2GB", show_default=True, help="Largest size of a shard.")
 @click.option(
     "--calibration",
     type=click.Path(dir_okay=False),
-    help="Text that is like what the model will see, or statistics of activations (.safetensors): for "
-    "activation-aware scaling.",
+    help="Sample text, or activation statistics (.safetensors), for activation-aware scaling.",
 )
 @click.option(
     "--perplexity",
     "held_out",
     type=click.Path(exists=True, dir_okay=False),
     metavar="TEXT",
-    help="Show the perplexity of this text, which should be no part of the calibration, before and after.",
+    help="Text file to measure the perplexity on, before and after; it should not be the calibration text.",
 )
 def convert_command(
     source: str,
@@ -89,9 +88,7 @@ def convert_command(
         checkpoint = calibrated(before, calibration, how, progress) if calibration else before
         folder = convert(checkpoint, output, how, progress=progress)
         rows = (
-            _perplexities({"as it comes": before, quantization: folder}, held_out, progress)
-            if held_out
-            else {}
+            _perplexities({"original": before, quantization: folder}, held_out, progress) if held_out else {}
         )
     out = console()
     size = sum(path.stat().st_size for path in folder.sources)
@@ -118,52 +115,52 @@ def _perplexities(checkpoints: Any, text: str, progress: Any) -> dict[str, llm_p
 @command.command("compile")
 @click.argument("model", type=click.Path(exists=True))
 @click.option(
-    "-o", "--output", required=True, type=click.Path(dir_okay=False), help="The library to write: model.so."
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(dir_okay=False),
+    help="Library to write, such as model.so.",
 )
 @click.option(
     "--quantization",
     metavar="NAME",
-    help="Quantize first, as `llm convert` does, into a folder beside the library.",
+    help="Quantization to apply first, as by `llm convert`, into a folder next to the library.",
 )
 @click.option(
     "--context-window-size",
     type=click.IntRange(min=1),
     default=4096,
     show_default=True,
-    help="Most tokens of a sequence.",
+    help="Largest number of tokens of a sequence.",
 )
 @click.option(
     "--prefill-chunk-size",
     type=click.IntRange(min=1),
     default=256,
     show_default=True,
-    help="Most tokens of a prompt in one call.",
+    help="Largest number of prompt tokens in one call.",
 )
 @click.option(
     "--max-batch-size",
     type=click.IntRange(min=1),
     default=8,
     show_default=True,
-    help="Most sequences in one call.",
+    help="Largest number of sequences in one call.",
 )
 @click.option(
     "--kv-cache",
     type=Size(),
     metavar="SIZE",
-    help="Memory of the KV cache (default: for whole contexts of all sequences).",
+    help="Size of the KV cache (default: full contexts of all sequences).",
 )
 @cache_dtype_option
 @precision_option
-@click.option("--target", default="cpu", show_default=True, help="What to compile for.")
+@target_option
+@opt_option
 @click.option(
-    "--opt",
-    type=click.Choice(list(LEVELS)),
-    default=DEFAULT,
-    show_default=True,
-    help="Level of optimization.",
-)
-@click.option(
-    "--no-memory-check", is_flag=True, help="Compile a library that needs more memory than this machine has."
+    "--no-memory-check",
+    is_flag=True,
+    help="Compile even if the library needs more memory than this machine has.",
 )
 def compile_command(
     model: str,
@@ -181,7 +178,7 @@ def compile_command(
 ) -> None:
     """Compile the model library of MODEL: a folder from `llm convert`, a Hugging Face folder, or a GGUF file.
 
-    The weights (model.weights) and the tokenizer (model.tokenizer) are written beside the library.
+    The weights (model.weights) and the tokenizer (model.tokenizer) are written next to the library.
     """
     from pathlib import Path
 
@@ -203,7 +200,7 @@ def compile_command(
         out.print(f"{label}: {text}", highlight=False, markup=False, soft_wrap=True)
 
     def estimate(memory: Any) -> None:
-        show("memory, estimated", memory)
+        show("estimated memory", memory)
         sys.stdout.flush()
         if not no_memory_check:
             must_fit(memory)

@@ -17,7 +17,7 @@ import click
 import numpy as np
 from rich.table import Table
 
-from .common import add_row, console, progress_display, write_json
+from .common import add_row, console, json_option, progress_display, write_json
 from .llm_model import engine_options, open_engine
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class _Counts(click.ParamType):
         except ValueError:
             counts = ()
         if not counts or min(counts) < 1:
-            self.fail(f"'{value}' is no list of counts, such as 1,4,16", param, ctx)
+            self.fail(f"'{value}' is not a list of counts: write it as 1,4,16", param, ctx)
         return counts
 
 
@@ -74,26 +74,33 @@ class _Counts(click.ParamType):
 @click.argument("library", type=click.Path(exists=True), required=False)
 @click.option(
     "--url",
-    help="A server to measure in place of LIBRARY, e.g. http://127.0.0.1:8000/v1; its key is OPENAI_API_KEY.",
+    help="Server to measure in place of LIBRARY, e.g. http://127.0.0.1:8000/v1, with the key OPENAI_API_KEY.",
 )
-@click.option("--model", help="What the server calls the model (default: the first that it has).")
+@click.option("--model", help="Name of the model at the server (default: the first of its list).")
 @click.option(
-    "--prompt-tokens", "prompts", type=_Counts(), default="128", show_default=True, help="Lengths of prompts."
+    "--prompt-tokens",
+    "prompts",
+    type=_Counts(),
+    default="128",
+    show_default=True,
+    help="Lengths of prompts in tokens.",
 )
 @click.option(
-    "--tokens", type=click.IntRange(min=2), default=64, show_default=True, help="Length of answers."
+    "--tokens", type=click.IntRange(min=2), default=64, show_default=True, help="Length of answers in tokens."
 )
-@click.option("--users", type=_Counts(), default="1,4,16", show_default=True, help="How many ask at a time.")
+@click.option(
+    "--users", type=_Counts(), default="1,4,16", show_default=True, help="Numbers of concurrent users."
+)
 @click.option(
     "--requests",
     type=click.IntRange(min=1),
     default=4,
     show_default=True,
-    help="Questions of each user, one after the other.",
+    help="Number of requests of each user, one after the other.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the random prompts.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random prompts.")
 @engine_options
-@click.option("--json", "json_path", help="Write the result to this file too ('-': only JSON, to stdout).")
+@json_option
 def command(
     library: str | None,
     url: str | None,
@@ -109,12 +116,14 @@ def command(
     """Measure the model LIBRARY in this process, or the server at --url. Prompts are random and all
     different, so that a prefix cache has no effect.
 
-    A server is asked to ignore the end of the text (ignore_eos), so that all answers have the same length.
+    Requests to a server set ignore_eos, so that all answers have the same length.
     """
     if (library is None) == (url is None):
         raise click.UsageError("give either a LIBRARY or --url")
     if url is not None and any(value not in (None, True) for value in options.values()):
-        raise click.UsageError("options of the engine are for a LIBRARY; a server at --url has its own")
+        raise click.UsageError(
+            "options of the engine apply to a LIBRARY only; the server at --url has its own"
+        )
     with progress_display() as progress:
         plan = [(prompt, count) for prompt in prompts for count in users]
 
@@ -327,13 +336,13 @@ def _show(result: dict[str, Any]) -> None:
         "prompt",
         "output tok/s",
         "prefill tok/s",
-        "first ms p50",
+        "first token ms p50",
         "p99",
-        "inter ms p50",
+        "inter-token ms p50",
         "p99",
         "errors",
-        "decode of floor",
-        "prefill of floor",
+        "decode of roofline",
+        "prefill of roofline",
     )
     for column in columns:
         table.add_column(column, justify="right")

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from tilewright.llm.engine.engine import Engine
 
 _HELP = """\
-/reset          forget what was said
-/system TEXT    set the system message, and forget what was said; without TEXT: have none
-/stats          how fast, and how full the context is
-/exit           or Ctrl-D: leave
+/reset          start a new conversation
+/system TEXT    set the system message and start a new conversation; without TEXT: remove it
+/stats          speed of the last reply, and use of the context
+/exit           end the chat (also Ctrl-D)
 Ctrl-C          stop a reply
-A line that ends in \\ goes on in the next; lines that are pasted together are one message."""
+A line that ends in \\ continues in the next. Lines pasted together are one message."""
 
 
 @dataclass
@@ -44,7 +44,7 @@ class _Chat:
     messages: list[dict[str, str]] = field(default_factory=list)
     held: int = 0
     """Tokens of the chat so far."""
-    stats: str = "nothing was said yet"
+    stats: str = "no reply yet"
     errors: int = 0
     """The number of messages and commands that failed."""
 
@@ -93,7 +93,7 @@ class _Chat:
                 said.append(delta.text)
                 self.out.out(delta.text, end="", highlight=False)
                 if delta.finish_reason == "length":
-                    note = " (cut: no tokens left)"
+                    note = " (truncated: token limit reached)"
         except KeyboardInterrupt:
             stream.cancel()
             note = " (stopped)"
@@ -102,19 +102,21 @@ class _Chat:
         self.held = len(prompt) + count
         rate = f"{(count - 1) / (end - first):.1f} tokens/s" if count > 1 else "no rate"
         self.stats = (
-            f"{len(prompt)} tokens read ({stream.cached_tokens} known already), the first of {count} after "
-            f"{(first or end) - begin:.2f} s, then {rate}; {self.held} of {self.engine.limit} tokens of "
-            "context used"
+            f"prompt: {len(prompt)} tokens ({stream.cached_tokens} from the cache); reply: {count} tokens, "
+            f"the first after {(first or end) - begin:.2f} s, then {rate}; context: {self.held} of "
+            f"{self.engine.limit} tokens"
         )
 
 
 @click.command("chat")
 @click.argument("library", type=click.Path(exists=True))
-@click.option("--system", help="The system message.")
+@click.option("--system", help="System message.")
 @click.option(
-    "--max-tokens", type=click.IntRange(min=1), help="Longest reply (default: as much as the context holds)."
+    "--max-tokens",
+    type=click.IntRange(min=1),
+    help="Length limit of a reply in tokens (default: the rest of the context).",
 )
-@click.option("--seed", type=int, help="Equal seeds give equal replies.")
+@click.option("--seed", type=int, help="Seed of the sampling; equal seeds give equal replies.")
 @engine_options
 @chat_template_option
 @sampling_options
@@ -143,9 +145,8 @@ def command(
     set_chat_template(engine.tokenizer, chat_template)
     if "default" not in engine.tokenizer.chat_templates:
         raise click.ClickException(
-            f"{library}: its model has no chat template: name one by --chat-template FILE, or let it "
-            "continue texts, by "
-            "'tilewright llm serve' at /v1/completions"
+            f"{library}: its model has no chat template: give one by --chat-template FILE, or send prompts "
+            "to /v1/completions of 'tilewright llm serve'"
         )
     chat = _Chat(engine, SamplingParameters(seed=seed, **chosen(**sampling)), max_tokens, system, console())
     chat.reset()
@@ -164,12 +165,12 @@ def _converse(chat: _Chat) -> None:
         # The terminal then marks pasted text, so that its lines are not read as separate messages.
         readline.parse_and_bind("set enable-bracketed-paste on")
     if sys.stdin.isatty():
-        chat.out.print("/help for commands, Ctrl-D to leave", style="dim")
+        chat.out.print("/help lists the commands, Ctrl-D ends the chat", style="dim")
     while True:
         try:
             text = _read()
         except UnicodeDecodeError as error:
-            chat.error(f"a message is no UTF-8: {error}")
+            chat.error(f"the message is not UTF-8: {error}")
             continue
         if text is None:
             return
@@ -190,7 +191,7 @@ def _converse(chat: _Chat) -> None:
         elif name == "/help":
             chat.out.print(_HELP, markup=False, highlight=False)
         else:
-            chat.error(f"there is no command {name}; /help lists them")
+            chat.error(f"unknown command {name}; /help lists the commands")
 
 
 def _read() -> str | None:

@@ -21,7 +21,7 @@ cache_dtype_option = click.option(
     type=click.Choice(list(CACHE_DTYPES)),
     default="bf16",
     show_default=True,
-    help="Type of cached keys and values.",
+    help="Data type of the KV cache.",
 )
 precision_option = click.option(
     "--precision",
@@ -29,7 +29,7 @@ precision_option = click.option(
     default="bf16",
     show_default=True,
     callback=lambda context, parameter, value: None if value == "f32" else value,
-    help="Type of products that are not quantized.",
+    help="Data type of products whose weights are not quantized.",
 )
 
 
@@ -81,7 +81,7 @@ def open_engine(
     from tilewright.llm.library import open_library
 
     if draft is not None and speculate is None:
-        raise click.UsageError("--draft needs --speculate, the number of tokens to guess")
+        raise click.UsageError("--draft needs --speculate, the number of draft tokens per step")
     runner, tokenizer, _ = open_library(path)
     speculation = None
     if speculate is not None:
@@ -96,7 +96,7 @@ chat_template_option = click.option(
     "--chat-template",
     type=click.Path(exists=True, dir_okay=False),
     metavar="FILE",
-    help="A Jinja template in place of the model's own.",
+    help="Jinja template in place of the model's own.",
 )
 
 
@@ -124,30 +124,31 @@ def engine_options(command: Any) -> Any:
         click.option(
             "--max-batch",
             type=count,
-            help="Most answers at a time (default: what the library was compiled for).",
+            help="Largest number of answers at a time (default: what the library was compiled for).",
         ),
         click.option(
             "--prefill-chunk",
             "chunk",
             type=count,
-            help="Most tokens of a prompt in a step (default: the library's).",
+            help="Largest number of prompt tokens in a step (default: what the library was compiled for).",
         ),
         click.option(
             "--prefix-cache/--no-prefix-cache",
             default=True,
-            help="Keep the KV cache of prompts for those that begin alike.",
+            help="Reuse the KV cache of equal beginnings of prompts.",
         ),
         click.option(
             "--speculate",
             type=count,
             metavar="N",
-            help="Guess N tokens a step, and check them at once: from the text so far, or by --draft.",
+            help="Speculative decoding with N draft tokens per step, by prompt lookup or from the model of "
+            "--draft.",
         ),
         click.option(
             "--draft",
             type=click.Path(exists=True),
             metavar="LIBRARY",
-            help="A small model of the same vocabulary that guesses.",
+            help="Draft model for --speculate, with the same vocabulary.",
         ),
     ):
         command = decorate(command)
@@ -157,16 +158,26 @@ def engine_options(command: Any) -> Any:
 def sampling_options(command: Any) -> Any:
     """The options of commands that generate text: how tokens are chosen."""
     for decorate in (
-        click.option("--temperature", type=click.FloatRange(min=0), help="0 takes the most probable token."),
-        click.option("--top-p", type=click.FloatRange(min=0, min_open=True, max=1), help="Nucleus sampling."),
-        click.option("--top-k", type=click.IntRange(min=1), help="Choose from so many most probable tokens."),
+        click.option(
+            "--temperature", type=click.FloatRange(min=0), help="Sampling temperature; 0 is greedy decoding."
+        ),
+        click.option(
+            "--top-p",
+            type=click.FloatRange(min=0, min_open=True, max=1),
+            help="Nucleus sampling: the total probability of the tokens to sample from.",
+        ),
+        click.option(
+            "--top-k", type=click.IntRange(min=1), help="Number of most probable tokens to sample from."
+        ),
         click.option(
             "--min-p",
             type=click.FloatRange(min=0, max=1),
-            help="Least probability, relative to the best token's.",
+            help="Least probability of a sampled token, relative to the most probable one's.",
         ),
         click.option(
-            "--repetition-penalty", type=click.FloatRange(min=0, min_open=True), help="Above 1: repeat less."
+            "--repetition-penalty",
+            type=click.FloatRange(min=0, min_open=True),
+            help="Penalty for repeated tokens; values above 1 reduce repetition.",
         ),
     ):
         command = decorate(command)

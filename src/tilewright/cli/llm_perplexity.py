@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.table import Table
 
-from .common import add_row, console, is_artifact, progress_display, write_json
+from .common import add_row, console, is_artifact, json_option, progress_display, target_option, write_json
 from .llm_model import CACHE_DTYPES, cache_dtype_option, calibrated, precision_option, read_tokens
 
 if TYPE_CHECKING:
@@ -27,46 +27,51 @@ Row = dict[str, "Perplexity"]
 @click.command("perplexity")
 @click.argument("model", type=click.Path(exists=True))
 @click.option(
-    "--text", required=True, type=click.Path(exists=True, dir_okay=False), help="What to predict, in UTF-8."
+    "--text",
+    required=True,
+    type=click.Path(exists=True, dir_okay=False),
+    help="Text file to measure on, in UTF-8.",
 )
 @click.option(
     "--window",
     type=click.IntRange(min=2),
     default=512,
     show_default=True,
-    help="Tokens of a window; less where the model's context is less.",
+    help="Length of a window in tokens, at most the model's context.",
 )
 @click.option(
     "--stride",
     type=click.IntRange(min=1),
-    help="Tokens from a window to the next (default: half the window).",
+    help="Tokens from the beginning of a window to that of the next (default: half the window).",
 )
-@click.option("--tokens", type=click.IntRange(min=2), metavar="N", help="Only the text's first N tokens.")
+@click.option(
+    "--tokens", type=click.IntRange(min=2), metavar="N", help="Use only the first N tokens of the text."
+)
 @click.option(
     "--quantization",
     "quantizations",
     multiple=True,
     metavar="NAME",
-    help="Also of the model quantized so, as `llm convert` does. May be repeated.",
+    help="Quantization to measure too, as by `llm convert`. May be repeated.",
 )
 @click.option(
     "--calibration",
     type=click.Path(exists=True, dir_okay=False),
     metavar="TEXT",
-    help="Text, or statistics (.safetensors), for activation-aware scaling before quantization.",
+    help="Sample text, or activation statistics (.safetensors), for activation-aware scaling.",
 )
 @click.option(
     "--numerics",
     type=click.Choice(["both", "prefill", "decode"]),
     default="both",
     show_default=True,
-    help="How quantized products round: as those of prompts (bf16), as those of generated tokens (int8 "
-    "activations).",
+    help="Arithmetic of quantized products: that of prompts (prefill: bf16), that of generated tokens "
+    "(decode: int8 activations), or both.",
 )
 @cache_dtype_option
 @precision_option
-@click.option("--target", default="cpu", show_default=True, help="What to compile for.")
-@click.option("--json", "json_path", help="Write the result to this file too ('-': only JSON, to stdout).")
+@target_option
+@json_option
 def command(
     model: str,
     text: str,
@@ -92,13 +97,15 @@ def command(
 
     kinds = KINDS if numerics == "both" else (numerics,)
     if is_artifact(model) and (quantizations or calibration):
-        raise click.UsageError(f"{model} is compiled: quantize the folder that it was made from")
+        raise click.UsageError(
+            f"{model} is a compiled library: give --quantization the folder that it was compiled from"
+        )
     if calibration and not quantizations:
-        raise click.UsageError("--calibration is for --quantization")
+        raise click.UsageError("--calibration needs --quantization")
     rows: dict[str, Row] = {}
     with progress_display() as progress:
         if is_artifact(model):
-            rows["the library's"] = _of_library(model, text, tokens, window, stride, kinds, progress)
+            rows["library"] = _of_library(model, text, tokens, window, stride, kinds, progress)
         else:
             checkpoint = open_checkpoint(model)
             ids = read_tokens(text, tokenizer_of(checkpoint), tokens)
@@ -108,7 +115,7 @@ def command(
                 cache_dtype=CACHE_DTYPES[kv_dtype],
                 precision=precision,
             )
-            rows["as it comes"] = perplexities(
+            rows["original"] = perplexities(
                 checkpoint, ids, options, stride, kinds, target, progress=progress
             )
             for name in quantizations:

@@ -26,48 +26,82 @@ _COUNT = click.IntRange(min=1)
 @click.command("serve")
 @click.argument("library", type=click.Path(exists=True))
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all networks."
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all interfaces."
 )
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any free one."
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8000,
+    show_default=True,
+    help="Port to listen on; 0 for any free one.",
 )
-@click.option("--name", help="What clients call the model (default: the file's name).")
+@click.option("--name", help="Name of the model for clients (default: the file's name).")
 @click.option(
     "--api-key-file",
     type=click.Path(exists=True, dir_okay=False),
-    help="Accepted keys, one a line. Also: TILEWRIGHT_API_KEYS.",
+    help="File of accepted API keys, one a line. TILEWRIGHT_API_KEYS adds more.",
 )
 @click.option(
     "--cors-origin",
     "origins",
     multiple=True,
     metavar="ORIGIN",
-    help="Web pages of it may use the server; '*': all.",
+    help="Origin whose web pages may use the server; '*' for all. May be repeated.",
 )
 @click.option(
     "--allowed-host",
     "hosts",
     multiple=True,
     metavar="NAME",
-    help="A name that the server goes by, beside this machine's own; needed without keys only.",
+    help="Host name to accept beside this machine's own; needed only without API keys. May be repeated.",
 )
-@click.option("--max-body", type=_COUNT, metavar="BYTES", help="Largest request.  [default: 8388608]")
-@click.option("--max-prompt-tokens", type=_COUNT, help="Longest prompt (default: the model's context).")
-@click.option("--max-tokens", type=_COUNT, help="Longest answer (default: the model's context).")
-@click.option("--queue", type=click.IntRange(min=0), help="Most answers that wait; then 429.  [default: 256]")
-@click.option("--max-connections", type=_COUNT, help="Then 503.  [default: 1024]")
-@click.option("--header-timeout", type=_SECONDS, help="Seconds for a request's headers.  [default: 10]")
-@click.option("--body-timeout", type=_SECONDS, help="Seconds for a request's body.  [default: 30]")
-@click.option("--send-timeout", type=_SECONDS, help="Seconds that a client may read nothing.  [default: 60]")
-@click.option("--request-timeout", type=_SECONDS, help="Seconds for a whole answer.  [default: 600]")
-@click.option("--heartbeat", type=_SECONDS, help="Seconds between signs of life in a stream.  [default: 15]")
+@click.option(
+    "--max-body", type=_COUNT, metavar="BYTES", help="Largest size of a request.  [default: 8388608]"
+)
+@click.option(
+    "--max-prompt-tokens",
+    type=_COUNT,
+    help="Length limit of a prompt in tokens (default: the model's context).",
+)
+@click.option(
+    "--max-tokens", type=_COUNT, help="Length limit of an answer in tokens (default: the model's context)."
+)
+@click.option(
+    "--queue",
+    type=click.IntRange(min=0),
+    help="Largest number of waiting answers; more get status 429.  [default: 256]",
+)
+@click.option(
+    "--max-connections",
+    type=_COUNT,
+    help="Largest number of connections; more get status 503.  [default: 1024]",
+)
+@click.option(
+    "--header-timeout", type=_SECONDS, help="Time limit in seconds for a request's headers.  [default: 10]"
+)
+@click.option(
+    "--body-timeout", type=_SECONDS, help="Time limit in seconds for a request's body.  [default: 30]"
+)
+@click.option(
+    "--send-timeout",
+    type=_SECONDS,
+    help="Time limit in seconds for a client that reads nothing.  [default: 60]",
+)
+@click.option(
+    "--request-timeout", type=_SECONDS, help="Time limit in seconds for a whole answer.  [default: 600]"
+)
+@click.option(
+    "--heartbeat", type=_SECONDS, help="Seconds between keep-alive comments in a stream.  [default: 15]"
+)
 @click.option(
     "--responses",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="File that keeps the last responses, for previous_response_id (default: memory).",
+    help="File that stores the last responses, for previous_response_id (default: memory).",
 )
 @click.option(
-    "--drain", type=click.FloatRange(min=0), help="Seconds to finish answers after SIGTERM.  [default: 60]"
+    "--drain",
+    type=click.FloatRange(min=0),
+    help="Time limit in seconds to finish answers after SIGTERM.  [default: 60]",
 )
 @engine_options
 @chat_template_option
@@ -140,13 +174,15 @@ def command(
         click.echo(f"{service.name} at {base}/v1 (chat: {base}/)")
         if not engine.tokenizer.chat_templates:
             warnings.warn(
-                "the model has no chat template: /v1/completions and /v1/embeddings answer, chats need "
-                "--chat-template",
+                "the model has no chat template: chats need --chat-template; /v1/completions and "
+                "/v1/embeddings work without one",
                 stacklevel=1,
             )
         if not keys and host not in ("127.0.0.1", "localhost", "::1"):
             warnings.warn(
-                "anybody on the network can use this server; --api-key-file changes that", stacklevel=1
+                "the server accepts requests of the whole network without an API key; give --api-key-file "
+                "to require one",
+                stacklevel=1,
             )
 
     server = make_server(

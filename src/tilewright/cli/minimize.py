@@ -9,9 +9,9 @@ import click
 import numpy as np
 
 from .common import (
+    compile_arguments,
     compile_options,
     console,
-    dims_argument,
     imported,
     is_artifact,
     progress_display,
@@ -23,20 +23,27 @@ from .common import (
 @click.command("minimize")
 @click.argument("model")
 @click.option(
-    "-o", "--output", default="minimized", show_default=True, help="Name of the files, without suffix."
+    "-o",
+    "--output",
+    default="minimized",
+    show_default=True,
+    help="Path of the files to write, without suffix.",
 )
 @compile_options
 @click.option(
-    "--inputs", help="The inputs that it fails on, arrays by name in a .npz file (default: random)."
+    "--inputs",
+    help="A .npz file of the inputs on which MODEL fails, arrays by name (default: random values).",
 )
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     default=60.0,
     show_default=True,
-    help="Seconds for each attempt; more is a failure.",
+    help="Time limit of an attempt in seconds; an attempt that takes longer counts as a failure.",
 )
-@click.option("--check", is_flag=True, help="Only say whether and how MODEL fails: exit code 1 if it does.")
+@click.option(
+    "--check", is_flag=True, help="Only report whether and how MODEL fails: exit code 1 if it does."
+)
 def command(
     model: str,
     output: str,
@@ -48,8 +55,8 @@ def command(
     timeout: float,
     check: bool,
 ) -> int:
-    """Make MODEL as small as possible while it fails: it is refused, crashes, hangs, or gives other results
-    than the interpreter.
+    """Reduce MODEL to the smallest model that fails in the same way: compilation is refused, the compiler or
+    the compiled model crashes or exceeds the time limit, or results differ from the interpreter's.
     """
     import tilewright as tw
 
@@ -61,21 +68,19 @@ def command(
         minimized = tw.minimize(
             source.model,
             source.args,
-            target=target,
-            precision=precision,
-            dims=dims_argument(dims),
-            threads=threads,
             inputs=given,
             output=output,
             timeout=timeout,
             imports=(*imported(), *([source.python] if source.python else [])),
             check=check,
             progress=progress,
+            **compile_arguments(target, dims, threads, precision),
         )
     out = console()
     if minimized is None:
         out.print(
-            f"{model} does not fail: it compiles, and its results are the interpreter's", highlight=False
+            f"{model} does not fail: it compiles, and its results agree with the interpreter's",
+            highlight=False,
         )
         return 0 if check else 1
     out.print(minimized.failure if check else str(minimized), highlight=False, markup=False, soft_wrap=True)

@@ -31,7 +31,11 @@ if TYPE_CHECKING:
 @compile_options
 @input_options
 @click.option(
-    "--top", type=click.IntRange(min=1), default=30, show_default=True, help="Show the slowest kernels only."
+    "--top",
+    type=click.IntRange(min=1),
+    default=30,
+    show_default=True,
+    help="Number of kernels to show, the slowest first.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print all rows as JSON.")
 def command(
@@ -108,4 +112,4 @@ def _roofs(here: Roofline, dtypes: Collection[str]) -> str:
     again = [
         f"{here.bandwidth_of(size) / 1e9:.0f} from {number(size, 'B')}" for size, _ in reversed(here.cached)
     ]
-    return f"{text}; GB/s read again and again: {', '.join(again)}" if again else text
+    return f"{text}; GB/s from caches: {', '.join(again)}" if again else text

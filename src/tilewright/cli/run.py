@@ -55,7 +55,8 @@ def command(
     out = console()
     out.print(table)
     out.print(
-        f"{seconds * 1e3:.3f} ms (the first call, which also takes memory and threads)", highlight=False
+        f"{seconds * 1e3:.3f} ms (the first call, which also allocates memory and starts threads)",
+        highlight=False,
     )
     if output:
         from tilewright.driver.random_inputs import write_npz

@@ -46,7 +46,7 @@ class Func(Operation):
         if len(self.arg_names) != len(self.body.args):
             raise IRError(f"{len(self.arg_names)} names for {len(self.body.args)} arguments", self)
         if unknown := {*self.updates} - {*self.arg_names} or {n for n, _ in self.states} - {*self.updates}:
-            raise IRError(f"'{min(unknown)}' is no argument, or a state that is not updated", self)
+            raise IRError(f"'{min(unknown)}' is not an argument, or is a state that is not updated", self)
         for arg, value in self.updated if self.updates else ():
             if arg.type is not value.type:
                 raise IRError(f"an argument of {arg.type} is updated by {value.type}", self)
@@ -111,7 +111,8 @@ def shared_states(functions: Sequence[Func]) -> dict[str, tuple[TensorType | Buf
                 )
             if begins != first:
                 raise CompileError(
-                    f"state '{name}' begins with other values in '{other}' than in '{function.sym_name}'"
+                    f"state '{name}' has different initial values in functions '{other}' and "
+                    f"'{function.sym_name}': give one of the states another name"
                 )
     return states
 

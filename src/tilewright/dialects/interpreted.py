@@ -202,7 +202,7 @@ class Parse(Interpreted):
 
     def infer_types(self) -> Sequence[Type]:
         if not (self.dtype.is_float or self.dtype.is_integer):
-            raise IRError(f"no string is a {self.dtype.label}", self)
+            raise IRError(f"cannot convert strings to {self.dtype.label}", self)
         return (TensorType(self.dtype, _shape(self, self.x)),)
 
     def reference(self, x: Array) -> Any:

@@ -40,7 +40,7 @@ class Constant(ScalarOp):
 
     def infer_types(self) -> Sequence[Type]:
         if not self.dtype.is_float and isinstance(self.value, float) and not self.value.is_integer():
-            raise IRError(f"{self.value} is no literal of {self.dtype}")
+            raise IRError(f"{self.value} is not a literal of {self.dtype}")
         return (self.dtype,)
 
     def interpret(self, env: Frame) -> Any:
@@ -120,7 +120,9 @@ def check_operand(op: Operation, function: type[Unary] | type[Binary], dtype: DT
     if dtype.kind not in function.kinds:
         raise IRError(f"is not defined for {dtype.label}", op)
     if dtype.is_sub_byte and dtype.is_integer and not function.to_bool:
-        raise IRError(f"does not calculate with {dtype.label}: convert it to a wider integer first", op)
+        raise IRError(
+            f"does not support arithmetic on {dtype.label}: convert it to a wider integer first", op
+        )
 
 
 class Unary(ScalarOp):
@@ -160,6 +162,18 @@ class Binary(ScalarOp):
         with np.errstate(all="ignore"):
             return np.asarray(type(self).function(a, b)).astype(self.result.type.numpy, copy=False)
 
+
+MATH_FUNCTIONS = frozenset(
+    "exp exp2 expm1 log log2 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf sigmoid "
+    "pow atan2".split()
+)
+"""Elementary functions, which have no instruction: targets compute them by tens of others."""
+
+MULTI_INSTRUCTION = frozenset(f"scalar.{name}" for name in (*MATH_FUNCTIONS, "rem", "mod", "floordiv"))
+"""Operations with enough instructions that iterations need not be interleaved."""
+
+EXPENSIVE = MULTI_INSTRUCTION | {"scalar.div", "scalar.sqrt", "scalar.rsqrt"}
+"""Operations that cost an order of magnitude more than a load."""
 
 UNARY: dict[str, type[Unary]] = {}
 BINARY: dict[str, type[Binary]] = {}

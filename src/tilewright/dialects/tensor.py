@@ -155,10 +155,11 @@ class Compute(Operation):
                 raise IRError(f"axis {axis} has extent {extent(axis)}, the result's dimension is {dim}", self)
         if self.is_reduction and self.dtype.is_sub_byte and self.dtype.is_integer:
             raise IRError(
-                f"does not calculate with {self.dtype.label}: convert it to a wider integer first", self
+                f"does not support arithmetic on {self.dtype.label}: convert it to a wider integer first",
+                self,
             )
         if (self.combiner is None) != (not self.reduce_axes):
-            raise IRError("a combiner goes with reduce axes", self)
+            raise IRError("a combiner needs reduce axes, and reduce axes a combiner", self)
 
     def interpret(self, env: Frame) -> Any:
         out_shape = tuple(int(env.evaluate(d)) for d in self.shape)
@@ -415,7 +416,7 @@ class ConcatSlice:
             if prove_eq(size, self.run):
                 return d
             size = size * part[d - 1]
-        raise IRError(f"runs of {self.run} elements are no trailing dimensions of {part}", self.join)
+        raise IRError(f"runs of {self.run} elements are not trailing dimensions of {part}", self.join)
 
 
 def readers(value: Value, views: Any = Reshape) -> Iterator[Operation]:

@@ -102,7 +102,7 @@ class Scalar:
         known = [*scalar.UNARY, *scalar.BINARY]
         like = difflib.get_close_matches(name, known, n=3)
         hint = f"did you mean {', '.join(like)}?" if like else f"the functions are {', '.join(known)}"
-        raise AttributeError(f"an element has no function {name!r}; {hint}")
+        raise AttributeError(f"elements have no function {name!r}; {hint}")
 
     def __bool__(self) -> bool:
         raise TypeError(

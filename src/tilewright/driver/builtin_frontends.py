@@ -41,7 +41,7 @@ def _read_text(path: Path, args: Examples, kwargs: dict[str, Any], dims: DimsArg
         if not any(isinstance(op, Func) for op in module.body.ops):
             raise CompileError("it has no function")
     except Exception as error:  # attributes of a wrong kind fail in many ways
-        raise CompileError(f"{path}: not a module in Tilewright's text: {error}") from error
+        raise CompileError(f"{path}: not a valid module in Tilewright's text form: {error}") from error
     return module
 
 
@@ -87,7 +87,8 @@ def _import_saved_model(
 
     if dims:
         raise CompileError(
-            f"{path}: TensorFlow makes StableHLO for fixed shapes only: leave 'dims' out, give example inputs"
+            f"{path}: TensorFlow generates StableHLO for static shapes only: leave 'dims' out and give "
+            "example inputs"
         )
     return import_saved_model(path, args, kwargs)
 

@@ -34,8 +34,8 @@ def library_of_file(
         for file, state in states:
             if not cached_weights.unchanged(file, state):
                 raise ArtifactError(
-                    f"{file} has changed since it was compiled, before its weights were needed: compile it "
-                    "again"
+                    f"{file} has changed since the model was compiled, and before its weights were read: "
+                    "compile the model again"
                 )
         return leaf(number)
 

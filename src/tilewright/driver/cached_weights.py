@@ -103,7 +103,7 @@ def dump(weights: Weights, leaves: Sequence[Array | None]) -> bytes:
     except NotKept:
         raise
     except Exception as error:  # pickling fails in many ways
-        raise NotKept(f"they are made by what cannot be written down: {error}") from error
+        raise NotKept(f"they are computed by code that cannot be pickled: {error}") from error
     return file.getvalue()
 
 
@@ -192,7 +192,9 @@ def places_in_file(leaves: Sequence[Array | None], path: Path) -> list[Place | A
         if place is None:
             computed += leaf.nbytes
             if computed > MOST_COMPUTED:
-                raise NotKept(f"more than {MOST_COMPUTED} bytes are not in {path.name} as they are")
+                raise NotKept(
+                    f"more than {MOST_COMPUTED} bytes of the weights are computed and not in {path.name}"
+                )
         places.append(np.array(leaf) if place is None else place)
     return places
 

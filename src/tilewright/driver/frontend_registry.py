@@ -87,10 +87,15 @@ def register_frontend(frontend: Frontend) -> Frontend:
             letters.
     """
     if frontend.matches is None and not frontend.suffixes:
-        raise CompileError(f"front end {frontend.name!r} reads nothing: give it suffixes, matches, or both")
+        raise CompileError(
+            f"front end {frontend.name!r} accepts no model: give it suffixes, matches, or both"
+        )
     for suffix in frontend.suffixes:
         if not suffix.startswith(".") or suffix != suffix.lower():
-            raise CompileError(f"front end {frontend.name!r}: write the suffix {suffix!r} as in '.onnx'")
+            raise CompileError(
+                f"front end {frontend.name!r}: the suffix {suffix!r} must be lower-case and begin with a "
+                "dot, as '.onnx'"
+            )
     _REGISTERED.pop(frontend.name, None)
     _REGISTERED[frontend.name] = frontend
     return frontend

@@ -93,10 +93,9 @@ class Jitted:
             traced = trace_function(self.jitted_function, arguments, self.dims)
             if states := traced.module.symbol("main").attributes["states"]:
                 raise CompileError(
-                    f"{self.jitted_function.__qualname__} changes state '{states[0][0]}': tw.jit keeps "
-                    "nothing "
-                    "from call to call; use tw.compile, whose library "
-                    "has the states, or return the new value"
+                    f"{self.jitted_function.__qualname__} changes state '{states[0][0]}': tw.jit keeps no "
+                    "state between calls; use tw.compile, whose library has the states, or return the new "
+                    "value"
                 )
             kept = self._kept[key] = traced, compile(traced.module, **self.options)
         return kept

@@ -57,18 +57,17 @@ class MixedModel(CompiledModel):
         return [values[v] for v in self._main.outputs]
 
     def _targets(self, out: Any) -> NoReturn:
-        raise ShapeError(f"'out' cannot be given: {_what_runs_in_python(self._module)}")
+        raise ShapeError(f"'out' is not supported for this model: {_what_runs_in_python(self._module)}")
 
     def bind(self, /, *args: Any, out: Any = None, **kwargs: Any) -> NoReturn:
         """Not supported. Raises ShapeError, with the operators that run in Python."""
-        raise ShapeError(f"no call can be bound: {_what_runs_in_python(self._module)}")
+        raise ShapeError(f"bind() is not supported for this model: {_what_runs_in_python(self._module)}")
 
     def save(self, path: str | Path, *, weights: str | None = None, prefix: str | None = None) -> NoReturn:
         """Not supported. Raises ArtifactError, with the operators that run in Python."""
         raise ArtifactError(
-            f"{path}: cannot be saved, because {_what_runs_in_python(self._module)}. Run the model where it "
-            "was compiled, "
-            "or compute outside of it what these operators do"
+            f"{path}: this model cannot be saved, because {_what_runs_in_python(self._module)}. Call it in "
+            "the process that compiled it, or move these operators out of the model"
         )
 
     def ir(self, level: str = "graph") -> str:
@@ -112,7 +111,7 @@ def run_in_python(module: Module) -> Iterator[str]:
 
 
 def _what_runs_in_python(module: Module) -> str:
-    operators = "; ".join(run_in_python(module)) or "none, but strings are passed on"
+    operators = "; ".join(run_in_python(module)) or "none, but strings are inputs or outputs"
     return f"these operators run in Python: {operators}"
 
 

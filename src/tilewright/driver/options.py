@@ -96,7 +96,7 @@ def pass_names(disable: Any) -> frozenset[str]:
     known = {info.name: info for info in all_passes()}
     for name in disable:
         if name in known and known[name].required:
-            raise CompileError(f"disable: nothing can be compiled without the pass {name!r}")
+            raise CompileError(f"disable: the pass {name!r} is required and cannot be left out")
         if name not in known:
             like = difflib.get_close_matches(str(name), known, n=3, cutoff=0.5)
             hint = (

@@ -120,7 +120,7 @@ class Report:
                 "seconds of passes: " + ", ".join(f"{k} {v:.3f}" for k, v in self.pass_seconds.items())
             )
         if self.uncached:
-            lines.append(f"not looked for in the cache: {self.uncached}")
+            lines.append(f"not cached: {self.uncached}")
         return "\n".join([*lines, *self.opt_lines(), *self.precision_lines()])
 
     def opt_lines(self) -> list[str]:

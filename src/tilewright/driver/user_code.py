@@ -323,7 +323,7 @@ class _Walk:
             reduced = value.__reduce_ex__(4)
         except Exception as error:
             raise UnknownContents(
-                f"{place} is a {type(value).__qualname__}, whose contents cannot be told: {error}"
+                f"{place} is a {type(value).__qualname__}, whose contents cannot be determined: {error}"
             ) from None
         yield f"instance {type(value).__module__}.{type(value).__qualname__}"
         if isinstance(reduced, str):

@@ -113,7 +113,7 @@ def parse_dim(text: str | int, where: str) -> DimText:
             "_, a formula such as '4*n', or a number"
         ) from None
     if low is not None and high is not None and low > high:
-        raise CompileError(f"{where}: {source!r} leaves no value (lower bound {low} is above {high})")
+        raise CompileError(f"{where}: no size satisfies {source!r} (lower bound {low} is above {high})")
     return DimText(expression, low, high, names)
 
 
@@ -159,7 +159,7 @@ class DimTable:
             high = limit if high is None else min(high, limit)
         if high is not None and (DEFAULT_LOWER if low is None else low) > high:
             raise CompileError(
-                f"{where}: the bounds given for '{name}' leave no value (lower {low or DEFAULT_LOWER}, "
+                f"{where}: no size satisfies the bounds given for '{name}' (lower {low or DEFAULT_LOWER}, "
                 f"upper {high})"
             )
         self._bounds[name] = (low, high)
@@ -250,10 +250,9 @@ def warn_of_fewer_sizes(
         )
         warnings.warn(
             f"dims[{name!r}][{axis}] is {text.expression!r}, but the compiled model accepts only sizes "
-            f"{' and '.join(fewer)}: for others the model refuses "
-            f"or does something else than for the example's. Write {say!r} if these are all you need; else "
-            "give an example of such a size, or change what "
-            "depends on this size in the model",
+            f"{' and '.join(fewer)}: the traced program does not hold for other sizes. Write {say!r} if "
+            "these sizes suffice; otherwise give an example input of another size, or change the code of "
+            "the model that depends on this size",
             DimsWarning,
             stacklevel=_level_of_user(),
         )
@@ -307,7 +306,7 @@ def check_dims_argument(
         )
     for name, axes in (dims or {}).items():
         if name not in shapes:
-            raise CompileError(f"dims names {name!r}, which is no input of the model; {known}")
+            raise CompileError(f"dims names {name!r}, which is not an input of the model; {known}")
         entries = (
             axes.items()
             if isinstance(axes, Mapping)

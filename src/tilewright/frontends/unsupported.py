@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from ..errors import UnsupportedOperator, UnsupportedOperatorError
 
 _OUTSIDE = (
-    "do it before or after the model, in Python: make what it gives an input, or what it takes an output"
+    "run it before or after the model, in Python: make its result an input of the model, or its operand an "
+    "output"
 )
 _REMEDIES = (
     (

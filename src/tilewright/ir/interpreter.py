@@ -75,7 +75,7 @@ class Frame:
         else:
             reference = getattr(op, "reference", None)
             if reference is None:
-                raise IRError("has no reference meaning (neither interpret nor reference)", op)
+                raise IRError("has no reference implementation (neither interpret nor reference)", op)
             options = {"env": self} if _wants_env(getattr(type(op), "reference", reference)) else {}
             result = reference(*operands, **options)
         results = (result,) if len(op.results) == 1 and not isinstance(result, (tuple, list)) else result

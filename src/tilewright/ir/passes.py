@@ -166,7 +166,7 @@ class Pipeline:
                     verify(module)
                 except IRError as error:
                     raise InternalError(
-                        f"pass '{full}' left a broken module: {error}",
+                        f"pass '{full}' produced an invalid module: {error}",
                         _culprits(full, step, [type(error.op)]),
                     ) from error
             if checker is not None:

@@ -363,7 +363,7 @@ class _Printer:
             return "{" + ", ".join([f"{_key(k)} = {self.data(v)}" for k, v in value.items()]) + "}"
         if hasattr(value, "item") and getattr(value, "shape", None) == ():
             return self.data(value.item())  # a NumPy number
-        raise TypeError(f"{value!r} of type {kind.__name__} is no attribute value")
+        raise TypeError(f"{value!r} of type {kind.__name__} is not an attribute value")
 
     def _constant(self, c: Constant) -> str:
         if (

@@ -591,7 +591,7 @@ class Reader:
         for match in entries.finditer(table):
             if len(match[2]) < 8 or len(match[2]) % 2:
                 self.fail_at(
-                    f"the resource {match[1]} is no hexadecimal blob with an alignment",
+                    f"the resource {match[1]} is not a hexadecimal blob with an alignment",
                     offset + match.start(),
                 )
             blobs[self.string(match[1]) if match[1][:1] == '"' else match[1]] = match[2]

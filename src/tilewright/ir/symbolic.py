@@ -365,8 +365,8 @@ def symbol(name: str, lower: int | None = 0, upper: Dim | None = None, multiple_
     if interned is None:
         if not name.isidentifier() or keyword.iskeyword(name) or name in RESERVED:
             raise ValueError(
-                f"{name!r} is not a name for a symbolic dimension (letters, digits and _; no word of Python, "
-                f"none of {', '.join(sorted(RESERVED))})"
+                f"{name!r} is not a name for a symbolic dimension (letters, digits and _; not a keyword of "
+                f"Python, nor one of {', '.join(sorted(RESERVED))})"
             )
         interned = object.__new__(Symbol)
         interned.name, interned.lower, interned.upper, interned.multiple_of = name, lower, upper, multiple_of

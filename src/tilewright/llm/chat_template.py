@@ -46,14 +46,12 @@ def render(source: str, values: dict[str, Any]) -> str:
     try:
         return "".join(_bounded(compiled(source).generate(**values), CHARACTERS))
     except jinja2.TemplateError as error:
-        raise RequestError(f"the chat template refuses the messages: {error}") from error
+        raise RequestError(f"the chat template rejects the messages: {error}") from error
     except (OverflowError, MemoryError, RecursionError, _TooMuch) as error:
         what = str(error) or type(error).__name__
-        raise RequestError(
-            f"the chat template takes too much time or memory, and was stopped: {what}"
-        ) from error
+        raise RequestError(f"the chat template exceeds a limit of time or memory: {what}") from error
     except (TypeError, ValueError, KeyError, AttributeError, IndexError, ArithmeticError) as error:
-        raise RequestError(f"the chat template cannot read the messages: {error}") from error
+        raise RequestError(f"the chat template fails on the messages: {error}") from error
     finally:
         _end.reset(token)
 
@@ -166,7 +164,7 @@ def _environment() -> Any:
                 elif name in ("center", "expandtabs", "ljust", "rjust", "zfill"):
                     _size(max((x for x in (*arguments, *options.values()) if isinstance(x, int)), default=0))
             if (depth := _depth.get()) == DEPTH:
-                raise _TooMuch(f"{DEPTH} calls inside one another")
+                raise _TooMuch(f"more than {DEPTH} nested calls")
             token = _depth.set(depth + 1)
             try:
                 return super().call(context, function, *arguments, **options)
@@ -215,7 +213,7 @@ def _grows(whole: Any, part: Any) -> None:
 
 def _formats(text: str) -> None:
     if _WIDE.search(text):
-        raise _TooMuch("a format of a great width")
+        raise _TooMuch("a format with too large a field width")
 
 
 def _widens(text: Any, width: Any = 0, *others: Any, **more: Any) -> None:

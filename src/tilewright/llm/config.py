@@ -253,8 +253,8 @@ class Config:
         limit = int(self["max_position_embeddings"])
         if not 0 <= share <= 1 or theta <= 0:
             raise CompileError(
-                f"config.json: a rotary embedding cannot have theta {theta} and rotate the share {share} of "
-                "a head"
+                f"config.json: rope_theta {theta} must be above 0, and partial_rotary_factor {share} from 0 "
+                "to 1"
             )
         present = {k: v for k, v in settings.items() if v is not None}
         return Rope(

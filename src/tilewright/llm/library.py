@@ -136,8 +136,8 @@ def compile_library(
     model = model_of(checkpoint, options.context)
     for what in missing_abilities(model, checkpoint):
         warnings.warn(
-            f"the model in {checkpoint.path} also takes {what}; its library does not: that part of its "
-            "weights is left out",
+            f"the compiled library does not support {what}, which the model in {checkpoint.path} takes: the "
+            "weights for them are left out",
             stacklevel=2,
         )
     options = replace(options, context=min(options.context, model.config.context))
@@ -229,14 +229,13 @@ def missing_files(checkpoint: Checkpoint) -> list[str]:
     """Sentences that describe the uses of a library that missing files of its checkpoint prevent."""
     if "tokenizer.json" not in checkpoint.files:
         return [
-            f"{checkpoint.path} has no tokenizer.json: neither chat nor serve open its library without a "
-            "tokenizer. With transformers, "
-            "AutoTokenizer.from_pretrained(...).save_pretrained(...) writes one"
+            f"{checkpoint.path} has no tokenizer.json: `llm chat` and `llm serve` need one. With "
+            "transformers, AutoTokenizer.from_pretrained(...).save_pretrained(...) writes one"
         ]
     if not tokenizer_of(checkpoint).chat_templates:
         return [
-            f"{checkpoint.path} has no chat template: its library continues texts, but chats only with "
-            "--chat-template FILE of chat and serve"
+            f"{checkpoint.path} has no chat template: its library supports text completion; chats need "
+            "--chat-template FILE of `llm chat` and `llm serve`"
         ]
     return []
 

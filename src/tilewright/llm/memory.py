@@ -105,10 +105,9 @@ def must_fit(estimate: MemoryEstimate) -> None:
     """
     if estimate.total > (limit := machine_memory()):
         raise CompileError(
-            f"the library needs {estimate}; this machine has {_mebibytes(limit)}. Less would do with fewer "
-            "sequences (--max-batch-size), shorter ones "
-            "(--context-window-size), a smaller cache (--kv-cache) or a narrower one (--kv-dtype); "
-            "--no-memory-check compiles it all the same, for another machine"
+            f"the library needs {estimate}; this machine has {_mebibytes(limit)}. Reduce the sequences "
+            "(--max-batch-size), their length (--context-window-size), the cache (--kv-cache) or its data "
+            "type (--kv-dtype); or compile for another machine with --no-memory-check"
         )
 
 

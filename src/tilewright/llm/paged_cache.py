@@ -123,7 +123,7 @@ class PagedCache:
             return
         if x.shape[-1] % 2 and self._pages.bits == 4:
             raise CompileError(
-                f"heads of {x.shape[-1]} elements are not pairs of 4-bit values: choose another cache_dtype"
+                f"a 4-bit cache needs an even head size, not {x.shape[-1]}: choose another cache_dtype"
             )
         qvalues, scales = quantized(tnp.astype(x, "float32"), self._pages.bits)
         self._write(name, packed(qvalues) if self._pages.bits == 4 else qvalues)
@@ -180,7 +180,7 @@ class PagedCache:
     def _rows(self) -> Rows:
         if self._beside is None:
             raise CompileError(
-                "the model keeps state beside its pages: its class must set `has_state = True`"
+                "the model keeps state outside of the KV cache: its class must set `has_state = True`"
             )
         return self._beside
 

@@ -91,13 +91,11 @@ def perplexity(
     window = score.context if window is None else window
     stride = max(1, window // 2) if stride is None else stride
     if not 2 <= window <= score.context:
-        raise RequestError(
-            f"a window of {window} tokens: from 2 to the model's context, {score.context}, are possible"
-        )
+        raise RequestError(f"window is {window} tokens; it must be 2 to {score.context}, the model's context")
     if not 1 <= stride < window:
-        raise RequestError(f"a stride of {stride} tokens does not fit windows of {window} tokens")
+        raise RequestError(f"stride is {stride} tokens; it must be 1 to {window - 1}, less than the window")
     if len(tokens) < 2:
-        raise RequestError(f"a text of {len(tokens)} tokens is too short: it must have at least 2")
+        raise RequestError(f"the text has {len(tokens)} tokens; it must have at least 2")
     nats, counted = 0.0, 1  # the number of scored tokens, including the first, which is not predicted
     for start in range(0, len(tokens), stride):
         part = tokens[start : start + window]
@@ -133,8 +131,8 @@ class CompiledScorer:
             )
         if model.has_state:
             raise CompileError(
-                f"{checkpoint.path}: {model.config.model_type} keeps state beside its pages: compile a "
-                "library, whose perplexity can be measured"
+                f"{checkpoint.path}: {model.config.model_type} keeps state outside of the KV cache: compile "
+                "a library and measure its perplexity"
             )
         self.options = replace(
             options, context=min(options.context, model.config.context), max_batch=1, pages=None

@@ -156,7 +156,7 @@ class Tokenizer:
             template = "tool_use" if tools and "tool_use" in self.chat_templates else "default"
             if template not in self.chat_templates:
                 raise RequestError(
-                    "the model has no chat template: name one by --chat-template FILE, or send a prompt in "
+                    "the model has no chat template: give one by --chat-template FILE, or send a prompt in "
                     "place of messages"
                 )
         values = {**self.special, **variables, "messages": messages, "tools": tools, "documents": documents}

@@ -188,7 +188,7 @@ class _Bufferizer:
                     builder.insert(host.Check(self.buffers[op.condition], message=op.message, error=op.error))
                 else:
                     raise IRError(
-                        "stands between kernels, where only constants, groups, views, loops and branches may",
+                        "is not allowed between kernels; constants, groups, views, loops and branches are",
                         op,
                     )
 

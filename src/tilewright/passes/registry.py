@@ -118,7 +118,8 @@ def unregister_pass(name: str) -> None:
             raise CompileError(f"no pass {name!r} is registered; registered: {known}")
         if anchored := [r.info.name for r in _registered if name in (r.after, r.before)]:
             raise CompileError(
-                f"pass {name!r} cannot be removed: it gives {', '.join(anchored)} a place; remove these first"
+                f"pass {name!r} cannot be removed: the passes {', '.join(anchored)} are placed before or "
+                "after it; remove these first"
             )
         _registered.remove(registration)
 

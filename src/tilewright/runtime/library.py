@@ -151,9 +151,8 @@ class Library(_Native):
         version = self._native.tw_abi_version()
         if version != ABI_VERSION:
             raise ArtifactError(
-                f"{path}: its C interface is version {version}, this Tilewright speaks version "
-                f"{ABI_VERSION}: "
-                "compile the model again"
+                f"{path}: its C interface is version {version}, this Tilewright supports version "
+                f"{ABI_VERSION}: compile the model again"
             )
         metadata = parse_metadata(path, self._native.tw_metadata())
         self.library, self.index = self, 0
@@ -260,7 +259,7 @@ class Library(_Native):
         """Refuse all calls from now on, since the library's file has been overwritten and its code in memory
         with it.
         """
-        self._why_closed = "the file of this library was written over while it was loaded"
+        self._why_closed = "the file of this library was overwritten while it was loaded; load it again"
         self._end()
 
     def _end(self) -> None:

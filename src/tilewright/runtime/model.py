@@ -402,9 +402,7 @@ class CompiledModel(ABC):
         missing = [name for name in names[len(args) :] if name not in kwargs]
         if missing:
             hint = "".join(
-                f"; '{name}=' has a meaning of its own here: {BY_NAME}"
-                for name in missing
-                if name in _OPTIONS
+                f"; '{name}=' is an option of the call: {BY_NAME}" for name in missing if name in _OPTIONS
             )
             raise ShapeError(
                 f"missing input {', '.join(repr(name) for name in missing)}; the inputs are {listing}{hint}"
@@ -424,7 +422,7 @@ class CompiledModel(ABC):
             if entry.get("late", False):
                 shape = ", ".join(map(str, spec.shape))
                 raise ShapeError(
-                    f"output '{spec.name}' ({shape}) has a size known after a run only: it cannot be {what}"
+                    f"output '{spec.name}' ({shape}) has a size known only after the run: it cannot be {what}"
                 )
 
     def _targets(self, out: Any) -> list[np.ndarray]:
@@ -509,7 +507,7 @@ def goes_beside(path: str | Path, weights: str | None) -> bool:
         ArtifactError: The argument is neither None, "inside" nor "beside".
     """
     if weights not in (None, "inside", "beside"):
-        raise ArtifactError(f"{path}: weights={weights!r} is neither 'inside' nor 'beside'")
+        raise ArtifactError(f"{path}: weights={weights!r} must be 'inside' or 'beside'")
     return weights == "beside"
 
 

@@ -155,9 +155,9 @@ def code_of(path: Path, prefix: str = PREFIX) -> NativeCode:
             return known
         if known is not None:
             warnings.warn(
-                f"{path}: this file was written over while it was loaded, so the library loaded before is "
-                "lost: close it first, or replace "
-                "the file by renaming another, as save() does",
+                f"{path}: this file was overwritten while it was loaded, so the library loaded before "
+                "cannot be used any more: close a library first, or replace its file by renaming another, "
+                "as save() does",
                 RuntimeWarning,
                 stacklevel=4,
             )

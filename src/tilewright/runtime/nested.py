@@ -47,7 +47,7 @@ class Nested:
         if len(args) > len(names):
             raise ShapeError(f"the model has {len(names)} inputs ({listing}), got {len(args)} arguments")
         if unknown := set(kwargs) - set(names[len(args) :]):
-            raise ShapeError(f"'{min(unknown)}' is no input, or given twice; the inputs are {listing}")
+            raise ShapeError(f"'{min(unknown)}' is not an input, or is given twice; the inputs are {listing}")
         given = dict(zip(names, args, strict=False)) | kwargs
         flat: list[Any] = []
         for name, places in self.inputs:

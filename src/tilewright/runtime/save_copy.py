@@ -45,13 +45,13 @@ class Saved:
         check_suffix(path, self.suffixes, self.target)
         problem = ""
         if suffix_of(path) != suffix_of(self.path) and suffix_of(path) == ".tar":
-            problem = f"{self.path} holds its parts linked: to have them apart"
+            problem = f"{self.path} is a linked library: to save objects and sources as a .tar file"
         elif weights is not None and goes_beside(path, weights) != (self.weights is not None):
             where = "inside" if self.weights is None else "beside"
-            problem = f"the weights of {self.path} are {where} it: to have them elsewhere"
+            problem = f"the weights of {self.path} are {where} it: to save them elsewhere"
         elif prefix is not None and prefix != self.metadata.get("prefix"):
             present = self.metadata.get("prefix", PREFIX)
-            problem = f"the functions of {self.path} begin with '{present}_': to have others"
+            problem = f"the functions of {self.path} have the prefix '{present}': to save another"
         elif not unchanged(self.path, self.known):
             problem = (
                 f"{self.path}, from which this library was loaded, has been replaced or removed: to save it"

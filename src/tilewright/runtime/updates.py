@@ -43,8 +43,8 @@ def prepare_updates(
             )
         if _overlaps_itself(view):
             raise ShapeError(
-                f"the model changes input '{name}', of which several elements are the same memory (an "
-                "expanded tensor?): give a copy"
+                f"the model changes input '{name}', but several of its elements share memory, as in an "
+                "expanded tensor: give a copy"
             )
         for j, other in enumerate(seen):
             if j != k and _share(view, other):

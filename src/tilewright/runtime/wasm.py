@@ -61,7 +61,8 @@ class WasmLibrary(CompiledModel):
         version = self._call("tw_abi_version")
         if version != ABI_VERSION:
             raise ArtifactError(
-                f"{path}: its C interface is version {version}, this Tilewright speaks {ABI_VERSION}"
+                f"{path}: its C interface is version {version}, this Tilewright supports version "
+                f"{ABI_VERSION}: compile the model again"
             )
         self._describe(parse_metadata(path, self._text("tw_metadata").encode()), str(path))
         self._weights_file: Path | None = None
@@ -103,7 +104,9 @@ class WasmLibrary(CompiledModel):
         source = np.frombuffer(data, np.uint8)
         pointer = self._call("tw_alloc", max(source.nbytes, 1)) & 0xFFFFFFFF
         if not pointer:
-            raise TilewrightError(f"{self.path}: no WebAssembly memory for {source.nbytes} bytes")
+            raise TilewrightError(
+                f"{self.path}: out of WebAssembly memory for an input of {source.nbytes} bytes"
+            )
         self._view(pointer, source.nbytes)[:] = source
         return pointer
 

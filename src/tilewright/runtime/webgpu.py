@@ -179,7 +179,9 @@ class WebgpuLibrary(CompiledModel):
                 f"{path}: a prefix is for shared libraries; an artifact for WebGPU has no functions in C"
             )
         if goes_beside(path, weights):
-            raise ArtifactError(f"{path}: an artifact for WebGPU has its weights inside")
+            raise ArtifactError(
+                f"{path}: an artifact for WebGPU has its weights inside: leave weights='beside' out"
+            )
         files = {
             "metadata.json": json.dumps(self.metadata, ensure_ascii=False).encode(),
             "program.json": json.dumps(self._program).encode(),
@@ -215,7 +217,10 @@ def load_webgpu(path: str | Path) -> WebgpuLibrary:
                 if (stream := archive.extractfile(m)) is not None
             }
         if "program.json" not in files:
-            raise ArtifactError(f"{path}: holds objects and sources to link yourself; it cannot be loaded")
+            raise ArtifactError(
+                f"{path}: an archive of objects and sources cannot be loaded: link it to a shared library "
+                "first"
+            )
         with np.load(io.BytesIO(files["weights.npz"]), allow_pickle=False) as stored:
             weights = [stored[f"arr_{k}"] for k in range(len(stored.files))]
         kernels = {
@@ -280,7 +285,7 @@ def _on_device(array: np.ndarray) -> np.ndarray:
         if array.dtype.itemsize == 8 and array.size and (array.max() > 2**31 - 1 or array.min() < -(2**31)):
             array = np.clip(array, -(2**31), 2**31 - 1)  # bounds such as "to the end", not data
         return np.ascontiguousarray(array.astype(np.int32))
-    raise TilewrightError(f"WebGPU kernels take no {array.dtype}")
+    raise TilewrightError(f"WebGPU kernels do not support arrays of {array.dtype}")
 
 
 def _from_device(data: memoryview, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

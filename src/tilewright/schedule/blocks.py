@@ -122,7 +122,7 @@ class BlockPrimitives(ScheduleCore):
         update = next((op for op in block.body.ops if isinstance(op, loop.Accumulate)), None)
         if update is None or notes.INITIALIZED.get(block) or notes.KEEPS_CONTENTS.get(block):
             raise ScheduleError(
-                f"decompose_reduction: block {name!r} is no reduction that still needs its initial value"
+                f"decompose_reduction: block {name!r} is not a reduction that still needs its initial value"
             )
         if not inside(block, where):
             raise ScheduleError(f"decompose_reduction: loop {at!r} is not around block {name!r}")
@@ -278,7 +278,8 @@ class BlockPrimitives(ScheduleCore):
         buffers = list(dict.fromkeys(op.buffer for op in loads))
         if not 0 <= argument < len(buffers):
             raise ScheduleError(
-                f"cache_read: block {name!r} reads {len(buffers)} buffers, there is no number {argument}"
+                f"cache_read: block {name!r} reads {len(buffers)} buffers; the argument {argument} is out "
+                "of range"
             )
         source = buffers[argument]
         rank = source.type.rank

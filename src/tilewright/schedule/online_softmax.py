@@ -293,7 +293,7 @@ def _nests(
         if columns[block] not in own or any(
             f.kind != loop.LoopKind.SERIAL or f.body.first is not f.body.last for f in own
         ):
-            raise refuse(f"block {name!r} has no nest of serial loops for itself")
+            raise refuse(f"block {name!r} does not have a nest of serial loops of its own")
         if own[0].parent is not enclosing_loops(blocks[0])[len(shared)].parent:
             raise refuse(f"the nest of block {name!r} is not next to the others")
         upper = columns[block].iv.upper

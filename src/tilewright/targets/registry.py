@@ -41,7 +41,7 @@ def register_target(name: str, factory: TargetFactory, *, known_names: tuple[str
         ValueError: a name with a colon.
     """
     if ":" in name or not name:
-        raise ValueError(f"a target's name has no colon, features follow it: {name!r}")
+        raise ValueError(f"the name of a target must not contain a colon, which separates features: {name!r}")
     TARGETS[name] = factory
     KNOWN_NAMES[name] = known_names or (name,)
 

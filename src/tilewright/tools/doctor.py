@@ -40,7 +40,7 @@ VARIABLES = {
     "TILEWRIGHT_CPU": "the feature set of the target cpu, in place of this machine's",
     "TILEWRIGHT_CC": "the C compiler for the runtime and for linking",
     "TILEWRIGHT_CACHE_DIR": "the folder of the cache",
-    "TILEWRIGHT_CACHE_BYTES": "the most bytes that the cache takes",
+    "TILEWRIGHT_CACHE_BYTES": "the largest size of the cache in bytes",
     "TILEWRIGHT_API_KEYS": "keys that `tilewright llm serve` accepts, separated by commas",
 }
 """All environment variables that Tilewright reads."""
@@ -92,7 +92,7 @@ def _check(name: str, check: Callable[[], str]) -> Finding:
 
 
 def _c_compiler() -> str:
-    return shutil.which("cc") or "python -m ziglang cc (no system compiler; slower, otherwise as good)"
+    return shutil.which("cc") or "python -m ziglang cc (no system compiler was found; this one is slower)"
 
 
 def _cache() -> str:

@@ -154,7 +154,7 @@ def test_a_tree_in_a_circle_is_an_error() -> None:
     attributes = (
         TREES | {"nodes_truenodeids": [0, 3, 0, 0, 0, 1, 0, 0]} | leaves("target", [0] * 5, [1.0] * 5)
     )
-    with pytest.raises(tw.CompileError, match="back to a node above"):
+    with pytest.raises(tw.CompileError, match="form a cycle"):
         tw.compile(model("TreeEnsembleRegressor", X, attributes | {"n_targets": 1}, 1))
 
 

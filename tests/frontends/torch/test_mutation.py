@@ -143,7 +143,7 @@ def test_what_cannot_be_written_is_refused() -> None:
     whole, y = random(4, 4), random(3, 4)
     with pytest.raises(ShapeError, match="changes input 'x', which shares memory with input 'y'"):
         library(whole[:3], whole[1:])
-    with pytest.raises(ShapeError, match="several elements are the same memory"):
+    with pytest.raises(ShapeError, match="several of its elements share memory"):
         library(random(1, 4).expand(3, 4), y)
     with pytest.raises(ShapeError, match="that can be written to, not a list"):
         library([[1.0] * 4] * 3, y.numpy())
@@ -266,12 +266,14 @@ def test_shared_memory_is_refused() -> None:
             self.part += x
             return self.base.sum()
 
-    with pytest.raises(CompileError, match="Buffers share memory: 'base' and 'part'"):
+    with pytest.raises(CompileError, match="buffers 'base' and 'part' share memory"):
         import_torch(Tied(), (random(2),))
 
 
 def test_refused_where_nothing_can_be_kept() -> None:
-    with pytest.raises(UnsupportedOperatorError, match="(?s)keeps no states and changes no inputs.*'keys'"):
+    with pytest.raises(
+        UnsupportedOperatorError, match="(?s)does not support states or updated inputs.*'keys'"
+    ):
         tw.compile(Cache(), (random(2, 1, 4), torch.tensor([3])), target="webgpu")
 
 

@@ -369,7 +369,7 @@ def test_outputs_end_where_the_context_does() -> None:
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        (Request([]), "the prompt has no token"),
+        (Request([]), "the prompt has no tokens"),
         (Request([5, 100_000]), "prompt has a token outside the model's"),
         (Request([5], stop_tokens=[-1]), "stop_tokens"),
         (Request([5], max_tokens=0), "max_tokens is 0"),
@@ -388,7 +388,7 @@ def test_requests_that_cannot_be_are_refused(request_: Request, message: str) ->
 def test_a_full_queue_refuses() -> None:
     engine, _ = watched(EngineOptions(queue=3), max_batch=1)
     streams = [engine.submit(Request([5], GREEDY, max_tokens=2)) for _ in range(3)]
-    with pytest.raises(OverloadedError, match="3 choices wait already"):
+    with pytest.raises(OverloadedError, match="queue is full .3 of"):
         engine.submit(Request([5]))
     engine.step()
     streams.append(engine.submit(Request([5], GREEDY, max_tokens=2)))
@@ -439,7 +439,7 @@ def test_logits_that_are_no_numbers_fail_the_request() -> None:
     engine, fake = watched()
     fake.bias[3] = np.nan
     with pytest.raises(
-        EngineError, match="no token can follow the 2 so far: the model's logits are not numbers"
+        EngineError, match="no next token can be chosen after 2 tokens: the model's logits are NaN"
     ):
         engine.submit(Request([5, 6])).collect()
     fake.bias[3] = 0

@@ -109,5 +109,5 @@ def test_bad_grammars_are_refused(grammars: Grammars, make: object, message: str
 
 
 def test_a_tokenizer_without_an_end_of_text_is_refused() -> None:
-    with pytest.raises(RequestError, match="no token that ends a text"):
+    with pytest.raises(RequestError, match="no end-of-text token"):
         Grammars(Tokenizer(tokenizer().backend))

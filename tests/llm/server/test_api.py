@@ -37,7 +37,7 @@ def ask(text: str) -> Any:
 def test_models(client: OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["echo"]
     assert client.models.retrieve("echo").owned_by == "tilewright"
-    with pytest.raises(openai.NotFoundError, match="no model 'other'"):
+    with pytest.raises(openai.NotFoundError, match="model 'other' does not exist"):
         client.models.retrieve("other")
 
 

@@ -93,5 +93,5 @@ def test_options_let_others_in(start: Callable[..., Running]) -> None:
 
 def test_http_1_0_needs_no_host() -> None:
     Hosts().check({})
-    with pytest.raises(ApiError, match="foreign|not for web pages"):
+    with pytest.raises(ApiError, match="foreign|origin .* is not allowed"):
         Hosts().check({"origin": "http://localhost"})

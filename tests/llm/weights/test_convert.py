@@ -261,7 +261,7 @@ def test_values_that_a_type_cannot_hold_are_refused(tmp_path: Path) -> None:
         (
             "model.safetensors.index.json",
             '{"weight_map": {"a": "model.safetensors"}}',
-            "a should lie in model.safetensors",
+            "a should be in model.safetensors",
         ),
     ],
 )

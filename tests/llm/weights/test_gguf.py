@@ -242,12 +242,12 @@ BAD = {
     "magic": (put("I", 0, 0), "neither a GGUF file nor"),
     "version 1": (put("I", 1, 4), "GGUF version 1"),
     "big-endian": (put("I", 3 << 24, 4), "big-endian"),
-    "tensors without end": (put("Q", 1 << 60, 8), "cut off or damaged|which is not|twice|dimensions"),
-    "keys without end": (put("Q", 1 << 60, 16), "cut off or damaged|has type|twice"),
+    "tensors without end": (put("Q", 1 << 60, 8), "truncated or damaged|which is not|twice|dimensions"),
+    "keys without end": (put("Q", 1 << 60, 16), "truncated or damaged|has type|twice"),
     "a key without end": (put("Q", 1 << 63, 24), "9223372036854775808 more bytes should follow"),
     "an unknown type": (before(b"llama.block_count", "I", 77, after=True), "the unknown type 77"),
     "too many dimensions": (before(b"blk.0.attn_q.weight", "I", 1000, after=True), "has 1000 dimensions"),
-    "a huge size": (before(b"blk.0.attn_q.weight", "Q", 1 << 62, after=True, skip=4), "cut off or damaged"),
+    "a huge size": (before(b"blk.0.attn_q.weight", "Q", 1 << 62, after=True, skip=4), "truncated or damaged"),
     "a size that is no multiple of blocks": (
         before(b"blk.0.attn_q.weight", "Q", 33, after=True, skip=4),
         "packs 32 elements of a row; rows have 33",
@@ -258,13 +258,13 @@ BAD = {
     ),
     "an offset beyond the end": (
         before(b"blk.0.attn_q.weight", "Q", 1 << 40, after=True, skip=24),
-        "cut off or damaged",
+        "truncated or damaged",
     ),
     "an unaligned offset": (
         before(b"blk.0.attn_q.weight", "Q", 7, after=True, skip=24),
-        "cut off or damaged",
+        "truncated or damaged",
     ),
-    "no layers": (before(b"llama.block_count", "I", 0, after=True, skip=4), "do not describe a model"),
+    "no layers": (before(b"llama.block_count", "I", 0, after=True, skip=4), "metadata are inconsistent"),
     "a size that heads do not divide": (
         before(b"llama.attention.head_count", "I", 5, after=True, skip=4),
         "which are not 5 heads",

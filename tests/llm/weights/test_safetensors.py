@@ -70,7 +70,7 @@ BAD = {
     "unknown dtype": (with_header({"w": ENTRY | {"dtype": "F3"}}), "w: has dtype 'F3'"),
     "negative": (with_header({"w": ENTRY | {"shape": [-2, -2]}}), "w: shape"),
     "huge": (with_header({"w": ENTRY | {"shape": [1 << 40, 1 << 40]}}), "w: F32"),
-    "data cut off": (with_header({"w": ENTRY}, b"\0" * 12), "w: F32 .* cut off or damaged"),
+    "data cut off": (with_header({"w": ENTRY}, b"\0" * 12), "w: F32 .* truncated or damaged"),
     "overlap": (with_header({"w": ENTRY, "v": ENTRY}), "v: does not begin where w ends|w: does not begin"),
     "gap": (
         with_header({"w": ENTRY | {"data_offsets": [4, 20]}}, b"\0" * 20),

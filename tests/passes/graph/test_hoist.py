@@ -229,7 +229,7 @@ def test_wrong_bodies_are_refused() -> None:
 
 def test_webgpu_says_that_it_has_no_loops() -> None:
     pytest.importorskip("wgpu")
-    with pytest.raises(CompileError, match="loops, branches and sizes that the run computes"):
+    with pytest.raises(CompileError, match="loops, branches, or sizes that are computed at run time"):
         tw.compile(cell(), target="webgpu", cache=False)
 
 

@@ -126,5 +126,5 @@ def test_integers_wrap_around_and_floats_saturate(isa: Isa, dtype: DType, source
 
 
 def test_integers_of_few_bits_are_not_calculated_with() -> None:
-    with pytest.raises(IRError, match="does not calculate with int4"):
+    with pytest.raises(IRError, match="does not support arithmetic on int4"):
         kernel_of(i4, (8,), lambda v: v + v)

@@ -112,7 +112,7 @@ def test_strings_have_to_be_given(tmp_path: Path) -> None:
     names = [oh.make_tensor_value_info(n, onnx.TensorProto.STRING, [2]) for n in "aby"]
     graph = oh.make_graph([oh.make_node("StringConcat", ["a", "b"], ["y"])], "g", names[:2], names[2:])
     model = oh.make_model(graph, opset_imports=[oh.make_opsetid("", 21)])
-    with pytest.raises(tw.CompileError, match="inputs have to be given"):
+    with pytest.raises(tw.CompileError, match="inputs must be given"):
         tw.minimize(model, output=tmp_path / "small")
     words = np.array(["x", "longer"], object)
     assert tw.minimize(model, inputs={"a": words, "b": words}, output=tmp_path / "small") is None

@@ -55,17 +55,23 @@ class Attention(GraphOp):
         whole = isinstance(heads, int) and isinstance(groups, int) and groups == v.shape[1]
         if not whole or (heads % groups if groups else heads):  # of no heads over no groups there is nothing
             raise IRError(
-                f"{heads} query heads do not go over {groups} key and {v.shape[1]} value heads", self
+                f"the number of query heads, {heads}, must be a multiple of that of key and value heads, "
+                f"{groups} and {v.shape[1]}",
+                self,
             )
         if not prove_eq(q.shape[3], k.shape[3]) or not prove_eq(k.shape[2], v.shape[2]):
-            raise IRError(f"shapes {q.shape}, {k.shape}, {v.shape} do not fit", self)
+            raise IRError(
+                f"shapes {q.shape}, {k.shape}, {v.shape} of q, k and v differ in head size or in the number "
+                "of keys",
+                self,
+            )
         for name, x, shape in (
             ("k_scale", self.k_scale, k.shape[:3]),
             ("v_scale", self.v_scale, k.shape[:3]),
             ("sinks", self.sinks, (heads,)),
         ):
             if x is not None and not same_shape(tensor_type(x).shape, shape):
-                raise IRError(f"{name} is {tensor_type(x).shape}, not {shape}", self)
+                raise IRError(f"{name} has shape {tensor_type(x).shape}, not {shape}", self)
         return (TensorType(q.dtype, (*q.shape[:3], v.shape[3])),)
 
     @property

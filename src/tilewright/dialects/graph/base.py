@@ -29,7 +29,7 @@ class GraphOp(Operation):
         Raises:
             IRError: The operator does not define it.
         """
-        raise IRError("has no reference meaning", self)
+        raise IRError("has no reference implementation", self)
 
     def fold(self) -> Value | Constant | None:
         """An existing value or a constant equal to the only result, or None. Constant operands need no case
@@ -54,7 +54,7 @@ class GraphOp(Operation):
         Raises:
             IRError: The operator defines neither this method nor `decompose`.
         """
-        raise IRError("has neither a `lower` nor a `decompose`", self)
+        raise IRError("has neither a method `lower` nor `decompose`", self)
 
 
 def broadcast_shapes(*shapes: Sequence[Dim], op: Operation | None = None) -> tuple[Dim, ...]:

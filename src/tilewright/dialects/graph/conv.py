@@ -101,7 +101,7 @@ class Conv(GraphOp):
         dtype = factor_dtype(self, x, w)
         c = x.shape[channel_axis(x.rank, self.layout)]
         if not prove_eq(c, w.shape[1] * self.groups):
-            raise IRError(f"input has {c} channels, the weight wants {w.shape[1] * self.groups}", self)
+            raise IRError(f"input has {c} channels, the weight needs {w.shape[1] * self.groups}", self)
         spatial = [
             window_size(x.shape[a], cast(int, k), s, p, d)
             for a, k, s, p, d in zip(

@@ -109,7 +109,7 @@ class TriangularSolve(GraphOp):
     def infer_types(self) -> Sequence[Type]:
         a, b = _matrix(self, self.a, square=True), _matrix(self, self.b)
         if a.rank != b.rank or a.dtype is not b.dtype or not all(map(prove_eq, a.shape[:-1], b.shape[:-1])):
-            raise IRError(f"{a} and {b} do not fit each other", self)
+            raise IRError(f"shapes of {a} and {b} do not agree", self)
         return (b,)
 
     def reference(self, a: Array, b: Array) -> Any:
@@ -410,7 +410,9 @@ class Svd(GraphOp):
         *lead, m, n = x.shape
         k = _inner(self, x)
         if not prove_le(m, n) and not prove_le(n, m):
-            raise IRError(f"which side of {x.shape} is longer must be known", self)
+            raise IRError(
+                f"needs a matrix of which rows or columns are known to be more, got {x.shape}", self
+            )
         rows, columns = (m, n) if self.full else (k, k)
         return tuple(TensorType(x.dtype, (*lead, *s)) for s in ((m, rows), (k,), (columns, n)))
 

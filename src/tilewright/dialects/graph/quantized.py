@@ -33,7 +33,7 @@ def _check_weights(op: Any, lead: Sequence[Dim], depth: Dim) -> tuple[int, int, 
     matrices = () if op.index is None else codes.shape[:1]
     if op.index is not None:
         if len(lead) != 1:
-            raise IRError(f"chooses matrices for rows (S, K), got {(*lead, depth)}", op)
+            raise IRError(f"needs rows (S, K) where index chooses matrices, got {(*lead, depth)}", op)
         check_chosen(op, lead[0], tensor_type(op.index))
     if codes.dtype not in (i4, i8) or not scales.dtype.is_float:
         raise IRError(
@@ -84,7 +84,7 @@ class QuantizedMatMul(GraphOp):
         if not x.rank or not x.dtype.is_float:
             raise IRError(f"needs floating-point rows, got {x}", self)
         if self.factors not in (i8, bf16, f32):
-            raise IRError(f"does not multiply in {self.factors}", self)
+            raise IRError(f"factors={self.factors} is not supported", self)
         rows, _, _ = _check_weights(self, x.shape[:-1], x.shape[-1])
         return (TensorType(x.dtype, (*x.shape[:-1], rows)),)
 

@@ -85,7 +85,7 @@ class Scan(GraphOp):
                 self,
             )
         if self.backward and len(self.backward) != len(self.scanned) + len(results) - count:
-            raise IRError("'backward' has not one entry for each scanned input and stacked result", self)
+            raise IRError("'backward' needs one entry for each scanned input and stacked result", self)
         for k, (x, arg, end) in enumerate(zip(self.initial, self.carried, results, strict=False)):
             if x.type is not arg.type or not same_type(arg.type, end.type):
                 raise IRError(

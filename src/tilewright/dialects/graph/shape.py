@@ -98,7 +98,7 @@ class Transpose(GraphOp):
     def infer_types(self) -> Sequence[Type]:
         x = tensor_type(self.x)
         if sorted(self.permutation) != list(range(x.rank)):
-            raise IRError(f"{self.permutation} is no permutation of {x.rank} dimensions", self)
+            raise IRError(f"{self.permutation} is not a permutation of {x.rank} dimensions", self)
         return (TensorType(x.dtype, tuple(x.shape[p] for p in self.permutation)),)
 
     def reference(self, x: Array) -> Any:
@@ -185,7 +185,7 @@ class UpdateSlice(GraphOp):
     def infer_types(self) -> Sequence[Type]:
         x, part = tensor_type(self.x), tensor_type(self.part)
         if x.dtype is not part.dtype or x.rank != part.rank:
-            raise IRError(f"cannot put {part} into {x}", self)
+            raise IRError(f"cannot insert {part} into {x}: the types do not agree", self)
         if len(self.starts) != x.rank:
             raise IRError(f"needs a start for each of {x.rank} dimensions", self)
         return (x,)

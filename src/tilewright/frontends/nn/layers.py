@@ -237,8 +237,8 @@ class Dropout(Module):
 def _refuse_training(module: Module) -> None:
     if current() is not None:
         raise CompileError(
-            f"{type(module).__name__} in training mode changes from call to call and does not compile: call "
-            "model.eval() first"
+            f"{type(module).__name__} in training mode changes from call to call and cannot be compiled: "
+            "call model.eval() first"
         )
 
 

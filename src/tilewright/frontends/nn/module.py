@@ -53,7 +53,7 @@ class Placeholder(Parameter):
     @property
     def _array(self) -> Any:
         raise CompileError(
-            f"a parameter of shape {self.shape} has no elements yet: load weights first (at "
+            f"a parameter of shape {self.shape} has no values yet: load weights first (at "
             f"{user_location('')})"
         )
 
@@ -306,7 +306,7 @@ class Module:
         try:
             state = library.load_file(path)
         except Exception as error:  # The library's exceptions have no common base class.
-            raise CompileError(f"{path}: not a whole safetensors file: {error}") from None
+            raise CompileError(f"{path}: not a valid safetensors file, or truncated: {error}") from None
         self.load_state_dict(state, strict)
 
     # -- Mode
@@ -377,7 +377,7 @@ class ModuleList(Module):
         if isinstance(index, slice):
             return [self[k] for k in range(*index.indices(len(self)))]
         if not -len(self) <= index < len(self):
-            raise IndexError(f"no module {index} among {len(self)}")
+            raise IndexError(f"module {index} is out of range for a list of {len(self)} modules")
         return getattr(self, str(index % len(self)))
 
     def __setitem__(self, index: int, module: Module) -> None:

@@ -57,7 +57,7 @@ def import_onnx(
     except TilewrightError:
         raise
     except RecursionError:
-        raise CompileError(f"{file.name} is nested too deep") from None
+        raise CompileError(f"{file.name}: subgraphs, functions or attributes are nested too deeply") from None
     except Exception as error:
         # Either the model breaks a rule of ONNX, which its checker explains best, or the importer has a bug.
         reason = explain_invalid(file)

@@ -256,12 +256,13 @@ class Importer(ModuleBuilder):
         self.expanded += len(nodes)
         if self.depth > MAX_DEPTH:
             raise CompileError(
-                f"node {where[-200:]}: functions and subgraphs are nested more than {MAX_DEPTH} deep; "
-                "does a function call itself?"
+                f"node {where[-200:]}: functions and subgraphs are nested more than {MAX_DEPTH} deep; a "
+                "function that calls itself is not supported"
             )
         if self.expanded > MAX_EXPANDED:
             raise CompileError(
-                f"node {where[-200:]}: the model's functions come to more than {MAX_EXPANDED} nodes"
+                f"node {where[-200:]}: the expanded functions of the model have more than {MAX_EXPANDED} "
+                "nodes"
             )
         try:
             yield

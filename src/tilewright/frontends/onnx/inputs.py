@@ -82,7 +82,8 @@ def single_inputs(entries: Sequence[Any], examples: Mapping[str, Any]) -> tuple[
         if kind == "sequence_type" and type_.sequence_type.elem_type.WhichOneof("value") == "tensor_type":
             if not isinstance(example, (list, tuple)):
                 raise CompileError(
-                    f"input '{entry.name}' is a sequence: give an example, a list as long as those to come"
+                    f"input '{entry.name}' is a sequence: give an example, a list of the length that all "
+                    "calls have"
                 )
             places.append((entry.name, tuple(range(len(singles), len(singles) + len(example)))))
             ambiguous = _ambiguous(type_.sequence_type.elem_type.tensor_type.shape, example)
@@ -97,7 +98,7 @@ def single_inputs(entries: Sequence[Any], examples: Mapping[str, Any]) -> tuple[
             values.append(example)
         else:
             raise CompileError(
-                f"input '{entry.name}' is no tensor or sequence of tensors ({kind or 'no type'})"
+                f"input '{entry.name}' is neither a tensor nor a sequence of tensors ({kind or 'no type'})"
             )
     return singles, values, places
 

@@ -95,7 +95,10 @@ class OnnxFile:
         count = math.prod(shape)
         size = -(-count * dtype.bits // 8) if dtype.is_sub_byte else count * dtype.itemsize
         if dtype is string and (tensor.data_location == tensor.EXTERNAL or tensor.HasField("raw_data")):
-            raise CompileError(f"{where} is of strings, which stand in a model itself and not as bytes")
+            raise CompileError(
+                f"{where} has elements of type string, which ONNX stores neither as raw data nor in "
+                "external files"
+            )
         if tensor.data_location == tensor.EXTERNAL:
             raw = self._external(tensor, size, where)
         elif tensor.HasField("raw_data"):
@@ -126,7 +129,7 @@ class OnnxFile:
         shape = tuple(sparse.dims)
         if any(d < 0 for d in shape) or math.prod(shape) * values.itemsize > MAX_DENSE:
             raise CompileError(
-                f"{where} has shape {list(shape)}; written out it may have at most {MAX_DENSE} bytes"
+                f"{where} has shape {list(shape)}; as a dense tensor it may have at most {MAX_DENSE} bytes"
             )
         dense = np.zeros(shape, values.dtype)
         try:
@@ -144,9 +147,7 @@ class OnnxFile:
         try:
             offset, length = int(fields.get("offset", 0)), int(fields.get("length", size))
         except ValueError:
-            raise CompileError(
-                f"{where} has external data at an offset or of a length that is no number"
-            ) from None
+            raise CompileError(f"{where} has external data whose offset or length is not a number") from None
         if offset < 0 or length < 0 or offset + length > data.size:
             raise CompileError(
                 f"{where} needs bytes {offset} to {offset + length} of '{location}', "

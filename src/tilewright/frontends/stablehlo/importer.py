@@ -71,7 +71,7 @@ class Importer(ModuleBuilder):
                 "write an importer for it in a package of your own (docs/extending/adding-an-operator.md)",
             )
         if any(isinstance(value, tuple) for value in outputs):
-            raise CompileError("the program returns a tuple; have it return the tuple's elements")
+            raise CompileError("the program returns a tuple: return the tuple's elements instead")
         named = [(name, value) for (name, _, _), value in zip(program.inputs, arguments, strict=True)]
         describe_border(func, named, list(zip(results, outputs, strict=True)))
         self.builder.location = Location("outputs")
@@ -98,7 +98,7 @@ class Importer(ModuleBuilder):
                 self.expanded += 1
                 if self.expanded > MAX_EXPANDED:
                     raise CompileError(
-                        f"with all calls expanded the program has more than {MAX_EXPANDED} operations"
+                        f"the program has more than {MAX_EXPANDED} operations after all calls are expanded"
                     )
                 if operation.name in _RETURNS:
                     return [self.values[v] for v in operation.operands]
@@ -107,7 +107,7 @@ class Importer(ModuleBuilder):
         finally:
             self.scalar = saved
             self.depth -= 1
-        raise CompileError("a block returns nothing")
+        raise CompileError("a block has no return operation")
 
     def _operation(self, op: Any) -> Sequence[Any]:
         name, location = op.name, location_of(op)

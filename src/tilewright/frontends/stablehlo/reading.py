@@ -114,7 +114,8 @@ def program_of(
     types = [a.type for a in functions["main"].regions[0].blocks[0].arguments]
     if len(types) != len(labels) + len(constants) or any(None in shape_of(t) for t in types):
         raise CompileError(
-            f"{name}: {len(types)} arguments for {len(labels)} inputs and {len(constants)} variables"
+            f"{name}: the program has {len(types)} arguments of static shape for {len(labels)} inputs and "
+            f"{len(constants)} variables"
         )
     inputs = [
         (label, TensorType(dtype_of(t), tuple(d or 0 for d in shape_of(t))), is_complex(t))
@@ -189,7 +190,7 @@ def _expand(module: Any) -> None:
         try:
             PassManager.parse("builtin.module(func.func(chlo-legalize-to-stablehlo))").run(module.operation)
         except ir.MLIRError as error:
-            raise CompileError(f"jaxlib does not take chlo.ragged_dot apart: {error}") from None
+            raise CompileError(f"jaxlib cannot decompose chlo.ragged_dot: {error}") from None
 
 
 def element_dtype(text: str) -> DType:

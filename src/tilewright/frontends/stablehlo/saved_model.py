@@ -51,7 +51,9 @@ def import_saved_model(path: Path, args: Sequence[Any] | None, kwargs: dict[str,
     names = sorted(described)
     examples = dict(zip(names, args or (), strict=False)) | kwargs
     if unknown := sorted(set(examples) - set(names)):
-        raise CompileError(f"{path}: '{unknown[0]}' is no input of the signature; inputs: {', '.join(names)}")
+        raise CompileError(
+            f"{path}: '{unknown[0]}' is not an input of the signature; inputs: {', '.join(names)}"
+        )
     specs = []
     for name in names:
         shape = described[name].shape
@@ -78,7 +80,10 @@ def import_saved_model(path: Path, args: Sequence[Any] | None, kwargs: dict[str,
     for captured in concrete.captured_inputs:
         value = variables.get(id(captured), None if captured.dtype == tf.resource else captured)
         if value is None:
-            raise CompileError(f"{path}: the signature uses a resource that is no variable (a table?)")
+            raise CompileError(
+                f"{path}: the signature uses a resource other than a variable, such as a lookup table, "
+                "which is not supported"
+            )
         constants.append(np.asarray(value.numpy()))
     text = source if isinstance(source, bytes) else source.encode()
     return Importer(program_of(text, str(path), names, constants, results)).run()

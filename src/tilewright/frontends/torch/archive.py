@@ -99,9 +99,8 @@ def load_program(path: Path) -> Any:
         first = next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
         if "weights_only" in str(error) or "Weights only" in str(error):
             first = (
-                "its pickled parts hold more than tensors, and unpickling them could run code; save it "
-                "without, or, if you trust it, "
-                "pass the program that torch.export.load gives"
+                "it has pickled objects other than tensors, and unpickling could run code; save it without "
+                "them, or, if you trust the file, pass the program that torch.export.load returns"
             )
         if unknown := re.search(r"Failed deserializing node Node\(target='torch\.ops\.(\w+\.\w+)[.']", first):
             import torch
@@ -142,7 +141,7 @@ def _check(reader: PT2ArchiveReader, path: Path) -> None:
 
     names = reader.get_file_names()
     if len({n.casefold() for n in names}) != len(names):
-        raise CompileError("the archive has two members of one name")
+        raise CompileError("two members of the archive have the same name")
     claimed = sum(reader.archive_file.get_record_size(n) for n in names)
     if claimed > path.stat().st_size:
         raise CompileError(f"the archive claims {claimed} bytes, but the file has {path.stat().st_size}")
@@ -199,7 +198,7 @@ def _check_json(value: object, key: str) -> None:
         elif key in ("target", "as_operator") and (
             not _OPERATOR.fullmatch(value) or _READS_FILES.fullmatch(value)
         ):
-            raise CompileError(f"it calls {value[:80]!r}, which is no tensor operator")
+            raise CompileError(f"it calls {value[:80]!r}, which is not a tensor operator")
         elif not _NAME.fullmatch(value):
             raise CompileError(f"{value[:80]!r} is not a name ({key})")
 

@@ -89,7 +89,7 @@ def _unnamed(
             _admit_one(program, sizes, known)
             return program
         known = narrower
-    raise _NoRange("its conditions need ever narrower bounds")
+    raise _NoRange("no bounds were found that satisfy all of its conditions")
 
 
 def _admit_one(program: torch.export.ExportedProgram, sizes: Sizes, ranges: Mapping[str, Range]) -> None:
@@ -292,7 +292,7 @@ def _range(condition: _Condition, s: Expr, limits: tuple[int, int | None]) -> Ra
         else _edge(condition, s, min(v for v in outside if v > inside[-1]), inside[-1])
     )
     if (limits[0] if low is None else low) == (limits[1] if high is None else high) != limits[0]:
-        raise _NoRange(f"it needs {condition.text}, which holds for {s.name} = {inside[0]} alone")
+        raise _NoRange(f"it needs {condition.text}, which holds only for {s.name} = {inside[0]}")
     return low, high
 
 

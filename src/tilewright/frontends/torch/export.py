@@ -68,7 +68,11 @@ def _functional(program: torch.export.ExportedProgram) -> Any:
             return program.run_decompositions(decomposition_table())
     except Exception as error:
         tied = _tied(program)
-        hint = f" (Buffers share memory: {tied}. Give each a memory of its own by clone().)" if tied else ""
+        hint = (
+            f" (The buffers {tied} share memory. Copy them by clone() so that each has its own.)"
+            if tied
+            else ""
+        )
         raise CompileError(
             f"torch cannot bring the exported program into functional form: {first_lines(error)}{hint}"
         ) from None

@@ -98,11 +98,11 @@ def _data_dependent(condition: str, text: str) -> str:
     if sizes and sizes[1].strip() != "none":
         return (
             f"data-dependent: whether {condition} holds is decided by the values of tensors "
-            f"({sizes[1].strip()}: sizes that only a run knows)"
+            f"({sizes[1].strip()}: sizes known only at run time)"
         )
     return (
-        "data-dependent: Python needs the value of a tensor (a branch, a loop or a number), which only a "
-        "run knows"
+        "data-dependent: Python needs the value of a tensor (a branch, a loop or a number), which is known "
+        "only at run time"
     )
 
 
@@ -137,8 +137,8 @@ def _remedies(model: torch.nn.Module, text: str, error: BaseException, place: st
         )
     elif re.search(r"must be \w+, not Sym(Bool|Int|Float)", text):
         yield (
-            "the argument is to be a number that is the same in every run: leave the dimension that it "
-            "comes from out of dims"
+            "the argument must be a number that is the same in every run: leave the dimension that it comes "
+            "from out of dims"
         )
     elif "no attribute" not in text and re.search(
         r"\.numpy\(\)|__array__|FakeTensor|tensor subclasses|can't convert .* to numpy", text

@@ -103,7 +103,8 @@ class GraphImporter(Importer):
         for n in tensors:
             if n.meta["val"].device.type != "cpu":
                 raise CompileError(
-                    f"argument '{n.name}' lies on {n.meta['val'].device}; only the CPU is supported"
+                    f"argument '{n.name}' is on the device {n.meta['val'].device}; only the CPU is "
+                    "supported: move it by .cpu()"
                 )
             for axis, size in enumerate(n.meta["val"].shape):
                 self._symbol(size, n, axis)
@@ -119,7 +120,7 @@ class GraphImporter(Importer):
             for n in carried:
                 inputs.append((n.name, None, TensorType(u8, (self.symbols.dim(n.meta["val"]), 0))))
         except Untranslatable as error:
-            raise CompileError(f"an argument's shape is not understood: {error}") from None
+            raise CompileError(f"the shape of an argument cannot be translated: {error}") from None
         self.tensors, self.carried = ([self.positions[n] for n in nodes] for nodes in (tensors, carried))
         for n in self.results:
             if hasattr(n, "meta") and isinstance(n.meta.get("val"), torch.Tensor):
@@ -132,7 +133,10 @@ class GraphImporter(Importer):
             )
             if foreign:
                 self._problem(
-                    n, str(n.target), location_of(n), f"no support of elements of type {', '.join(foreign)}"
+                    n,
+                    str(n.target),
+                    location_of(n),
+                    f"elements of type {', '.join(foreign)} are not supported",
                 )
             elif n.op == "call_function" and str(n.target).startswith(("aten._assert_async", "aten._print")):
                 self._problem(n, str(n.target), location_of(n), "it has an effect but no result")

@@ -370,7 +370,7 @@ class Importer:
         pairs = _is_complex(node)
         function = (complex_importers() if pairs else importers()).get(name)
         if function is None:
-            self._problem(node, name, location, "of complex numbers" if pairs else _hint(name))
+            self._problem(node, name, location, "complex numbers" if pairs else _hint(name))
             return
         context = Node(self, node, location)
         try:
@@ -557,7 +557,7 @@ class Importer:
             return reduce(lambda x, y: self.emit(g.elementwise.BINARY[kind.lower()](x, y)), parts)
         if e in (True, False):
             return bool(e)
-        raise Untranslatable(f"the condition {e} is not understood")
+        raise Untranslatable(f"the condition {e} cannot be translated")
 
     def _value(self, node: torch.fx.Node) -> Any:
         """Return the SSA value of a tensor node."""

@@ -80,8 +80,8 @@ class ProgramImporter(Importer):
             name = spec.target if is_input else places[spec.target]
             if is_input and node.meta["val"].dtype.is_complex:
                 raise CompileError(
-                    f"the model changes input '{name}', of complex numbers, in place; return the new value "
-                    "as an output"
+                    f"the model changes input '{name}', of complex numbers, in place, which is not "
+                    "supported; return the new value as an output"
                 )
             if name != node.name:
                 updates[name] = node
@@ -106,9 +106,8 @@ class ProgramImporter(Importer):
                     and _share(tensor, memory)
                 ):
                     raise CompileError(
-                        f"the model changes '{target}', which shares memory with '{its}': give one of them "
-                        "memory of its own (clone()), or use "
-                        "one name for both"
+                        f"the model changes '{target}', which shares memory with '{its}': copy one of them "
+                        "by clone(), or use one name for both"
                     )
             states.append(StateInput(target, placeholders[name], first_values(target, tensor)))
         return states

@@ -250,7 +250,7 @@ def input_shapes(
         symbols.dimensions = {s.name for shape in shapes for d in shape for s in free_symbols(d)}
         return symbols, shapes
     except Untranslatable as error:
-        raise CompileError(f"an input's shape is not understood: {error}") from None
+        raise CompileError(f"the shape of an input cannot be translated: {error}") from None
 
 
 def _solve(symbols: SymbolMap, e: sympy.Expr, wanted: Dim, dim: DimText, ranges: Mapping[Any, Any]) -> None:

@@ -102,9 +102,7 @@ def quantile(
     rank, (x, at) = x.ndim, (shapes.ravel(x), 0) if axis is None else (x, axes_of(x, axis)[0])
     n = x.shape[at]
     if not isinstance(n, int):
-        raise ShapeError(
-            f"quantiles along a dimension of {n} elements need a size that is known while tracing"
-        )
+        raise ShapeError(f"quantiles need a dimension of fixed size, not of {n} elements: fix this dimension")
     ordered = reductions.sort(astype(x, inexact(x.type.dtype)), at)
     positions = np.asarray(q, np.float64) * (n - 1)
     low = np.clip(np.floor(positions), 0, n - 1).astype(np.int64)

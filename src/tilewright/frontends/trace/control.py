@@ -47,7 +47,7 @@ def cond(
     (first, names, structure), (second, _, other) = (flatten(result) for _, result in sides)
     if structure != other:
         raise ShapeError(
-            f"the branches give {structure} and {other}: results of one structure are needed (at "
+            f"the branches return {structure} and {other}: both must return the same structure (at "
             f"{user_location('cond')})"
         )
     _alike(names, first, second, "one branch gives", "the other")
@@ -156,7 +156,8 @@ def scan(
             rows.append(results)
         if not rows:
             raise ShapeError(
-                "a scan over no slices at all has results of unknown shape outside of a traced function"
+                "a scan over 0 slices outside of a traced function has results of unknown shape: give at "
+                "least one slice"
             )
         columns = [stack(column) for column in zip(*rows, strict=True)]
         columns = [flip(c, 0) for c in columns] if reverse else columns
@@ -188,7 +189,7 @@ def _condition(x: TensorLike) -> Tensor:
     x = as_tensor(x)
     if x.size != 1:
         raise ShapeError(
-            f"a condition is one bool, not a tensor of shape {x.shape}: use .any() or .all() (at "
+            f"a condition must be one bool, not a tensor of shape {x.shape}: use .any() or .all() (at "
             f"{user_location('')})"
         )
     return reshape(x if x.type.dtype is boolean else astype(x, boolean), ())
@@ -220,9 +221,8 @@ def _inserted(trace: Trace, make: Callable[[Location], Operation], structure: St
 def _same_structure(before: Structure, after: Structure) -> None:
     if before != after:
         raise ShapeError(
-            f"the values that a loop carries begin as {before} and become {after}: their structure must not "
-            "change (at "
-            f"{user_location('')})"
+            f"the loop-carried values change from structure {before} to {after}: the body must return the "
+            f"same structure (at {user_location('')})"
         )
 
 

@@ -54,10 +54,10 @@ def _expanded(x: Tensor, index: tuple[Any, ...]) -> list[Any]:
             p = as_tensor(np.zeros(0, np.int64) if isinstance(p, list) and not p else p)
         if isinstance(p, Tensor) and p.type.dtype is boolean:
             if not p.ndim:
-                raise IndexError("a single bool is no index; use tw.where")
+                raise IndexError("a single bool cannot be an index; use tw.where")
             parts.append(_Mask(p))
         elif isinstance(p, Tensor) and not p.type.dtype.is_integer:
-            raise IndexError(f"a tensor of {p.dtype} is no index; use integers or bools")
+            raise IndexError(f"a tensor of {p.dtype} cannot be an index; use integers or bools")
         elif p is None or p is Ellipsis or isinstance(p, (slice, Tensor, Expr)):
             parts.append(p)
         else:

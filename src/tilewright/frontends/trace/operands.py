@@ -27,9 +27,8 @@ def value_of(x: Tensor) -> Value:
         return trace.constant(x._data)
     if x._value is None or trace is None or not trace.visible(x._value):
         raise TraceError(
-            f"{x!r} was kept from a function, branch or loop body whose tracing is over: return it from "
-            "there "
-            f"instead (at {user_location('')})"
+            f"{x!r} comes from a function, branch or loop body whose tracing has ended: return it from "
+            f"there, and use the result (at {user_location('')})"
         )
     return x._value
 

@@ -70,7 +70,7 @@ def _call(
         )
     out = options.get("out")
     if out is not None and not (isinstance(out, tuple) and all(o is None for o in out)):
-        raise TypeError("a tensor never changes, so there is no 'out': use the result")
+        raise TypeError("a tensor is immutable, so 'out' is not supported: use the result")
     options = {k: v for k, v in options.items() if k != "out"}
     signature = inspect.signature(function)
     try:

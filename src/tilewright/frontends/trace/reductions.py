@@ -255,7 +255,7 @@ def median(x: TensorLike, axis: int | None = None) -> Tensor:
     n = x.shape[where]
     if not isinstance(n, int):
         raise ShapeError(
-            f"the median along a dimension of {n} elements needs a size that is known while tracing"
+            f"the median needs a dimension of fixed size, not of {n} elements: fix this dimension"
         )
     ordered = sort(x, where)
     low, high = (call("take", ordered, k, where) for k in ((n - 1) // 2, n // 2))

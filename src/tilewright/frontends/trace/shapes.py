@@ -211,7 +211,8 @@ def array_split(x: TensorLike, sections: Sections, axis: int = 0) -> list[Tensor
     if isinstance(sections, int):
         if not isinstance(n, int):
             raise ShapeError(
-                f"a dimension of {n} elements is split at places, not into {sections} parts: give the places"
+                f"a dimension of symbolic size {n} cannot be split into {sections} parts: give the indices "
+                "to split at"
             )
         each, more = divmod(n, sections)
         places: list[SizeLike] = [each * k + builtins.min(k, more) for k in range(1, sections)]

@@ -212,18 +212,16 @@ class Tensor:
         n: Dim = self.shape[0]
         if isinstance(n, Expr):
             raise TraceError(
-                f"the length of a tensor of shape {self.shape} is known only in the run; use x.shape[0], "
-                "which "
-                f"supports arithmetic (at {user_location('')})"
+                f"the length of a tensor of shape {self.shape} is known only at run time; use x.shape[0], "
+                f"which supports arithmetic (at {user_location('')})"
             )
         return n
 
     def __iter__(self) -> Iterator[Tensor]:
         if self.shape and isinstance(self.shape[0], Expr):
             raise TraceError(
-                f"Python cannot iterate over the {self.shape[0]} rows of a tensor, whose number is known "
-                "only in "
-                f"the run: use tw.scan (at {user_location('')})"
+                f"Python cannot iterate over the {self.shape[0]} rows of a tensor, a number known only at "
+                f"run time: use tw.scan (at {user_location('')})"
             )
         return iter([self[k] for k in range(len(self))])
 
@@ -257,7 +255,7 @@ class Tensor:
         """
         if self._value is not None:
             raise TraceError(
-                f"{self!r} is computed in the run and cannot become {what} while the function is traced: "
+                f"{self!r} is computed at run time and cannot become {what} while the function is traced: "
                 f"{instead} (at {user_location('')})"
             )
         array: Array = self._array
@@ -271,7 +269,7 @@ class Tensor:
 
     def __setitem__(self, index: object, value: object) -> None:
         raise TypeError(
-            "a tensor never changes: write x = x.at[index].set(value), or .add, .multiply, .min, .max"
+            "a tensor is immutable: write x = x.at[index].set(value), or .add, .multiply, .min, .max"
         )
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: object, **options: object) -> Any:

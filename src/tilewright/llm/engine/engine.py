@@ -127,11 +127,11 @@ class Engine:
         now = time.perf_counter()
         with self._changed:
             if self._state:
-                raise OverloadedError(f"the engine takes no more requests: {self._state}")
+                raise OverloadedError(f"the engine accepts no more requests: {self._state}")
             waiting = self._scheduler.waiting + self._arriving
             if waiting + request.n > self.options.queue:
                 raise OverloadedError(
-                    f"{waiting} choices wait already, of at most {self.options.queue}: try again later"
+                    f"the queue is full ({waiting} of {self.options.queue} choices wait): try again later"
                 )
             self._order += 1
             requested_seed = request.sampling.seed
@@ -190,10 +190,10 @@ class Engine:
         future: Future[Floats] = Future()
         with self._changed:
             if self._state:
-                raise OverloadedError(f"the engine takes no more requests: {self._state}")
+                raise OverloadedError(f"the engine accepts no more requests: {self._state}")
             if len(self._texts) >= self.options.queue:
                 raise OverloadedError(
-                    f"{len(self._texts)} texts wait already to be embedded: try again later"
+                    f"the queue is full ({len(self._texts)} texts wait to be embedded): try again later"
                 )
             self._texts.append((list(tokens), future))
             self._changed.notify()

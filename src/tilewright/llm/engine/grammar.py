@@ -54,7 +54,7 @@ class Grammars:
         from llguidance import LLTokenizer
 
         if not tokenizer.eos:
-            raise RequestError("the tokenizer has no token that ends a text: outputs cannot follow a grammar")
+            raise RequestError("the tokenizer has no end-of-text token, which constrained decoding needs")
         self._tokenizer = LLTokenizer(tokenizer.backend.to_str(), eos_token=list(tokenizer.eos))
 
     def json_schema(self, schema: Mapping[str, Any] | str) -> Constraint:
@@ -126,7 +126,7 @@ def _reason(matcher: Any) -> str:
     """Return llguidance's error text, without its parser state and its advice to callers."""
     text: str = matcher.get_error().partition("\n<state>")[0].strip()
     if text.startswith(_ONE_OF):
-        return "oneOf is read where no value can fit two of its schemas; write anyOf in its place"
+        return "oneOf is supported only where no value fits two of its schemas; use anyOf instead"
     return text
 
 

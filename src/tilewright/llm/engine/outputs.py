@@ -33,12 +33,13 @@ class Outputs:
         for token in tokens:
             if token < 0:
                 what = (
-                    "the model's logits are not numbers"
+                    "the model's logits are NaN"
                     if sampler.constraint is None
-                    else "the grammar allows none"
+                    else "the grammar allows no token"
                 )
                 self.fail(
-                    [sequence], EngineError(f"no token can follow the {len(sequence.tokens)} so far: {what}")
+                    [sequence],
+                    EngineError(f"no next token can be chosen after {len(sequence.tokens)} tokens: {what}"),
                 )
                 return
             sequence.tokens.append(token)

@@ -107,7 +107,7 @@ class DraftModel:
             if getattr(draft, name) < getattr(runner, name):
                 raise RequestError(
                     f"the draft model is compiled for {name} = {getattr(draft, name)}, the model for "
-                    f"{getattr(runner, name)}: it needs at least as many"
+                    f"{getattr(runner, name)}: compile the draft model for at least as many"
                 )
 
     def prefill(self, tokens: list[int], start: int, scheduler: Scheduler, sequence: Sequence) -> None:

@@ -218,7 +218,7 @@ class Steps:
         try:
             call()
         except Exception:
-            log.exception("the draft model failed; going on without speculation")
+            log.exception("the draft model failed; continuing without speculation")
             self._draft = self._speculation = None
             self._scheduler.drafts = False
             return False

@@ -55,7 +55,7 @@ class Request:
         """
         self.sampling.check(vocabulary)
         if not self.prompt:
-            raise RequestError("the prompt has no token")
+            raise RequestError("the prompt has no tokens")
         if len(self.prompt) >= limit:
             raise RequestError(
                 f"the prompt has {len(self.prompt)} tokens; prompt and output may have {limit} "
@@ -69,7 +69,7 @@ class Request:
         if self.n < 1:
             raise RequestError(f"n is {self.n}; it must be at least 1")
         if not all(self.stop):
-            raise RequestError("stop has an empty string")
+            raise RequestError("stop must not contain an empty string")
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,7 +188,7 @@ async def _whole(
 
 def _require_model(service: Service, name: str) -> None:
     if name != service.name:
-        message = f"there is no model {name!r} here; this server has {service.name!r}"
+        message = f"model {name!r} does not exist; this server has {service.name!r}"
         raise ApiError(404, message, param="model", code="model_not_found")
 
 
@@ -206,8 +206,8 @@ def _owner(service: Service, request: Request) -> str:
 
 def _http_error(request: Request, error: HTTPException) -> Response:
     messages = {
-        404: f"there is nothing at {request.url.path}",
-        405: f"{request.url.path} does not take {request.method}",
+        404: f"unknown path {request.url.path}",
+        405: f"{request.url.path} does not support the method {request.method}",
     }
     return ApiError(
         error.status_code, messages.get(error.status_code, error.detail), headers=error.headers

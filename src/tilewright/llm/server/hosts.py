@@ -47,16 +47,15 @@ class Hosts:
         if host is not None and not self._is_own(host):  # HTTP/1.0 may omit Host, but no browser uses it
             raise ApiError(
                 421,
-                f"this server has no API keys and answers under names of its own machine only, not {host!r}: "
-                "tilewright llm serve --allowed-host NAME adds a name, --api-key-file answers all who have a "
-                "key",
+                f"the host name {host!r} is not allowed: without API keys the server accepts only the names "
+                "of its machine; start it with --allowed-host NAME or --api-key-file",
                 code="unknown_host",
             )
         if origin is not None and origin.lower() not in self._origins and not _same_site(origin, host):
             raise ApiError(
                 403,
-                f"this server has no API keys and is not for web pages of {origin!r}: "
-                "tilewright llm serve --cors-origin ORIGIN lets those of an origin use it",
+                f"the origin {origin!r} is not allowed: without API keys the server accepts only its own "
+                "web pages; start it with --cors-origin ORIGIN",
                 code="foreign_origin",
             )
 

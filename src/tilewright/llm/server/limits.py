@@ -74,7 +74,10 @@ class Keys:
         digest = hashlib.sha256(key.strip().encode("utf-8", "surrogateescape")).digest()
         if not sum([hmac.compare_digest(digest, known) for known in self._digests]):
             raise ApiError(
-                401, "the API key is wrong", code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"}
+                401,
+                "the API key is not valid",
+                code="invalid_api_key",
+                headers={"WWW-Authenticate": "Bearer"},
             )
 
 

@@ -181,7 +181,8 @@ class ChatRequest(Penalized):
         old, new = self.max_tokens, self.max_completion_tokens
         if old is not None and new is not None and old != new:
             message = (
-                f"'max_tokens' is {old} and 'max_completion_tokens' is {new}; they are the same: send one"
+                f"'max_tokens' is {old} and 'max_completion_tokens' is {new}; they mean the same: send one "
+                "of them"
             )
             raise ApiError(400, message, param="max_tokens", code="invalid_value")
         return old if new is None else new
@@ -335,11 +336,12 @@ def parse(kind: type[RequestT], body: bytes) -> RequestT:
 
 
 _INSTEAD = {
-    "function_call": "it is OpenAI's older 'tool_choice'",
-    "functions": "it is OpenAI's older 'tools'",
-    "max_tokens": "here it is 'max_output_tokens'",
-    "max_output_tokens": "/v1/responses has it; here it is 'max_completion_tokens'",
-    "max_completion_tokens": "/v1/chat/completions has it; here it is 'max_tokens' or 'max_output_tokens'",
+    "function_call": "it is deprecated: send 'tool_choice'",
+    "functions": "it is deprecated: send 'tools'",
+    "max_tokens": "this endpoint calls it 'max_output_tokens'",
+    "max_output_tokens": "it belongs to /v1/responses; this endpoint calls it 'max_completion_tokens'",
+    "max_completion_tokens": "it belongs to /v1/chat/completions; this endpoint calls it 'max_tokens' or "
+    "'max_output_tokens'",
 }
 """Replacements for fields that OpenAI's API has, or had, elsewhere."""
 _NOT_TEXT = {"image", "audio", "file", "video"}

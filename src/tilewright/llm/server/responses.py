@@ -67,7 +67,7 @@ class ResponseStore:
                 size - self._rows.execute("SELECT coalesce(sum(size), 0) FROM responses").fetchone()[0]
             )
         except (OSError, sqlite3.Error) as error:
-            raise ArtifactError(f"{path}: no file for responses: {error}") from error
+            raise ArtifactError(f"{path}: cannot be used to store responses: {error}") from error
 
     def put(self, response: dict[str, Any], messages: list[dict[str, Any]], owner: str) -> None:
         value = json.dumps([response, messages])
@@ -96,8 +96,8 @@ class ResponseStore:
         row: tuple[int, int, str] | None = self._rows.execute(query, (id, owner)).fetchone()
         if row is None:
             message = (
-                f"there is no response {id!r}: this server keeps only the "
-                "last ones, and those not made with store: false"
+                f"response {id!r} is not stored: the server stores only the most recent responses, and none "
+                "made with store: false"
             )
             raise ApiError(404, message, param=param, code="response_not_found")
         return row

@@ -228,7 +228,7 @@ class Generation:
                 if isinstance(item, Exception):
                     raise item
                 if item[1].finish_reason == "cancelled":  # by the engine's stop, not by this request
-                    raise OverloadedError("the answer was ended because the server is stopping")
+                    raise OverloadedError("the answer is incomplete because the server is stopping")
                 left -= item[1].finish_reason is not None
                 self.generated_tokens += len(item[1].tokens)
                 self.cached_tokens = sum(stream.cached_tokens for stream in streams)

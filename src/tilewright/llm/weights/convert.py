@@ -45,7 +45,7 @@ class Conversion:
 
     def __post_init__(self) -> None:
         if self.shard_size < 1:
-            raise WeightsError(f"a shard cannot hold {self.shard_size} bytes")
+            raise WeightsError(f"shard_size is {self.shard_size} bytes; it must be at least 1")
         for name in filter(None, (self.quantization, self.embedding_quantization, self.head_quantization)):
             scheme_of(name)
 

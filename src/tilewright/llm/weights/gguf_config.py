@@ -31,8 +31,8 @@ def config_of(file: GGUFFile, family: Family) -> dict[str, Any]:
     layers = file.need(f"{a}.block_count", int)
     if min(hidden, heads, layers) < 1 or "token_embd.weight" not in file.tensors:
         raise WeightsError(
-            f"{file.path}: {hidden} channels, {heads} heads, {layers} layers and its embedding do not "
-            "describe a model"
+            f"{file.path}: the metadata are inconsistent: {hidden} channels, {heads} heads, {layers} "
+            "layers, and the shape of the embedding"
         )
     tied = "output.weight" not in file.tensors
     epsilon = file.get(

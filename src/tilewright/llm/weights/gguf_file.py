@@ -122,7 +122,7 @@ class _Reader:
     def take(self, size: int) -> memoryview:
         if size > len(self.data) - self.at:
             raise self.fail(
-                f"ends within its header: {size} more bytes should follow; it is cut off or damaged"
+                f"ends within its header: {size} more bytes should follow; it is truncated or damaged"
             )
         self.at += size
         return self.data[self.at - size : self.at].data
@@ -207,8 +207,8 @@ def _read_part(path: Path) -> GGUFFile:
         nbytes = count // form.elements * form.size
         if offset % alignment or begin + offset + nbytes > size:
             raise WeightsError(
-                f"{where}: {form.name} {list(shape)} should take {nbytes} bytes from {begin + offset} on, of "
-                f"{size}; the file is cut off or damaged"
+                f"{where}: {form.name} {list(shape)} should take {nbytes} bytes from {begin + offset} on, "
+                f"of {size}; the file is truncated or damaged"
             )
         octets = data[begin + offset : begin + offset + nbytes]
         file.raw[name] = form, octets

@@ -44,7 +44,7 @@ def read_folder(path: Path) -> Checkpoint:
         for name in names if names is not None else stored:
             if name not in stored:
                 raise WeightsError(
-                    f"{path / INDEX}: {name} should lie in {shard.name}, which does not have it"
+                    f"{path / INDEX}: {name} should be in {shard.name}, which does not have it"
                 )
             tensors[name] = stored[name]
     files = {name: (path / name).read_bytes for name in ACCOMPANYING if (path / name).is_file()}

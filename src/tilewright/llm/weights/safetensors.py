@@ -69,7 +69,7 @@ def read_safetensors(path: Path) -> tuple[dict[str, LazyTensor], dict[str, str]]
         if end - begin != size or end > len(data):
             raise WeightsError(
                 f"{where}: {dtype} {list(shape)} takes {size} bytes, but lies at {begin} to {end} of "
-                f"{len(data)}; the file is cut off or damaged"
+                f"{len(data)}; the file is truncated or damaged"
             )
         spans.append((begin, end, name))
         tensors[name] = _tensor(name, shape, DTYPES[dtype], where, data, begin, end)

@@ -56,7 +56,7 @@ def separate(module: Module) -> list[Part] | None:
     if main.updates:
         raise CompileError(
             f"the model changes '{main.updates[0]}' and has operators for strings, which run in Python: "
-            "such a model keeps and changes nothing; return the new value as an output"
+            "such a model cannot have state or change its inputs; return the new value as an output"
         )
     for op in (inner for outer in interpreted for inner in outer.walk()):
         known = isinstance(op, Interpreted) or type(op) in MOVE_STRINGS or op.terminator

@@ -31,15 +31,6 @@ from ...ir.substitution import substitute
 from ...ir.symbolic import Dim, Expr, depth_of, free_symbols, prove_le, symbol
 from ...ir.types import boolean, i64
 
-HEAVY = frozenset(
-    "scalar." + name
-    for name in (
-        "exp exp2 expm1 log log2 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf "
-        "sigmoid pow atan2 div sqrt rsqrt floordiv mod rem"
-    ).split()
-)
-"""Scalar functions that cost an order of magnitude more than a load."""
-
 MAX_BODY = 160
 """Largest number of operations of a body that still takes producers. A larger value fuses more, at the price
 of registers and code size.
@@ -177,7 +168,7 @@ def _cost(op: tensor.Compute) -> tuple[int, int, int]:
     """The numbers of (heavy functions, cheap functions, reads) of one element."""
     heavy = cheap = reads = 0
     for child in op.body.ops:
-        if child.name in HEAVY:
+        if child.name in scalar.EXPENSIVE:
             heavy += 1
         elif isinstance(child, tensor.Read):
             reads += 1

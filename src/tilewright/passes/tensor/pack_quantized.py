@@ -195,7 +195,7 @@ def _panels(op: Any, packing: Packing, packed: dict[Any, Value]) -> Value:
         if is_codes:
             inside = (groups, size // CHUNK, CHUNK // 8, nr, 4) if bits == 4 else (groups, size // 4, nr, 4)
             constant = Constant.made((*matrices, panels, *inside), np.uint8, write, name)
-            bytes_ = "two codes to a byte" if bits == 4 else "a code to a byte"
+            bytes_ = "two values to a byte" if bits == 4 else "a value to a byte"
             step = f"{step}, in groups of {size}, {bytes_}, {1 << (bits - 1)} added"
         else:
             constant = Constant.made((*matrices, panels, groups, nr), value.numpy_dtype, write, name)

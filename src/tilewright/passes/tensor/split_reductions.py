@@ -48,14 +48,14 @@ DEEP = 256
 """Least number of terms in a piece of a contraction: partial results then cost little in comparison. A larger
 value makes fewer pieces.
 """
-HEAVY = 1 << 19
+LEAST_WORK = 1 << 19
 """Least number of multiply-adds in a piece of a contraction, a few microseconds. A larger value makes fewer
 pieces.
 
 Products with fewer rows than `LEAST_ROWS` count as if they had that many: the right operand must be loaded.
 """
 LEAST_ROWS = 4
-"""Rows of the left operand whose product costs about as much as loading the right operand: see `HEAVY`."""
+"""Rows of the left operand whose product costs about as much as loading the right operand (`LEAST_WORK`)."""
 DEPTH = 64
 """Lengths of pieces of a contraction are multiples of this number of terms.
 
@@ -113,7 +113,7 @@ def _contraction_cut(op: tensor.Compute, behind: dict[Value, _Behind]) -> tuple[
     work = batch * max(m, LEAST_ROWS) * n * terms
     if not 0 < tiles < TILES or _in_chain(op, behind):
         return None
-    pieces = min(-(-TILES // tiles), terms // DEEP, work // HEAVY)
+    pieces = min(-(-TILES // tiles), terms // DEEP, work // LEAST_WORK)
     if pieces < 2:
         return None
     for count in range(pieces, 2 * pieces):

@@ -42,7 +42,8 @@ class CpuTarget(LlvmTarget):
             else ForeignLibrary(
                 built,
                 self.name,
-                f"compiled for {self.name}, which is not this machine: save it and run it there",
+                f"compiled for {self.name}, which is not this machine: save the library and run it on such "
+                "a machine",
             )
         )
 

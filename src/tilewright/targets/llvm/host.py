@@ -498,7 +498,7 @@ class _Program:
             elif isinstance(op, host.BindSize):
                 self._bind(op.symbol, emit.load("i64", places[op.count], 8), str(op.location.portable))
             elif not op.terminator:
-                raise IRError("is no operation of the host level", op)
+                raise IRError("is not an operation of the host level", op)
 
     def _launch(self, op: host.Launch) -> None:
         emit, printer = self.emit, self.printer

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from ...dialects import loop, simd
-from ...dialects.scalar import ScalarOp
+from ...dialects.scalar import MULTI_INSTRUCTION, ScalarOp
 from ...errors import InternalError
 from ...ir import notes
 from ...ir.core import Block, Operation
@@ -35,7 +35,7 @@ from .emitter import Emitter
 from .index_expr import IndexCode, lane_numbers
 from .isa import Isa
 from .memory import emit_accumulate, emit_load, emit_store
-from .scalars import HEAVY, emit_scalar
+from .scalars import emit_scalar
 from .values import KernelContext, UnrolledStep, Val, register
 from .vectorize import emit_rest, emit_vector_loop, plan_lanes
 
@@ -457,7 +457,7 @@ def _written_size(g: KernelContext, f: loop.For) -> int:
         if isinstance(op, loop.For):
             total += _written_size(g, op)
         elif isinstance(op, (ScalarOp, loop.Load, loop.Store)):
-            total += 1 if op.name not in HEAVY else UNROLLED_OPERATIONS
+            total += 1 if op.name not in MULTI_INSTRUCTION else UNROLLED_OPERATIONS
         elif not isinstance(op, loop.Yield):
             return 1 << 20
     return extent * total

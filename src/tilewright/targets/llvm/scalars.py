@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ...dialects import scalar
+from ...dialects.scalar import MATH_FUNCTIONS
 from ...ir import notes
 from ...ir.core import Operation
 from ...ir.types import DType, bf16, boolean, f16, f32, f64, i64
@@ -15,13 +16,6 @@ from .values import KernelContext, Val, literal, number, register
 
 FAST = "contract"
 """A product and a sum may be fused into one operation; nothing else is reordered."""
-
-_MATH = frozenset(
-    "exp exp2 expm1 log log2 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf sigmoid "
-    "pow atan2".split()
-)
-HEAVY = frozenset(f"scalar.{name}" for name in (*_MATH, "rem", "mod", "floordiv"))
-"""Operations with enough instructions that iterations need not be interleaved."""
 
 _FLOAT_BINARY = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
 _INT_BINARY = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
@@ -124,7 +118,7 @@ def _intrinsic(g: KernelContext, name: str, kind: str, *x: str) -> str:
 def _unary(g: KernelContext, name: str, dtype: DType, lanes: int, x: str, rough: bool = False) -> str:
     kind = register(dtype, lanes)
     e = g.e
-    if name in _MATH:
+    if name in MATH_FUNCTIONS:
         return _math(
             g, f"rough_{name}" if rough and name == "exp" and dtype is f32 else name, dtype, lanes, x
         )
@@ -198,7 +192,7 @@ def binary(
         return e.op(f"icmp {signed if dtype.kind == 'int' else unsigned} {kind} {a}, {b}")
     if name == "pow" and not dtype.is_float:
         return _int_power(g, dtype, lanes, a, b)
-    if name in _MATH:
+    if name in MATH_FUNCTIONS:
         return _math(g, name, dtype, lanes, a, b)
     if name in ("min", "max"):
         return _extreme(g, name, dtype, lanes, a, b, a_is_number, b_is_number)
@@ -473,4 +467,4 @@ def _int_division(
     return quotient
 
 
-__all__ = ["HEAVY", "binary", "emit_scalar", "lanewise"]
+__all__ = ["binary", "emit_scalar", "lanewise"]

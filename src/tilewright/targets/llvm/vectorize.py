@@ -14,13 +14,20 @@ from dataclasses import dataclass, field
 
 from ...analysis.index_maps import flatten_index
 from ...dialects import loop
-from ...dialects.scalar import COMBINER_OP, Constant, Index, ScalarOp, combiner_identity
+from ...dialects.scalar import (
+    COMBINER_OP,
+    MULTI_INSTRUCTION,
+    Constant,
+    Index,
+    ScalarOp,
+    combiner_identity,
+)
 from ...ir.core import Block, Operation, Value
 from ...ir.substitution import linear_in
 from ...ir.symbolic import Dim, bounds, free_symbols
 from ...ir.types import DType, boolean
 from .index_expr import Lanes, lane_numbers
-from .scalars import HEAVY, binary
+from .scalars import binary
 from .values import KernelContext, Val, literal, register
 
 Body = Callable[[KernelContext, Block], list[Val]]
@@ -92,7 +99,7 @@ def _look(g: KernelContext, f: loop.For, block: Block, facts: _Body) -> bool:
             if operands_vary:
                 facts.varying.add(op.result)
                 facts.operations += 1
-                facts.heavy |= op.name in HEAVY
+                facts.heavy |= op.name in MULTI_INSTRUCTION
                 if not isinstance(op, Constant):
                     _count(facts, op.result.type)
         elif isinstance(op, (loop.Load, loop.Store, loop.Accumulate)):

@@ -60,13 +60,13 @@ class WebgpuTarget(Target):
         functions = entries(lowered.module)
         for op in (op for function in functions for op in function.body.ops):
             if isinstance(op, RUN_TIME):
-                problems.setdefault("has no loops, branches and sizes that the run computes", []).append(
-                    str(op.location)
-                )
+                problems.setdefault(
+                    "does not support loops, branches, or sizes that are computed at run time", []
+                ).append(str(op.location))
         if updates := dict.fromkeys(name for function in functions for name in function.updates):
-            problems["keeps no states and changes no inputs"] = [f"'{name}'" for name in updates]
+            problems["does not support states or updated inputs"] = [f"'{name}'" for name in updates]
         if [function.sym_name for function in functions] != ["main"]:
-            problems["runs models of one function, 'main'"] = [
+            problems["supports only models of one function, 'main'"] = [
                 f"'{function.sym_name}'" for function in functions
             ]
         return [

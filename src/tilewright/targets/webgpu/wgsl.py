@@ -131,7 +131,7 @@ def _type(dtype: DType, what: str) -> str:
         return "f32"
     if (dtype.is_integer and dtype not in (u32, u64)) or dtype is boolean:
         return "i32"
-    raise CompileError(f"target webgpu has no {dtype.label} ({what})")
+    raise CompileError(f"target webgpu does not support {dtype.label} ({what})")
 
 
 def _register(dtype: DType) -> str:
@@ -352,7 +352,7 @@ class _Printer:
                 return f"({a} {'&&' if function == 'min' else '||'} {b})"
             if function in _BINARY:
                 return _BINARY[function].format(a=a, b=b)
-        raise CompileError(f"target webgpu has no '{op.name}'")
+        raise CompileError(f"target webgpu does not support '{op.name}'")
 
     def floor_division(self, function: str, a: str, b: str, dtype: DType) -> str:
         if dtype.is_float:

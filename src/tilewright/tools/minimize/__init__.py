@@ -40,7 +40,7 @@ class MinimizedModel:
         noun = "operation" if self.operations == 1 else "operations"
         return (
             f"{self.path}: {self.operations} {noun}, after {self.attempts} attempts\n"
-            f"{self.failure}\nshow it again: {self.command}"
+            f"{self.failure}\nto reproduce: {self.command}"
         )
 
 
@@ -186,7 +186,9 @@ def _in_clean_process(job: dict[str, Any], say: Callable[[str], None]) -> Minimi
         finally:
             process.kill()
         if not result.exists():
-            raise TilewrightError(f"reducing ended with exit code {process.returncode}")
+            raise TilewrightError(
+                f"the process that reduces the model ended with exit code {process.returncode}"
+            )
         outcome = pickle.loads(result.read_bytes())
     if isinstance(outcome, Exception):
         raise outcome

@@ -59,7 +59,7 @@ def _of_graph(job: dict[str, Any]) -> MinimizedModel | None:
     if failure is None:
         return None
     if failure.stage == "random inputs":
-        raise CompileError(f"inputs have to be given, as random ones cannot be drawn: {failure.message}")
+        raise CompileError(f"inputs must be given, since random ones cannot be generated: {failure.message}")
     case = Case(module, None if failure.stage == "compile" else given if given is not None else inputs)
     attempts = 1
     if not job["check"]:

@@ -46,7 +46,7 @@ class Failure:
             "refused": "is refused",
             "internal": "fails in the compiler",
             "crash": "crashes",
-            "slow": "does not end",
+            "slow": "exceeds the time limit",
         }
         return f"{kinds.get(self.kind, 'gives a wrong result')} ({self.stage}): {self.message}"
 
@@ -98,7 +98,7 @@ def in_process(
         receiver.close()
     if not ended:
         os.kill(child, signal.SIGKILL)
-        timeout_failure = Failure("slow", stage, "timeout", f"not done after {timeout:g} s")
+        timeout_failure = Failure("slow", stage, "timeout", f"not finished after {timeout:g} s")
     os.waitpid(child, 0)
     return timeout_failure, inputs
 

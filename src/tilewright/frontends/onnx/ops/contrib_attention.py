@@ -207,7 +207,7 @@ def _group_query_attention(n: Node) -> Any:
         q, k = (turned(n, x, tables, interleaved) for x in (q, k))
     if not prompt:
         if not n.has(3):
-            raise Unsupported("new rows after others that no cache holds")
+            raise Unsupported("a step after the first one without the inputs past_key and past_value")
         k, v = (_appended(n, n.value(i), new, before, total) for i, new in ((3, k), (4, v)))
     elif n.has(3) and not prove_eq(n.tensor(3).shape[2], 0):
         k, v = (

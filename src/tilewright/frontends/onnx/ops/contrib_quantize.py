@@ -158,7 +158,7 @@ def _gather_blocks(n: Node) -> Value:
     data, indices, scales = n.value(0), n.value(1), n.value(2)
     rank, bits, block = data.type.rank, n.attr("bits", 4), n.attr("block_size", 128)
     if n.attr("gather_axis", 0) != 0 or normalize_axis(n.attr("quantize_axis", 1), rank) != rank - 1:
-        raise Unsupported("other axes than the first to gather and the last to quantize")
+        raise Unsupported("a gather_axis other than 0, or a quantize_axis other than the last")
     packed = data.type.dtype is u8 and bits < 8
     rows = _wide(n, n.emit(g.Gather(data, indices, axis=0)), bits if packed else 8)
     width = rows.type.shape[-1]

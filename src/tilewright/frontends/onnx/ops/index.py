@@ -105,7 +105,10 @@ def _topk(n: Node) -> Any:
     k = n.sizes(1)[0]
     if n.tensor(1).content is None:
         a, size = Arithmetic(n), n.tensor(0).shape[n.attr("axis", -1)]
-        a.check(a.Le(a.scalar(n.value(1)), n.dims_value(size)), f"more than the {size} elements there are")
+        a.check(
+            a.Le(a.scalar(n.value(1)), n.dims_value(size)),
+            f"k is more than the {size} elements of the dimension",
+        )
     return n.emit_all(g.Topk(n.value(0), k=k, axis=n.attr("axis", -1), largest=bool(n.attr("largest", 1))))
 
 

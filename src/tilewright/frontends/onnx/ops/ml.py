@@ -139,7 +139,7 @@ def _label_encoder(n: Node) -> Value:
     else:
         keys, values = (_list(n, side) for side in ("keys", "values"))
     if len(np.unique(keys)) != len(keys):
-        raise Unsupported("a key that stands there twice")
+        raise Unsupported("a key that occurs twice")
     if len(keys) != len(values):
         raise ValueError(f"{len(keys)} keys and {len(values)} values")
     default = _default(n, values)
@@ -190,7 +190,9 @@ def _one_hot_encoder(n: Node) -> Value:
         matches = _matches(n, whole, np.array(n.attr("cats_int64s"), np.int64))
     if not n.attr("zeros", 1):
         a = Arithmetic(n)
-        a.check(a.ReduceAny(matches, axes=(x.type.rank,), keepdims=False), "a value is of no category")
+        a.check(
+            a.ReduceAny(matches, axes=(x.type.rank,), keepdims=False), "a value is not one of the categories"
+        )
     return cast(n, matches, f32)
 
 

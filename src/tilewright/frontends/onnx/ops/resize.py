@@ -138,7 +138,7 @@ def _taps_in_run(
         ratio = Fraction(scale).limit_denominator(1 << 12)
         if np.float32(ratio) != np.float32(scale):
             raise Unsupported(
-                f"a dynamic dimension ({size}) by the factor {scale}, which is no simple fraction"
+                f"a dynamic dimension ({size}) by the factor {scale}, which is not a simple fraction"
             )
         count = size * ratio.numerator // ratio.denominator
     i, old, new = (cast(n, v, f64) for v in (a.Iota(shape=(count,)), n.dims_value(size), n.dims_value(count)))

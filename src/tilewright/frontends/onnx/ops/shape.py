@@ -41,12 +41,14 @@ def _reshape_target(n: Node, old: Sequence[Dim], wanted: list[Dim], allow_zero: 
         return wanted
     size, rest = product(old), product([d for k, d in enumerate(wanted) if k != unknown[0]])
     if isinstance(rest, int) and rest == 0:
-        raise CompileError(f"node {n.location} (Reshape): -1 beside a dimension of 0 is ambiguous")
+        raise CompileError(
+            f"node {n.location} (Reshape): a dimension of -1 is ambiguous where another one is 0"
+        )
     quotient = size // rest
     if not prove_eq(quotient * rest, size):
         raise CompileError(
-            f"node {n.location} (Reshape): {size} elements of {tuple(old)} "
-            f"do not provably divide by {rest} for {tuple(wanted)}"
+            f"node {n.location} (Reshape): {size} elements of {tuple(old)} cannot be proven to be a "
+            f"multiple of {rest}, which the shape {tuple(wanted)} needs"
         )
     wanted[unknown[0]] = quotient
     return wanted

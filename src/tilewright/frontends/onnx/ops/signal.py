@@ -31,7 +31,7 @@ def _parts(n: Node, x: Value) -> list[Value]:
     """Return the real (and imaginary) parts of a tensor whose last dimension holds them."""
     count = x.type.shape[-1]
     if count not in (1, 2):
-        raise ValueError(f"the last dimension has {count} elements: one (real) or two (complex) are meant")
+        raise ValueError(f"the last dimension has {count} elements; it must have one (real) or two (complex)")
     axis = x.type.rank - 1
     return [reshape(n, slice_(n, x, axis, k, k + 1), x.type.shape[:-1]) for k in range(count)]
 
@@ -55,7 +55,7 @@ def _dft_along(n: Node, axis: int) -> Value:
     inverse, onesided = n.attr("inverse", 0), n.attr("onesided", 0)
     rank = x.type.rank
     if axis == rank - 1:
-        raise ValueError("the axis is that of real and imaginary part")
+        raise ValueError("the axis must not be the last dimension, which holds real and imaginary parts")
     dtype = f64 if x.type.dtype is f64 else f32
     size = x.type.shape[axis]
     length = n.sizes(1, 1)[0] if n.has(1) else 2 * (size - 1) if inverse and onesided else size
@@ -69,7 +69,7 @@ def _dft_along(n: Node, axis: int) -> Value:
         results = [fourier.real_inverse((rows[0], rows[1] if rows[1:] else None), length)]
     else:
         if onesided and len(rows) == 2:
-            raise ValueError("a one-sided transform is one of real numbers, which have no imaginary part")
+            raise ValueError("a one-sided transform needs real input, but the input has an imaginary part")
         count = length // 2 + 1 if onesided else length
         signal = rows[0], rows[1] if rows[1:] else None
         results = list(fourier.transform(signal, length, 1 if inverse else -1, count))
@@ -95,7 +95,7 @@ def _stft(n: Node) -> Value:
     frames = (samples - length) // step + 1
     onesided = n.attr("onesided", 1)
     if onesided and len(parts) == 2:
-        raise ValueError("a one-sided transform is one of real numbers, which have no imaginary part")
+        raise ValueError("a one-sided transform needs real input, but the input has an imaginary part")
     place = a.Add(a.Mul(a.Iota(shape=(frames, 1)), n.dims_value(step)), a.Iota(shape=(1, length), axis=1))
     rows = []
     for part in parts:

@@ -75,7 +75,10 @@ def _category_mapper(n: Node) -> Value:
     x, names, numbers = n.value(0), n.attr("cats_strings"), np.array(n.attr("cats_int64s"), np.int64)
     name, number = n.attr("default_string", "_Unused"), n.attr("default_int64", -1)
     if len(names) != len(numbers) or len(set(names)) < len(names) or len(np.unique(numbers)) < len(numbers):
-        raise ValueError(f"{len(names)} strings and {len(numbers)} numbers, or one that stands there twice")
+        raise ValueError(
+            f"cats_strings has {len(names)} and cats_int64s {len(numbers)} entries: they must be as many, "
+            "and distinct"
+        )
     if x.type.dtype is string:
         return choose(n, lookup(n, x, names), numbers, number, i64)
     a = Arithmetic(n)

@@ -28,7 +28,9 @@ def _each(n: Node, width: int, rule: Callable[..., Sequence[Value]]) -> list[Val
     """
     count, rest = divmod(len(n.inputs) - 2, width)
     if rest or not count:
-        raise ValueError(f"{len(n.inputs)} inputs; expected 2 and {width} for each tensor")
+        raise ValueError(
+            f"the node has {len(n.inputs)} inputs; it must have 2 and {width} more for each tensor"
+        )
     decay = n.attr("norm_coefficient", 0.0)
     results = []
     for k in range(count):

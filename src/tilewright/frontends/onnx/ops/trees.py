@@ -62,19 +62,19 @@ class Forest:
         count = len(self.modes)
         for ends in (self.yes, self.no, self.roots):
             if ends.size and not (ends.min() >= 0 and ends.max() < count):
-                raise ValueError("a tree leads to a node that does not exist")
+                raise ValueError("a branch of a tree leads to a node that does not exist")
         level, steps = np.unique(self.roots), 0
         while (self.modes[level] != "LEAF").any():
             level, steps = np.unique([self.yes[level], self.no[level]]), steps + 1
             if steps > count:
-                raise ValueError("a tree leads back to a node above")
+                raise ValueError("the nodes of a tree form a cycle")
         return steps
 
     def leaves(self, n: Node, x: Value) -> Value:
         """Return the leaf (i64) of each row of `x` (rows, features) in each tree: (rows, trees)."""
         steps, columns = self.depth(), x.type.shape[1]
         if isinstance(columns, int) and self.features.size and not 0 <= self.features.max() < columns:
-            raise ValueError(f"a tree asks for feature {self.features.max()} of {columns}")
+            raise ValueError(f"a tree tests feature {self.features.max()}; the input has {columns} features")
         start = broadcast(n, n.constant(self.roots, i64), (x.type.shape[0], len(self.roots)))
         if not steps:
             return start
@@ -121,7 +121,7 @@ def _aggregate(n: Node, leaves: Value, weights: Array, hits: Array, how: str, dt
     if how not in _REDUCE:
         raise Unsupported(f"aggregate_function {how}")
     if how in ("MIN", "MAX") and not hits.all():
-        raise Unsupported(f"{how} over trees of which some say nothing of a target")
+        raise Unsupported(f"aggregate_function {how} where some leaves have no weight for a target")
     weight = n.emit(g.Gather(n.constant(weights, dtype), leaves, axis=0))
     return n.emit(_REDUCE[how](weight, axes=(1,), keepdims=False))
 
@@ -132,7 +132,7 @@ def _table(
     """Return weights by node and target, and which of them are present."""
     table, hits = np.zeros((count, targets)), np.zeros((count, targets), bool)
     if ids.size and not (ids.min() >= 0 and ids.max() < targets):
-        raise ValueError(f"a leaf has a weight for target {ids.max()} of {targets}")
+        raise ValueError(f"a leaf has a weight for target {ids.max()}; there are {targets} targets")
     combine = {"MIN": np.minimum, "MAX": np.maximum}.get(how, np.add)
     if how in ("MIN", "MAX"):
         table[:] = np.inf if how == "MIN" else -np.inf
@@ -238,7 +238,7 @@ def _tree_classifier(n: Node) -> tuple[Any, Value]:
         raise Unsupported(f"{count} class labels")
     binary = count == 2 and len(set(ids)) == 1
     if binary and base.size > 1:
-        raise Unsupported("base values of two classes of which one has weights")
+        raise Unsupported("base_values of two classes where only one has weights")
     table, _ = _table(len(index), 1 if binary else count, nodes, 0 * ids if binary else ids, weights, "SUM")
     scores = n.emit(g.Gather(n.constant(table, x.type.dtype), forest.leaves(n, x), axis=0))
     scores = n.emit(g.ReduceSum(scores, axes=(1,), keepdims=False))
@@ -250,7 +250,7 @@ def _tree_classifier(n: Node) -> tuple[Any, Value]:
         positive = bool((weights >= 0).all())
         if (post, positive) not in (("NONE", True), ("LOGISTIC", False)):
             signs = "positive weights" if positive else "weights of both signs"
-            raise Unsupported(f"one class of two has weights: {signs} with post_transform {post}")
+            raise Unsupported(f"weights of only one of two classes: {signs} with post_transform {post}")
         first = n.emit(g.Sub(n.constant(1.0, f32), scores)) if positive else n.emit(g.Neg(scores))
         scores = n.emit(g.Concat([first, scores], axis=1))
     return choose_label(n, scores, "classlabels_int64s"), post_transform(n, scores, post)

@@ -150,7 +150,7 @@ def _bitcast_convert(n: Node) -> Any:
     if old == new:
         return each(lambda x: n.emit(g.Bitcast(x, dtype=dtype)), x)
     if n.importer.scalar:
-        raise Unsupported(f"between {x.type.dtype.label} and {dtype.label} in a body for scalars")
+        raise Unsupported(f"bitcasts between {x.type.dtype.label} and {dtype.label} in a body for scalars")
     pair = isinstance(x, Complex)
     if pair:
         x = n.concat([n.reshape(part, (*shape, 1)) for part in (x.real, x.imaginary)], len(shape))

@@ -13,14 +13,13 @@ from ....analysis.loop_nest import (
     written_buffer,
 )
 from ....dialects import loop, scalar
-from ....dialects.scalar import Constant
+from ....dialects.scalar import EXPENSIVE, Constant
 from ....dialects.tensor import free_symbols_of
 from ....ir import notes
 from ....ir.core import Value
 from ....ir.substitution import linear_in
 from ....ir.symbolic import Dim, Expr, bounds, free_symbols, smax
 from ....ir.walk import operands_of, reachable
-from ....passes.tensor.fuse_elementwise import HEAVY
 from ....schedule import Schedule
 
 CHUNK = 4096
@@ -141,7 +140,7 @@ def vector_loop(block: loop.Block, candidates: list[loop.For]) -> loop.For | Non
 
 def point_cost(block: loop.Block) -> int:
     """Return the cost of one point in cheap operations; a function such as ``exp`` counts as nine."""
-    heavy = sum(op.name in HEAVY for op in block.body.ops)
+    heavy = sum(op.name in EXPENSIVE for op in block.body.ops)
     plain = sum(not isinstance(op, Constant) for op in block.body.ops)
     return heavy * 8 + plain
 
