@@ -175,7 +175,7 @@ OPTIONAL_PACKAGES: Mapping[str, tuple[str, str]] = {
 
 
 def is_installed(name: str) -> bool:
-    """Whether a package can be found; it is not imported."""
+    """Whether the package `name` can be found; it is not imported."""
     try:
         return importlib.util.find_spec(name) is not None
     except ValueError:  # another object takes the module's place in this process
@@ -183,7 +183,7 @@ def is_installed(name: str) -> bool:
 
 
 def missing_package(error: ImportError) -> str | None:
-    """The message for a failed import of an optional package; None for any other import."""
+    """The message for `error`, a failed import of an optional package; None for any other import."""
     name = (error.name or "").partition(".")[0]
     if name not in OPTIONAL_PACKAGES:
         return None

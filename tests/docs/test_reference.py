@@ -254,6 +254,19 @@ def test_docstrings_name_the_errors_that_a_caller_can_cause() -> None:
     assert missing == {}, "add a section 'Raises:' to these docstrings"
 
 
+def test_docstrings_name_every_parameter() -> None:
+    """A docstring that refers to another function's arguments names those that differ."""
+    missing = []
+    for name, (value, text) in functions().items():
+        if inspect.isclass(value) or re.search(r"\b[Aa]rguments\b|as of `", text):
+            continue
+        parameters = [
+            p for p in inspect.signature(value).parameters if p not in ("self", "cls") and p[0] != "_"
+        ]
+        missing += [f"{name}({p})" for p in parameters if not re.search(rf"\b{p}\b", text)]
+    assert missing == []
+
+
 def test_docstrings_state_the_shapes_of_arrays() -> None:
     missing = [
         name

@@ -185,11 +185,11 @@ class Scalar:
         return self.apply("ge", o)
 
     def equals(self, o: Any) -> Scalar:
-        """Whether both are equal, as a bool element (``==`` is refused)."""
+        """Whether this element and `o` are equal, as a bool element (``==`` is refused)."""
         return self.apply("eq", o)
 
     def differs(self, o: Any) -> Scalar:
-        """Whether both differ, as a bool element."""
+        """Whether this element and `o` differ, as a bool element."""
         return self.apply("ne", o)
 
 

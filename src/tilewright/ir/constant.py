@@ -95,12 +95,19 @@ class Constant:
         *,
         recipe: Hashable = None,
     ) -> Constant:
-        """A constant whose data `write` computes into an array of its shape and dtype, each time they are
-        needed; a small one is computed at once and kept.
+        """A constant whose data are computed each time they are needed; a small one is computed at once and
+        kept.
 
-        `write` may run in any thread. `recipe` (by default `write` itself) identifies the computation and its
-        operands: two constants of one recipe are equal. A compiled model can be cached if `write` can be
-        pickled: an object of a frozen class that holds the constants it reads.
+        A compiled model can be cached if `write` can be pickled: an object of a frozen class that holds the
+        constants it reads.
+
+        Args:
+            shape: The size of each dimension.
+            dtype: The element type, as NumPy takes it.
+            write: Computes the data into an array of this shape and type. It may run in any thread.
+            name: The name of the model's parameter.
+            recipe: Identifies the computation and its operands: two constants of one recipe are equal. None
+                is `write` itself.
         """
         import numpy as np
 
@@ -143,7 +150,7 @@ class Constant:
         return array
 
     def write_to(self, out: np.ndarray[Any, Any]) -> None:
-        """Copy the data into an array of the same shape and dtype."""
+        """Copy the data into `out`, an array of the same shape and dtype."""
         if self._write is not None:
             self._write(out)
         else:

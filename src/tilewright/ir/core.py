@@ -374,8 +374,8 @@ class Operation:
         self._operands = []
 
     def set_operands(self, values: Iterable[Value], segments: tuple[int, ...] | None = None) -> None:
-        """Replace all operands; `segments` gives the sizes of the groups if several groups are optional or
-        variadic.
+        """Replace all operands by `values`; `segments` gives the sizes of the groups if several are optional
+        or variadic.
         """
         self.drop_operands()
         self._operands = list(values)
@@ -503,8 +503,8 @@ class Operation:
         regions: Sequence[Region] = (),
         location: Location = UNKNOWN,
     ) -> OperationT:
-        """An operation of exactly these parts: operands flat, nothing filled in, inferred or checked (see
-        `verify`).
+        """An operation of exactly these parts: `operands` flat, `result_types`, `attributes`, `regions`,
+        `location`. Nothing is filled in, inferred or checked (see `verify`).
         """
         self = object.__new__(cls)
         self.parent = self._prev = self._next = None
@@ -597,7 +597,7 @@ class Block:
         return arg
 
     def erase_arg(self, arg: BlockArgument) -> None:
-        """Remove an argument, which must have no uses.
+        """Remove the argument `arg`, which must have no uses.
 
         Raises:
             IRError: It has uses.
@@ -647,7 +647,7 @@ class Block:
         return self.parent.parent if self.parent is not None else None
 
     def append(self, op: OperationT) -> OperationT:
-        """Insert an operation at the end."""
+        """Insert `op` at the end and return it."""
         return self.insert_before(None, op)
 
     def insert_before(self, anchor: Operation | None, op: OperationT) -> OperationT:
@@ -671,7 +671,7 @@ class Block:
         return op
 
     def insert_after(self, anchor: Operation, op: OperationT) -> OperationT:
-        """Insert an operation after another one of this block."""
+        """Insert `op` after `anchor`, an operation of this block, and return it."""
         if op is anchor:
             return op
         return self.insert_before(anchor._next, op)
@@ -748,7 +748,7 @@ class Module(Operation):
         raise KeyError(f"the module has no function or kernel {name!r}")
 
     def functions(self, kind: type[OperationT] | None = None) -> list[OperationT]:
-        """Top-level operations, of one class if given."""
+        """Top-level operations, those of the class `kind` if given."""
         return [cast(OperationT, op) for op in self.body.ops if kind is None or isinstance(op, kind)]
 
     def clone(self, mapping: dict[Value, Value] | None = None) -> Module:

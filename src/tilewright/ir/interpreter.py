@@ -40,7 +40,7 @@ class Frame:
         self.values = values
 
     def evaluate(self, e: Dim, extra: Mapping[str, Any] | None = None) -> Any:
-        """The value of an expression; `extra` symbols shadow the frame's."""
+        """The value of the expression `e`; `extra` symbols shadow the frame's."""
         return e if isinstance(e, int) else evaluate(e, {**self.dims, **extra} if extra else self.dims)
 
     def child(self, symbols: Mapping[str, Any]) -> Frame:
@@ -48,7 +48,8 @@ class Frame:
         return Frame(self.module, {**self.dims, **symbols}, self.values)
 
     def run_block(self, block: Block, args: Sequence[Any]) -> list[Any]:
-        """Run a block; returns the operands of its terminator (nothing without one).
+        """Run a block on `args`, one for each of its arguments; returns the operands of its terminator
+        (nothing without one).
 
         Raises:
             IRError: An operation has no reference meaning.
@@ -63,7 +64,7 @@ class Frame:
         return []
 
     def run(self, op: Operation) -> None:
-        """Interpret one operation and store its results.
+        """Interpret the operation `op` and store its results.
 
         Raises:
             IRError: The operation has no reference meaning.

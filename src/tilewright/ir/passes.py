@@ -317,8 +317,12 @@ def _culprits(name: str, step: Pass | None, operations: Collection[type]) -> str
 
 
 def random_inputs(module: Module, options: CheckOptions) -> list[dict[str, np.ndarray[Any, Any]]]:
-    """Inputs of a function: arrays by name, of its parameters' shapes and types, one set per draw; see
-    `CheckOptions`.
+    """Inputs of a function of `module`: arrays by name, of its parameters' shapes and types, one set per
+    draw.
+
+    Args:
+        module: The module at any level.
+        options: The function and how its inputs are drawn.
 
     Raises:
         KeyError: There is no such function.
@@ -400,8 +404,17 @@ def _result_names(module: Module, function: str, count: int) -> list[str]:
 
 
 def run_function(module: Module, function: str, inputs: Mapping[str, Any]) -> Arrays:
-    """The results of a function in the interpreter, at any level; a host function gets its output buffers as
-    parameters.
+    """The results of a function in the interpreter, at any level.
+
+    A host function gets its output buffers as parameters.
+
+    Args:
+        module: The module.
+        function: The function's name.
+        inputs: Arrays in the order of the function's parameters, of their shapes and types.
+
+    Raises:
+        KeyError: There is no such function.
     """
     import numpy as np
 

@@ -383,7 +383,7 @@ def is_symbol(e: object) -> bool:
 
 
 def depth_of(e: Dim) -> int:
-    """The nesting depth of two-operand atoms in an expression."""
+    """The nesting depth of two-operand atoms in `e`."""
     return 0 if isinstance(e, int) else e.depth
 
 
@@ -607,7 +607,7 @@ def _without_limit(a: Dim, b: Dim, kind: type[Binary]) -> Dim:
 
 
 def unordered_max(a: Dim, b: Dim) -> Dim:
-    """The larger of two expressions, without a proof that one always exceeds the other.
+    """The larger of `a` and `b`, without a proof that one always exceeds the other.
 
     The proof may take long for large expressions.
 
@@ -663,7 +663,7 @@ Interval = tuple[int | None, int | None]
 
 
 def bounds(e: Dim) -> Interval:
-    """The least and the greatest value by interval arithmetic; None where unbounded."""
+    """The least and the greatest value of `e` by interval arithmetic; None where unbounded."""
     if isinstance(e, int):
         return e, e
     interval = e._bounds

@@ -118,10 +118,11 @@ class DType(Type):
 
     @staticmethod
     def of(array_or_dtype: Any) -> DType:
-        """The dtype of a NumPy array or of anything ``numpy.dtype`` accepts.
+        """The dtype of `array_or_dtype`, a NumPy array or anything that ``numpy.dtype`` accepts.
 
         Raises:
-            ValueError: the array's dtype has no counterpart (complex, dates, ...).
+            ValueError: The array's dtype has no counterpart (complex, dates, ...).
+            TypeError: NumPy knows no such dtype.
         """
         import numpy as np
 
@@ -248,7 +249,7 @@ class TensorType(_Interned):
         return bounds(self.size)[1]
 
     def with_dtype(self, dtype: DType) -> TensorType:
-        """The same type with another element type."""
+        """The same shape with another element type `dtype`."""
         return TensorType(dtype, self.shape, self.layout)
 
     def _format(self) -> str:

@@ -33,8 +33,8 @@ class BlockPrimitives(ScheduleCore):
 
     @primitive
     def compute_at(self, name: str, at: str) -> list[str]:
-        """Compute a producer block inside a loop of its consumers, only the part they need there. Returns the
-        names of its new loops.
+        """Compute `name`, a producer block, inside a loop of its consumers (`at`), only the part they need
+        there. Returns the names of its new loops.
 
             for i: for j: t[i, j] = f(i, j)
             for i: for j: out[i, j] = g(t[i, j])
@@ -144,7 +144,7 @@ class BlockPrimitives(ScheduleCore):
 
     @primitive
     def compute_inline(self, name: str) -> None:
-        """Substitute an elementwise block into its consumers and remove its buffer.
+        """Substitute `name`, an elementwise block, into its consumers and remove its buffer.
 
         Raises:
             ScheduleError: There is no such block, it is not one elementwise store into an intermediate
@@ -455,11 +455,17 @@ def _store_positions(block: loop.Block, buffer: Value) -> dict[int, int]:
 def parallel_nest(
     s: ScheduleCore, block: loop.Block, where: loop.For, name: str, after: bool = False
 ) -> loop.Block:
-    """Return an empty block over the parallel axes of `block`, in loops of its own before (or after) the nest
-    that begins at `where`.
+    """Return an empty block over the parallel axes of `block`, in loops of its own.
+
+    Args:
+        s: The schedule.
+        block: The block.
+        where: The loop before which the new nest stands, around `block`.
+        name: The name of the new block; a number is added if it is taken.
+        after: Whether the nest stands after the loop instead.
 
     Raises:
-        ScheduleError: the loops of the parallel axes depend on the reduction.
+        ScheduleError: The loops of the parallel axes depend on the reduction.
     """
     around = enclosing_loops(block)
     runs = enclosing(block, loop.Runs)

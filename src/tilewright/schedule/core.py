@@ -204,6 +204,6 @@ def _tuples(value: Any) -> Any:
 
 
 def only_child(f: Operation) -> Operation | None:
-    """Return the single operation in a loop's body, or None."""
+    """Return the single operation in the body of `f`, a loop, or None."""
     body = f.body
     return body.first if body.first is not None and body.first is body.last else None

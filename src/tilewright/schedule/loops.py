@@ -15,8 +15,8 @@ class LoopPrimitives(ScheduleCore):
 
     @primitive
     def split(self, name: str, factor: int) -> tuple[str, str]:
-        """Split a loop into an outer and an inner one of `factor` iterations (fewer in the last, if it does
-        not divide the extent).
+        """Split the loop `name` into an outer and an inner one of `factor` iterations (fewer in the last, if
+        it does not divide the extent).
 
             for i in n:  body(i)
         becomes
@@ -105,7 +105,7 @@ class LoopPrimitives(ScheduleCore):
 
     @primitive
     def reorder(self, *names: str) -> None:
-        """Put perfectly nested loops into the given order, outermost first.
+        """Put perfectly nested loops into the order of `names`, outermost first.
 
         Raises:
             ScheduleError: There is no such loop or it is named twice, the loops are not perfectly nested or
@@ -158,7 +158,7 @@ class LoopPrimitives(ScheduleCore):
 
     @primitive
     def fuse_loops(self, first: str, second: str) -> None:
-        """Run the body of a loop inside an earlier neighbour of equal extent.
+        """Run the body of the loop `second` inside `first`, an earlier neighbour of equal extent.
 
             for i in n:  a(i)
             for j in n:  b(j)
@@ -240,7 +240,7 @@ class LoopPrimitives(ScheduleCore):
 
     @primitive
     def parallel(self, name: str) -> None:
-        """Divide the iterations of an outermost loop over worker threads.
+        """Divide the iterations of `name`, an outermost loop, over worker threads.
 
         Raises:
             ScheduleError: There is no such loop, it is not outermost or not serial, or a block reduces over
@@ -274,7 +274,7 @@ class LoopPrimitives(ScheduleCore):
 
     @primitive
     def unroll(self, name: str, factor: int = 0) -> None:
-        """Unroll a loop by `factor`; 0 unrolls a loop of constant extent completely.
+        """Unroll the loop `name` by `factor`; 0 unrolls a loop of constant extent completely.
 
         Raises:
             ScheduleError: There is no such loop, it is not serial, `factor` is negative, or it is 0 and the
@@ -289,7 +289,7 @@ class LoopPrimitives(ScheduleCore):
 
     @primitive
     def fission(self, name: str) -> tuple[str, ...]:
-        """Give each nest inside a loop a loop of its own (loop fission), also inside inner loops that hold
+        """Give each nest inside the loop `name` one of its own (loop fission), also in inner loops that hold
         several nests.
 
             for i in n:  {A(i); for t in m:  {B(i, t); C(i, t)}}
@@ -348,9 +348,9 @@ class LoopPrimitives(ScheduleCore):
 
     @primitive
     def bind(self, name: str, thread: str) -> None:
-        """Bind a loop to a GPU index: ``block.x`` .. ``block.z``, ``thread.x`` .. ``thread.z``.
+        """Bind the loop `name` to a GPU index: ``block.x`` .. ``block.z``, ``thread.x`` .. ``thread.z``.
 
-        A thread loop of symbolic extent gets its upper bound as extent, and a condition around its body.
+        A `thread` loop of symbolic extent gets its upper bound as extent, and a condition around its body.
 
         Raises:
             ScheduleError: There is no such loop or thread axis, the loop has more iterations than the axis

@@ -176,7 +176,11 @@ class Module:
         return self.__dict__["_state"].get(name) is value
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Compute the module's results; subclasses define this method.
+        """Compute the module's results; subclasses define this method with parameters of their own.
+
+        Args:
+            *args: The arguments of the module's call.
+            **kwargs: The arguments of the module's call by name.
 
         Raises:
             NotImplementedError: The subclass does not.
@@ -208,7 +212,7 @@ class Module:
         return ((n, v) for n, v in self.__dict__.get("_state", {}).items() if isinstance(v, Module))
 
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
-        """Yield this module and all nested ones, by dotted path, outer ones first."""
+        """Yield this module and all nested ones, by dotted path after `prefix`, outer ones first."""
         yield prefix, self
         for name, child in self.named_children():
             yield from child.named_modules(f"{prefix}.{name}" if prefix else name)
@@ -396,6 +400,7 @@ class Sequential(ModuleList):
         super().__init__(modules)
 
     def forward(self, x: object) -> Any:
+        """Return the result of the last module; `x` is the argument of the first."""
         for module in self:
             x = module(x)
         return x

@@ -286,7 +286,7 @@ class Tensor:
 
     @staticmethod
     def implements(called: Callable[..., Any]) -> bool:
-        """Return whether a function of `numpy` accepts tensors."""
+        """Return whether `called`, a function of `numpy`, accepts tensors."""
         return FUNCTIONS["Tensor.implementation"](called) is not None
 
     # -- Operators
@@ -433,8 +433,8 @@ class Tensor:
         return call("all", self, axis, keepdims)
 
     def any(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        """Return whether any element along `axis` is true (not 0), as bools; shapes and errors as of
-        `all`.
+        """Return whether any element along `axis` is true (not 0), as bools; arguments, shapes and errors as
+        of `all`.
         """
         return call("any", self, axis, keepdims)
 
@@ -454,7 +454,7 @@ class Tensor:
     def argmin(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
         """Return the index (int64) of the first smallest element along `axis`; NaN counts as the smallest.
 
-        Shapes and errors are those of `argmax`.
+        Arguments, shapes and errors are those of `argmax`.
         """
         return call("argmin", self, axis, keepdims)
 
@@ -556,7 +556,7 @@ class Tensor:
         return call("flatten", self)
 
     def max(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        """Return the largest element along `axis`; NaN where there is one. Shapes and errors are those of
+        """Return the largest element along `axis`; NaN where there is one. Arguments, shapes, errors as of
         `all`.
         """
         return call("max", self, axis, keepdims)
@@ -569,7 +569,7 @@ class Tensor:
         return call("mean", self, axis, dtype, keepdims)
 
     def min(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        """Return the smallest element along `axis`; NaN where there is one. Shapes and errors are those of
+        """Return the smallest element along `axis`; NaN where there is one. Arguments, shapes, errors as of
         `all`.
         """
         return call("min", self, axis, keepdims)
@@ -627,10 +627,10 @@ class Tensor:
         return call("sort", self, axis, descending=descending, stable=stable)
 
     def squeeze(self, axis: Axis = None) -> Tensor:
-        """Return the tensor without the given dimensions, of size 1, or without all that are known to be 1.
+        """Return the tensor without the dimensions `axis`, of size 1, or without all that are known to be 1.
 
         Raises:
-            ShapeError: A given dimension is not 1.
+            ShapeError: A given dimension is not 1, or there is no such axis.
         """
         return call("squeeze", self, axis)
 

@@ -81,12 +81,12 @@ class Grammars:
         return self.json_schema({"type": "object"})
 
     def regex(self, pattern: str) -> Constraint:
-        """Constrain an output to text that a regular expression matches from beginning to end.
+        """Constrain an output to text that `pattern`, a regular expression, matches from beginning to end.
 
         The syntax is Rust's: no look-around, no back references.
 
         Raises:
-            RequestError: the expression is not valid.
+            RequestError: The expression is not valid.
         """
         from llguidance import LLMatcher
 

@@ -45,8 +45,8 @@ def constant_of(value: Value) -> Constant | None:
 
 
 def array_of(value: Value) -> np.ndarray[Any, Any] | None:
-    """The array of a constant, of its shape and type, computed now if it is made on demand; None for other
-    values.
+    """The array of `value`, a constant, of its shape and type, computed now if it is made on demand; None for
+    others.
     """
     op = value.defining_op
     return op.value.array if isinstance(op, graph.Constant) else None
@@ -61,7 +61,9 @@ def number(value: Value) -> Any:
 
 
 def close(value: Any, wanted: float) -> bool:
-    """Whether a number of a model is the constant `wanted` of a formula, up to rounding to 16 bits."""
+    """Whether `value`, a number of a model, is the constant `wanted` of a formula, up to rounding to 16
+    bits.
+    """
     return value is not None and abs(value - wanted) <= 1e-3 * abs(wanted)
 
 
@@ -151,5 +153,5 @@ def rebuild(op: Operation, operands: Sequence[Value], **attributes: Any) -> Oper
 
 
 def is_one(d: Dim) -> bool:
-    """Whether a dimension is the number 1."""
+    """Whether `d`, a dimension, is the number 1."""
     return isinstance(d, int) and d == 1

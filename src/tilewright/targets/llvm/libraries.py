@@ -143,7 +143,9 @@ def register_library(
 
 
 def unregister_library(name: str) -> None:
-    """Compile with generated code again. A library that is not registered is ignored."""
+    """Compile with generated code again, without the library `name`. One that is not registered is
+    ignored.
+    """
     library = LIBRARIES.pop(name, None)
     if library is not None and all(other.target != library.target for other in LIBRARIES.values()):
         RULES.pop((GroupKind.CONTRACTION, library.target), None)
@@ -162,15 +164,16 @@ _LOADED: set[Plugin] = set()
 
 
 def libraries_for(info: TargetInfo) -> list[ExternalLibrary]:
-    """The libraries that a target may call, in the order of registration."""
+    """The libraries that the target of `info` may call, in the order of registration."""
     return [library for library in LIBRARIES.values() if library.target in (info.name, info.family)]
 
 
 def objects_of(names: Sequence[str]) -> list[bytes]:
-    """The contents of the object files of some libraries.
+    """The contents of the object files of the libraries called `names`.
 
     Raises:
-        CompileError: a file is missing or has changed since the library was registered.
+        CompileError: A file is missing or has changed since the library was registered.
+        KeyError: No library of a name is registered.
     """
     contents = []
     for library in (LIBRARIES[name] for name in names):
@@ -191,7 +194,9 @@ def _contents(name: str, path: Path) -> bytes:
 
 
 def reads_row_major(info: TargetInfo, c: Contraction) -> bool:
-    """Whether a library takes a contraction, so that its right operand shall be a row-major matrix."""
+    """Whether a library of the target of `info` takes the contraction `c`, so that its right operand shall be
+    a row-major matrix.
+    """
     if len(c.n) != 1 or len(c.k) != 1:
         return False
     sizes = product(extent(axis) for axis in c.m), extent(c.n[0]), extent(c.k[0])
@@ -201,10 +206,11 @@ def reads_row_major(info: TargetInfo, c: Contraction) -> bool:
 
 
 def library_contraction(s: Schedule, rows: int) -> None:
-    """The schedule rule of contractions that a library computes, tile by tile.
+    """The schedule rule of contractions that a library computes, tile by tile; `s` and `rows` as of
+    `ScheduleRule`.
 
     Raises:
-        ScheduleError: no library takes the contraction, or it is not a product of row-major matrices.
+        ScheduleError: No library takes the contraction, or it is not a product of row-major matrices.
     """
     blocks = blocks_of(s)
     main = next(b for b in blocks if notes.CONTRACTION.present(b))
