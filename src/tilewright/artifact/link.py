@@ -20,7 +20,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import (
+    Protocol,
+)
 
 from tilewright.artifact import disk_cache, elf, temporary
 from tilewright.errors import ArtifactError
@@ -29,13 +31,20 @@ _KIND = "runtime"
 _ALIGNMENT = 64
 
 
-def triple(target: Any) -> str:
+class Machine(Protocol):
+    """A description of a machine with its LLVM triple."""
+
+    @property
+    def triple(self) -> str: ...
+
+
+def triple(target: str | Machine) -> str:
     """The LLVM triple of a target."""
     return target if isinstance(target, str) else str(target.triple)
 
 
 def compile_c(
-    sources: Sequence[Path], include_dirs: Sequence[Path], target: Any, flags: Sequence[str]
+    sources: Sequence[Path], include_dirs: Sequence[Path], target: str | Machine, flags: Sequence[str]
 ) -> list[bytes]:
     """Compile C files to position-independent objects, cached by the contents of sources, headers, flags and
     compiler.
@@ -82,7 +91,7 @@ def blob_object(data: bytes, symbol: str, triple: str) -> bytes:
         return out.read_bytes()
 
 
-def link_shared(objects: Sequence[bytes], path: Path, target: Any, exports: Sequence[str]) -> None:
+def link_shared(objects: Sequence[bytes], path: Path, target: str | Machine, exports: Sequence[str]) -> None:
     """Link objects into the shared library (or WebAssembly module) `path`, which exports `exports` only.
 
     Raises:

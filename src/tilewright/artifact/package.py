@@ -13,7 +13,10 @@ import json
 import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import (
+    TYPE_CHECKING,
+    Any,
+)
 
 import numpy as np
 import xxhash
@@ -35,6 +38,9 @@ from tilewright.artifact.sources import (
 )
 from tilewright.artifact.weights import SUFFIX, Parts, WeightsIdentity, gather_weights, write_weights
 from tilewright.errors import ArtifactError
+
+if TYPE_CHECKING:
+    from tilewright.artifact.link import Machine
 
 _ALIGNMENT = 64
 _DISTANCE = 16  # offset of tw_blob.distance in a blob
@@ -68,7 +74,7 @@ def link_library(
     path: str | Path,
     objects: Sequence[bytes],
     metadata: dict[str, Any],
-    target: Any,
+    target: str | Machine,
     *,
     weights: np.ndarray | WeightsIdentity | None = None,
 ) -> Path:
@@ -120,7 +126,7 @@ def save_artifact(
     parts: Parts,
     size: int,
     metadata: dict[str, Any],
-    target: Any,
+    target: str | Machine,
     *,
     beside: bool,
     prefix: str | None = None,

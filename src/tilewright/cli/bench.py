@@ -11,7 +11,10 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import (
+    TYPE_CHECKING,
+    Any,
+)
 
 import click
 import numpy as np
@@ -33,6 +36,11 @@ from .common import (
     write_json,
 )
 
+if TYPE_CHECKING:
+    import torch
+
+    from tilewright.runtime.model import CompiledModel
+
 ENGINES = ("torch", "onnxruntime")
 _PAUSE = 0.05  # seconds between two engines' turns, in which thread pools that spin after a run go to sleep
 
@@ -40,7 +48,9 @@ _PAUSE = 0.05  # seconds between two engines' turns, in which thread pools that 
 class _Engines(click.ParamType):
     name = "ENGINE,..."
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, ...]:
+    def convert(
+        self, value: str | tuple[str, ...], param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
         names = (
             tuple(name.strip() for name in str(value).split(",") if name.strip())
             if isinstance(value, str)
@@ -164,7 +174,7 @@ def _for_onnx(source: Source) -> str | bytes | None:
     return source.model.SerializeToString() if is_onnx else None
 
 
-def _export_onnx(source: Source, model: Any, folder: Path) -> str:
+def _export_onnx(source: Source, model: torch.nn.Module, folder: Path) -> str:
     import torch
 
     path = folder / "model.onnx"
@@ -242,7 +252,7 @@ def interleaved(
 
 def _result(
     model: str,
-    library: Any,
+    library: CompiledModel,
     inputs: dict[str, np.ndarray],
     threads: int,
     times: dict[str, list[float]],
@@ -270,7 +280,9 @@ def _result(
     }
 
 
-def _roofline(library: Any, inputs: dict[str, np.ndarray], threads: int, seconds: float) -> dict[str, float]:
+def _roofline(
+    library: CompiledModel, inputs: dict[str, np.ndarray], threads: int, seconds: float
+) -> dict[str, float]:
     """The roofline's time of all kernels together, and its share of the measured time."""
     from tilewright.tools.roofline import machine
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +47,9 @@ class Dims(click.ParamType):
 
     name = "INPUT:DIM,DIM,..."
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, dict[int, str]]:
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, dict[int, str]]:
         name, colon, rest = str(value).rpartition(":")
         if not colon or not name:
             self.fail(
@@ -60,7 +68,9 @@ class Assignment(click.ParamType):
         self.name = f"NAME={what}"
         self.kind = kind
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, Any]:
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, Any]:
         name, equals, text = str(value).partition("=")
         try:
             if not equals or not name:
@@ -349,7 +359,7 @@ def require_file(path: str) -> None:
         raise click.ClickException(f"{path}: is a folder, not a file")
 
 
-def function_of(library: Any, name: str) -> Any:
+def function_of(library: CompiledModel, name: str) -> Any:
     """A function of a library by name. Raises click.UsageError: it has no such function."""
     if name not in library.functions:
         raise click.UsageError(f"no function '{name}': give --function one of {', '.join(library.functions)}")
@@ -437,7 +447,7 @@ def progress_display() -> Iterator[ProgressFunction]:
         yield show
 
 
-def shape_text(shape: Any) -> str:
+def shape_text(shape: Iterable[object]) -> str:
     """`[batch, seq, 384]`."""
     return f"[{', '.join(map(str, shape))}]"
 
@@ -455,7 +465,7 @@ def number(value: float, unit: str) -> str:
     return f"{value:.3g} {unit}".rstrip()
 
 
-def write_json(result: Any, path: str | None) -> bool:
+def write_json(result: object, path: str | None) -> bool:
     """Write a result to a file, if `path` names one. Returns whether to show it as text as well: not if the
     JSON goes to stdout ('-').
     """

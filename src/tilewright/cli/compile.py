@@ -13,6 +13,7 @@ from tilewright.driver.opt_levels import DEFAULT
 
 from .common import (
     ARTIFACT_SUFFIXES,
+    ProgressFunction,
     add_row,
     cache_wanted,
     check_output,
@@ -28,6 +29,7 @@ from .common import (
 
 if TYPE_CHECKING:
     from tilewright.driver.report import Report
+    from tilewright.runtime.model import CompiledModel
 
 
 @click.command("compile")
@@ -99,7 +101,7 @@ def command(
     source = source_of(model)
     check_output(output, target)
 
-    def save(library: Any, progress: Any) -> None:
+    def save(library: CompiledModel, progress: ProgressFunction) -> None:
         progress("writing")
         library.save(output, weights=weights, prefix=prefix)
 

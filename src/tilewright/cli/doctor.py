@@ -9,7 +9,10 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import (
+    TYPE_CHECKING,
+    Any,
+)
 
 import click
 
@@ -20,6 +23,10 @@ from tilewright.tools.doctor import check_machine
 from tilewright.tools.model_support import Support, examine
 
 from .common import compile_options, console, dims_argument, is_artifact, number, shape_text, source_of
+
+if TYPE_CHECKING:
+    from tilewright.frontends.dims import DimsArgument
+    from tilewright.ir.symbolic import Expr
 
 
 @click.command("doctor")
@@ -72,7 +79,7 @@ def _check_machine() -> bool:
     return all(finding.state != "FAILED" for finding in findings)
 
 
-def _check_model(model: str, target: str, precision: str | None, dims: Any) -> Support:
+def _check_model(model: str, target: str, precision: str | None, dims: DimsArgument | None) -> Support:
     if is_artifact(model):
         raise click.UsageError(f"{model} is an artifact; doctor takes a model: use 'tilewright inspect'")
     source = source_of(model)
@@ -132,7 +139,7 @@ def _as_data(support: Support) -> dict[str, Any]:
     }
 
 
-def _bounds_text(symbol: Any) -> str:
+def _bounds_text(symbol: Expr) -> str:
     """``1 <= batch <= 8``, with advice for a symbol without an upper bound."""
     from tilewright.ir.symbolic import bounds
 

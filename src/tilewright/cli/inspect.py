@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import (
+    TYPE_CHECKING,
+    Any,
+)
 
 import click
 from rich.table import Table
@@ -15,6 +18,9 @@ from tilewright.errors import ArtifactError
 from tilewright.runtime.expressions import evaluate
 
 from .common import add_row, compile_options, console, is_artifact, number, obtain, require_file, shape_text
+
+if TYPE_CHECKING:
+    from tilewright.runtime.expressions import Formula
 
 
 @click.command("inspect")
@@ -178,7 +184,7 @@ def _show_interface(metadata: dict[str, Any]) -> None:
         out.print(f"{low} <= {name}{'' if high is None else f' <= {high}'}", highlight=False)
 
 
-def _cost(formula: Any, largest: dict[str, int], unit: str) -> str:
+def _cost(formula: Formula, largest: dict[str, int], unit: str) -> str:
     """A kernel's cost at the largest sizes; empty where a size has no bound."""
     try:
         return number(evaluate(formula, largest), unit)

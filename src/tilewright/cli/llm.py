@@ -25,7 +25,7 @@ class Size(click.ParamType):
     name = "SIZE"
     _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
         match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)b?", str(value).strip().lower())
         size = int(float(match[1]) * self._UNITS[match[2]]) if match else 0
         if size < 1:

@@ -21,6 +21,8 @@ from .common import add_row, console, json_option, progress_display, write_json
 from .llm_model import engine_options, open_engine
 
 if TYPE_CHECKING:
+    import httpx
+
     from tilewright.llm.engine.engine import Engine
 
 _PERCENTILES = (50, 90, 99)
@@ -60,7 +62,9 @@ one request with a new prompt.
 class _Counts(click.ParamType):
     name = "N,..."
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[int, ...]:
+    def convert(
+        self, value: str | tuple[int, ...], param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
         try:
             counts = tuple(int(part) for part in str(value).split(",")) if isinstance(value, str) else value
         except ValueError:
@@ -209,7 +213,7 @@ async def _of_server(
             raise click.ClickException(f"{url}: {error or type(error).__name__}") from None
 
 
-def _server_asker(client: Any, model: str) -> Ask:
+def _server_asker(client: httpx.AsyncClient, model: str) -> Ask:
     import httpx
 
     async def ask(prompt_tokens: int, tokens: int, draw: random.Random) -> Sample:

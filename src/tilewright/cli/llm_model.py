@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    TypeVar,
+)
 
 import click
 
@@ -13,6 +17,8 @@ if TYPE_CHECKING:
     from tilewright.llm.runner import Ints
     from tilewright.llm.tokenizer import Tokenizer
     from tilewright.llm.weights import Checkpoint, Conversion
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 CACHE_DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16", "int8": "int8", "int4": "int4"}
 
@@ -117,7 +123,7 @@ def set_chat_template(tokenizer: Tokenizer, path: str | None) -> None:
     tokenizer.chat_templates = {"default": source}
 
 
-def engine_options(command: Any) -> Any:
+def engine_options(command: Command) -> Command:
     """The options of commands that run an engine."""
     count = click.IntRange(min=1)
     for decorate in (
@@ -155,7 +161,7 @@ def engine_options(command: Any) -> Any:
     return command
 
 
-def sampling_options(command: Any) -> Any:
+def sampling_options(command: Command) -> Command:
     """The options of commands that generate text: how tokens are chosen."""
     for decorate in (
         click.option(

@@ -23,6 +23,7 @@ from .common import (
 )
 
 if TYPE_CHECKING:
+    from tilewright.runtime.model import KernelProfile
     from tilewright.tools.roofline import Roofline
 
 
@@ -98,7 +99,7 @@ def command(
     )
 
 
-def _share(here: Roofline, row: Any, dtypes: Collection[str]) -> float:
+def _share(here: Roofline, row: KernelProfile, dtypes: Collection[str]) -> float:
     """The roofline's time over the measured time. Runs repeat, so a launch's bytes come from the caches that
     hold them.
     """

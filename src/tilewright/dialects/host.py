@@ -17,6 +17,7 @@ from ..ir.core import (
     Attr,
     Effect,
     IRError,
+    Module,
     Operand,
     Operation,
     OptionalOperand,
@@ -72,7 +73,7 @@ class Alloc(Operation):
         if not isinstance(self.buffer, BufferType) or self.buffer.space != "global":
             raise IRError("allocates a buffer in global memory", self)
 
-    def interpret(self, env: Any) -> Any:
+    def interpret(self, env: Frame) -> Any:
         shape = tuple(int(env.evaluate(d)) for d in self.buffer.shape)
         dtype = self.buffer.dtype.numpy
         if self.slot is not None:
@@ -100,7 +101,7 @@ class Alloc(Operation):
         assert around is not None
         return around
 
-    def _block(self, env: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    def _block(self, env: Frame, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         key = (self._function(), self.slot)
         block = np.full(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize, 0xFF, np.uint8)
         old = env.values.get(key)
@@ -349,12 +350,15 @@ class Launch(Operation):
         if not 0 <= self.num_outputs <= len(self.buffers):
             raise IRError(f"{self.num_outputs} outputs among {len(self.buffers)} buffers", self)
 
-    def interpret(self, env: Any, *buffers: Any) -> Any:
+    def interpret(self, env: Frame, *buffers: Array) -> Any:
+        module = env.module
+        assert isinstance(module, Module)
         try:
-            kernel = env.module.symbol(self.kernel)
+            kernel = module.symbol(self.kernel)
         except KeyError:
             raise IRError(f"the module has no kernel '{self.kernel}' to run", self) from None
-        Frame(env.module, {s.name: env.dims[s.name] for s in kernel.dims}, {}).run_block(kernel.body, buffers)
+        assert isinstance(kernel, Kernel)
+        Frame(module, {s.name: env.dims[s.name] for s in kernel.dims}, {}).run_block(kernel.body, buffers)
         return ()
 
 
@@ -380,7 +384,7 @@ class Copy(Operation):
         return ()
 
 
-def check_launches(module: Any) -> None:
+def check_launches(module: Module) -> None:
     """Check every launch of a module against the kernel it names.
 
     Raises:

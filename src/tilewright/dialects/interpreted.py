@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..ir.core import Attr, Effect, IRError, Operand, Operation, Value, operation
 from ..ir.interpreter import Array, Frame
@@ -60,7 +61,7 @@ def is_string(value: Value) -> bool:
     return isinstance(value.type, TensorType) and value.type.dtype is string
 
 
-def _each(x: Any, function: Callable[[Any], Any], dtype: Any = object) -> Any:
+def _each(x: Array, function: Callable[[Any], Any], dtype: npt.DTypeLike = object) -> Any:
     """`function` of every element."""
     result = np.empty(x.shape, dtype)
     result.reshape(-1)[:] = [function(e) for e in x.reshape(-1)]

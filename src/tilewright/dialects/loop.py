@@ -217,7 +217,7 @@ class Block(Operation):
         frame.run_block(self.body, ())
         return ()
 
-    def _initialize(self, frame: Any) -> None:
+    def _initialize(self, frame: Frame) -> None:
         """Store the identity at the first point of a reduction that has no initializing block."""
         if notes.INITIALIZED.get(self) or notes.KEEPS_CONTENTS.get(self):
             return
@@ -254,7 +254,7 @@ class _Access(Operation):
     indices: Any
     guard: Any
 
-    def element(self, env: Any, shape: tuple[int, ...], dynamic: Sequence[Any]) -> tuple[int, ...] | None:
+    def element(self, env: Frame, shape: tuple[int, ...], dynamic: Sequence[Any]) -> tuple[int, ...] | None:
         """The index of the access in an array of `shape`; None if the guard forbids the access.
 
         Raises:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..ir.core import Attr, Effect, IRError, Operand, Operation, operation
 from ..ir.interpreter import Array, Frame
@@ -215,7 +216,7 @@ def _in_f64(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda x: function(np.asarray(x, dtype=np.float64))
 
 
-def erf(x: Any) -> Any:
+def erf(x: npt.ArrayLike) -> Any:
     """The error function in float64, to about 1e-15: a Taylor series near zero, a continued fraction of erfc
     elsewhere.
 
@@ -237,7 +238,7 @@ def erf(x: Any) -> Any:
     return np.where(np.isnan(x), np.nan, np.copysign(np.where(a < 2.5, series, tail), x))
 
 
-def _trunc_div(a: Any, b: Any) -> Any:
+def _trunc_div(a: npt.ArrayLike, b: npt.ArrayLike) -> Any:
     a, b = np.asarray(a), np.asarray(b)
     if a.dtype.kind not in "iu":
         return a / b
@@ -249,14 +250,14 @@ def _trunc_div(a: Any, b: Any) -> Any:
 def _safe_int(function: Callable[..., Any]) -> Callable[..., Any]:
     """A wrapper that keeps NumPy from warning or trapping on integer division by zero, which is undefined."""
 
-    def run(a: Any, b: Any) -> Any:
+    def run(a: npt.ArrayLike, b: npt.ArrayLike) -> Any:
         b = np.asarray(b)
         return function(a, np.where(b == 0, np.ones_like(b), b) if b.dtype.kind in "iu" else b)
 
     return run
 
 
-def _power(a: Any, b: Any) -> Any:
+def _power(a: npt.ArrayLike, b: npt.ArrayLike) -> Any:
     a, b = np.asarray(a), np.asarray(b)
     if a.dtype.kind != "i":
         return np.power(a, b)
@@ -328,7 +329,7 @@ _binary("gt", np.greater, _ANY, to_bool=True)
 _binary("ge", np.greater_equal, _ANY, to_bool=True)
 
 
-def cast_array(x: Any, dtype: DType) -> np.ndarray[Any, Any]:
+def cast_array(x: npt.ArrayLike, dtype: DType) -> np.ndarray[Any, Any]:
     """`x` converted as `scalar.cast` does: truncating and saturating from float to integer, NaN to 0, nonzero
     to True.
     """

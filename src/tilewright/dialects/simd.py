@@ -113,7 +113,7 @@ class BatchReduceGemm(Operation):
         return ()
 
     def interpret(self, env: Frame, a: Array, b: Array, c: Array) -> None:
-        def value(e: Any) -> int:
+        def value(e: Dim) -> int:
             return int(env.evaluate(e))
 
         m, n, k, nr, group = value(self.m), value(self.n), value(self.k), value(self.nr), value(self.group)
@@ -170,8 +170,8 @@ class ExternalGemm(Operation):
     def infer_types(self) -> Sequence[Type]:
         return ()
 
-    def interpret(self, env: Any, a: Any, b: Any, c: Any) -> None:
-        def places(offset: Any, rows: int, stride: Any, columns: int) -> Any:
+    def interpret(self, env: Frame, a: Array, b: Array, c: Array) -> None:
+        def places(offset: Dim, rows: int, stride: Dim, columns: int) -> Any:
             start, step = int(env.evaluate(offset)), int(env.evaluate(stride))
             return start + step * np.arange(rows)[:, None] + np.arange(columns)
 
@@ -226,9 +226,16 @@ class QuantizedGemm(Operation):
         return ()
 
     def interpret(
-        self, env: Any, a: Any, a_scales: Any, b: Any, b_scales: Any, c: Any, memory: Any = None
+        self,
+        env: Frame,
+        a: Array,
+        a_scales: Array,
+        b: Array,
+        b_scales: Array,
+        c: Array,
+        memory: Array | None = None,
     ) -> None:
-        def value(e: Any) -> int:
+        def value(e: Dim) -> int:
             return int(env.evaluate(e))
 
         m, n, groups, size, nr = value(self.m), value(self.n), self.groups, self.size, self.nr
@@ -289,7 +296,7 @@ class Dequantize(Operation):
         y.reshape(-1)[: weights.size] = weights.transpose(1, 0, 2).astype(y.dtype).reshape(-1)
 
 
-def unpacked(b: Any, panels: int, groups: int, size: int, nr: int, bits: int) -> Any:
+def unpacked(b: Array, panels: int, groups: int, size: int, nr: int, bits: int) -> Any:
     """The quantized values of the first `panels` panels of `b`, as an array [panels, nr, groups, size]."""
     codes = b[: panels * groups * size * nr * bits // 8]
     if bits == 4:

@@ -12,7 +12,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import UnionType
+from typing import (
+    Any,
+    SupportsInt,
+)
 
 import numpy as np
 
@@ -230,7 +234,7 @@ def substitute_indices(op: Operation, mapping: Mapping[Expr, Dim]) -> None:
         op.expr = substitute(op.expr, mapping)
 
 
-def _largest(upper: Dim, axes: dict[Expr, int], env: Any) -> int:
+def _largest(upper: Dim, axes: dict[Expr, int], env: Frame) -> int:
     """The greatest value of an axis bound over the corners of the parallel axes it depends on."""
     bound = [a for a in axes if a in free_symbols_of(upper)]
     best = None
@@ -242,7 +246,7 @@ def _largest(upper: Dim, axes: dict[Expr, int], env: Any) -> int:
     return best
 
 
-def reduce_array(combiner: str, x: Any, axis: tuple[int, ...]) -> Any:
+def reduce_array(combiner: str, x: Array, axis: tuple[int, ...]) -> Any:
     """NumPy reduction of the combiner; float16, bfloat16 and float32 sums accumulate in float64."""
     if combiner == "sum":
         wide = x.astype(np.float64) if x.dtype.kind not in "iub" else x
@@ -336,7 +340,7 @@ class AssumeShape(Operation):
         return assumed(self, env, x, self.shape)
 
 
-def assumed(op: Operation, env: Any, x: Any, shape: Shape) -> Any:
+def assumed(op: Operation, env: Frame, x: Array, shape: Shape) -> Any:
     """`x` reshaped to `shape`.
 
     Raises:
@@ -419,7 +423,7 @@ class ConcatSlice:
         raise IRError(f"runs of {self.run} elements are not trailing dimensions of {part}", self.join)
 
 
-def readers(value: Value, views: Any = Reshape) -> Iterator[Operation]:
+def readers(value: Value, views: type[Operation] | UnionType = Reshape) -> Iterator[Operation]:
     """The operations that use a tensor, directly or through `views`, each once."""
     users = reachable(value.users, lambda op: op.results[0].users if isinstance(op, views) else ())
     return (op for op in users if not isinstance(op, views))
@@ -529,7 +533,7 @@ class Argsort(Operation):
         return np.take(places, np.arange(int(env.evaluate(self.k))), self.axis).astype(np.int64)
 
 
-def sorted_places(x: Any, largest: bool, axis: int = -1) -> Any:
+def sorted_places(x: Array, largest: bool, axis: int = -1) -> Any:
     """Positions of an array's sorted elements along an axis, in stable order; NaN counts as the largest
     number.
     """
@@ -656,7 +660,7 @@ class BindSize(Operation):
         return bind_size(self, env, count)
 
 
-def bind_size(op: Operation, env: Any, count: Any) -> Any:
+def bind_size(op: Operation, env: Frame, count: SupportsInt) -> Any:
     """Give the symbol of `op` the value `count` in a frame of the interpreter."""
     symbol, value = op.attributes["symbol"], int(count)
     low, high = bounds(symbol)
@@ -689,7 +693,7 @@ class Check(Operation):
         return check(self, condition, self.error)
 
 
-def check(op: Operation, condition: Any, error: str = ERRORS[0]) -> Any:
+def check(op: Operation, condition: Array, error: str = ERRORS[0]) -> Any:
     """Raise the message of `op` unless the condition holds."""
     if condition.all():
         return ()
@@ -762,7 +766,7 @@ class While(Operation):
 
 
 def run_while(
-    op: Any, env: Any, operands: Sequence[Any], body: Callable[[int, list[Any]], list[Any]]
+    op: Any, env: Frame, operands: Sequence[Any], body: Callable[[int, list[Any]], list[Any]]
 ) -> list[Any]:
     """Interpret a while loop of any level: return its results and bind its `count`.
 
@@ -785,7 +789,7 @@ def run_while(
     return [*carried, *(_stacked(column, t, env) for column, t in zip(slices, types, strict=True))]
 
 
-def _stacked(slices: Sequence[Any], type_: TensorType, env: Any) -> Any:
+def _stacked(slices: Sequence[Any], type_: TensorType, env: Frame) -> Any:
     """The slices stacked to an array of the given type; there may be none."""
     if slices:
         return np.stack(slices)

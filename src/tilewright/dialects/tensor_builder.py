@@ -124,71 +124,71 @@ class Scalar:
 
     __hash__ = object.__hash__
 
-    def __add__(self, o: Any) -> Scalar:
+    def __add__(self, o: Scalar | Number | Expr) -> Scalar:
         return self.apply("add", o)
 
-    def __sub__(self, o: Any) -> Scalar:
+    def __sub__(self, o: Scalar | Number | Expr) -> Scalar:
         return self.apply("sub", o)
 
-    def __mul__(self, o: Any) -> Scalar:
+    def __mul__(self, o: Scalar | Number | Expr) -> Scalar:
         return self.apply("mul", o)
 
-    def __truediv__(self, o: Any) -> Scalar:
+    def __truediv__(self, o: Scalar | Number | Expr) -> Scalar:
         return self.apply("div", o)
 
-    def __floordiv__(self, o: Any) -> Scalar:
+    def __floordiv__(self, o: Scalar | Number | Expr) -> Scalar:
         return self.apply("floordiv", o)
 
-    def __mod__(self, o: Any) -> Scalar:
+    def __mod__(self, o: Scalar | Number | Expr) -> Scalar:
         return self.apply("mod", o)
 
-    def __pow__(self, o: Any) -> Scalar:
+    def __pow__(self, o: Scalar | Number | Expr) -> Scalar:
         return self.apply("pow", o)
 
-    def __radd__(self, o: Any) -> Scalar:
+    def __radd__(self, o: Scalar | Number | Expr) -> Scalar:
         return self._lift(o).apply("add", self)
 
-    def __rsub__(self, o: Any) -> Scalar:
+    def __rsub__(self, o: Scalar | Number | Expr) -> Scalar:
         return self._lift(o).apply("sub", self)
 
-    def __rmul__(self, o: Any) -> Scalar:
+    def __rmul__(self, o: Scalar | Number | Expr) -> Scalar:
         return self._lift(o).apply("mul", self)
 
-    def __rtruediv__(self, o: Any) -> Scalar:
+    def __rtruediv__(self, o: Scalar | Number | Expr) -> Scalar:
         return self._lift(o).apply("div", self)
 
     def __neg__(self) -> Scalar:
         return self.apply("neg")
 
-    def __and__(self, o: Any) -> Scalar:
+    def __and__(self, o: Scalar | Number | Expr) -> Scalar:
         return self.apply("and", o)
 
-    def __or__(self, o: Any) -> Scalar:
+    def __or__(self, o: Scalar | Number | Expr) -> Scalar:
         return self.apply("or", o)
 
-    def __xor__(self, o: Any) -> Scalar:
+    def __xor__(self, o: Scalar | Number | Expr) -> Scalar:
         return self.apply("xor", o)
 
     def __invert__(self) -> Scalar:
         return self.apply("not")
 
-    def __lt__(self, o: Any) -> Scalar:
+    def __lt__(self, o: Scalar | Number | Expr) -> Scalar:
         return self.apply("lt", o)
 
-    def __le__(self, o: Any) -> Scalar:
+    def __le__(self, o: Scalar | Number | Expr) -> Scalar:
         return self.apply("le", o)
 
-    def __gt__(self, o: Any) -> Scalar:
+    def __gt__(self, o: Scalar | Number | Expr) -> Scalar:
         return self.apply("gt", o)
 
-    def __ge__(self, o: Any) -> Scalar:
+    def __ge__(self, o: Scalar | Number | Expr) -> Scalar:
         return self.apply("ge", o)
 
-    def equals(self, o: Any) -> Scalar:
+    def equals(self, o: Scalar | Number | Expr) -> Scalar:
         """Whether this element and `o` are equal, as a bool element (``==`` is refused)."""
         return self.apply("eq", o)
 
-    def differs(self, o: Any) -> Scalar:
+    def differs(self, o: Scalar | Number | Expr) -> Scalar:
         """Whether this element and `o` differ, as a bool element."""
         return self.apply("ne", o)
 

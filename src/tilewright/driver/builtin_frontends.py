@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import (
+    Callable,
+    Sequence,
+)
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,20 +14,22 @@ from .frontend_registry import Examples, Frontend, has_base
 
 if TYPE_CHECKING:
     from ..frontends.dims import DimsArgument
-    from ..ir.core import Module
+    from ..ir.core import (
+        Module,
+    )
 
 
 def _no_other_files(path: Path) -> Sequence[Path]:
     return ()
 
 
-def _is_module(model: Any) -> bool:
+def _is_module(model: object) -> bool:
     from ..ir.core import Module
 
     return isinstance(model, Module)
 
 
-def _copy_module(model: Any, args: Examples, kwargs: dict[str, Any], dims: DimsArgument | None) -> Module:
+def _copy_module(model: Module, args: Examples, kwargs: dict[str, Any], dims: DimsArgument | None) -> Module:
     module: Module = model.clone()
     return module
 
@@ -45,7 +50,7 @@ def _read_text(path: Path, args: Examples, kwargs: dict[str, Any], dims: DimsArg
     return module
 
 
-def _import_onnx(model: Any, args: Examples, kwargs: dict[str, Any], dims: DimsArgument | None) -> Module:
+def _import_onnx(model: object, args: Examples, kwargs: dict[str, Any], dims: DimsArgument | None) -> Module:
     from ..frontends.onnx import import_onnx
 
     return import_onnx(model, dims, args, kwargs)
@@ -68,13 +73,13 @@ def _onnx_data_files(path: Path) -> Sequence[Path]:
     ]
 
 
-def _import_torch(model: Any, args: Examples, kwargs: dict[str, Any], dims: DimsArgument | None) -> Module:
+def _import_torch(model: object, args: Examples, kwargs: dict[str, Any], dims: DimsArgument | None) -> Module:
     from ..frontends.torch import import_torch
 
     return import_torch(model, args, dims, kwargs)
 
 
-def _is_saved_model(model: Any) -> bool:
+def _is_saved_model(model: object) -> bool:
     from ..frontends.stablehlo.saved_model import is_saved_model
 
     return isinstance(model, Path) and is_saved_model(model)
@@ -94,14 +99,14 @@ def _import_saved_model(
 
 
 def _import_stablehlo(
-    model: Any, args: Examples, kwargs: dict[str, Any], dims: DimsArgument | None
+    model: object, args: Examples, kwargs: dict[str, Any], dims: DimsArgument | None
 ) -> Module:
     from ..frontends.stablehlo import import_stablehlo
 
     return import_stablehlo(model, dims)
 
 
-def _is_jitted_jax(model: Any) -> bool:
+def _is_jitted_jax(model: object) -> bool:
     return type(model).__module__.partition(".")[0] in ("jax", "jaxlib") and callable(model)
 
 
@@ -120,7 +125,9 @@ def _import_jitted_jax(
     return _import_stablehlo(exported, None, {}, dims)
 
 
-def _import_function(model: Any, args: Examples, kwargs: dict[str, Any], dims: DimsArgument | None) -> Module:
+def _import_function(
+    model: Callable[..., Any], args: Examples, kwargs: dict[str, Any], dims: DimsArgument | None
+) -> Module:
     from ..frontends.trace import import_function
 
     return import_function(getattr(model, "jitted_function", model), args, dims, kwargs)

@@ -19,6 +19,7 @@ from ..artifact import disk_cache
 
 if TYPE_CHECKING:
     from ..ir.core import Module
+    from ..runtime.model import CompiledModel
     from ..targets.base import Target
 
 KIND, FILES = "artifacts", "files"
@@ -142,7 +143,7 @@ def find(key: str) -> tuple[Any, bytes] | None:
     return artifact
 
 
-def store(key: str, target: Target, library: Any, leaves: Sequence[Any]) -> bool:
+def store(key: str, target: Target, library: CompiledModel, leaves: Sequence[Any]) -> bool:
     """Store a library just compiled, its weights as references to `leaves`; return whether that is
     possible.
     """
@@ -226,7 +227,7 @@ def _read(kind: str, key: str) -> Any:
         return None
 
 
-def _write(kind: str, key: str, value: Any) -> bool:
+def _write(kind: str, key: str, value: object) -> bool:
     try:
         data = pickle.dumps(value, protocol=5)
     except Exception:  # the target's entry cannot be pickled

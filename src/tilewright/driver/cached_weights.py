@@ -55,7 +55,7 @@ class _Writer(pickle.Pickler):
         self.spans = sorted(spans)
         self.written = 0
 
-    def persistent_id(self, value: Any) -> Any:
+    def persistent_id(self, value: object) -> Any:
         if not isinstance(value, np.ndarray) or value.nbytes < SMALL or value.dtype.kind == "O":
             return None
         whole = self.exact.get(_identity(value))

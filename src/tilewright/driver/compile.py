@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 
 
 def compile(
-    model: Any,
+    model: object,
     args: Sequence[Any] | Mapping[str, Any] | None = None,
     *,
     target: str = "cpu",
@@ -118,7 +118,7 @@ def compile(
 
 
 def _find_or_compile(
-    model: Any,
+    model: object,
     args: Sequence[Any] | Mapping[str, Any] | None,
     kwargs: dict[str, Any],
     dims: DimsArgument | None,
@@ -206,7 +206,7 @@ class Compilation:
 
     def run(
         self,
-        model: Any,
+        model: object,
         args: Sequence[Any] | Mapping[str, Any] | None,
         kwargs: dict[str, Any],
         dims: DimsArgument | None,
@@ -225,7 +225,7 @@ class Compilation:
         self.source = self._stage("hash", lambda: describe_source(model, module))
         return self._find_or_compile(module)
 
-    def _mixed(self, model: Any, module: Module, parts: Sequence[Part]) -> CompiledModel:
+    def _mixed(self, model: object, module: Module, parts: Sequence[Part]) -> CompiledModel:
         """A model of which the interpreter runs some parts."""
         from .mixed import MixedModel
 

@@ -79,7 +79,7 @@ class Jitted:
         outputs = iter(map(concrete, results if isinstance(results, tuple) else (results,)))
         return unflatten(traced.structure, (next(outputs) if k is None else k[0] for k in traced.known))
 
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
 
     def _compiled(self, arguments: Arguments) -> tuple[Traced, CompiledModel]:

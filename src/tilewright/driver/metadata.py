@@ -7,7 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..ir.shape_solver import Define, ShapeSolver
+from ..ir.shape_solver import (
+    Check,
+    Define,
+    ShapeSolver,
+)
 from ..ir.symbolic import Dim, bounds, free_symbols
 from ..ir.types import BufferType, TensorType
 
@@ -188,7 +192,7 @@ def interface(inputs: Tensors, outputs: Tensors) -> dict[str, Any]:
     }
 
 
-def _step(step: Any) -> dict[str, Any]:
+def _step(step: Define | Check) -> dict[str, Any]:
     where: dict[str, Any] = {"input": step.input, "dim": step.dim}
     if not isinstance(step, Define):
         return {**where, "expr": _text(step.expr)}

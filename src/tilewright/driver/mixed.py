@@ -56,10 +56,10 @@ class MixedModel(CompiledModel):
             values.update(zip(part.outputs, results, strict=False))
         return [values[v] for v in self._main.outputs]
 
-    def _targets(self, out: Any) -> NoReturn:
+    def _targets(self, out: object) -> NoReturn:
         raise ShapeError(f"'out' is not supported for this model: {_what_runs_in_python(self._module)}")
 
-    def bind(self, /, *args: Any, out: Any = None, **kwargs: Any) -> NoReturn:
+    def bind(self, /, *args: object, out: object = None, **kwargs: object) -> NoReturn:
         """Not supported. Raises ShapeError, with the operators that run in Python."""
         raise ShapeError(f"bind() is not supported for this model: {_what_runs_in_python(self._module)}")
 

@@ -6,10 +6,19 @@ from __future__ import annotations
 
 import difflib
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    SupportsIndex,
+)
 
 from ..errors import CompileError
 from .opt_levels import DEFAULT, LEVELS, OptLevel
@@ -63,7 +72,7 @@ class CompileOptions:
         return self.use_cache and self.target.runs_here and not debugging and not self.extra_metadata
 
 
-def thread_count(threads: Any) -> int | None:
+def thread_count(threads: SupportsIndex | None) -> int | None:
     """The option `threads`, checked: a number of threads, or None for all cores.
 
     Raises:
@@ -82,7 +91,7 @@ def thread_count(threads: Any) -> int | None:
     return count
 
 
-def pass_names(disable: Any) -> frozenset[str]:
+def pass_names(disable: str | Iterable[str]) -> frozenset[str]:
     """The names of passes to disable, checked.
 
     Raises:
@@ -126,7 +135,7 @@ def dump_folder(dump: str | Path | None) -> Path | None:
     return folder
 
 
-def check_arguments(args: Any, kwargs: Any, dims: Any) -> None:
+def check_arguments(args: object, kwargs: object, dims: object) -> None:
     """Check the form of example inputs and of dynamic dimensions.
 
     Raises:
@@ -148,7 +157,7 @@ def check_arguments(args: Any, kwargs: Any, dims: Any) -> None:
             raise CompileError(f"dims[{name!r}] is {_kind(entries)}, not a dictionary by axis: {example}")
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     return f"of type {type(value).__name__}"
 
 

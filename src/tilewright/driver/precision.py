@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import CompileError
 
 if TYPE_CHECKING:
     from ..ir.types import DType
+    from ..runtime.model import CompiledModel
     from ..targets.base import Target
 
 FUTURE = ("int8", "int4")
@@ -62,7 +63,7 @@ class OutputError:
         )
 
 
-def output_error(library: Any, reference: Any, count: int = 2) -> OutputError:
+def output_error(library: CompiledModel, reference: CompiledModel, count: int = 2) -> OutputError:
     """Run both libraries on `count` sets of random inputs, of different sizes where the model has dynamic
     dimensions.
     """

@@ -57,7 +57,7 @@ class UnknownContents(Exception):
     """The user's code refers to an object without a readable contents, so no key could change with it."""
 
 
-def fingerprint(*objects: Any) -> str:
+def fingerprint(*objects: object) -> str:
     """A digest of all code from outside of this package that takes part in compiling, and of `objects`, such
     as a target; "" where there is none.
 
@@ -114,14 +114,14 @@ def _foreign() -> Iterator[tuple[str, Any]]:
                 yield key, value
 
 
-def _is_users(value: Any) -> bool:
+def _is_users(value: object) -> bool:
     """Whether a value is, or describes, code that is not the compiler's, its dependencies' or Python's
     own.
     """
     return bool(_packages(value))
 
 
-def _packages(value: Any) -> set[str]:
+def _packages(value: object) -> set[str]:
     """The users' packages that a function or class is from, or that the functions and classes of a registered
     description (a dataclass) are from.
     """
@@ -157,7 +157,7 @@ def _is_known(top: str) -> bool:
     return top in sys.stdlib_module_names or top in _DEPENDENCIES or top in (_PACKAGE, "builtins", "")
 
 
-def _top(value: Any) -> str:
+def _top(value: object) -> str:
     """The top-level package or module that defines a function or class."""
     module = getattr(value, "__module__", None)
     return module.partition(".")[0] if isinstance(module, str) else ""
@@ -194,7 +194,7 @@ class _Walk:
         self.numbers: dict[int, int] = {}
         self.held: list[Any] = []  # so that no number is given twice
 
-    def text(self, value: Any, place: str) -> str:
+    def text(self, value: object, place: str) -> str:
         """A digest of an object's text.
 
         Raises:
@@ -202,7 +202,7 @@ class _Walk:
         """
         return disk_cache.digest(*self._parts(value, place))
 
-    def _parts(self, value: Any, place: str, names: frozenset[str] = frozenset()) -> Iterator[str]:
+    def _parts(self, value: object, place: str, names: frozenset[str] = frozenset()) -> Iterator[str]:
         if isinstance(value, _PLAIN):
             yield f"{type(value).__name__} {value!r}"
             return
@@ -222,7 +222,10 @@ class _Walk:
             yield f"{type(value).__name__} {len(value)}"
             for k, item in enumerate(value):
                 yield from self._parts(item, f"{place}[{k}]", names)
-        elif type(value) in (dict, types.MappingProxyType):
+        elif isinstance(value, (dict, types.MappingProxyType)) and type(value) in (
+            dict,
+            types.MappingProxyType,
+        ):
             yield from self._mapping(value, place, names)
         elif isinstance(value, (set, frozenset)):
             yield f"set {sorted(disk_cache.digest(*self._parts(item, place, names)) for item in value)}"
@@ -317,7 +320,7 @@ class _Walk:
             elif not isinstance(item, (types.MemberDescriptorType, types.GetSetDescriptorType)):
                 yield from self._parts(item, f"{cls.__qualname__}.{name}")
 
-    def _instance(self, value: Any, place: str) -> Iterator[str]:
+    def _instance(self, value: object, place: str) -> Iterator[str]:
         """Describe an object by the parts that pickling would write."""
         try:
             reduced = value.__reduce_ex__(4)
@@ -334,7 +337,7 @@ class _Walk:
         for more in reduced[3:5]:  # iterators: elements, items
             yield from self._parts([tuple(x) if isinstance(x, tuple) else x for x in more or ()], place)
 
-    def _is_apart(self, value: Any) -> bool:
+    def _is_apart(self, value: object) -> bool:
         return self._is_top_apart(_top(value))
 
     def _is_top_apart(self, top: str) -> bool:

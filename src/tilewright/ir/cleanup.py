@@ -31,7 +31,7 @@ def dce(root: Operation) -> int:
     return count
 
 
-def _key(value: Any) -> Any:
+def _key(value: object) -> Any:
     if isinstance(value, dict):
         return tuple((k, _key(v)) for k, v in value.items())
     # 1, 1.0 and True are equal in Python but different attributes.

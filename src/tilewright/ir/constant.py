@@ -14,6 +14,7 @@ from .types import DType, TensorType
 
 if TYPE_CHECKING:
     import numpy as np
+    import numpy.typing as npt
 
 _counter = itertools.count()
 
@@ -50,7 +51,7 @@ class Constant:
     and reads more data.
     """
 
-    def __init__(self, array: Any, name: str = "") -> None:
+    def __init__(self, array: npt.ArrayLike, name: str = "") -> None:
         import numpy as np
 
         self._array: np.ndarray[Any, Any] | None = np.asarray(array)
@@ -89,7 +90,7 @@ class Constant:
     def made(
         cls,
         shape: Sequence[int],
-        dtype: Any,
+        dtype: npt.DTypeLike,
         write: Callable[[np.ndarray[Any, Any]], None],
         name: str = "",
         *,
@@ -120,7 +121,14 @@ class Constant:
         return cls._later(shape, dtype, write, name, write if recipe is None else recipe)
 
     @classmethod
-    def _later(cls, shape: Sequence[int], dtype: Any, write: Any, name: str, recipe: Hashable) -> Constant:
+    def _later(
+        cls,
+        shape: Sequence[int],
+        dtype: npt.DTypeLike,
+        write: Callable[[np.ndarray[Any, Any]], None],
+        name: str,
+        recipe: Hashable,
+    ) -> Constant:
         import numpy as np
 
         constant = cls(np.broadcast_to(np.zeros((), dtype), shape), name)
@@ -247,7 +255,13 @@ class Constant:
         return f"Constant({self.key}: {self.type})"
 
 
-def _restored(array: Any, write: Any, dtype: Any, shape: tuple[int, ...], name: str) -> Constant:
+def _restored(
+    array: np.ndarray[Any, Any],
+    write: Callable[[np.ndarray[Any, Any]], None] | None,
+    dtype: npt.DTypeLike,
+    shape: tuple[int, ...],
+    name: str,
+) -> Constant:
     import numpy as np
 
     if write is not None:

@@ -154,7 +154,7 @@ _ANNOTATIONS = {
 }
 
 
-def _annotation_kind(annotation: Any) -> str | None:
+def _annotation_kind(annotation: object) -> str | None:
     """The kind of part that an annotation declares. The annotation is a name if the defining module postpones
     annotations, else the object itself.
     """
@@ -566,7 +566,7 @@ def _attribute_property(field: str) -> Any:
     def get(self: Operation) -> Any:
         return self.attributes[field]
 
-    def set_(self: Operation, value: Any) -> None:
+    def set_(self: Operation, value: object) -> None:
         self.attributes[field] = value
 
     return property(get, set_, doc=f"Attribute '{field}'.")

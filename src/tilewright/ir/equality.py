@@ -85,7 +85,7 @@ def _equal(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """A NumPy number as a Python number, and a member of a string enumeration as its string."""
     if isinstance(value, str):
         return str(value)

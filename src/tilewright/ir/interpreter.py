@@ -8,13 +8,17 @@ Every operation class defines its meaning as ``interpret(env, *operands)`` or, f
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Mapping,
+    Sequence,
+)
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from .core import Block, IRError, Module, Operation, Value
+from .core import Block, IRError, Module, Operation
 from .shape_solver import ShapeSolver
 from .substitution import evaluate
 from .symbolic import Dim
@@ -25,16 +29,18 @@ Array = np.ndarray[Any, Any]
 
 
 @cache
-def _wants_env(function: Any) -> bool:
+def _wants_env(function: Callable[..., object]) -> bool:
     return "env" in inspect.signature(function).parameters
 
 
 class Frame:
-    """The environment of an interpreted operation: the values of symbols and of SSA names, and the module."""
+    """The environment of an interpreted operation: the values of symbols and of SSA names, and the module.
+    `values` also holds the memory of a run, under the function that it belongs to.
+    """
 
     __slots__ = ("dims", "module", "values")
 
-    def __init__(self, module: Operation, dims: dict[str, Any], values: dict[Value, Any]) -> None:
+    def __init__(self, module: Operation, dims: dict[str, Any], values: dict[Any, Any]) -> None:
         self.module = module
         self.dims = dims
         self.values = values

@@ -127,7 +127,7 @@ def copy(source: Operation, target: Operation, *, without: Iterable[Note[Any]] =
             target.attributes[key] = value
 
 
-def verify_note(op: Operation, key: str, value: Any) -> None:
+def verify_note(op: Operation, key: str, value: object) -> None:
     """Check one note of an operation against its declaration. A prefix under which nothing is declared is
     foreign and not checked.
 
@@ -150,42 +150,42 @@ def verify_note(op: Operation, key: str, value: Any) -> None:
 # -- Types of values -----------------------------------------------------------------------------------------
 
 
-def is_flag(value: Any) -> TypeGuard[bool]:
+def is_flag(value: object) -> TypeGuard[bool]:
     """Whether a value is True or False."""
     return isinstance(value, bool)
 
 
-def is_int(value: Any) -> TypeGuard[int]:
+def is_int(value: object) -> TypeGuard[int]:
     """Whether a value is an integer that is no boolean."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def is_str(value: Any) -> TypeGuard[str]:
+def is_str(value: object) -> TypeGuard[str]:
     """Whether a value is a string."""
     return isinstance(value, str)
 
 
-def is_dim(value: Any) -> TypeGuard[Dim]:
+def is_dim(value: object) -> TypeGuard[Dim]:
     """Whether a value is an integer or a symbolic expression."""
     return is_int(value) or isinstance(value, Expr)
 
 
-def is_names(value: Any) -> TypeGuard[tuple[str, ...]]:
+def is_names(value: object) -> TypeGuard[tuple[str, ...]]:
     """Whether a value is a tuple of strings."""
     return isinstance(value, tuple) and all(map(is_str, value))
 
 
-def is_ints(value: Any) -> TypeGuard[tuple[int, ...]]:
+def is_ints(value: object) -> TypeGuard[tuple[int, ...]]:
     """Whether a value is a tuple of integers."""
     return isinstance(value, tuple) and all(map(is_int, value))
 
 
-def is_pairs(value: Any) -> TypeGuard[tuple[tuple[int, int], ...]]:
+def is_pairs(value: object) -> TypeGuard[tuple[tuple[int, int], ...]]:
     """Whether a value is a tuple of pairs of integers."""
     return isinstance(value, tuple) and all(is_ints(pair) and len(pair) == 2 for pair in value)
 
 
-def is_roles(value: Any) -> TypeGuard[tuple[Any, ...]]:
+def is_roles(value: object) -> TypeGuard[tuple[Any, ...]]:
     """Whether a value is the tuple form of `analysis.axis_roles.Roles`."""
     return (
         isinstance(value, tuple)

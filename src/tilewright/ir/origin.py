@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 PACKAGE = __name__.partition(".")[0]
 
 
-def place_outside(definition: Any) -> str:
+def place_outside(definition: object) -> str:
     """``FILE:LINE`` of a function or class that is defined outside of this package; "" for the package's own.
 
     The place of a class is that of its first method. A module's name stands for a file that is not known.

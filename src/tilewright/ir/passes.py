@@ -375,7 +375,11 @@ def _draw_dims(symbols: Collection[Expr], max_dim: int, random: np.random.Genera
 
 
 def _random_array(
-    name: str, t: Any, shape: tuple[int, ...], random: np.random.Generator, options: CheckOptions
+    name: str,
+    t: TensorType | BufferType,
+    shape: tuple[int, ...],
+    random: np.random.Generator,
+    options: CheckOptions,
 ) -> np.ndarray[Any, Any]:
     if t.dtype.is_float:
         return random.standard_normal(shape).astype(t.dtype.numpy)

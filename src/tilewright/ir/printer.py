@@ -271,7 +271,7 @@ class _Printer:
                 (other if "." in key else own).append(text)
         return own, other
 
-    def attribute(self, op: Operation, key: str, value: Any) -> str:
+    def attribute(self, op: Operation, key: str, value: object) -> str:
         try:
             if key in op.binds:
                 if isinstance(value, tuple):
@@ -450,7 +450,7 @@ class _Symbols:
                 for child in block.ops:
                     self._op(child, scope)
 
-    def _data(self, value: Any, scope: dict[str, Expr]) -> None:
+    def _data(self, value: object, scope: dict[str, Expr]) -> None:
         kind = type(value)
         if kind is str or kind is int or kind is float or kind is bool or value is None:
             return
@@ -507,7 +507,7 @@ def _ordered(op: Operation) -> list[str]:
     return first + declared + sorted([k for k in attributes if k not in known])
 
 
-def _same(a: Any, b: Any) -> bool:
+def _same(a: object, b: object) -> bool:
     """Whether an attribute equals its default, also in type (1, 1.0 and True are equal in Python)."""
     return (
         a is b

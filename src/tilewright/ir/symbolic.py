@@ -12,8 +12,14 @@ from __future__ import annotations
 
 import keyword
 import math
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any, ClassVar, Union
+from typing import (
+    Any,
+    ClassVar,
+    TypeGuard,
+    Union,
+)
 
 from ..errors import SizeError
 
@@ -207,14 +213,14 @@ class Expr:
     def __copy__(self) -> Expr:
         return self
 
-    def __deepcopy__(self, memo: Any) -> Expr:
+    def __deepcopy__(self, memo: object) -> Expr:
         return self
 
 
 Dim = Union[int, Expr]  # noqa: UP007 - evaluated at run time by users of the alias
 
 
-def _rebuild(terms: Any) -> Dim:
+def _rebuild(terms: Iterable[tuple[int, Sequence[Expr]]]) -> Dim:
     total: Dim = 0
     for coefficient, factors in terms:
         term: Dim = coefficient
@@ -377,7 +383,7 @@ def symbol(name: str, lower: int | None = 0, upper: Dim | None = None, multiple_
     return interned.expr
 
 
-def is_symbol(e: object) -> bool:
+def is_symbol(e: object) -> TypeGuard[Expr]:
     """Whether `e` is a symbol alone."""
     return isinstance(e, Expr) and isinstance(e.atom, Symbol)
 

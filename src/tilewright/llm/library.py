@@ -15,6 +15,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import numpy.typing as npt
 
 from ..driver.compile import compile
 from ..driver.frontend_registry import import_model
@@ -23,7 +24,6 @@ from ..driver.opt_levels import DEFAULT
 from ..errors import ArtifactError, CompileError
 from ..frontends.nn import Deferred, Embedding, Linear
 from ..frontends.trace import Tensor
-from ..frontends.trace.dtypes import DTypeLike
 from ..frontends.trace.tensor import concrete
 from ..ir.constant import Constant
 from ..ir.types import bf16
@@ -352,7 +352,7 @@ def qvalues_of(quantized: Quantized) -> tuple[Tensor, Tensor, Tensor | None]:
 
 
 def _deferred(
-    shape: tuple[int, ...], dtype: DTypeLike, write: Callable[[Any], None], recipe: Hashable
+    shape: tuple[int, ...], dtype: npt.DTypeLike, write: Callable[[Any], None], recipe: Hashable
 ) -> Tensor:
     made = Constant.made(shape, dtype, write, recipe=recipe)
     return Deferred(made) if made.is_made else concrete(made.array)

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..errors import CompileError
 from ..frontends.nn import Deferred, Parameter
-from ..frontends.trace.dtypes import DTypeLike
 from ..frontends.trace.tensor import array_of, concrete
 from ..ir.constant import Constant
 from .models.base import Destination, LanguageModel
@@ -72,7 +72,7 @@ def load_weights(model: LanguageModel, weights: Mapping[str, Any]) -> None:
     _refuse(model, misshapen=misshapen)
 
 
-def _lazy(tensor: LazyTensor, transposed: bool, dtype: DTypeLike) -> Constant:
+def _lazy(tensor: LazyTensor, transposed: bool, dtype: npt.DTypeLike) -> Constant:
     """A tensor of a checkpoint that is read whenever it is needed."""
 
     def write(out: np.ndarray[Any, Any]) -> None:

@@ -372,7 +372,7 @@ class CompiledModel(ABC):
     def _bound(
         self,
         inputs: tuple[Any, ...],
-        out: Any,
+        out: object,
         arrays: list[np.ndarray],
         targets: list[np.ndarray],
         has_run: bool,
@@ -425,7 +425,7 @@ class CompiledModel(ABC):
                     f"output '{spec.name}' ({shape}) has a size known only after the run: it cannot be {what}"
                 )
 
-    def _targets(self, out: Any) -> list[np.ndarray]:
+    def _targets(self, out: object) -> list[np.ndarray]:
         self._refuse_late("given as 'out'")
         given = out if isinstance(out, tuple | list) else (out,)
         if len(given) != len(self.outputs):
@@ -547,7 +547,7 @@ class LibraryFunction(CompiledModel):
         return f"LibraryFunction({self.name!r}, {signature})"
 
 
-def _same_memory(array: np.ndarray, tensor: Any) -> bool:
+def _same_memory(array: np.ndarray, tensor: object) -> bool:
     """Whether `array`, made by `to_numpy` from `tensor`, shares its memory and is not a copy."""
     again = tensor if isinstance(tensor, np.ndarray) else to_numpy(tensor, "out", array.dtype)
     return array.size == 0 or array.ctypes.data == again.ctypes.data

@@ -70,7 +70,7 @@ class ModelState(Mapping[str, np.ndarray]):
             data = self._memory().read_state(index, int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
         return data.view(dtype).reshape(shape)
 
-    def __setitem__(self, name: str, value: Any) -> None:
+    def __setitem__(self, name: str, value: object) -> None:
         """Replace a state's contents.
 
         Raises:

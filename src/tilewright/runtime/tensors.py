@@ -57,12 +57,12 @@ def dtype_named(name: str) -> np.dtype:
         raise ShapeError(f"data type '{name}' cannot be passed from Python") from None
 
 
-def is_torch(value: Any) -> bool:
+def is_torch(value: object) -> bool:
     """Whether `value` is a torch tensor, without importing torch."""
     return hasattr(value, "data_ptr") and hasattr(value, "detach")
 
 
-def to_numpy(value: Any, name: str, dtype: np.dtype) -> np.ndarray:
+def to_numpy(value: object, name: str, dtype: np.dtype) -> np.ndarray:
     """A C-contiguous, aligned array with the contents of `value`, which shares its memory where that is
     possible.
 
@@ -83,7 +83,7 @@ def to_numpy(value: Any, name: str, dtype: np.dtype) -> np.ndarray:
     return value.copy(order="C")
 
 
-def _convert(value: Any, name: str, dtype: np.dtype) -> np.ndarray:
+def _convert(value: object, name: str, dtype: np.dtype) -> np.ndarray:
     if is_torch(value):
         return _from_torch(value, name)
     refuse_masks(value, name)
@@ -103,7 +103,7 @@ def _convert(value: Any, name: str, dtype: np.dtype) -> np.ndarray:
         ) from error
 
 
-def refuse_masks(value: Any, name: str) -> None:
+def refuse_masks(value: object, name: str) -> None:
     """Raises ShapeError: `value` is a masked array with hidden elements, which models do not support."""
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
         raise ShapeError(
@@ -112,7 +112,7 @@ def refuse_masks(value: Any, name: str) -> None:
         )
 
 
-def _of_numbers(value: Any, name: str, dtype: np.dtype) -> np.ndarray:
+def _of_numbers(value: object, name: str, dtype: np.dtype) -> np.ndarray:
     """Python numbers, or sequences of them, as an array of `dtype`.
 
     Raises:
@@ -138,7 +138,7 @@ def _of_numbers(value: Any, name: str, dtype: np.dtype) -> np.ndarray:
     return array
 
 
-def _strings(value: Any, name: str) -> np.ndarray:
+def _strings(value: object, name: str) -> np.ndarray:
     """Strings as an array: from an array of any kind, a list, or one string."""
     array = np.array(value, object) if not isinstance(value, np.ndarray) else value.astype(object)
     for x in array.reshape(-1):
@@ -230,7 +230,7 @@ class Border(Protocol):
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         """A new plain tensor with undefined contents."""
 
-    def write_addresses(self, where: Any, values: Sequence[Any]) -> None:
+    def write_addresses(self, where: ctypes.Array[ctypes.c_uint64], values: Sequence[Any]) -> None:
         """Write the addresses of the plain tensors' elements to an array of 64-bit integers."""
 
 
@@ -268,7 +268,7 @@ class _NumpyBorder:
     def writable(self, values: Sequence[Any]) -> bool:
         return all(type(value) is np.ndarray and value.flags.writeable for value in values)
 
-    def write_addresses(self, where: Any, values: Sequence[np.ndarray]) -> None:
+    def write_addresses(self, where: ctypes.Array[ctypes.c_uint64], values: Sequence[np.ndarray]) -> None:
         offset = _DATA_OFFSET
         for index, value in enumerate(values):
             # The documented way takes ten times as long.
@@ -305,7 +305,7 @@ class _TorchBorder:
             return self.torch.from_numpy(np.empty(shape, dtype))  # takes half the time of torch.empty
         return self.torch.empty(shape, dtype=self.dtypes[dtype])
 
-    def write_addresses(self, where: Any, values: Sequence[Any]) -> None:
+    def write_addresses(self, where: ctypes.Array[ctypes.c_uint64], values: Sequence[Any]) -> None:
         for index, value in enumerate(values):
             where[index] = value.data_ptr()
 

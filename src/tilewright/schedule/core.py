@@ -88,7 +88,7 @@ def _check_arguments(
             raise ScheduleError(f"{name}: {argument} must be {annotation}, got {value!r}")
 
 
-def _fits(value: Any, annotation: str) -> bool:
+def _fits(value: object, annotation: str) -> bool:
     if " | " in annotation:
         return any(_fits(value, part) for part in annotation.split(" | "))
     if annotation.startswith("tuple[") and annotation.endswith(", ...]"):
@@ -198,7 +198,7 @@ def trace_from_json(text: str) -> list[Step]:
     return steps
 
 
-def _tuples(value: Any) -> Any:
+def _tuples(value: object) -> Any:
     """Return lists, as JSON has them, as tuples."""
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 

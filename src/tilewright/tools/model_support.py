@@ -51,7 +51,7 @@ class Support:
 
 
 def examine(
-    model: Any,
+    model: object,
     args: Sequence[Any] | None = None,
     *,
     target: str = "cpu",

@@ -9,12 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import (
+    TYPE_CHECKING,
+    Any,
+)
 
 import numpy as np
 
 from tilewright.driver.random_inputs import random_inputs, sample_sizes
 from tilewright.errors import CompileError, TilewrightError
+
+if TYPE_CHECKING:
+    from tilewright.runtime.model import CompiledModel
 
 RTOL = 1e-4
 ATOL = 1e-5
@@ -105,8 +111,8 @@ def compare(
 
 
 def verify(
-    library: Any,
-    model: Any,
+    library: CompiledModel,
+    model: object,
     args: Sequence[Any] | Mapping[str, Any] | None = None,
     *,
     kwargs: Mapping[str, Any] | None = None,
@@ -136,7 +142,7 @@ def verify(
         TilewrightError: The numbers of outputs differ.
     """
     name, run = source_runner(model, args, kwargs)
-    precision = library.metadata.get("precision")
+    precision = library.metadata.get("precision", "")
     rtol = ROUNDED.get(precision, RTOL) if rtol is None else rtol
     atol = ROUNDED.get(precision, ATOL) if atol is None else atol
     comparison = Comparison(name, rtol, atol)

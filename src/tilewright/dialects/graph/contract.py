@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import (
+    Callable,
+    Sequence,
+)
 from typing import Any
 
 import numpy as np
@@ -19,7 +22,9 @@ from .elementwise import Cast
 from .index import clamped, clamped_array
 
 
-def accumulate(t: TensorBuilder, result: TensorType, depth: Sequence[Dim], body: Any) -> TensorRef:
+def accumulate(
+    t: TensorBuilder, result: TensorType, depth: Sequence[Dim], body: Callable[..., Scalar]
+) -> TensorRef:
     """A sum over `depth`; 16-bit floats accumulate in float32 and are rounded once."""
     y = t.reduce("sum", result.shape, depth, body)
     return y if y.dtype is result.dtype else t.compute(result.shape, lambda *i: y[i].cast(result.dtype))
@@ -97,7 +102,7 @@ class Matmul(GraphOp):
         a, b = operands
         batch = len(broadcast_shapes(a.shape[:-2], b.shape[:-2]))
 
-        def body(*i: Any) -> Scalar:
+        def body(*i: Dim) -> Scalar:
             *parallel, r = i
             lead, tail = parallel[:batch], parallel[batch:]
             row = tail[:1] if a.rank > 1 else []
@@ -239,7 +244,7 @@ class Einsum(GraphOp):
         terms, output, sizes = self._parse()
         summed = [c for c in sizes if c not in output]
 
-        def body(*i: Any) -> Scalar:
+        def body(*i: Dim) -> Scalar:
             where = dict(zip((*output, *summed), i, strict=True))
             value: Scalar | None = None
             for term, x in zip(terms, operands, strict=True):

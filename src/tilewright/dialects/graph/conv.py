@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 
 from ...ir.core import Attr, IRError, Operand, OptionalOperand, operation
+from ...ir.interpreter import Array
 from ...ir.symbolic import Dim, ceildiv, prove_eq, prove_le
 from ...ir.types import TensorType, Type, f32
 from ..tensor_builder import Scalar, TensorBuilder, TensorRef
@@ -32,7 +33,7 @@ def channel_axis(rank: int, layout: str) -> int:
     return 1 if layout == "channels_first" else rank - 1
 
 
-def place(layout: str, n: Any, c: Any, spatial: Sequence[Any]) -> tuple[Any, ...]:
+def place(layout: str, n: Dim, c: Dim, spatial: Sequence[Any]) -> tuple[Any, ...]:
     """Batch, channel and spatial parts in the order of the layout."""
     return (n, c, *spatial) if layout == "channels_first" else (n, *spatial, c)
 
@@ -42,11 +43,11 @@ def check_layout(op: GraphOp, layout: str) -> None:
         raise IRError(f"unknown layout {layout!r}; known: channels_first, channels_last", op)
 
 
-def to_channels_first(x: Any, layout: str) -> Any:
+def to_channels_first(x: Array, layout: str) -> Any:
     return x if layout == "channels_first" else np.moveaxis(x, -1, 1)
 
 
-def from_channels_first(x: Any, layout: str) -> Any:
+def from_channels_first(x: Array, layout: str) -> Any:
     return x if layout == "channels_first" else np.moveaxis(x, 1, -1)
 
 
@@ -63,7 +64,7 @@ def pad_spatial(
     for a, (low, high) in zip(axes, padding, strict=True):
         shape[a] = shape[a] + low + high
 
-    def element(*i: Any) -> Scalar:
+    def element(*i: Dim) -> Scalar:
         where, guard = list(i), []
         for a, (low, _) in zip(axes, padding, strict=True):
             where[a] = i[a] - low
@@ -118,7 +119,7 @@ class Conv(GraphOp):
                 raise IRError(f"the kernel {w.shape[2:]} does not fit the padded input {x.shape}", self)
         return (TensorType(dtype, place(self.layout, x.shape[0], w.shape[0], spatial)),)
 
-    def reference(self, x: Any, w: Any, bias: Any = None) -> Any:
+    def reference(self, x: Array, w: Array, bias: Array | None = None) -> Any:
         dtype = w.dtype if self.dtype is None else self.dtype.numpy
         x = to_channels_first(x, self.layout).astype(np.float64)
         rank = x.ndim - 2
@@ -171,7 +172,7 @@ class Conv(GraphOp):
         if dtype is not None and math.prod(cast("tuple[int, ...]", w.shape[2:])) * 255**2 <= 1 << 24:
             dtype = f32  # as exact, and multiply-add is one instruction
 
-        def body(*i: Any) -> Scalar:
+        def body(*i: Dim) -> Scalar:
             n, o, out = self._split(i[:rank])
             taps = i[rank:]
             where, guard = [], []
@@ -199,7 +200,7 @@ class Conv(GraphOp):
 
         if g == 1:
 
-            def body(*i: Any) -> Scalar:
+            def body(*i: Dim) -> Scalar:
                 n, o, out = self._split(i[:rank])
                 *taps, c = i[rank:]
                 return self._product(xp[place(self.layout, n, c, position(out, taps))], w[(o, c, *taps)])
@@ -210,7 +211,7 @@ class Conv(GraphOp):
         first = self.layout == "channels_first"
         shape = (result.shape[0], g, per_out, *spatial) if first else (result.shape[0], *spatial, g, per_out)
 
-        def grouped(*i: Any) -> Scalar:
+        def grouped(*i: Dim) -> Scalar:
             own, inner = i[: len(shape)], i[len(shape) :]
             n, q, o, out = (
                 (own[0], own[1], own[2], own[3:]) if first else (own[0], own[-2], own[-1], own[1:-2])
@@ -260,7 +261,7 @@ class ConvTranspose(GraphOp):
         ]
         return (TensorType(x.dtype, place(self.layout, x.shape[0], w.shape[1] * self.groups, spatial)),)
 
-    def reference(self, x: Any, w: Any, bias: Any = None) -> Any:
+    def reference(self, x: Array, w: Array, bias: Array | None = None) -> Any:
         x = to_channels_first(x, self.layout).astype(np.float64)
         n, c, *sizes = x.shape
         g, per_out = self.groups, w.shape[1]
@@ -331,7 +332,7 @@ class ConvTranspose(GraphOp):
         phases = [e for n, s in zip(counts, self.strides, strict=True) for e in (n, s)]
         shape = (result.shape[0], *phases, g, per_out)
 
-        def body(*i: Any) -> Scalar:
+        def body(*i: Dim) -> Scalar:
             n, *at, q, o = i[: len(shape)]
             *steps, c = i[len(shape) :]
             where = [p + u * d for p, u, d in zip(at[::2], steps, self.dilations, strict=True)]
@@ -371,7 +372,7 @@ class ConvTranspose(GraphOp):
         for a, s, (low, high) in zip(axes, self.strides, pads, strict=True):
             shape[a] = (x.shape[a] - 1) * s + 1 + low + high
 
-        def stretched(*i: Any) -> Scalar:
+        def stretched(*i: Dim) -> Scalar:
             where, guard = list(i), []
             for a, s, (low, _) in zip(axes, self.strides, pads, strict=True):
                 e = i[a] - low
@@ -389,7 +390,7 @@ class ConvTranspose(GraphOp):
             (result.shape[0], g, per_out, *spatial) if first else (result.shape[0], *spatial, g, per_out)
         )
 
-        def body(*i: Any) -> Scalar:
+        def body(*i: Dim) -> Scalar:
             own, inner = i[: len(grouped_shape)], i[len(grouped_shape) :]
             n, q, o, out = (
                 (own[0], own[1], own[2], own[3:]) if first else (own[0], own[-2], own[-1], own[1:-2])

@@ -17,7 +17,12 @@ from ...ir.interpreter import Array, Frame
 from ...ir.symbolic import Dim, prove_eq
 from ...ir.types import DType, TensorType, Type, boolean, f32, i64, u8
 from .. import scalar
-from ..tensor_builder import Scalar, TensorBuilder, TensorRef
+from ..tensor_builder import (
+    Number,
+    Scalar,
+    TensorBuilder,
+    TensorRef,
+)
 from .base import GraphOp, broadcast_index, broadcast_shapes, tensor_type
 
 
@@ -60,7 +65,7 @@ class Symbolic(GraphOp):
         if not self.shape:
             return t.compute((), lambda: t.index(self.values[0]))
 
-        def element(*i: Any) -> Scalar:
+        def element(*i: Dim) -> Scalar:
             position = 0
             for k, n in zip(i, self.shape, strict=True):
                 position = position * n + k
@@ -72,7 +77,7 @@ class Symbolic(GraphOp):
         return t.compute(self.shape, element)
 
 
-def constant(b: Builder, value: Any, like: Value) -> Value:
+def constant(b: Builder, value: Number, like: Value) -> Value:
     """A rank-0 constant of the element type of `like`."""
     result: Value = b(Constant(value=ConstantData(np.asarray(value, tensor_type(like).dtype.numpy))))
     return result
@@ -161,7 +166,7 @@ class Binary(GraphOp):
         a, b = operands
         name = type(self).function
 
-        def element(*i: Any) -> Scalar:
+        def element(*i: Dim) -> Scalar:
             x, y = a[broadcast_index(i, a.shape)], b[broadcast_index(i, b.shape)]
             if x.dtype.is_float and x.dtype.bits <= 16:
                 r = x.cast(f32).apply(name, y.cast(f32))
@@ -440,7 +445,7 @@ class Reciprocal(Activation):
         return 1.0 / x
 
 
-def _sigmoid(x: Any) -> Any:
+def _sigmoid(x: Array) -> Any:
     return 1.0 / (1.0 + np.exp(-x))
 
 

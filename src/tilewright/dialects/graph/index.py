@@ -35,7 +35,7 @@ def _surely_inside(indices: Value, n: Dim) -> bool:
     return bool(array.size == 0 or (array.min() >= 0 and array.max() < n))
 
 
-def clamped_array(index: Any, n: int) -> Any:
+def clamped_array(index: Array, n: int) -> Any:
     """`clamped` on NumPy's side."""
     index = index.astype(np.int64)
     return np.clip(np.where(index < 0, index + n, index), 0, max(n - 1, 0))
@@ -69,7 +69,7 @@ class Gather(GraphOp):
         axis, rank = self.axis % x.rank, indices.rank
         inside = _surely_inside(self.indices, x.shape[axis])
 
-        def element(*i: Any) -> Scalar:
+        def element(*i: Dim) -> Scalar:
             index = indices[i[axis : axis + rank]]
             where = index.cast(i64) if inside else clamped(t, index, x.shape[axis])
             return x[(*i[:axis], where, *i[axis + rank :])]
@@ -146,7 +146,7 @@ class GatherNd(GraphOp):
         depth = indices.shape[-1]
         assert isinstance(depth, int)
 
-        def element(*i: Any) -> Scalar:
+        def element(*i: Dim) -> Scalar:
             where = [clamped(t, indices[(*i[:lead], k)], x.shape[batch + k]) for k in range(depth)]
             return x[(*i[:batch], *where, *i[lead:])]
 
@@ -177,10 +177,10 @@ class ScatterElements(GraphOp):
             raise IRError(f"updates are {updates.dtype.label}, the data {x.dtype.label}", self)
         return (self.x.type,)
 
-    def reference(self, x: Any, indices: Any, updates: Any) -> Any:
+    def reference(self, x: Array, indices: Array, updates: Array) -> Any:
         axis = self.axis % x.ndim
         result = np.array(x)
-        where = list(np.indices(indices.shape, sparse=True))
+        where: list[Array] = list(np.indices(indices.shape, sparse=True))
         raw = indices.astype(np.int64)
         raw = np.where(raw < 0, raw + x.shape[axis], raw)
         where[axis] = raw
@@ -199,7 +199,7 @@ class ScatterElements(GraphOp):
         x, indices, updates = operands
         axis = self.axis % x.rank
 
-        def point(*i: Any) -> tuple[Scalar, ...]:
+        def point(*i: Dim) -> tuple[Scalar, ...]:
             raw = indices[i].cast(i64)
             where = [t.index(k) for k in i]
             where[axis] = (raw < 0).select(raw + x.shape[axis], raw)
@@ -268,7 +268,7 @@ class ScatterNd(GraphOp):
         assert isinstance(depth, int)
         order = self._order()
 
-        def point(*i: Any) -> tuple[Scalar, ...]:
+        def point(*i: Dim) -> tuple[Scalar, ...]:
             where = {d: t.index(k) for d, k in zip(order[depth:], i[lead:], strict=True)}
             for k, d in enumerate(order[:depth]):
                 raw = indices[(*i[:lead], k)].cast(i64)

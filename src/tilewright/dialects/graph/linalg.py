@@ -5,7 +5,10 @@ Each step works on the whole matrix with elementwise computations and sums, in p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import (
+    Callable,
+    Sequence,
+)
 from typing import Any
 
 import numpy as np
@@ -42,7 +45,7 @@ def _last(stacked: Term) -> Term:
     return stacked.transpose([*range(1, rank), 0])
 
 
-def _each_matrix(function: Any, x: Any, *others: Any) -> Any:
+def _each_matrix(function: Callable[..., Sequence[Array]], x: Array, *others: Array) -> Any:
     """Apply `function` to every matrix of a batch in float64; return the stacked results, as a list if there
     are several.
     """
@@ -66,7 +69,7 @@ class Cholesky(GraphOp):
         return (_matrix(self, self.x, square=True),)
 
     def reference(self, x: Array) -> Any:
-        def factor(a: Any) -> Any:
+        def factor(a: Array) -> Any:
             lower, rest = np.zeros_like(a), np.tril(a) + np.tril(a, -1).T
             for j in range(len(a)):
                 column = rest[:, j] / np.sqrt(rest[j, j])
@@ -113,7 +116,7 @@ class TriangularSolve(GraphOp):
         return (b,)
 
     def reference(self, a: Array, b: Array) -> Any:
-        def solve(a: Any, x: Any) -> Any:
+        def solve(a: Array, x: Array) -> Any:
             order = range(len(a))
             for j in reversed(order) if self.upper else order:
                 x[j] = x[j] if self.unit_diagonal else x[j] / a[j, j]
@@ -157,10 +160,10 @@ class Lu(GraphOp):
         return (x, TensorType(i64, (*x.shape[:-2], _inner(self, x))))
 
     def reference(self, x: Array) -> Any:
-        def factor(a: Any) -> Any:
+        def factor(a: Array) -> Any:
             pivots = np.zeros(min(a.shape), np.int64)
             for j in range(len(pivots)):
-                pivots[j] = p = j + np.argmax(np.abs(a[j:, j]))
+                pivots[j] = p = j + int(np.argmax(np.abs(a[j:, j])))
                 a[[j, p]] = a[[p, j]]
                 if a[j, j]:
                     a[j + 1 :, j] /= a[j, j]
@@ -210,7 +213,7 @@ class HouseholderQr(GraphOp):
         return (x, TensorType(x.dtype, (*x.shape[:-2], _inner(self, x))))
 
     def reference(self, x: Array) -> Any:
-        def factor(a: Any) -> Any:
+        def factor(a: Array) -> Any:
             taus = np.zeros(min(a.shape))
             for j in range(len(taus)):
                 v = a[j:, j].copy()
@@ -272,7 +275,7 @@ class Reflect(GraphOp):
         return (_matrix(self, self.x),)
 
     def reference(self, reflectors: Array, tau: Array, x: Array) -> Any:
-        def apply(a: Any, taus: Any, x: Any) -> Any:
+        def apply(a: Array, taus: Array, x: Array) -> Any:
             order = range(len(taus))
             for j in order if self.transposed else reversed(order):
                 v = np.concatenate([np.zeros(j), [1.0], a[j + 1 :, j]])
@@ -340,7 +343,7 @@ def _signs(vectors: Term) -> Term:
     return (vectors.along(largest, -2) < 0).select(vectors.number(-1), 1)
 
 
-def _sign_array(vectors: Any) -> Any:
+def _sign_array(vectors: Array) -> Any:
     largest = np.argmax(np.abs(vectors), -2)[..., None, :]
     return np.where(np.take_along_axis(vectors, largest, -2) < 0, -1, 1)
 

@@ -126,7 +126,7 @@ class LayerNorm(SameType):
         return narrow(b, _affine(b, b(BINARY["mul"](centered, factor)), self.scale, self.bias), self.x)
 
 
-def _optional(op: Any, rest: Sequence[Any]) -> tuple[Any, Any]:
+def _optional(op: LayerNorm | GroupNorm, rest: Sequence[Array]) -> tuple[Array | None, Array | None]:
     """The arrays of the optional operands scale and bias."""
     left = list(rest)
     scale = left.pop(0) if op.scale is not None else None
@@ -144,7 +144,7 @@ class RmsNorm(SameType):
     axes: Attr = (-1,)
     epsilon: Attr = 1e-6
 
-    def reference(self, x: Any, scale: Any = None) -> Any:
+    def reference(self, x: Array, scale: Array | None = None) -> Any:
         wide = x.astype(np.float64)
         y = wide / np.sqrt((wide**2).mean(tuple(self.axes), keepdims=True) + self.epsilon)
         return (y if scale is None else y * scale).astype(x.dtype)

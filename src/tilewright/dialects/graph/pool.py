@@ -75,7 +75,7 @@ class Pool(GraphOp):
             count -= 1
         return count
 
-    def _windows(self, x: Any) -> tuple[Any, Any]:
+    def _windows(self, x: Array) -> tuple[Any, Any]:
         """Float64 windows and a mask of the elements that lie inside the input, window dimensions last."""
         x = to_channels_first(x, self.layout)
         rank = x.ndim - 2
@@ -132,7 +132,7 @@ class MaxPool(Pool):
     def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         (x,) = operands
 
-        def element(*i: Any) -> Scalar:
+        def element(*i: Dim) -> Scalar:
             where, guard = self._reads(x, i)
             return x.at(*where, guard=guard, otherwise=combiner_identity("max", x.dtype))
 
@@ -159,7 +159,7 @@ class MaxPoolIndices(Pool):
         plane = np.arange(np.prod(sizes, dtype=np.int64)).reshape(1, 1, *sizes)
         places, _ = self._windows(from_channels_first(plane, self.layout))
 
-        def taps_last(a: Any) -> Any:
+        def taps_last(a: Array) -> Any:
             return np.broadcast_to(a, (*a.shape[:2], *windows.shape[2:])).reshape(
                 *a.shape[:2], *windows.shape[2 : 2 + rank], -1
             )
@@ -180,13 +180,13 @@ class MaxPoolIndices(Pool):
         sizes = [x.shape[a] for a in axes]
         shape = self.result.type.shape
 
-        def value(*i: Any) -> Scalar:
+        def value(*i: Dim) -> Scalar:
             where, guard = self._reads(x, i)
             return x.at(*where, guard=guard, otherwise=combiner_identity("max", x.dtype))
 
         best = t.reduce("max", shape, self._taps(x), value)
 
-        def place(*i: Any) -> Scalar:
+        def place(*i: Dim) -> Scalar:
             where, guard = self._reads(x, i)
             v = value(*i)
             hit = v.equals(best[tuple(i[: x.rank])])
@@ -220,7 +220,7 @@ class AvgPool(Pool):
         total = np.where(inside, windows.astype(np.float64), 0).sum(axis=window)
         return from_channels_first(total / self._count(x, inside, window), self.layout).astype(x.dtype)
 
-    def _count(self, x: Any, inside: Any, window: tuple[int, ...]) -> Any:
+    def _count(self, x: Array, inside: Array, window: tuple[int, ...]) -> Any:
         if self.divisor is not None:
             return self.divisor
         if not self.count_include_pad:
@@ -242,14 +242,14 @@ class AvgPool(Pool):
         result: TensorType = self.result.type
         axes = spatial_axes(x.rank, self.layout)
 
-        def element(*i: Any) -> Scalar:
+        def element(*i: Dim) -> Scalar:
             where, guard = self._reads(x, i)
             value = x.at(*where, guard=guard, otherwise=0) if guard else x[where]
             return value.cast(f32) if x.dtype.is_float and x.dtype.bits <= 16 else value
 
         total = t.reduce("sum", result.shape, self._taps(x), element)
 
-        def mean(*i: Any) -> Scalar:
+        def mean(*i: Dim) -> Scalar:
             if self.divisor is not None:
                 return divided(total[i], self.divisor)
             n: Dim = 1
@@ -319,11 +319,11 @@ class AdaptiveAvgPool(GraphOp):
         axes = spatial_axes(x.rank, self.layout)
         windows = [x.shape[a] // s + 2 for a, s in zip(axes, self.size, strict=True)]
 
-        def ends(i: Any, k: int) -> tuple[Dim, Dim]:
+        def ends(i: Dim, k: int) -> tuple[Dim, Dim]:
             n, s = x.shape[axes[k]], self.size[k]
             return (i * n) // s, ((i + 1) * n + (s - 1)) // s
 
-        def element(*i: Any) -> Scalar:
+        def element(*i: Dim) -> Scalar:
             out, taps = i[: x.rank], i[x.rank :]
             where, guard = list(out), []
             for k, a in enumerate(axes):
@@ -334,7 +334,7 @@ class AdaptiveAvgPool(GraphOp):
 
         total = t.reduce("sum", self.result.type.shape, windows, element)
 
-        def mean(*i: Any) -> Scalar:
+        def mean(*i: Dim) -> Scalar:
             n: Dim = 1
             for k, a in enumerate(axes):
                 start, stop = ends(i[a], k)

@@ -10,6 +10,7 @@ import numpy as np
 from ...ir import notes
 from ...ir.builder import Builder
 from ...ir.core import Attr, IRError, Operand, OptionalOperand, Value, operation
+from ...ir.interpreter import Array
 from ...ir.symbolic import Dim, prove_eq
 from ...ir.types import TensorType, Type, bf16, f32, i4, i8, i32
 from ..tensor_builder import Scalar, TensorBuilder, TensorRef
@@ -22,7 +23,9 @@ from .reduce import ReduceMax
 from .shape import Reshape, Transpose
 
 
-def _check_weights(op: Any, lead: Sequence[Dim], depth: Dim) -> tuple[int, int, int]:
+def _check_weights(
+    op: QuantizedMatMul | ScaledMatMul | DequantizedMatMul, lead: Sequence[Dim], depth: Dim
+) -> tuple[int, int, int]:
     """Rows and groups of ``op.codes`` and ``op.scales`` (of each matrix that ``op.index`` chooses from), and
     the size of a group.
 
@@ -88,7 +91,7 @@ class QuantizedMatMul(GraphOp):
         rows, _, _ = _check_weights(self, x.shape[:-1], x.shape[-1])
         return (TensorType(x.dtype, (*x.shape[:-1], rows)),)
 
-    def reference(self, x: Any, codes: Any, scales: Any, index: Any = None) -> Any:
+    def reference(self, x: Array, codes: Array, scales: Array, index: Array | None = None) -> Any:
         groups = scales.shape[-1]
         wide = x.astype(np.float32).reshape(*x.shape[:-1], groups, -1)
         weights = codes.astype(np.float32).reshape(*scales.shape, -1) * scales[..., None].astype(np.float32)
@@ -134,7 +137,7 @@ class QuantizedMatMul(GraphOp):
         return narrow(b, b(ScaledMatMul(rounded, scale, self.codes, self.scales, self.index)), self.x)
 
 
-def _products(left: Any, right: Any, index: Any) -> Any:
+def _products(left: Array, right: Array, index: Array | None) -> Any:
     """``left @ right.T``, with the matrices that `index` chooses if there is one."""
     if index is None:
         return left @ right.T
@@ -195,7 +198,9 @@ class ScaledMatMul(GraphOp):
             )
         return (TensorType(f32, (*x.shape[:-2], rows)),)
 
-    def reference(self, x: Any, x_scales: Any, codes: Any, scales: Any, index: Any = None) -> Any:
+    def reference(
+        self, x: Array, x_scales: Array, codes: Array, scales: Array, index: Array | None = None
+    ) -> Any:
         left = x.astype(np.float64) * x_scales[..., None]
         right = codes.reshape(*scales.shape, -1).astype(np.float64) * scales[..., None].astype(np.float64)
         left = left.reshape(*x.shape[:-2], codes.shape[-1])
@@ -206,7 +211,7 @@ class ScaledMatMul(GraphOp):
         groups, size = x.shape[-2:]
         weights = _weights_of(t, codes, scales, *index)
 
-        def product(*i: Any) -> Scalar:
+        def product(*i: Dim) -> Scalar:
             *row, column, group, k = i
             code, scale = weights(row)
             inner = x[(*row, group, k)].cast(i32) * code(column, group * size + k).cast(i32)
@@ -236,7 +241,7 @@ class DequantizedMatMul(GraphOp):
             raise IRError(f"{x.shape} does not fit {groups} groups of {size}", self)
         return (TensorType(f32, (*x.shape[:-2], rows)),)
 
-    def reference(self, x: Any, codes: Any, scales: Any, index: Any = None) -> Any:
+    def reference(self, x: Array, codes: Array, scales: Array, index: Array | None = None) -> Any:
         right = codes.reshape(*scales.shape, -1).astype(np.float32) * scales[..., None].astype(np.float32)
         right = right.astype(bf16.numpy).reshape(codes.shape).astype(np.float64)
         left = x.reshape(*x.shape[:-2], codes.shape[-1]).astype(np.float64)
@@ -247,7 +252,7 @@ class DequantizedMatMul(GraphOp):
         groups, size = x.shape[-2:]
         weights = _weights_of(t, codes, scales, *index)
 
-        def product(*i: Any) -> Scalar:
+        def product(*i: Dim) -> Scalar:
             *row, column, group, k = i
             code, scale = weights(row)
             left = x[(*row, group, k)].cast(f32)

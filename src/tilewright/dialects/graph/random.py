@@ -13,6 +13,7 @@ import numpy as np
 
 from ...ir.core import IRError, Operand, operation
 from ...ir.interpreter import Array
+from ...ir.symbolic import Dim
 from ...ir.types import TensorType, Type, u32
 from ..tensor_builder import Scalar, TensorBuilder, TensorRef
 from .base import GraphOp, broadcast_index, broadcast_shapes, tensor_type
@@ -58,7 +59,7 @@ class Threefry(GraphOp):
         return (TensorType(u32, broadcast_shapes(*(t.shape for t in types), op=self)),) * 2
 
     def reference(self, *words: Array) -> Any:
-        def rotate(x: Any, distance: int) -> Any:
+        def rotate(x: Array, distance: int) -> Array:
             return (x << distance) | (x >> (32 - distance))
 
         key0, key1, counter0, counter1 = np.broadcast_arrays(*words)
@@ -70,7 +71,7 @@ class Threefry(GraphOp):
             return x.shl(distance) | x.shr(32 - distance)
 
         def word(k: int) -> TensorRef:
-            def element(*i: Any) -> Scalar:
+            def element(*i: Dim) -> Scalar:
                 key0, key1, *counter = (x[broadcast_index(i, x.shape)] for x in operands)
                 word: Scalar = _threefry((key0, key1), counter, rotate)[k]
                 return word

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import (
+    Callable,
+    Sequence,
+)
 from typing import Any
 
 import numpy as np
@@ -57,13 +60,18 @@ class Reduction(GraphOp):
 
 
 def reduce_axes(
-    t: TensorBuilder, x: TensorRef, combiner: str, axes: Sequence[int], keepdims: bool, element: Any
+    t: TensorBuilder,
+    x: TensorRef,
+    combiner: str,
+    axes: Sequence[int],
+    keepdims: bool,
+    element: Callable[[Scalar], Scalar],
 ) -> TensorRef:
     """The reduction of ``element(x[...])`` over `axes`."""
     kept = [d for d in range(x.rank) if d not in axes]
     shape = [1 if d in axes else n for d, n in enumerate(x.shape) if keepdims or d not in axes]
 
-    def body(*i: Any) -> Scalar:
+    def body(*i: Dim) -> Scalar:
         parallel, reduced = i[: len(shape)], list(i[len(shape) :])
         outer = list(parallel) if keepdims else None
         where: list[Any] = []
@@ -249,7 +257,7 @@ class ArgReduction(GraphOp):
         best = reduce_axes(t, x, type(self).combiner, (axis,), True, lambda v: v)
         n = x.shape[axis]
 
-        def element(*i: Any) -> Scalar:
+        def element(*i: Dim) -> Scalar:
             *parallel, r = i
             outer = parallel if self.keepdims else [*parallel[:axis], 0, *parallel[axis:]]
             where = [*outer[:axis], r, *outer[axis + 1 :]]
@@ -311,10 +319,10 @@ class CumulativeOp(GraphOp):
 
         narrow = x.dtype.is_float and x.dtype.bits <= 16
 
-        def length(*i: Any) -> Dim:
+        def length(*i: Dim) -> Dim:
             return (n - 1 - i[axis] if self.reverse else i[axis]) + 1
 
-        def element(*i: Any) -> Scalar:
+        def element(*i: Dim) -> Scalar:
             *where, r = i
             # An exclusive combination is the inclusive one of what stands one place before.
             r = r - 1 if self.exclusive else r

@@ -20,7 +20,7 @@ from .base import GraphOp, broadcast_index, normalize_axis, tensor_type
 from .elementwise import same_shape
 
 
-def _ints(env: Any, dims: Sequence[Dim]) -> list[int]:
+def _ints(env: Frame, dims: Sequence[Dim]) -> list[int]:
     return [int(env.evaluate(d)) for d in dims]
 
 
@@ -240,7 +240,7 @@ class Concat(GraphOp):
     def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         axis = self.axis % operands[0].rank
 
-        def element(*i: Any) -> Scalar:
+        def element(*i: Dim) -> Scalar:
             value: Scalar | float = 0
             ends: list[Dim] = []
             end: Dim = 0
@@ -288,7 +288,7 @@ class Pad(GraphOp):
             ),
         )
 
-    def reference(self, *operands: Any, env: Any = None) -> Any:
+    def reference(self, *operands: Array, env: Any = None) -> Any:
         x, *fill = operands
         low, high = _ints(env, self.low), _ints(env, self.high)
         pads = [(max(l, 0), max(h, 0)) for l, h in zip(low, high, strict=True)]
@@ -305,7 +305,7 @@ class Pad(GraphOp):
     def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         x, *fill = operands
 
-        def element(*i: Any) -> Scalar:
+        def element(*i: Dim) -> Scalar:
             where: list[Dim] = []
             guard: list[Dim] = []
             for k, l, h, n in zip(i, self.low, self.high, x.shape, strict=True):
@@ -418,7 +418,7 @@ class Iota(GraphOp):
     def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         axis = self.axis % len(self.shape)
 
-        def element(*i: Any) -> Scalar:
+        def element(*i: Dim) -> Scalar:
             if isinstance(self.start, float) or isinstance(self.step, float):
                 return t.index(i[axis]).cast(self.dtype) * self.step + self.start
             return t.index(self.start + i[axis] * self.step).cast(self.dtype)
@@ -449,7 +449,7 @@ class Triangular(GraphOp):
     def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         (x,) = operands
 
-        def element(*i: Any) -> Scalar:
+        def element(*i: Dim) -> Scalar:
             offset = t.index(i[-1] - i[-2] - self.diagonal)
             keep = offset >= 0 if self.upper else offset <= 0
             return keep.select(x[i], 0)
@@ -484,7 +484,7 @@ class OneHot(GraphOp):
         (x,) = operands
         axis = self.axis % (x.rank + 1)
 
-        def element(*i: Any) -> Scalar:
+        def element(*i: Dim) -> Scalar:
             index = x[(*i[:axis], *i[axis + 1 :])].cast(i64)
             index = (index < 0).select(index + self.depth, index)
             return index.equals(i[axis]).cast(self.dtype)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from ...ir.constant import Constant as ConstantData
 from ...ir.core import Block, Region, Value
 from ...ir.symbolic import Dim, Expr
 from ...ir.types import DType, TensorType, i64
+from ..tensor_builder import Number
 from .base import tensor_type
 from .control_flow import While
 from .elementwise import BINARY, UNARY, Cast, Constant, Select, Symbolic
@@ -41,7 +41,7 @@ class Term:
     def of(self, value: Value) -> Term:
         return Term(self.b, value)
 
-    def number(self, x: Any, dtype: DType | None = None) -> Term:
+    def number(self, x: Number | Expr, dtype: DType | None = None) -> Term:
         """A scalar: a number, or a symbolic size."""
         dtype = dtype or self.dtype
         if isinstance(x, (int, float, bool)):
@@ -54,53 +54,53 @@ class Term:
 
     # -- Elementwise -----------------------------------------------------------------------------------------
 
-    def _binary(self, name: str, a: Any, b: Any) -> Term:
+    def _binary(self, name: str, a: Term | Number | Expr, b: Term | Number | Expr) -> Term:
         a, b = (x if isinstance(x, Term) else self.number(x) for x in (a, b))
         return self.of(self.b(BINARY[name](a.value, b.value)))
 
-    def __add__(self, other: Any) -> Term:
+    def __add__(self, other: Term | Number | Expr) -> Term:
         return self._binary("add", self, other)
 
-    def __sub__(self, other: Any) -> Term:
+    def __sub__(self, other: Term | Number | Expr) -> Term:
         return self._binary("sub", self, other)
 
-    def __rsub__(self, other: Any) -> Term:
+    def __rsub__(self, other: Term | Number | Expr) -> Term:
         return self._binary("sub", other, self)
 
-    def __mul__(self, other: Any) -> Term:
+    def __mul__(self, other: Term | Number | Expr) -> Term:
         return self._binary("mul", self, other)
 
-    def __truediv__(self, other: Any) -> Term:
+    def __truediv__(self, other: Term | Number | Expr) -> Term:
         return self._binary("div", self, other)
 
-    def __rtruediv__(self, other: Any) -> Term:
+    def __rtruediv__(self, other: Term | Number | Expr) -> Term:
         return self._binary("div", other, self)
 
-    def __floordiv__(self, other: Any) -> Term:
+    def __floordiv__(self, other: Term | Number | Expr) -> Term:
         return self._binary("floordiv", self, other)
 
-    def __mod__(self, other: Any) -> Term:
+    def __mod__(self, other: Term | Number | Expr) -> Term:
         return self._binary("mod", self, other)
 
     def __neg__(self) -> Term:
         return self.unary("neg")
 
-    def __lt__(self, other: Any) -> Term:
+    def __lt__(self, other: Term | Number | Expr) -> Term:
         return self._binary("lt", self, other)
 
-    def __gt__(self, other: Any) -> Term:
+    def __gt__(self, other: Term | Number | Expr) -> Term:
         return self._binary("gt", self, other)
 
-    def __ge__(self, other: Any) -> Term:
+    def __ge__(self, other: Term | Number | Expr) -> Term:
         return self._binary("ge", self, other)
 
-    def __and__(self, other: Any) -> Term:
+    def __and__(self, other: Term | Number | Expr) -> Term:
         return self._binary("and", self, other)
 
-    def __or__(self, other: Any) -> Term:
+    def __or__(self, other: Term | Number | Expr) -> Term:
         return self._binary("or", self, other)
 
-    def equals(self, other: Any) -> Term:
+    def equals(self, other: Term | Number | Expr) -> Term:
         return self._binary("eq", self, other)
 
     def unary(self, name: str) -> Term:
@@ -115,9 +115,11 @@ class Term:
     def cast(self, dtype: DType) -> Term:
         return self if dtype is self.dtype else self.of(self.b(Cast(self.value, dtype=dtype)))
 
-    def select(self, a: Any, b: Any) -> Term:
+    def select(self, a: Term | Number | Expr, b: Term | Number | Expr) -> Term:
         """Select elementwise: `a` where this boolean term holds, else `b`. At least one of them is a term."""
         like = a if isinstance(a, Term) else b
+        if not isinstance(like, Term):
+            raise TypeError("select needs a term among its two values")
         a, b = (x if isinstance(x, Term) else like.number(x) for x in (a, b))
         return self.of(self.b(Select(self.value, a.value, b.value)))
 

@@ -111,7 +111,9 @@ class Factor:
                     source = constant_of(self.q)
                     assert source is not None
                     narrowed = Constant(array.astype(dtype.numpy), source.name)
-                    narrowed.again = _Narrowed(source, None if rest is not None else Constant(zero))
+                    narrowed.again = _Narrowed(
+                        source, None if rest is not None or zero is None else Constant(zero)
+                    )
                     factor = replace(self, q=b(graph.Constant(value=narrowed)), zero=rest)
                     break
         parts = {}

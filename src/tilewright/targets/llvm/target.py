@@ -4,7 +4,10 @@ library.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import (
+    Callable,
+    Sequence,
+)
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -24,6 +27,8 @@ from .libraries import libraries_for, load_plugin_libraries, objects_of, reads_r
 from .rules import RULES
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from .build import BuiltLibrary
 
 
@@ -154,10 +159,12 @@ class ForeignLibrary(BuiltCode, CompiledModel):
     def _function(self, name: str, entry: dict[str, Any]) -> CompiledModel:
         return LibraryFunction(self, name, 0, entry)
 
-    def _execute(self, arrays: Any, out: Any) -> Any:
+    def _execute(self, arrays: list[np.ndarray], out: Sequence[np.ndarray] | None) -> Any:
         return self._execute_function(self, arrays, out)
 
-    def _execute_function(self, function: Any, arrays: Any, out: Any) -> Any:
+    def _execute_function(
+        self, function: object, arrays: list[np.ndarray], out: Sequence[np.ndarray] | None
+    ) -> Any:
         raise ArtifactError(self.why)
 
     def close(self) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import (
+    TYPE_CHECKING,
+    Any,
+)
 
 from ...ir.core import Operation, Value
 from ...ir.symbolic import Dim, Expr
@@ -13,6 +16,9 @@ from ...ir.types import DType, bf16, boolean, f16, f32, f64
 from .emitter import Emitter
 from .index_expr import IndexCode, Lanes
 from .isa import Isa
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 @dataclass
@@ -136,7 +142,7 @@ def storage(dtype: DType, lanes: int = 1, half: bool = True) -> str:
     return kind if lanes == 1 else f"<{lanes} x {kind}>"
 
 
-def literal(value: Any, dtype: DType) -> str:
+def literal(value: float | np.generic, dtype: DType) -> str:
     """A number as LLVM text in the type of `register`."""
     import numpy as np
 

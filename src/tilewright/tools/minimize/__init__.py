@@ -45,7 +45,7 @@ class MinimizedModel:
 
 
 def minimize(
-    model: Any,
+    model: object,
     args: Sequence[Any] | None = None,
     *,
     output: str | Path = "minimized",

@@ -10,7 +10,10 @@ import pkgutil
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
+from typing import (
+    TYPE_CHECKING,
+    Any,
+)
 
 import numpy as np
 
@@ -25,6 +28,9 @@ from .delta_debugging import Reducer
 from .failure import Failure, Options, attempt
 from .graphs import Case
 from .onnx_nodes import reduce_nodes
+
+if TYPE_CHECKING:
+    from ...ir.core import Module
 
 
 def main(task: str, result: str) -> None:
@@ -89,11 +95,12 @@ def _load_compiler(target: str) -> None:
             importlib.import_module(module_info.name)
 
 
-def _typed(module: Any, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _typed(module: Module, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Arrays in the order of the inputs, with the inputs' types. A .npz file stores types that NumPy lacks as
     bytes, and strings with a fixed length.
     """
     main = module.symbol("main")
+    assert isinstance(main, Func)
     if set(arrays) != set(main.arg_names):
         raise ShapeError(f"inputs {', '.join(arrays)} are given, the model has {', '.join(main.arg_names)}")
     types = {n: a.type.dtype.numpy for n, a in zip(main.arg_names, main.body.args, strict=True)}

@@ -118,7 +118,7 @@ def _child(work: Callable[[Callable[[str, Any], None]], Failure | None], sender:
 
 
 def _attempt(
-    module: Module, inputs: Inputs | None, options: Options, search: bool, send: Any
+    module: Module, inputs: Inputs | None, options: Options, search: bool, send: Callable[[str, Any], None]
 ) -> Failure | None:
     from ...driver.compile import compile
     from ...driver.random_inputs import random_inputs, sample_sizes

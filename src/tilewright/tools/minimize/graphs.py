@@ -171,7 +171,7 @@ def with_sizes(case: Case, dims: dict[str, int]) -> Case:
     """Replace the symbolic sizes of the inputs by numbers."""
     symbols = {s: dims[s.name] for a in case.main.body.args for d in a.type.shape for s in free_symbols(d)}
 
-    def fixed(data: Any) -> Any:
+    def fixed(data: object) -> Any:
         return substitute(data, symbols) if isinstance(data, Expr) else data
 
     return _mapped(case, fixed, lambda array: array)
@@ -182,10 +182,10 @@ def with_size(case: Case, old: int, new: int) -> Iterator[Callable[[], Case]]:
     dimensions alone, with such numbers in attributes, and with all multiples.
     """
 
-    def equal(n: Any) -> Any:
+    def equal(n: object) -> Any:
         return new if type(n) is int and n == old else n
 
-    def multiple(n: Any) -> Any:
+    def multiple(n: object) -> Any:
         return n // old * new if type(n) is int and n and n % old == 0 else n
 
     for size, attributes in ((equal, True), (equal, False), (multiple, True)):
@@ -205,7 +205,7 @@ def _mapped(
         IRError: The result is not a valid module.
     """
 
-    def on(data: Any) -> Any:
+    def on(data: object) -> Any:
         if isinstance(data, TensorType):
             return TensorType(data.dtype, tuple(map(f, data.shape)), data.layout)
         if isinstance(data, Constant):

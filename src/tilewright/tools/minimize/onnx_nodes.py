@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import (
+    TYPE_CHECKING,
+    Any,
+)
 
 from .delta_debugging import smallest
 from .failure import Failure, in_process, raised
 
+if TYPE_CHECKING:
+    import onnx
+
+    from ...frontends.dims import DimsArgument
+
 
 def reduce_nodes(
-    model: Any, dims: Any, timeout: float, say: Callable[[str], None]
+    model: onnx.ModelProto, dims: DimsArgument | None, timeout: float, say: Callable[[str], None]
 ) -> tuple[Any, Failure | None, int]:
     """The smallest `onnx.ModelProto` whose import fails like the model's, the failure (None: the model is
     imported), and the number of attempts.
@@ -44,7 +52,7 @@ def reduce_nodes(
     return best, original, attempts
 
 
-def _failure(model: Any, dims: Any, timeout: float) -> Failure | None:
+def _failure(model: onnx.ModelProto, dims: DimsArgument | None, timeout: float) -> Failure | None:
     def work(send: Callable[[str, Any], None]) -> Failure | None:
         from ...frontends.onnx import import_onnx
 
@@ -58,7 +66,7 @@ def _failure(model: Any, dims: Any, timeout: float) -> Failure | None:
     return in_process(work, timeout)[0]
 
 
-def _with_nodes(model: Any, infos: dict[str, Any], nodes: Sequence[Any]) -> Any:
+def _with_nodes(model: onnx.ModelProto, infos: dict[str, Any], nodes: Sequence[Any]) -> Any:
     """Keep these nodes alone: values that they use of others become inputs, values without a use become
     outputs.
     """
@@ -92,7 +100,7 @@ def _info(infos: dict[str, Any], name: str) -> Any:
     return infos[name] if name in infos else onnx.ValueInfoProto(name=name)
 
 
-def _used(node: Any) -> Iterator[str]:
+def _used(node: onnx.NodeProto) -> Iterator[str]:
     """Names that a node reads, including those that its subgraphs read from outside."""
     yield from (n for n in node.input if n)
     for attribute in node.attribute:
