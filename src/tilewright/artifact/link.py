@@ -20,9 +20,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import (
-    Protocol,
-)
+from typing import Protocol
 
 from tilewright.artifact import disk_cache, elf, temporary
 from tilewright.errors import ArtifactError

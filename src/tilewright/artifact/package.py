@@ -13,10 +13,7 @@ import json
 import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import (
-    TYPE_CHECKING,
-    Any,
-)
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xxhash

@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import (
-    TYPE_CHECKING,
-    Any,
-)
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.table import Table

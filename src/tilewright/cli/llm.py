@@ -5,13 +5,18 @@ from __future__ import annotations
 import re
 import sys
 import warnings
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import click
 
 from . import llm_bench, llm_chat, llm_perplexity, llm_serve
 from .common import check_output, console, number, opt_option, progress_display, target_option
 from .llm_model import CACHE_DTYPES, cache_dtype_option, calibrated, precision_option, read_tokens
+
+if TYPE_CHECKING:
+    from tilewright.llm.memory import MemoryEstimate
+    from tilewright.llm.weights import Checkpoint
 
 
 @click.group("llm")
@@ -101,7 +106,9 @@ def convert_command(
     sys.stdout.flush()
 
 
-def _perplexities(checkpoints: Any, text: str, progress: Any) -> dict[str, llm_perplexity.Row]:
+def _perplexities(
+    checkpoints: Mapping[str, Checkpoint], text: str, progress: Callable[..., None]
+) -> dict[str, llm_perplexity.Row]:
     from tilewright.llm.library import LibraryOptions, tokenizer_of
 
     tokens = read_tokens(text, tokenizer_of(next(iter(checkpoints.values()))))
@@ -199,7 +206,7 @@ def compile_command(
     def show(label: str, text: object) -> None:
         out.print(f"{label}: {text}", highlight=False, markup=False, soft_wrap=True)
 
-    def estimate(memory: Any) -> None:
+    def estimate(memory: MemoryEstimate) -> None:
         show("estimated memory", memory)
         sys.stdout.flush()
         if not no_memory_check:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from rich.table import Table
@@ -160,7 +160,7 @@ def _of_library(
     window: int,
     stride: int | None,
     kinds: tuple[str, ...],
-    progress: Any,
+    progress: Callable[..., None],
 ) -> Row:
     from tilewright.llm.library import open_library
     from tilewright.llm.perplexity import LibraryScorer, perplexity

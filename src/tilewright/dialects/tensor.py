@@ -13,10 +13,7 @@ import enum
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import UnionType
-from typing import (
-    Any,
-    SupportsInt,
-)
+from typing import Any, SupportsInt
 
 import numpy as np
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import (
-    Callable,
-    Sequence,
-)
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +11,7 @@ from .frontend_registry import Examples, Frontend, has_base
 
 if TYPE_CHECKING:
     from ..frontends.dims import DimsArgument
-    from ..ir.core import (
-        Module,
-    )
+    from ..ir.core import Module
 
 
 def _no_other_files(path: Path) -> Sequence[Path]:

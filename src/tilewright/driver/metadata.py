@@ -7,11 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..ir.shape_solver import (
-    Check,
-    Define,
-    ShapeSolver,
-)
+from ..ir.shape_solver import Check, Define, ShapeSolver
 from ..ir.symbolic import Dim, bounds, free_symbols
 from ..ir.types import BufferType, TensorType
 

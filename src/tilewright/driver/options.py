@@ -6,19 +6,10 @@ from __future__ import annotations
 
 import difflib
 import operator
-from collections.abc import (
-    Callable,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    SupportsIndex,
-)
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from ..errors import CompileError
 from .opt_levels import DEFAULT, LEVELS, OptLevel

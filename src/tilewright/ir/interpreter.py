@@ -8,11 +8,7 @@ Every operation class defines its meaning as ``interpret(env, *operands)`` or, f
 from __future__ import annotations
 
 import inspect
-from collections.abc import (
-    Callable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 

@@ -14,12 +14,7 @@ import keyword
 import math
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import (
-    Any,
-    ClassVar,
-    TypeGuard,
-    Union,
-)
+from typing import Any, ClassVar, TypeGuard, Union
 
 from ..errors import SizeError
 

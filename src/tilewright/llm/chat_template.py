@@ -14,9 +14,13 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from datetime import datetime
 from functools import cache, lru_cache, wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import RequestError
+
+if TYPE_CHECKING:
+    import jinja2.parser
+    from jinja2 import nodes, runtime
 
 SECONDS = 5.0
 """Time limit of a template in seconds."""
@@ -125,19 +129,19 @@ def _environment() -> Any:
     class Environment(ImmutableSandboxedEnvironment):
         intercepted_binops = frozenset(["+", "*", "**", "%"])
 
-        def _generate(self, source: Any, *arguments: Any, **options: Any) -> str:
+        def _generate(self, source: nodes.Template, *arguments: Any, **options: Any) -> str:
             return super()._generate(Bounds(self).visit(source), *arguments, **options)
 
         def look(self) -> None:
             if time.monotonic() > _end.get():
                 raise _TooMuch(f"{SECONDS:g} s")
 
-        def joined(self, *parts: Any) -> str:
+        def joined(self, *parts: object) -> str:
             texts = [str(part) for part in parts]
             _size(sum(map(len, texts)))
             return "".join(texts)
 
-        def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        def call_binop(self, context: runtime.Context, operator: str, left: Any, right: Any) -> Any:
             sized = [x for x in (left, right) if isinstance(x, str | bytes | list | tuple)]
             if operator == "+" and sized:
                 _size(sum(map(len, sized)))
@@ -150,7 +154,7 @@ def _environment() -> Any:
                 _formats(left)
             return super().call_binop(context, operator, left, right)
 
-        def call(self, context: Any, function: Any, *arguments: Any, **options: Any) -> Any:
+        def call(self, context: runtime.Context, function: Any, *arguments: Any, **options: Any) -> Any:
             self.look()
             method = getattr(function, "__wrapped__", function)  # Jinja wraps str.format.
             if isinstance(text := getattr(method, "__self__", None), str):
@@ -178,7 +182,7 @@ def _environment() -> Any:
 
         tags = {"generation"}
 
-        def parse(self, parser: Any) -> Any:
+        def parse(self, parser: jinja2.parser.Parser) -> Any:
             line = next(parser.stream).lineno
             body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
             return nodes.Scope(body, lineno=line)
@@ -186,7 +190,9 @@ def _environment() -> Any:
     def raise_exception(message: str) -> None:
         raise jinja2.TemplateError(message)
 
-    def tojson(value: Any, ensure_ascii: bool = False, indent: Any = None, **options: Any) -> str:
+    def tojson(
+        value: object, ensure_ascii: bool = False, indent: int | str | None = None, **options: Any
+    ) -> str:
         return json.dumps(
             value, ensure_ascii=ensure_ascii, indent=indent, **options
         )  # Jinja's own filter escapes HTML.
@@ -205,7 +211,7 @@ def _size(size: int) -> None:
         raise _TooMuch(f"a text or list of {size} elements")
 
 
-def _grows(whole: Any, part: Any) -> None:
+def _grows(whole: object, part: object) -> None:
     """Check the size of a text or list in which `part` may occur once per element."""
     if isinstance(whole, str | list | tuple | range) and isinstance(part, str):
         _size(len(whole) * len(part) // 4)
@@ -216,7 +222,7 @@ def _formats(text: str) -> None:
         raise _TooMuch("a format with too large a field width")
 
 
-def _widens(text: Any, width: Any = 0, *others: Any, **more: Any) -> None:
+def _widens(text: object, width: object = 0, *others: object, **more: object) -> None:
     _size(max((x * len(str(text)) for x in (width, *more.values()) if isinstance(x, int)), default=0))
 
 
@@ -231,7 +237,7 @@ _FILTERS: dict[str, Callable[..., None]] = {
 """Checks of the arguments of filters that can produce long texts."""
 
 
-def _checked(filter: Any, check: Callable[..., None]) -> Any:
+def _checked(filter: Callable[..., Any], check: Callable[..., None]) -> Any:
     """A filter that checks its arguments first.
 
     Some filters take the environment before their own arguments; Jinja marks them.

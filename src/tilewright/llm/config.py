@@ -124,7 +124,7 @@ class Config:
         completed._defaults = self._defaults | missing.keys()
         return completed
 
-    def get(self, key: str, default: Any = None) -> Any:
+    def get(self, key: str, default: object = None) -> Any:
         """The value of a key or of its aliases; `default` if it is missing or null.
 
         Raises:

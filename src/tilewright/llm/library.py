@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
@@ -50,6 +50,9 @@ from .slot_states import Rows, SlotStates
 from .token_sampling import sample
 from .tokenizer import Tokenizer
 from .weights import Checkpoint, LazyTensor, open_checkpoint
+
+if TYPE_CHECKING:
+    from ..runtime.model import CompiledModel
 
 PREFILL = bf16
 """The type of operands in which ``prefill`` multiplies quantized weights, except in the head."""
@@ -183,7 +186,7 @@ def described(config: Config) -> dict[str, Any]:
     }
 
 
-def save_library(library: Any, checkpoint: Checkpoint, path: str | Path) -> Path:
+def save_library(library: CompiledModel, checkpoint: Checkpoint, path: str | Path) -> Path:
     """Write a library, its weights (``model.weights``) and its tokenizer (folder ``model.tokenizer``) side by
     side.
 
@@ -472,13 +475,14 @@ class LibraryRunner:
     uniform = False
     """`prefill` and `decode` use other operand types or other kernels."""
 
-    def __init__(self, library: Any) -> None:
+    def __init__(self, library: CompiledModel) -> None:
         self.library = library
-        self.description = description = library.metadata.get("llm")
+        description = library.metadata.get("llm")
         if description is None:
             raise CompileError(
                 "this library was not compiled from a language model: see `tilewright llm compile`"
             )
+        self.description: dict[str, Any] = description
         self.vocabulary, self.pages, self.context = (
             description["vocabulary"],
             description["pages"],
@@ -493,7 +497,7 @@ class LibraryRunner:
         self.weight_bytes, self.flops = description.get("weight_bytes", 0), description.get("flops", 0)
         self._functions = library.functions
 
-    def _call(self, name: str, *arguments: Any) -> Any:
+    def _call(self, name: str, *arguments: object) -> Any:
         if name not in self._functions:
             reason = (
                 "keeps state that cannot be rolled back"

@@ -4,13 +4,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..errors import CompileError
 from ..frontends.trace import State, Tensor
 from ..frontends.trace import numpy as tnp
 from ..frontends.trace.dtypes import DTypeLike, dtype_of
-from ..ir.symbolic import bounds, smin
+from ..ir.symbolic import Dim, bounds, smin
 from .cache import attend_where
 from .quantized_cache import CACHE_BITS, hadamard_rotation, packed, quantized, unpacked
 from .runner import PAGE
@@ -74,7 +72,7 @@ class PagedCache:
     """
 
     def __init__(
-        self, pages: Pages, n: Any, lengths: Tensor, table: Tensor, beside: Rows | None = None
+        self, pages: Pages, n: Dim, lengths: Tensor, table: Tensor, beside: Rows | None = None
     ) -> None:
         self._beside = beside
         self._pages, self._table = pages, tnp.maximum(tnp.astype(table, "int64"), 0)
@@ -156,7 +154,7 @@ class PagedCache:
         qvalues = held(name)
         return unpacked(qvalues) if self._pages.bits == 4 else qvalues, held(f"{name}.scale")
 
-    def _seen(self, window: int, n: Any) -> tuple[Tensor, Tensor]:
+    def _seen(self, window: int, n: Dim) -> tuple[Tensor, Tensor]:
         """The pages [batch, p] that the windows of `n` tokens touch at most, and the position [batch, 1, 1,
         1] of their first token.
 

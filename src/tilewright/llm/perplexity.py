@@ -117,7 +117,7 @@ class CompiledScorer:
 
     def __init__(
         self, checkpoint: Checkpoint, options: LibraryOptions, numerics: Collection[str] = NUMERICS, *,
-        target: str = "cpu", progress: Any = None,
+        target: str = "cpu", progress: Callable[..., None] | None = None,
     ) -> None:  # fmt: skip
         """`options.context` is the longest window, `options.chunk` the number of its tokens per call.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -97,7 +97,9 @@ class QuantizedEmbedding(QuantizedMatrix):
         return self.product(x)
 
 
-def replace_linears(model: Module, quantized: Any, kind: type[Module] = Linear) -> None:
+def replace_linears(
+    model: Module, quantized: Callable[[str, Any], Module | None], kind: type[Module] = Linear
+) -> None:
     """Replace each layer of type `kind` in a model by the result of ``quantized(path, layer)``, unless that
     is None.
     """

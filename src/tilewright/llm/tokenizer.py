@@ -10,10 +10,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ArtifactError, RequestError
 from . import chat_template
+
+if TYPE_CHECKING:
+    import tokenizers
 
 _LARGE = 1 << 18  # Characters of a text from which on the memory of its encoding is returned to the system.
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -24,7 +27,7 @@ class Tokenizer:
 
     def __init__(
         self,
-        tokenizer: Any,
+        tokenizer: tokenizers.Tokenizer,
         *,
         eos: Iterable[int] = (),
         chat_templates: Mapping[str, str] | None = None,
@@ -133,7 +136,7 @@ class Tokenizer:
         documents: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         template: str | None = None,
-        **variables: Any,
+        **variables: object,
     ) -> str:
         """A chat as the text format that the model was trained on.
 
@@ -306,7 +309,7 @@ def _byte_letters() -> dict[str, int]:
     return {chr(byte): byte for byte in plain} | {chr(256 + i): byte for i, byte in enumerate(others)}
 
 
-def _text(token: Any) -> str:
+def _text(token: object) -> str:
     return token["content"] if isinstance(token, dict) else str(token)
 
 

@@ -28,7 +28,7 @@ class BoundCall:
         out: Any,
         run: Callable[[], int],
         check: Callable[[int], None] | None = None,
-        kept: Any = None,
+        kept: object = None,
     ) -> None:
         """Keep the parts of a call.
 

@@ -78,7 +78,7 @@ class _Native(CompiledModel):
         context.bound.add(call)
         return call
 
-    def profile_raw(self, /, *args: Any, **kwargs: Any) -> list[KernelTime]:
+    def profile_raw(self, /, *args: object, **kwargs: object) -> list[KernelTime]:
         """Run once and measure every kernel; return launches and nanoseconds in the metadata's order."""
         context = self.library._context()
         names = [k["name"] if isinstance(k, dict) else str(k) for k in self.metadata.get("kernels", [])]

@@ -32,7 +32,7 @@ class Saved:
     target: str
     metadata: Mapping[str, Any]
 
-    def copy_to(self, path: Path, weights: str | None, prefix: str | None, origin: Any) -> Path:
+    def copy_to(self, path: Path, weights: str | None, prefix: str | None, origin: object) -> Path:
         """Copy the artifact, with the C header beside it.
 
         A model from the cache has an `origin` with ``compiled()``, which compiles it for what a copy cannot

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import (
-    Callable,
-    Sequence,
-)
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np

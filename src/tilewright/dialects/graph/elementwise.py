@@ -17,12 +17,7 @@ from ...ir.interpreter import Array, Frame
 from ...ir.symbolic import Dim, prove_eq
 from ...ir.types import DType, TensorType, Type, boolean, f32, i64, u8
 from .. import scalar
-from ..tensor_builder import (
-    Number,
-    Scalar,
-    TensorBuilder,
-    TensorRef,
-)
+from ..tensor_builder import Number, Scalar, TensorBuilder, TensorRef
 from .base import GraphOp, broadcast_index, broadcast_shapes, tensor_type
 
 

@@ -5,10 +5,7 @@ Each step works on the whole matrix with elementwise computations and sums, in p
 
 from __future__ import annotations
 
-from collections.abc import (
-    Callable,
-    Sequence,
-)
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np

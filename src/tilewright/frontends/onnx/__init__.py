@@ -10,12 +10,13 @@ from ..dims import DimsArgument
 
 if TYPE_CHECKING:
     from ...ir.core import Module
+    from .model import Source
 
 __all__ = ["import_onnx"]
 
 
 def import_onnx(
-    model_or_path: Any,
+    model_or_path: Source,
     dims: DimsArgument | None = None,
     args: Sequence[Any] | None = None,
     kwargs: Mapping[str, Any] | None = None,

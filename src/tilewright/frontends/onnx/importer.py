@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,6 +30,9 @@ from .registry import importers
 from .scope import Binding, Scope
 from .shape_values import RULES, evaluate_content
 from .values import CONTENT_DTYPES, Absent, Tensor, TensorList
+
+if TYPE_CHECKING:
+    import onnx
 
 MAX_DEPTH = 64
 """Maximum nesting of functions and subgraphs. A larger limit may exhaust Python's stack."""
@@ -136,7 +139,7 @@ class Importer(ModuleBuilder):
         dce(module)
         return module
 
-    def _initializers(self, proto: Any, scope: Scope) -> None:
+    def _initializers(self, proto: onnx.GraphProto, scope: Scope) -> None:
         for tensor in proto.initializer:
             if tensor.name in scope.names:
                 raise CompileError(f"two initializers are called '{tensor.name}'; names must be unique")
@@ -172,7 +175,12 @@ class Importer(ModuleBuilder):
                     scope.names[name] = result
 
     def _node(
-        self, proto: Any, inputs: list[Any], scope: Scope, attributes: dict[str, Any], location: Location
+        self,
+        proto: onnx.NodeProto,
+        inputs: list[Any],
+        scope: Scope,
+        attributes: dict[str, Any],
+        location: Location,
     ) -> Sequence[Binding]:
         domain = _domain(proto.domain)
         operator = f"{domain}.{proto.op_type}" if domain else proto.op_type
@@ -211,7 +219,7 @@ class Importer(ModuleBuilder):
                 f"node {location} ({operator}): {_without_location(error)}{_bound_hint(inputs)}"
             ) from error
 
-    def _is_known(self, proto: Any, scope: Scope) -> bool:
+    def _is_known(self, proto: onnx.NodeProto, scope: Scope) -> bool:
         """Whether an operator has an importer or a function body, as far as can be determined without its
         inputs.
         """
@@ -230,7 +238,7 @@ class Importer(ModuleBuilder):
             return False
         return bool(schema.has_function or schema.has_context_dependent_function)
 
-    def _call(self, function: Any, node: Node) -> Sequence[Binding]:
+    def _call(self, function: onnx.FunctionProto, node: Node) -> Sequence[Binding]:
         """Inline a model-local function."""
         opsets = {_domain(e.domain): e.version for e in function.opset_import}
         references = {a.name: value_of_attribute(a) for a in function.attribute_proto}
@@ -271,7 +279,7 @@ class Importer(ModuleBuilder):
 
     def subgraph(
         self,
-        graph: Any,
+        graph: onnx.GraphProto,
         scope: Scope,
         builder: Builder | None,
         inputs: Sequence[Binding],

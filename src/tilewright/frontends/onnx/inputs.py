@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from ..dims import (
     undetermined,
 )
 from .model import dtype_of
+
+if TYPE_CHECKING:
+    import onnx
 
 Places = list[tuple[str, int | tuple[int, ...] | None]]
 
@@ -103,7 +106,7 @@ def single_inputs(entries: Sequence[Any], examples: Mapping[str, Any]) -> tuple[
     return singles, values, places
 
 
-def _ambiguous(shape: Any, items: Sequence[Any]) -> set[str]:
+def _ambiguous(shape: onnx.TensorShapeProto, items: Sequence[Any]) -> set[str]:
     """Return the names of dimensions that have several sizes among the tensors of a sequence."""
     sizes: dict[str, set[int]] = {}
     for item in items:
@@ -112,7 +115,7 @@ def _ambiguous(shape: Any, items: Sequence[Any]) -> set[str]:
     return {name for name, sizes_of_name in sizes.items() if len(sizes_of_name) > 1}
 
 
-def _single(name: str, type_: Any, item: Any, ambiguous: set[str]) -> Any:
+def _single(name: str, type_: onnx.TypeProto, item: Any, ambiguous: set[str]) -> Any:
     """Declare a tensor of a sequence, or an optional one, as an input of its own."""
     import onnx
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from ...errors import CompileError
 from ...ir.types import DType, string
+
+if TYPE_CHECKING:
+    import onnx
 
 MAX_DENSE = 1 << 30
 """Maximum size in bytes of a sparse tensor that is converted to a dense one. The file need not hold data for
@@ -22,6 +25,9 @@ the zeros.
 """
 
 OLDEST_OPSET, NEWEST_OPSET = 1, 28
+
+Source: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | onnx.ModelProto"
+"""A model as a path, as a file's contents, or as the message itself."""
 
 # Data types by number of TensorProto.DataType. Missing ones (complex, floats of 6 bits) are not supported.
 DTYPES: dict[int, DType] = {
@@ -72,14 +78,14 @@ def dtype_of(code: int, where: str) -> DType:
 class OnnxFile:
     """A model and its origin. External data is relative to `folder` (None: the model comes from memory)."""
 
-    def __init__(self, model: Any, path: Path | None, name: str) -> None:
+    def __init__(self, model: onnx.ModelProto, path: Path | None, name: str) -> None:
         self.model = model
         self.path = path
         self.folder = None if path is None else path.resolve().parent
         self.name = name
         self._maps: dict[Path, np.ndarray[Any, Any]] = {}
 
-    def array(self, tensor: Any, where: str = "") -> np.ndarray[Any, Any]:
+    def array(self, tensor: onnx.TensorProto, where: str = "") -> np.ndarray[Any, Any]:
         """Return the data of a ``TensorProto``; external data is not copied.
 
         Raises:
@@ -118,7 +124,7 @@ class OnnxFile:
             raw = _unpacked(raw, dtype.bits, count)
         return raw.view(dtype.numpy).reshape(shape)
 
-    def dense(self, sparse: Any, where: str) -> np.ndarray[Any, Any]:
+    def dense(self, sparse: onnx.SparseTensorProto, where: str) -> np.ndarray[Any, Any]:
         """Return a ``SparseTensorProto`` as a dense array.
 
         Raises:
@@ -140,7 +146,7 @@ class OnnxFile:
             ) from None
         return dense
 
-    def _external(self, tensor: Any, size: int, where: str) -> np.ndarray[Any, Any]:
+    def _external(self, tensor: onnx.TensorProto, size: int, where: str) -> np.ndarray[Any, Any]:
         fields = {e.key: e.value for e in tensor.external_data}
         location = fields.get("location", "")
         data = self._mapped(location, where)
@@ -194,7 +200,7 @@ def _unpacked(raw: np.ndarray[Any, Any], bits: int, count: int) -> np.ndarray[An
     return ((raw[:, None] >> shifts) & np.uint8((1 << bits) - 1)).reshape(-1)[:count]
 
 
-def read_model(source: Any) -> OnnxFile:
+def read_model(source: Source) -> OnnxFile:
     """Read a model from a path, bytes or a ``ModelProto``, and check that this front end can read it.
 
     Raises:

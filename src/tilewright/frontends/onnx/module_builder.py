@@ -11,7 +11,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,6 +27,10 @@ from .elements import element_behind
 from .model import OnnxFile
 from .scope import Binding, Scope
 from .values import Absent, Content, Tensor, TensorList, is_concrete
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import onnx
 
 FOLD_LIMIT = 1024
 """Largest number of elements of a result that is computed at import when all operands are constants.
@@ -69,7 +73,7 @@ class ModuleBuilder(ABC):
     @abstractmethod
     def subgraph(
         self,
-        graph: Any,
+        graph: onnx.GraphProto,
         scope: Scope,
         builder: Builder | None,
         inputs: Sequence[Binding],
@@ -113,7 +117,7 @@ class ModuleBuilder(ABC):
         x.become(Constant(array), self._make)
         self.specialized.append(name)
 
-    def data_tensor(self, array: Any, name: str = "") -> Tensor:
+    def data_tensor(self, array: npt.ArrayLike, name: str = "") -> Tensor:
         """Return a tensor of constant data; the data is kept by reference."""
         data = Constant(array, name)
         return Tensor(data.type, data=data, make=self._make)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,10 @@ from .model import dtype_of
 from .module_builder import ModuleBuilder
 from .scope import Binding, Scope
 from .values import Tensor, TensorList
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import onnx
 
 _WITHOUT_EFFECT = (
     "stash_type",
@@ -43,7 +47,7 @@ class Node:
     def __init__(
         self,
         importer: ModuleBuilder,
-        proto: Any,
+        proto: onnx.NodeProto,
         inputs: list[Any],
         attributes: dict[str, Any],
         opset: int,
@@ -188,7 +192,7 @@ class Node:
             self.importer.specialize(x)
         return x
 
-    def attr(self, name: str, default: Any = None) -> Any:
+    def attr(self, name: str, default: object = None) -> Any:
         """Return an attribute as int, float, str, list, ``TensorProto`` or ``GraphProto``; `default` if it is
         missing.
         """
@@ -246,7 +250,7 @@ class Node:
 
     def subgraph(
         self,
-        graph: Any,
+        graph: onnx.GraphProto,
         builder: Builder | None,
         inputs: Sequence[Binding],
         steps: Sequence[Value | int | None] = (),
@@ -254,7 +258,7 @@ class Node:
         """Import a subgraph of this node; see `ModuleBuilder.subgraph`."""
         return self.importer.subgraph(graph, self.scope, builder, inputs, steps)
 
-    def constant(self, value: Any, dtype: DType) -> Value:
+    def constant(self, value: npt.ArrayLike, dtype: DType) -> Value:
         """Return a constant of any shape."""
         return self.importer.emit(g.Constant(value=Constant(np.asarray(value, dtype.numpy))))
 
@@ -338,7 +342,7 @@ def resolved(node: Node) -> Any:
     return proto
 
 
-def value_of_attribute(attribute: Any) -> Any:
+def value_of_attribute(attribute: onnx.AttributeProto) -> Any:
     import onnx
 
     value = onnx.helper.get_attribute_value(attribute)
@@ -349,7 +353,7 @@ def value_of_attribute(attribute: Any) -> Any:
     return list(value) if attribute.type in (onnx.AttributeProto.INTS, onnx.AttributeProto.FLOATS) else value
 
 
-def attributes_of(proto: Any, references: Mapping[str, Any]) -> dict[str, Any]:
+def attributes_of(proto: onnx.NodeProto, references: Mapping[str, Any]) -> dict[str, Any]:
     """Return a node's attributes by name; references to the enclosing function's attributes are resolved."""
     attributes = {}
     for a in proto.attribute:

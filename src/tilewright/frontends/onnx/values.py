@@ -8,7 +8,7 @@ graph. An SSA value is created only when an operator needs one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from ...ir.constant import Constant
 from ...ir.core import Value
 from ...ir.symbolic import Dim, Expr
 from ...ir.types import DType, TensorType, boolean, i32, i64
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 MAX_CONTENT = 1024
 """Maximum number of elements of an integer tensor that is followed symbolically; larger tensors are data."""
@@ -128,7 +131,7 @@ class Absent:
     shape: tuple[Dim, ...] = ()
 
 
-def to_content(array: Any) -> Content:
+def to_content(array: npt.ArrayLike) -> Content:
     """Convert an array of integers or booleans to an object array of Python numbers."""
     source = np.asarray(array)
     result = np.empty(source.shape, object)

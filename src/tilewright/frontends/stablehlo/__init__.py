@@ -4,15 +4,20 @@ graph operators.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...ir.core import Module
 from ..dims import DimsArgument
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import jax
+
 __all__ = ["import_stablehlo"]
 
 
-def import_stablehlo(model: Any, dims: DimsArgument | None = None) -> Module:
+def import_stablehlo(model: str | Path | jax.export.Exported, dims: DimsArgument | None = None) -> Module:
     """Translate a StableHLO program to a module with one function ``main`` of graph operators.
 
     `model` is a ``jax.export.Exported``, or the path of an ``.mlir`` file: text or a portable artifact (MLIR

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...dialects import graph as g
 from ...dialects.func import Func, Return
@@ -27,6 +27,10 @@ from .quantized_types import is_quantized
 from .reading import Program, is_complex, is_tuple
 from .registry import importers, properties_of
 from .sizes import follow
+
+if TYPE_CHECKING:
+    from jaxlib.mlir import ir as mlir
+    from jaxlib.mlir.dialects import func as mlir_func
 
 _INLINED = {"func.call": "callee", "stablehlo.composite": "decomposition"}
 
@@ -86,7 +90,7 @@ class Importer(ModuleBuilder):
             for name, type, is_pair in self.program.inputs
         ]
 
-    def block(self, block: Any, arguments: Sequence[Any], scalar: bool = False) -> list[Any]:
+    def block(self, block: mlir.Block, arguments: Sequence[Any], scalar: bool = False) -> list[Any]:
         self.values.update(zip(block.arguments, arguments, strict=True))
         saved, self.scalar = self.scalar, scalar
         self.depth += 1
@@ -109,7 +113,7 @@ class Importer(ModuleBuilder):
             self.depth -= 1
         raise CompileError("a block has no return operation")
 
-    def _operation(self, op: Any) -> Sequence[Any]:
+    def _operation(self, op: mlir.Operation) -> Sequence[Any]:
         name, location = op.name, location_of(op)
         nothing = [None] * len(op.results)
         inputs = [self.values[v] for v in op.operands]
@@ -156,7 +160,7 @@ class Importer(ModuleBuilder):
         if not mode and (pairs or any(is_complex(r.type) for r in node.op.results)):
             raise Unsupported("complex numbers")
 
-        def run(*inputs: Any) -> list[Any]:
+        def run(*inputs: Value | Complex) -> list[Any]:
             part = Node(self, node.op, list(inputs), node.location)
             part.real = node.real
             results = importers()[node.name](part)
@@ -170,7 +174,7 @@ class Importer(ModuleBuilder):
         )
         return [Complex(*parts) for parts in zip(real, imaginary, strict=True)]
 
-    def check_elementwise(self, block: Any, calls: tuple[str, ...] = ()) -> None:
+    def check_elementwise(self, block: mlir.Block, calls: tuple[str, ...] = ()) -> None:
         for op in block.operations:
             name = op.operation.name
             if name == "func.call":
@@ -220,7 +224,7 @@ class Importer(ModuleBuilder):
                 )
 
 
-def location_of(op: Any) -> Location:
+def location_of(op: mlir.Operation) -> Location:
     """Return JAX's path of an operation (``jit(f)/layer/dot_general``) and the line of the user's source."""
     text = str(op.location)
     name = re.search(r'"([^"]*)"', text)
@@ -231,13 +235,13 @@ def location_of(op: Any) -> Location:
     return Location(label, line.group(1), int(line.group(2))) if line is not None else Location(label)
 
 
-def _result_attributes(main: Any) -> list[Any]:
+def _result_attributes(main: mlir_func.FuncOp) -> list[Any]:
     count = len(main.type.results)
     attributes = main.operation.attributes
     return list(attributes["res_attrs"]) if "res_attrs" in attributes else [None] * count
 
 
-def _result_name(attributes: Any, k: int) -> str:
+def _result_name(attributes: mlir.DictAttr | None, k: int) -> str:
     """Return the name of a result from its path in the function's tree of results, as JAX records it:
     ``result.logits`` or ``result[0]``.
     """

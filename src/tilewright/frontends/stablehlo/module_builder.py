@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from ...ir.core import Operation, Value
 from ...ir.symbolic import Dim, Expr, free_symbols, symbol
 from ...ir.types import DType, boolean, i32, i64
 from .reading import Program
+
+if TYPE_CHECKING:
+    from jaxlib.mlir import ir as mlir
 
 Content = np.ndarray[Any, Any]
 """Object arrays of Python integers, booleans and `Expr`: the elements of a tensor that are known as numbers
@@ -60,14 +63,14 @@ class ModuleBuilder(ABC):
         """Whether a body that is written for scalars is being imported on tensors."""
 
     @abstractmethod
-    def block(self, block: Any, arguments: Sequence[Any], scalar: bool = False) -> list[Any]:
+    def block(self, block: mlir.Block, arguments: Sequence[Any], scalar: bool = False) -> list[Any]:
         """Import an MLIR block with `arguments` and return the values that it returns.
 
         None stands for the result of an unsupported operation. `scalar`: see `ModuleBuilder.scalar`.
         """
 
     @abstractmethod
-    def check_elementwise(self, block: Any, calls: tuple[str, ...] = ()) -> None:
+    def check_elementwise(self, block: mlir.Block, calls: tuple[str, ...] = ()) -> None:
         """Check that a body and the functions it calls consist of elementwise operations. `calls` are the
         functions around it.
 

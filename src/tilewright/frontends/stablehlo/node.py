@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -21,6 +21,10 @@ from ..unsupported import Unsupported
 from .module_builder import Content, ModuleBuilder
 from .quantized_types import is_quantized, quantization
 from .reading import dtype_of, is_complex, shape_of
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from jaxlib.mlir import ir as mlir
 
 Tensor = TypeVar("Tensor", bound=Value | Complex)
 """A tensor, or the two parts of a complex one."""
@@ -37,7 +41,9 @@ class Node:
     real = False
     """Whether quantized operands and results are passed as the real numbers that they represent."""
 
-    def __init__(self, importer: ModuleBuilder, op: Any, inputs: list[Any], location: Location) -> None:
+    def __init__(
+        self, importer: ModuleBuilder, op: mlir.Operation, inputs: list[Any], location: Location
+    ) -> None:
         self.importer = importer
         self.op = op
         self.name: str = op.name
@@ -122,7 +128,7 @@ class Node:
         """Insert an operator and return all its results."""
         return self.importer.emit_all(op)
 
-    def constant(self, value: Any, dtype: DType) -> Value:
+    def constant(self, value: npt.ArrayLike, dtype: DType) -> Value:
         """Return a constant of any shape."""
         return self.emit(g.Constant(value=Constant(np.asarray(value, dtype.numpy))))
 
@@ -191,7 +197,7 @@ class Node:
     def iota(self, shape: Sequence[Dim], axis: int = 0, dtype: DType = i64) -> Value:
         return self.emit(g.Iota(shape=tuple(shape), axis=axis, dtype=dtype))
 
-    def apply(self, block: Any, arguments: Sequence[Value | Complex]) -> list[Any]:
+    def apply(self, block: mlir.Block, arguments: Sequence[Value | Complex]) -> list[Any]:
         """Apply a body that is written for scalars to tensors, and return its results.
 
         Raises:

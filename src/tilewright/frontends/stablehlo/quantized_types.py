@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...ir.types import DType
 from ..unsupported import Unsupported
 from .reading import dtype_of, element_dtype
+
+if TYPE_CHECKING:
+    from jaxlib.mlir import ir as mlir
 
 
 @dataclass(frozen=True)
@@ -25,12 +28,12 @@ class Quantization:
     zero_points: np.ndarray[Any, Any]
 
 
-def is_quantized(type: Any) -> bool:
+def is_quantized(type: mlir.Type) -> bool:
     """Whether an MLIR type is a tensor of quantized numbers."""
     return str(getattr(type, "element_type", "")).startswith("!quant.")
 
 
-def quantization(type: Any) -> Quantization:
+def quantization(type: mlir.RankedTensorType) -> Quantization:
     """Return the quantization of an MLIR tensor type: per tensor, or per index of one axis.
 
     Raises:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,10 @@ from ...errors import CompileError
 from ...ir.symbolic import Dim
 from ...ir.types import DType, TensorType
 from ..dims import DimsArgument, DimTable, DimText, check_dims_argument, identifier, parse_dim
+
+if TYPE_CHECKING:
+    import jax
+    from jaxlib.mlir import ir as mlir
 
 MAGIC = b"ML\xefR"
 """The first bytes of MLIR bytecode."""
@@ -124,7 +128,7 @@ def program_of(
     return Program(module, functions["main"], inputs, range(len(inputs)), constants, results)
 
 
-def read(model: Any, dims: DimsArgument | None) -> Program:
+def read(model: str | Path | jax.export.Exported, dims: DimsArgument | None) -> Program:
     """Read a ``jax.export.Exported`` or a file; see `import_stablehlo`."""
     exported = None if isinstance(model, (str, Path)) else model
     source = exported.mlir_module_serialized if exported is not None else Path(model).read_bytes()
@@ -169,7 +173,7 @@ def _shallow(text: str) -> str:
     return text
 
 
-def _expand(module: Any) -> None:
+def _expand(module: mlir.Module) -> None:
     """Decompose ``chlo.ragged_dot``, and with it all of CHLO, with jaxlib's pass. Programs without it keep
     CHLO, which has importers.
     """
@@ -178,7 +182,7 @@ def _expand(module: Any) -> None:
 
     names: set[str] = set()
 
-    def note(op: Any) -> Any:
+    def note(op: mlir.Operation) -> Any:
         names.add(op.name)
         return ir.WalkResult.ADVANCE
 
@@ -205,7 +209,7 @@ def element_dtype(text: str) -> DType:
         raise CompileError(f"the element type {text} is not supported") from None
 
 
-def dtype_of(type: Any) -> DType:
+def dtype_of(type: mlir.Type) -> DType:
     """Return the element type of an MLIR tensor type; for complex numbers that of their parts, for quantized
     ones that of the stored integers.
 
@@ -223,28 +227,28 @@ def dtype_of(type: Any) -> DType:
     return element_dtype(text.removeprefix("complex<").removesuffix(">"))
 
 
-def is_complex(type: Any) -> bool:
+def is_complex(type: mlir.Type) -> bool:
     """Whether an MLIR type is a tensor of complex numbers."""
     return str(getattr(type, "element_type", "")).startswith("complex<")
 
 
-def is_tuple(type: Any) -> bool:
+def is_tuple(type: mlir.Type) -> bool:
     """Whether an MLIR type is a tuple of types."""
     return str(type).startswith("tuple<")
 
 
-def scalar_type(type: Any) -> Any:
+def scalar_type(type: mlir.RankedTensorType) -> Any:
     """Return the rank-0 tensor type of the same element type."""
     ir, *_ = bindings()
     return ir.RankedTensorType.get([], type.element_type)
 
 
-def shape_of(type: Any) -> tuple[int | None, ...]:
+def shape_of(type: mlir.RankedTensorType) -> tuple[int | None, ...]:
     """Return the dimensions of an MLIR tensor type; None for an unknown one."""
     return tuple(None if type.is_dynamic_dim(d) else type.get_dim_size(d) for d in range(type.rank))
 
 
-def constant_of(op: Any) -> np.ndarray[Any, Any]:
+def constant_of(op: mlir.Operation) -> np.ndarray[Any, Any]:
     """Return the data of a ``stablehlo.constant`` as an array that does not refer to MLIR's memory."""
     type = op.results[0].type
     dtype, shape = dtype_of(type), [d for d in shape_of(type) if d is not None]
@@ -289,7 +293,7 @@ def _number(word: str, dtype: DType, unsigned: np.dtype[Any]) -> Any:
     return word == "true" if word in ("true", "false") else float(word) if dtype.is_float else int(word)
 
 
-def _argument_name(argument: Any, functions: dict[str, Any]) -> str:
+def _argument_name(argument: mlir.BlockArgument, functions: dict[str, Any]) -> str:
     """Return the name of an argument: ``params_w`` for one that JAX calls ``params['w']``.
 
     If JAX wraps the function, the name is that of the inner function's argument.

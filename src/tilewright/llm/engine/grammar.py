@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ...errors import RequestError
 from ..tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    import llguidance
 
 
 class Constraint(Protocol):
@@ -122,7 +125,7 @@ class Grammars:
 _ONE_OF = "oneOf constraints are not supported"
 
 
-def _reason(matcher: Any) -> str:
+def _reason(matcher: llguidance.LLMatcher) -> str:
     """Return llguidance's error text, without its parser state and its advice to callers."""
     text: str = matcher.get_error().partition("\n<state>")[0].strip()
     if text.startswith(_ONE_OF):
@@ -133,7 +136,7 @@ def _reason(matcher: Any) -> str:
 class _Guidance:
     """A `Constraint` that llguidance checks."""
 
-    def __init__(self, matcher: Any) -> None:
+    def __init__(self, matcher: llguidance.LLMatcher) -> None:
         self._matcher = matcher
 
     def mask(self) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from .sequence import Sequence
 from .speculative import DraftModel, Guess, PromptLookup, Speculation, accepted
 from .statistics import Statistics
 from .stream import failure
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 log = logging.getLogger(__name__)
 
@@ -199,7 +202,7 @@ class Steps:
         finally:
             sampler.look_back(guess.tokens[:count])
 
-    def _checked(self, logits: Any, *rows: int) -> Floats:
+    def _checked(self, logits: npt.ArrayLike, *rows: int) -> Floats:
         values: Floats = np.asarray(logits)
         if values.shape != (*rows, self._runner.vocabulary):
             raise InternalError(

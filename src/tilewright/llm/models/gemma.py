@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from ...errors import CompileError
@@ -30,7 +30,7 @@ class GemmaBlock(Module):
     `kind` selects the layer's rotations.
     """
 
-    def __init__(self, attention: Module, mlp: Module, norm: Any, kind: str) -> None:
+    def __init__(self, attention: Module, mlp: Module, norm: Callable[[], Module], kind: str) -> None:
         super().__init__()
         self.self_attn, self.mlp, self.kind = attention, mlp, kind
         self.input_layernorm, self.post_attention_layernorm = norm(), norm()

@@ -264,7 +264,7 @@ class ResponseStreamOptions(Model):
     include_obfuscation: bool | None = None
 
 
-def _item_type(value: Any) -> str:
+def _item_type(value: object) -> str:
     return (
         str(value.get("type", "message"))
         if isinstance(value, dict)

@@ -361,5 +361,5 @@ def _text(content: str | list[InputText]) -> str:
     return content if isinstance(content, str) else "".join(part.text for part in content)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     return value.model_dump() if isinstance(value, ResponseNamedTool) else value

@@ -11,13 +11,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...errors import WeightsError
 from ...ir.interpreter import Array
 from ..quantization import NONE, Quantized, Scheme
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ class LazyTensor:
         self._require_finite(quantized.scales)
         return quantized
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
         """Return `read`'s result, for functions that take arrays, such as `load_weights`."""
         return np.array(self.read(), dtype, copy=copy)
 

@@ -43,7 +43,7 @@ class GGUFFile:
     raw: dict[str, tuple[BlockFormat, Array]] = field(default_factory=dict)
     """The tensors' formats and bytes."""
 
-    def get(self, key: str, default: Any = None, kind: type | tuple[type, ...] = object) -> Any:
+    def get(self, key: str, default: object = None, kind: type | tuple[type, ...] = object) -> Any:
         """Return a value of the metadata, or the default.
 
         Raises:

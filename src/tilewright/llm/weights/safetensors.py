@@ -12,7 +12,7 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import ml_dtypes
 import numpy as np
@@ -97,7 +97,7 @@ def write_safetensors(path: Path, tensors: Mapping[str, Array], metadata: Mappin
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
 
-    def write(file: Any) -> None:
+    def write(file: BinaryIO) -> None:
         file.write(len(text).to_bytes(8, "little") + text)
         for array in tensors.values():
             file.write(octets(array))

@@ -14,7 +14,7 @@ from typing import Any
 
 from ...dialects import graph
 from ...dialects.graph.base import normalize_axis, tensor_type
-from ...dialects.graph.elementwise import Binary, constant
+from ...dialects.graph.elementwise import Activation, Binary, Unary, constant
 from ...dialects.graph.pool import Pool
 from ...dialects.graph.reduce import ArgReduction, CumulativeOp, Reduction
 from ...ir import notes
@@ -106,7 +106,7 @@ def transposed_back(b: Builder, value: Value, permutation: Sequence[int]) -> Val
 
 
 @pattern(*UNARY, graph.Identity)
-def behind_unary(op: Any, rewriter: Rewriter) -> bool:
+def behind_unary(op: Unary | Activation | graph.Cast | graph.Identity, rewriter: Rewriter) -> bool:
     """``f(transpose(x))`` -> ``transpose(f(x))``."""
     inner = moving(op.x)
     if inner is None:
@@ -190,7 +190,7 @@ def behind_axis(
 
 
 @pattern(Reduction, ArgReduction)
-def behind_reduction(op: Any, rewriter: Rewriter) -> bool:
+def behind_reduction(op: Reduction | ArgReduction, rewriter: Rewriter) -> bool:
     """Reductions of a transpose -> reductions over the same dimensions before it.
 
     If the dimensions are dropped, the others may need no transpose.
@@ -199,11 +199,11 @@ def behind_reduction(op: Any, rewriter: Rewriter) -> bool:
     if inner is None:
         return False
     p = inner.permutation
-    single = isinstance(op, ArgReduction)
-    axes = (normalize_axis(op.axis, len(p)),) if single else op.normalized
+    axes = (normalize_axis(op.axis, len(p)),) if isinstance(op, ArgReduction) else op.normalized
     before = tuple(p[a] for a in axes)
+    changed = {"axis": before[0]} if isinstance(op, ArgReduction) else {"axes": before}
     b = rewriter.builder
-    y = b(rebuild(op, [inner.x], **({"axis": before[0]} if single else {"axes": before})))
+    y = b(rebuild(op, [inner.x], **changed))
     if not op.keepdims:
         left = [d for d in range(len(p)) if d not in before]
         p = tuple(left.index(p[d]) for d in range(len(p)) if d not in axes)

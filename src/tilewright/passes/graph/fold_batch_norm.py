@@ -15,7 +15,7 @@ import numpy as np
 from ...dialects import graph
 from ...dialects.graph.base import normalize_axis, tensor_type
 from ...dialects.graph.conv import channel_axis
-from ...dialects.graph.elementwise import same_shape
+from ...dialects.graph.elementwise import Binary, same_shape
 from ...ir import notes
 from ...ir.builder import Builder
 from ...ir.constant import Constant
@@ -67,7 +67,7 @@ def per_channel(value: Value, rank: int, axis: int, channels: int) -> np.ndarray
     return np.broadcast_to(array.reshape(-1).astype(np.float64), (channels,))
 
 
-def _constant_operand(op: Any) -> tuple[Value, Value]:
+def _constant_operand(op: Binary) -> tuple[Value, Value]:
     return (op.b, op.a) if array_of(op.a) is not None else (op.a, op.b)
 
 

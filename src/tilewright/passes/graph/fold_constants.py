@@ -16,7 +16,7 @@ from ...dialects import graph
 from ...dialects.graph.base import GraphOp
 from ...ir.builder import Builder
 from ...ir.constant import Constant
-from ...ir.core import Effect, Module, Value
+from ...ir.core import Effect, Module, Operation, Value
 from ...ir.interpreter import Frame
 from ...ir.rewrite import Rewriter, apply_patterns, pattern
 from ...ir.types import TensorType
@@ -161,7 +161,7 @@ def _steps_from_constants(op: GraphOp) -> list[GraphOp] | None:
     return list(post_order([op], _computed_operands))
 
 
-def _computed_operands(op: Any) -> list[Any]:
+def _computed_operands(op: Operation) -> list[Any]:
     """The operations that compute the operands of an operator, constants excepted; None stands for function
     arguments.
     """
@@ -264,7 +264,7 @@ def _is_quick(op: GraphOp) -> bool:
     return True
 
 
-def _products(op: Any) -> int:
+def _products(op: GraphOp) -> int:
     """The number of multiplications of a contraction; a lower bound for convolutions and attention."""
     if isinstance(op, graph.Einsum):
         return int(op.products())

@@ -116,7 +116,7 @@ def constant_carried(op: graph.Scan, rewriter: Rewriter) -> bool:
     return changed
 
 
-def _feeds_itself(op: Any, k: int) -> bool:
+def _feeds_itself(op: graph.Scan, k: int) -> bool:
     """Whether carried value `k` is needed only to compute its own next value."""
     seen: set[Operation] = set()
     end = op.body.terminator
@@ -137,7 +137,7 @@ def _feeds_itself(op: Any, k: int) -> bool:
     return True
 
 
-def _drop_dead_operations(op: Any) -> None:
+def _drop_dead_operations(op: graph.Scan) -> None:
     for inner in reversed(list(op.body.ops)):
         if (
             inner.effects == Effect.PURE
@@ -148,7 +148,7 @@ def _drop_dead_operations(op: Any) -> None:
 
 
 def _rebuild(
-    op: Any, rewriter: Rewriter, carried: Sequence[int], scanned: Sequence[int], stacked: Sequence[int]
+    op: graph.Scan, rewriter: Rewriter, carried: Sequence[int], scanned: Sequence[int], stacked: Sequence[int]
 ) -> None:
     """Replace a scan by one with only some of its carried values, scanned inputs and stacked results."""
     count, inputs = len(op.initial), len(op.scanned)
@@ -186,7 +186,7 @@ def _rebuild(
 # -- All steps at once --
 
 
-def _compute_at_once(scan: Any) -> None:
+def _compute_at_once(scan: graph.Scan) -> None:
     """Compute operators that depend on slices alone before the loop, on the whole inputs; scan their results
     instead.
     """
@@ -221,7 +221,7 @@ def _compute_at_once(scan: Any) -> None:
     _drop_dead_operations(scan)
 
 
-def _scan_also(scan: Any, inputs: Sequence[tuple[Value, Value, bool]], flags: Sequence[bool]) -> None:
+def _scan_also(scan: graph.Scan, inputs: Sequence[tuple[Value, Value, bool]], flags: Sequence[bool]) -> None:
     """Let a scan read (value of its body, whole input, direction) instead of computing the value."""
     count = len(scan.scanned)
     for value, _, _ in inputs:
@@ -264,7 +264,7 @@ def _for_all_steps(op: Operation, stacked: Sequence[Value | None], length: Dim, 
     return None
 
 
-def _matmul(op: Any, stacked: Sequence[Value | None], b: Builder) -> Value | None:
+def _matmul(op: graph.Matmul, stacked: Sequence[Value | None], b: Builder) -> Value | None:
     left, right = stacked
     rank = op.result.type.rank
     if op.a.type.rank < 2 or op.b.type.rank < 2:

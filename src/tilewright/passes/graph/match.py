@@ -5,7 +5,7 @@ replacements.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from ...ir.builder import Builder
 from ...ir.constant import Constant
 from ...ir.core import Operation, Value
 from ...ir.symbolic import Dim, prove_eq
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 OpT = TypeVar("OpT", bound=Operation)
 
@@ -60,14 +63,14 @@ def number(value: Value) -> Any:
     return None if element is None else element.item() if element.dtype.kind in "iubf" else float(element)
 
 
-def close(value: Any, wanted: float) -> bool:
+def close(value: float | None, wanted: float) -> bool:
     """Whether `value`, a number of a model, is the constant `wanted` of a formula, up to rounding to 16
     bits.
     """
     return value is not None and abs(value - wanted) <= 1e-3 * abs(wanted)
 
 
-def new_constant(b: Builder, array: Any, name: str = "") -> Value:
+def new_constant(b: Builder, array: npt.ArrayLike, name: str = "") -> Value:
     """Insert a constant tensor of the shape and type of `array` with the builder `b`; `name` is its
     parameter's.
     """
@@ -128,7 +131,7 @@ def transpose(b: Builder, x: Value, permutation: Sequence[int]) -> Value:
     return value
 
 
-def rebuild(op: Operation, operands: Sequence[Value], **attributes: Any) -> Operation:
+def rebuild(op: Operation, operands: Sequence[Value], **attributes: object) -> Operation:
     """A new operation of the class of `op`, which is not inserted.
 
     Args:

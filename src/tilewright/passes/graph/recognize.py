@@ -8,6 +8,7 @@ graphs. Run after `simplify`, which moves constants to the right and removes dou
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from ...dialects import graph
@@ -15,7 +16,7 @@ from ...dialects.graph.base import normalize_axis, tensor_type
 from ...dialects.graph.elementwise import same_shape
 from ...ir.core import Module, Value
 from ...ir.rewrite import Rewriter, apply_patterns, pattern
-from ...ir.symbolic import prove_eq
+from ...ir.symbolic import Dim, prove_eq
 from .match import array_of, close, is_one, number, producer, rebuild, reshape
 from .recognize_attention import ATTENTION_PATTERNS
 from .simplify import PATTERNS as SIMPLIFY
@@ -82,7 +83,7 @@ def _scaled(value: Value, x: Value) -> float | None:
     return scale if len(rest) == 1 and rest[0] is x else None
 
 
-def _same(value: Value, shape: Any) -> bool:
+def _same(value: Value, shape: Sequence[Dim]) -> bool:
     return same_shape(tensor_type(value).shape, shape)
 
 
@@ -200,7 +201,7 @@ def _plus_epsilon(value: Value) -> tuple[Value, float] | None:
     return plus if plus is not None and 0 < plus[1] < 0.1 else None
 
 
-def _normalized(op: Any) -> tuple[Value, Value, float] | None:
+def _normalized(op: graph.Div | graph.Mul) -> tuple[Value, Value, float] | None:
     """``x``, ``v`` and epsilon of ``x / sqrt(v + epsilon)``, in any of its forms."""
     if isinstance(op, graph.Div):
         root = producer(op.b, graph.Sqrt)
@@ -291,7 +292,7 @@ def _squared(value: Value, x: Value) -> bool:
     return first is not None and first == second
 
 
-def _row(value: Value, norm: Any) -> Value | None:
+def _row(value: Value, norm: graph.LayerNorm | graph.RmsNorm) -> Value | None:
     """`value` as a scale or bias of a normalization, if it has the shape of the normalized dimensions;
     otherwise None.
     """

@@ -19,7 +19,7 @@ from ...dialects.graph.elementwise import constant, same_shape, splat_value
 from ...ir.builder import Builder
 from ...ir.core import IRError, Value
 from ...ir.rewrite import Rewriter, pattern
-from ...ir.symbolic import prove_eq
+from ...ir.symbolic import Dim, prove_eq
 from ...ir.types import Shape, TensorType, boolean
 from .match import array_of, broadcast_to, is_one, number, producer, rebuild, reshape, transpose
 from .simplify_index import as_iota
@@ -414,7 +414,7 @@ def grouped_queries(op: graph.Attention, rewriter: Rewriter) -> bool:
     return True
 
 
-def _is_causal(value: Value, rows: Any, keys: Any) -> bool:
+def _is_causal(value: Value, rows: Dim, keys: Dim) -> bool:
     """Whether a boolean value is ``key <= row`` for scores of `rows` by `keys`."""
     t: TensorType = tensor_type(value)
     if t.rank < 2 or any(not is_one(n) for n in t.shape[:-2]):
@@ -447,7 +447,7 @@ def _positions(value: Value, axis: int) -> bool:
     return x is not None and x.axis % t.rank == t.rank + axis and prove_eq(x.start, 0) and prove_eq(x.step, 1)
 
 
-def _masked(op: Any, mask: Value | None, causal: bool) -> graph.Attention:
+def _masked(op: graph.Attention, mask: Value | None, causal: bool) -> graph.Attention:
     """The same attention with another mask."""
     return graph.Attention(
         op.q,
@@ -491,7 +491,7 @@ def causal_mask(op: graph.Attention, rewriter: Rewriter) -> bool:
     return True
 
 
-def _adds_causal(mask: Value, rows: Any, keys: Any) -> bool:
+def _adds_causal(mask: Value, rows: Dim, keys: Dim) -> bool:
     """Whether an added mask is 0 up to the row's own key and hides the others.
 
     Every row keeps a key, so any sufficiently low number has the same effect.

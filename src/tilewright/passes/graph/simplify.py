@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...dialects import graph
-from ...dialects.graph.base import broadcast_shapes, normalize_axis, tensor_type
+from ...dialects.graph.base import GraphOp, broadcast_shapes, normalize_axis, tensor_type
 from ...dialects.graph.conv import spatial_axes
 from ...dialects.graph.elementwise import Binary, same_shape, splat_value
 from ...ir.builder import Builder
@@ -220,7 +220,7 @@ def cast_chain(op: graph.Cast, rewriter: Rewriter) -> bool:
 
 
 @pattern(*ELEMENTWISE)
-def broadcast_behind_elementwise(op: Any, rewriter: Rewriter) -> bool:
+def broadcast_behind_elementwise(op: GraphOp, rewriter: Rewriter) -> bool:
     """``f(broadcast(x), y)`` -> ``broadcast(f(x, y))``; no outer broadcast is needed if y has the shape."""
     operands = []
     for v in op.operands:
@@ -235,7 +235,7 @@ def broadcast_behind_elementwise(op: Any, rewriter: Rewriter) -> bool:
 
 
 @pattern(*ELEMENTWISE)
-def small_splats(op: Any, rewriter: Rewriter) -> bool:
+def small_splats(op: GraphOp, rewriter: Rewriter) -> bool:
     """A constant of equal elements as an operand -> its element, if the other operands have the result's
     shape.
     """
@@ -451,7 +451,7 @@ def merge_behind_matmul(op: graph.Matmul, rewriter: Rewriter) -> bool:
 
 
 @pattern(*ELEMENTWISE)
-def merge_behind_elementwise(op: Any, rewriter: Rewriter) -> bool:
+def merge_behind_elementwise(op: GraphOp, rewriter: Rewriter) -> bool:
     """``f(reshape(x), row)`` -> ``reshape(f(x, row))`` if the reshape merges rows and `row` has at most the
     last dimension.
     """
@@ -468,7 +468,8 @@ def merge_behind_elementwise(op: Any, rewriter: Rewriter) -> bool:
     if shape is None:
         return False
     b = rewriter.builder
-    operands = [v.defining_op.x if tensor_type(v).rank > 1 else v for v in op.operands]
+    sources = [producer(v, graph.Reshape) if tensor_type(v).rank > 1 else None for v in op.operands]
+    operands = [v if s is None else s.x for v, s in zip(op.operands, sources, strict=True)]
     rewriter.replace(op, b(graph.Reshape(b(rebuild(op, operands)), shape=op.result.type.shape)))
     return True
 
@@ -476,7 +477,7 @@ def merge_behind_elementwise(op: Any, rewriter: Rewriter) -> bool:
 # -- Slices and concatenations --
 
 
-def sliced_axis(op: Any) -> int | None:
+def sliced_axis(op: graph.Slice) -> int | None:
     """The only axis that a slice with unit steps shortens, or None."""
     shape = tensor_type(op.x).shape
     if any(s != 1 for s in op.steps):

@@ -7,6 +7,7 @@ iota)`` or constants.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ def as_iota(value: Value) -> Any:
     return op if all(is_one(n) for d, n in enumerate(op.shape) if d != axis) else None
 
 
-def _iota(like: Any, shape: Any, axis: int, start: Dim, step: Dim) -> Any:
+def _iota(like: graph.Iota, shape: Sequence[Dim], axis: int, start: Dim, step: Dim) -> Any:
     return graph.Iota(shape=tuple(shape), axis=axis, start=start, step=step, dtype=like.dtype)
 
 
@@ -304,7 +305,7 @@ def _counted_axis(value: Value, length: Dim) -> int | None:
     return axis + lead - len(x.shape)
 
 
-def _counted_axis_of_table(table: Any, length: Dim) -> int | None:
+def _counted_axis_of_table(table: np.ndarray[Any, Any], length: Dim) -> int | None:
     """`_counted_axis` for an array of indices."""
     if length == 1 and not table.any():
         return -1

@@ -60,7 +60,7 @@ def _blocks(op: Operation) -> list[Block]:
     return [block for inner in op.walk() for region in inner.regions for block in region.blocks]
 
 
-def _replaced(value: Any, mapping: Mapping[Expr, Dim]) -> Any:
+def _replaced(value: object, mapping: Mapping[Expr, Dim]) -> Any:
     if isinstance(value, Expr):
         return substitute(value, mapping)
     if isinstance(value, TensorType):

@@ -4,12 +4,11 @@ elements before it in sorted order.
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...dialects import tensor
 from ...dialects.tensor_builder import Scalar, TensorBuilder, TensorRef
 from ...ir.builder import Builder
 from ...ir.core import Module
+from ...ir.symbolic import Dim
 from ...ir.types import i64
 
 
@@ -31,7 +30,7 @@ def _ranks(t: TensorBuilder, x: TensorRef, axis: int, largest: bool) -> TensorRe
     largest value.
     """
 
-    def before(*i: Any) -> Scalar:
+    def before(*i: Dim) -> Scalar:
         *parallel, r = i
         where = list(parallel)
         where[axis] = r
@@ -51,7 +50,7 @@ def _ranks(t: TensorBuilder, x: TensorRef, axis: int, largest: bool) -> TensorRe
 def _places(t: TensorBuilder, rank: TensorRef, op: tensor.Argsort) -> TensorRef:
     axis = op.axis
 
-    def place(*i: Any) -> Scalar:
+    def place(*i: Dim) -> Scalar:
         *parallel, r = i
         where = list(parallel)
         where[axis] = r

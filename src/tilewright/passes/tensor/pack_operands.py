@@ -25,7 +25,7 @@ from ...analysis.index_maps import product, row_major_strides, substitute_all
 from ...dialects import graph, tensor
 from ...dialects.simd import Panel
 from ...dialects.tensor import extent
-from ...dialects.tensor_builder import TensorBuilder
+from ...dialects.tensor_builder import TensorBuilder, TensorRef
 from ...ir import notes
 from ...ir.builder import Builder
 from ...ir.cleanup import dce
@@ -272,7 +272,7 @@ def _pack_at_run_time(c: Contraction, k: list[Expr], panel: Panel) -> None:
     source = t.wrap(c.b.value)
     fixed = {axis: 0 for axis in c.batch if axis not in batch}
 
-    def index_of(*i: Any) -> tuple[dict[Expr, Any], Any]:
+    def index_of(*i: Dim) -> tuple[dict[Expr, Any], Any]:
         """The values of the axes at an index into the panels, and the column."""
         *leading, number = i[: len(lead) + 1]
         column = number * nr + i[-1]
@@ -281,7 +281,7 @@ def _pack_at_run_time(c: Contraction, k: list[Expr], panel: Panel) -> None:
             **dict(zip((*lead, last, *k), (*leading, column, *i[len(lead) + 1 : -1]), strict=True)),
         }, column
 
-    def read_at(tensor_: Any, axes: dict[Expr, Any], column: Any, words: bool = False) -> Any:
+    def read_at(tensor_: TensorRef, axes: dict[Expr, Any], column: Dim, words: bool = False) -> Any:
         index = substitute_all(read.indices, axes)
         guards = (extent(last) - 1 - column, extent(k[-1]) - 1 - axes[k[-1]])
         needed = tuple(g for g in guards if not prove_le(0, g))
@@ -295,7 +295,7 @@ def _pack_at_run_time(c: Contraction, k: list[Expr], panel: Panel) -> None:
     elif _in_words(c, k[-1], group):  # neighbours in memory: the elements of a group are moved as one word
         words = t.bitcast(source, word, (*source.shape[:-1], source.shape[-1] // group))
 
-        def whole(*i: Any) -> Any:
+        def whole(*i: Dim) -> Any:
             axes, column = index_of(*i)
             return read_at(words, {**axes, k[-1]: axes[k[-1]] * group}, column, words=True)
 
@@ -304,7 +304,7 @@ def _pack_at_run_time(c: Contraction, k: list[Expr], panel: Panel) -> None:
         element = {16: u16, 8: u8}[c.b.type.dtype.bits]
         bits = t.bitcast(source, element, source.shape)
 
-        def joined(*i: Any) -> Any:
+        def joined(*i: Dim) -> Any:
             axes, column = index_of(*i)
             total = None
             for part in range(group):

@@ -24,6 +24,7 @@ from ...ir import notes
 from ...ir.builder import Builder
 from ...ir.constant import Constant
 from ...ir.core import Value
+from ...ir.symbolic import Dim
 from ...ir.types import bf16, f32, i32
 
 CHUNK = 32
@@ -75,7 +76,7 @@ def pack_quantized(compute: tensor.Compute, panel: Panel, packed: dict[Any, Valu
     t = TensorBuilder(Builder.before(compute))
     left, right, right_scales = map(t.wrap, (x.source, code_panels, scale_panels))
 
-    def product(*i: Any) -> Scalar:
+    def product(*i: Dim) -> Scalar:
         row, n, g, *inside = i[: len(lead)], *i[len(lead) :]
         matrix = [t.wrap(read.source)[row] for read in index]
         if bits == 4:
@@ -152,7 +153,7 @@ class _Quantized:
     def panels(self) -> int:
         return -(-self.value.shape[-2] // self.nr)
 
-    def filled(self, array: Any, depth: int) -> Any:
+    def filled(self, array: np.ndarray[Any, Any], depth: int) -> Any:
         """The array with complete panels, of shape [panels, nr, groups, depth]."""
         whole = np.zeros((self.panels * self.nr, self.groups * depth), array.dtype)
         whole[: len(array)] = array

@@ -4,10 +4,7 @@ library.
 
 from __future__ import annotations
 
-from collections.abc import (
-    Callable,
-    Sequence,
-)
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -29,7 +26,7 @@ from .rules import RULES
 if TYPE_CHECKING:
     import numpy as np
 
-    from .build import BuiltLibrary
+    from .build import BuiltLibrary, KeptLibrary
 
 
 class LlvmTarget(Target):
@@ -112,7 +109,7 @@ class LlvmTarget(Target):
         return KeptLibrary.of(library.built), cast(Weights, tuple(library.built.parts()))
 
     def restore(
-        self, kept: Any, weights: Callable[[], Weights], threads: int | None, source: dict[str, str]
+        self, kept: KeptLibrary, weights: Callable[[], Weights], threads: int | None, source: dict[str, str]
     ) -> CompiledModel:
         library = self.load(kept.built(weights, source), threads)
         library.metadata["source"] = source

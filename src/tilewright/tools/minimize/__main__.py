@@ -10,10 +10,7 @@ import pkgutil
 import shlex
 import sys
 from pathlib import Path
-from typing import (
-    TYPE_CHECKING,
-    Any,
-)
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 

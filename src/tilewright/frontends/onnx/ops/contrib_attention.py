@@ -93,7 +93,7 @@ def _attend(n: Node, q: Value, k: Value, v: Value, added: list[Value | None], *,
     return n.emit(g.Attention(q, k, v, mask, scale=scale, causal=causal))
 
 
-def _outputs(n: Node, y: Value, *others: Any) -> Any:
+def _outputs(n: Node, y: Value, *others: Value | None) -> Any:
     return (y, *others)[: len(n.outputs)] if len(n.outputs) > 1 else y
 
 

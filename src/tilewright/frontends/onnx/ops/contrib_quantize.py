@@ -11,6 +11,7 @@ import numpy as np
 from ....dialects import graph as g
 from ....dialects.graph.base import normalize_axis
 from ....ir.core import Value
+from ....ir.symbolic import Dim
 from ....ir.types import f32, i32, u8
 from ...unsupported import Unsupported
 from ..registry import importer
@@ -183,7 +184,7 @@ def _wide(n: Node, x: Value, bits: int) -> Value:
     return reshape(n, parts, (*shape[:-1], shape[-1] * (8 // bits)))
 
 
-def _each_block(n: Node, x: Value, block: int, width: Any) -> Value:
+def _each_block(n: Node, x: Value, block: int, width: Dim) -> Value:
     """Repeat each element of the last dimension `block` times, to `width` elements in total."""
     *lead, blocks = x.type.shape
     wide = n.emit(g.BroadcastTo(reshape(n, x, (*lead, blocks, 1)), shape=(*lead, blocks, block)))

@@ -7,7 +7,7 @@ A branch or a number of iterations that is known at compile time is resolved at 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,6 +30,8 @@ own, so a larger limit allows larger graphs.
 """
 
 if TYPE_CHECKING:
+    import onnx
+
     from ..node import Node
 
 
@@ -160,7 +162,7 @@ def _sequence_map(node: Node) -> Sequence[Binding]:
     return [TensorList([ends[k] for ends in results]) for k in range(len(body.output))]
 
 
-def _keeps_going(body: Any) -> bool:
+def _keeps_going(body: onnx.GraphProto) -> bool:
     """Whether a loop's body returns its condition unchanged, or a constant one."""
     name = body.output[0].name
     while name != body.input[1].name:
@@ -206,7 +208,7 @@ def _while(node: Node, initial: list[Value]) -> list[Value] | None:
     return list(op.results)
 
 
-def _kept(node: Node, body: Any, initial: Sequence[Value], ends: Sequence[Tensor]) -> list[Value]:
+def _kept(node: Node, body: onnx.GraphProto, initial: Sequence[Value], ends: Sequence[Tensor]) -> list[Value]:
     """Return the values that an iteration passes on.
 
     States must keep their shapes. A slice whose sizes the iteration computes itself takes the declared shape.
@@ -285,7 +287,7 @@ def _tensors(results: Sequence[Binding]) -> list[Tensor]:
 
 def _build(
     node: Node,
-    graph: Any,
+    graph: onnx.GraphProto,
     initial: Sequence[Value],
     scanned: Sequence[Value],
     length: Dim,

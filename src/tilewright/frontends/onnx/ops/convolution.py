@@ -44,7 +44,7 @@ def _window(n: Node, x: Value, kernel: Sequence[int]) -> tuple[tuple[int, ...], 
     return strides, dilations, tuple(zip(pads[:rank], pads[rank:], strict=True))
 
 
-def _static_padding(n: Node, x: Value, padding: Padding, value: Any = 0) -> tuple[Value, Padding]:
+def _static_padding(n: Node, x: Value, padding: Padding, value: float = 0) -> tuple[Value, Padding]:
     """Insert padding that depends on dynamic sizes as an operator of its own; return the padded tensor and
     the remaining padding.
     """

@@ -14,6 +14,8 @@ from ...unsupported import Unsupported
 from ..registry import importer
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from ..node import Node
 
 _UNARY = {
@@ -81,7 +83,7 @@ def _binary(n: Node) -> Value:
     return n.emit(_BINARY[n.op_type](n.value(0), n.value(1)))
 
 
-def scalar(n: Node, value: Any, like: Value) -> Value:
+def scalar(n: Node, value: npt.ArrayLike, like: Value) -> Value:
     """Return a rank-0 constant of the element type of `like`."""
     return n.constant(value, like.type.dtype)
 

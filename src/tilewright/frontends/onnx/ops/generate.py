@@ -25,8 +25,9 @@ def _constant(n: Node) -> Any:
         return n.importer.data_tensor(
             n.importer.file.dense(n.attr("sparse_value"), f"node {n.location}"), n.outputs[0]
         )
-    if n.attr("value") is not None:
-        return n.importer.data_tensor(n.tensor_attr("value"), n.outputs[0])
+    value = n.tensor_attr("value")
+    if value is not None:
+        return n.importer.data_tensor(value, n.outputs[0])
     for name, dtype in (
         ("value_int", np.int64),
         ("value_ints", np.int64),

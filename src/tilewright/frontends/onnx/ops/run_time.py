@@ -16,6 +16,8 @@ from ...unsupported import Unsupported
 from ..registry import importer
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from ..node import Node
 
 
@@ -34,7 +36,7 @@ class Arithmetic:
     def __getattr__(self, name: str) -> Callable[..., Value]:
         operator = getattr(g, name)
 
-        def build(*operands: Any, **attributes: Any) -> Value:
+        def build(*operands: Value | npt.ArrayLike, **attributes: object) -> Value:
             dtype = self.dtype or self._common(name, operands)
             values = [x if isinstance(x, Value) else self.n.constant(x, dtype) for x in operands]
             return self.n.emit(operator(*values, **attributes))

@@ -17,6 +17,8 @@ from ..registry import importer
 from .run_time import Arithmetic
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from ..node import Node
 
 
@@ -62,7 +64,7 @@ def lookup(n: Node, x: Value, keys: Iterable[str]) -> Value:
     return n.emit(py.Lookup(x, keys=tuple(keys)))
 
 
-def choose(n: Node, place: Value, values: Any, default: Any, dtype: DType) -> Value:
+def choose(n: Node, place: Value, values: npt.ArrayLike, default: npt.ArrayLike, dtype: DType) -> Value:
     """Return the value at each index (i64), or `default` at index -1."""
     a = Arithmetic(n)
     known = a.Ge(place, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -84,7 +85,7 @@ def _svm_classifier(n: Node) -> Any:
 
 
 def _weights_of_pairs(
-    coefficients: Any, sizes: list[int], pairs: list[tuple[int, int]]
+    coefficients: np.ndarray[Any, Any], sizes: list[int], pairs: list[tuple[int, int]]
 ) -> np.ndarray[Any, Any]:
     """Return the weight of each vector in the score of each pair, (support vectors, pairs). Vectors are
     sorted by class.
@@ -99,7 +100,13 @@ def _weights_of_pairs(
 
 
 def _probabilities(
-    n: Node, a: Arithmetic, scores: Value, pairs: list[tuple[int, int]], classes: int, slope: Any, offset: Any
+    n: Node,
+    a: Arithmetic,
+    scores: Value,
+    pairs: list[tuple[int, int]],
+    classes: int,
+    slope: Sequence[float],
+    offset: Sequence[float],
 ) -> Value:
     """Return the probabilities of the classes from those of the pairs.
 

@@ -7,7 +7,7 @@ gradients, and all tensors of each state. It returns the new tensors and states 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ....ir.core import Value
 from ...unsupported import Unsupported
@@ -62,7 +62,7 @@ def _adam(n: Node) -> list[Value]:
     after = n.attr("norm_coefficient_post", 0.0)
 
     def rule(
-        a: Any, rate: Value, steps: Value, x: Value, gradient: Value, mean: Value, square: Value
+        a: Arithmetic, rate: Value, steps: Value, x: Value, gradient: Value, mean: Value, square: Value
     ) -> Sequence[Value]:
         mean = a.Add(a.Mul(alpha, mean), a.Mul(1 - alpha, gradient))
         square = a.Add(a.Mul(beta, square), a.Mul(1 - beta, a.Mul(gradient, gradient)))
@@ -82,7 +82,7 @@ def _momentum(n: Node) -> list[Value]:
         raise Unsupported(f"mode {mode}")
 
     def rule(
-        a: Any, rate: Value, steps: Value, x: Value, gradient: Value, velocity: Value
+        a: Arithmetic, rate: Value, steps: Value, x: Value, gradient: Value, velocity: Value
     ) -> Sequence[Value]:
         share = a.Mul(a.Select(a.Gt(steps, 0), beta, 1), gradient)
         velocity = a.Add(a.Mul(alpha, velocity), share)

@@ -26,6 +26,8 @@ from .ml import choose_label, post_transform
 from .shape import broadcast
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from ..node import Node
 
 
@@ -158,7 +160,7 @@ def _tree_ensemble(n: Node) -> Value:
     leaf_count, count = len(n.attr("leaf_targetids")), len(inner)
     rest = np.arange(count, count + leaf_count)
 
-    def table(values: Any, fill: Any = 0) -> Array:
+    def table(values: npt.ArrayLike, fill: npt.ArrayLike = 0) -> Array:
         return np.concatenate([np.asarray(values), np.full(leaf_count, fill)])
 
     def ends(side: str) -> Array:

@@ -23,7 +23,9 @@ from ..reading import constant_of
 from ..registry import importer, importers
 
 if TYPE_CHECKING:
-    from ..module_builder import ModuleBuilder
+    from jaxlib.mlir import ir as mlir
+
+    from ..module_builder import Content, ModuleBuilder
     from ..node import Node
 
 
@@ -70,7 +72,12 @@ def _packed(values: Sequence[Value], pairs: Sequence[bool]) -> list[Any]:
     return [Complex(next(row), next(row)) if pair else next(row) for pair in pairs]
 
 
-def _choose(n: Node, condition: Value, first: Any, second: Any) -> Sequence[Any]:
+def _choose(
+    n: Node,
+    condition: Value,
+    first: Callable[[], Sequence[Value | Complex]],
+    second: Callable[[], Sequence[Value | Complex]],
+) -> Sequence[Any]:
     regions = []
     for make in (first, second):
         block = Block()
@@ -97,7 +104,7 @@ class Loop:
     backward: list[bool] = field(default_factory=list)
     stacked: dict[int, tuple[Value, bool]] = field(default_factory=dict)
 
-    def direction(self, place: Any) -> bool | None:
+    def direction(self, place: Dim) -> bool | None:
         """Return whether an index visits all steps backward (True) or forward (False), or None if it does
         neither.
         """
@@ -163,7 +170,7 @@ class _States:
         self.number = [j for j, pair in enumerate(self.pairs) for _ in range(1 + pair)]
         """The number of the state of each tensor."""
 
-    def block(self, block: Any, tensors: Sequence[Value]) -> list[Value]:
+    def block(self, block: mlir.Block, tensors: Sequence[Value]) -> list[Value]:
         """Import a region for these tensors and return its results."""
         return _flat(_whole(self.importer.block(block, _packed(tensors, self.pairs))))
 
@@ -184,7 +191,9 @@ def _while(n: Node) -> Sequence[Any]:
     return _packed(results, states.pairs)
 
 
-def _open(n: Node, condition: Any, body: Any, states: _States, fixed: Sequence[int]) -> list[Value]:
+def _open(
+    n: Node, condition: mlir.Block, body: mlir.Block, states: _States, fixed: Sequence[int]
+) -> list[Value]:
     """Build a loop that runs while its condition holds."""
     importer, initial = n.importer, states.initial
     changing = [k for k in range(len(initial)) if k not in fixed]
@@ -213,7 +222,7 @@ def _open(n: Node, condition: Any, body: Any, states: _States, fixed: Sequence[i
 
 
 def _counted(
-    n: Node, condition: Any, body: Any, ends: Sequence[Any], fixed: set[int]
+    n: Node, condition: mlir.Block, body: mlir.Block, ends: Sequence[Any], fixed: set[int]
 ) -> tuple[int, int, Dim] | None:
     """Return the counter of a counted loop, or None for another loop.
 
@@ -250,7 +259,7 @@ def _counted(
     return k, start, stop
 
 
-def maker(value: Any) -> Any:
+def maker(value: mlir.Value) -> Any:
     """Return the operation that defines an MLIR value; None for a block argument."""
     owner = value.owner
     return (
@@ -260,7 +269,7 @@ def maker(value: Any) -> Any:
     )
 
 
-def _known(importer: ModuleBuilder, value: Any, block: Any) -> Any:
+def _known(importer: ModuleBuilder, value: mlir.Value, block: mlir.Block) -> Any:
     """Return a scalar's number or symbolic size. Values of `block` are unknown: it has not been imported
     yet.
     """
@@ -273,14 +282,14 @@ def _known(importer: ModuleBuilder, value: Any, block: Any) -> Any:
     return _number(importer.content(known)) if known is not None else None
 
 
-def _number(content: Any) -> Any:
+def _number(content: Content | None) -> Any:
     """Return the only element of an array of known integers."""
     number = content.reshape(-1)[0] if content is not None and content.size == 1 else None
     return number if isinstance(number, (int, Expr)) and not isinstance(number, bool) else None
 
 
 def _scan(
-    n: Node, body: Any, states: _States, fixed: Sequence[int], number: int, start: int, stop: Dim
+    n: Node, body: mlir.Block, states: _States, fixed: Sequence[int], number: int, start: int, stop: Dim
 ) -> list[Value]:
     """Build a loop that counts from `start` to below `stop` with its state `number`."""
     importer, initial = n.importer, states.initial
@@ -335,7 +344,7 @@ def _scan(
     return results
 
 
-def _scalar(value: Any) -> Any:
+def _scalar(value: int | Expr) -> Any:
     import numpy as np
 
     content = np.empty((), object)
@@ -343,7 +352,7 @@ def _scalar(value: Any) -> Any:
     return content
 
 
-def _updated(importer: ModuleBuilder, block: Any, k: int, calls: tuple[str, ...] = ()) -> int | None:
+def _updated(importer: ModuleBuilder, block: mlir.Block, k: int, calls: tuple[str, ...] = ()) -> int | None:
     """Return the number of the block's result that is argument `k` after one dynamic_update_slice.
 
     The update may be in a function that the block calls. Returns None if anything else reads the argument.
@@ -369,7 +378,7 @@ def _updated(importer: ModuleBuilder, block: Any, k: int, calls: tuple[str, ...]
     return end[1] if end is not None and end[0] == list(block.operations)[-1].operation else None
 
 
-def _only_use(value: Any) -> tuple[Any, int] | None:
+def _only_use(value: mlir.Value) -> tuple[Any, int] | None:
     """Return the operation that reads a value and the operand's number, if the value has exactly one use."""
     uses = list(value.uses)
     return (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ....dialects import graph as g
 from ....ir.core import Value
 from ....ir.symbolic import Dim, prove_eq, prove_le
-from ....ir.types import TensorType, boolean, i64, u8
+from ....ir.types import DType, TensorType, boolean, i64, u8
 from ...complex import Complex, each
 from ...unsupported import Unsupported
 from ..reading import bindings
@@ -251,7 +251,7 @@ def _scatter(n: Node) -> list[Any]:
     return [each(lambda x, u: _scattered(n, x, indices, u, combine), xs[0], updates[0])]
 
 
-def _combiner(n: Node, dtype: Any) -> str | None:
+def _combiner(n: Node, dtype: DType) -> str | None:
     """Return how an update is combined with the current element; None: it replaces it; ``body``: by the
     operation's body.
     """

@@ -27,7 +27,7 @@ def _turned(n: Node, x: Tensor) -> Tensor:
     return n.transpose(x, [*range(rank - 2), rank - 1, rank - 2])
 
 
-def _adjoint(n: Node, x: Any) -> Any:
+def _adjoint(n: Node, x: Value | Complex) -> Any:
     """Transpose matrices, and conjugate complex ones."""
     return _turned(n, n.math.conj(x) if isinstance(x, Complex) else x)
 
@@ -37,7 +37,9 @@ def _wide(n: Node, x: Value) -> Value:
     return n.cast(x, f32) if x.type.dtype.bits == 16 else x
 
 
-def triangular_solve(n: Node, a: Any, b: Any, left: bool, lower: bool, unit: bool, form: str) -> Any:
+def triangular_solve(
+    n: Node, a: Value | Complex, b: Any, left: bool, lower: bool, unit: bool, form: str
+) -> Any:
     """Solve ``op(a) x = b`` or, not `left`, ``x op(a) = b``. `form` is LAPACK's letter of ``op``: N for none,
     T for the transpose, C for the conjugate transpose.
     """
@@ -54,7 +56,7 @@ def triangular_solve(n: Node, a: Any, b: Any, left: bool, lower: bool, unit: boo
     return n.cast(x if left else _turned(n, x), a.type.dtype)
 
 
-def cholesky(n: Node, a: Any, lower: bool) -> Any:
+def cholesky(n: Node, a: Value | Complex, lower: bool) -> Any:
     """Return the Cholesky factor. Only the triangle of the result is read; a matrix that has no factor gives
     NaN.
     """

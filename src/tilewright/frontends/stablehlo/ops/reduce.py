@@ -20,6 +20,8 @@ from .control_flow import scan_over
 from .shape import strided
 
 if TYPE_CHECKING:
+    from jaxlib.mlir import ir as mlir
+
     from ..node import Node
 
 COMBINERS = {
@@ -45,7 +47,7 @@ Combine = Callable[[Sequence[Any], Sequence[Any]], list[Any]]
 """The body, applied to two tuples of tensors."""
 
 
-def combiner(block: Any, dtype: DType) -> str | None:
+def combiner(block: mlir.Block, dtype: DType) -> str | None:
     """Return the name of the known operation that a body of two scalars of `dtype` consists of, or None."""
     ops = [op.operation for op in block.operations]
     if len(ops) != 2 or ops[0].name not in COMBINERS or ops[1].operands[0] != ops[0].results[0]:
@@ -58,7 +60,7 @@ def combiner(block: Any, dtype: DType) -> str | None:
     return name if name not in ("and", "or") or dtype is boolean else None
 
 
-def is_neutral(initial: Any, name: str) -> bool:
+def is_neutral(initial: Value | Complex, name: str) -> bool:
     """Whether an initial value is neutral, so that the reduction may omit it."""
     value = splat_value(initial) if isinstance(initial, Value) else None
     return value is not None and bool(value == combiner_identity(name, initial.type.dtype))
@@ -122,7 +124,7 @@ def _extreme(
     return [best, n.cast(first, xs[1].type.dtype)]
 
 
-def _as_written(block: Any) -> bool:
+def _as_written(block: mlir.Block) -> bool:
     """Whether the operations of an argmax are connected as JAX connects them."""
     a, i, b, j = block.arguments
     ops = [op.operation for op in block.operations]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ....dialects import graph as g
 from ....ir.core import Value
 from ....ir.symbolic import Dim
-from ...complex import each
+from ...complex import Complex, each
 from ...unsupported import Unsupported
 from ..registry import importer
 
@@ -105,7 +105,12 @@ def _dynamic_pad(n: Node) -> Value:
 
 
 def pad(
-    n: Node, x: Any, fill: Any, low: Sequence[Dim], high: Sequence[Dim], interior: Sequence[int] | None = None
+    n: Node,
+    x: Value | Complex,
+    fill: Value | Complex,
+    low: Sequence[Dim],
+    high: Sequence[Dim],
+    interior: Sequence[int] | None = None,
 ) -> Any:
     """Pad `x` with `fill` before, after and between its elements; a negative number crops."""
     return each(lambda x, fill: _pad_part(n, x, fill, low, high, interior), x, fill)

@@ -15,6 +15,8 @@ from .control_flow import maker
 from .elementwise import total_order
 
 if TYPE_CHECKING:
+    from jaxlib.mlir import ir as mlir
+
     from ..node import Node
 
 
@@ -71,7 +73,7 @@ def _ranked(n: Node, values: Sequence[Any], axis: int) -> list[Any]:
     return [each(lambda v: n.emit(g.GatherElements(v, order, axis=axis)), v) for v in values]
 
 
-def _keys(block: Any, value: Any) -> list[tuple[int, bool, bool]]:
+def _keys(block: mlir.Block, value: mlir.Value) -> list[tuple[int, bool, bool]]:
     """Return the operands that a comparator orders by, most significant first, each with whether it is
     descending and whether it uses the total order of floats.
 
@@ -99,11 +101,11 @@ def _keys(block: Any, value: Any) -> list[tuple[int, bool, bool]]:
     raise Unsupported("a comparator other than < or > of operands in lexicographic order")
 
 
-def _direction(op: Any) -> str:
+def _direction(op: mlir.Operation) -> str:
     return str(op.attributes["comparison_direction"]).rpartition(" ")[2].strip(">")
 
 
-def _pair(block: Any, op: Any) -> tuple[int, bool, bool]:
+def _pair(block: mlir.Block, op: mlir.Operation) -> tuple[int, bool, bool]:
     """Return the operand that a comparison reads, whether its second element is on the left, and whether it
     uses the total order of floats.
     """
@@ -114,7 +116,7 @@ def _pair(block: Any, op: Any) -> tuple[int, bool, bool]:
     return a // 2, a > b, total and plain
 
 
-def _source(block: Any, value: Any) -> tuple[int, bool]:
+def _source(block: mlir.Block, value: mlir.Value) -> tuple[int, bool]:
     """Return the argument behind a compared value, and whether it is compared unchanged.
 
     For floats in total order JAX first makes all zeros equal and all NaNs equal, so the order is that of
@@ -139,7 +141,7 @@ def _source(block: Any, value: Any) -> tuple[int, bool]:
     return arguments.index(value), not alike
 
 
-def _number(value: Any) -> Any:
+def _number(value: mlir.Value) -> Any:
     """Return the number that an MLIR value is; None for one that is computed."""
     op = maker(value)
     array = constant_of(op) if op is not None and op.name == "stablehlo.constant" else None
