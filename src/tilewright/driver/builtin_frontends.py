@@ -106,7 +106,7 @@ def _is_jitted_jax(model: object) -> bool:
 
 
 def _import_jitted_jax(
-    model: Any, args: Examples, kwargs: dict[str, Any], dims: DimsArgument | None
+    model: Callable[..., Any], args: Examples, kwargs: dict[str, Any], dims: DimsArgument | None
 ) -> Module:
     """Export a function of `jax.jit`, which has no shapes of its own, with the shapes of the examples."""
     import jax

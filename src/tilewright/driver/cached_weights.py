@@ -81,7 +81,7 @@ class _Reader(pickle.Unpickler):
         super().__init__(file)
         self.leaf = leaf
 
-    def persistent_load(self, reference: Any) -> Array:
+    def persistent_load(self, reference: tuple[int, Any]) -> Array:
         number, part = reference
         leaf = self.leaf(number)
         if part is None:

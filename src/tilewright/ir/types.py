@@ -7,6 +7,7 @@ or a symbolic `Expr`), so a type knows the names and bounds of its dynamic dimen
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from ..errors import SizeError
@@ -210,7 +211,7 @@ class TensorType(_Interned):
     shape: Shape
     layout: tuple[int, ...] | None
 
-    def __new__(cls, dtype: DType, shape: Any, layout: tuple[int, ...] | None = None) -> TensorType:
+    def __new__(cls, dtype: DType, shape: Iterable[Dim], layout: tuple[int, ...] | None = None) -> TensorType:
         shape = tuple(shape)
         if layout is not None:
             layout = tuple(layout)
@@ -272,7 +273,7 @@ class BufferType(_Interned):
     shape: Shape
     space: str
 
-    def __new__(cls, dtype: DType, shape: Any, space: str = "global") -> BufferType:
+    def __new__(cls, dtype: DType, shape: Iterable[Dim], space: str = "global") -> BufferType:
         return cast(BufferType, cls._intern(dtype, tuple(shape), space))
 
     def _set(self, dtype: DType, shape: Shape, space: str) -> None:

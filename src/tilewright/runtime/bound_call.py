@@ -25,7 +25,7 @@ class BoundCall:
     def __init__(
         self,
         inputs: tuple[Any, ...],
-        out: Any,
+        out: object,
         run: Callable[[], int],
         check: Callable[[int], None] | None = None,
         kept: object = None,

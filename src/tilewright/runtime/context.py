@@ -271,7 +271,7 @@ class Calls:
             results.append(result)
         return results
 
-    def run_known(self, values: tuple[Any, ...], out: Any = None) -> Sequence[Any] | None:
+    def run_known(self, values: tuple[Any, ...], out: object = None) -> Sequence[Any] | None:
         """Run with inputs whose shapes have been checked in an earlier call; None where that does not
         apply.
         """

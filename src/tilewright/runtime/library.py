@@ -42,7 +42,7 @@ class _Native(CompiledModel):
     def _calls(self) -> Calls:
         return self.library._context().calls(self, self.index)
 
-    def __call__(self, /, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: object, out: object = None, **kwargs: object) -> Any:
         """Run the model once: see `CompiledModel.__call__`. Shapes that an earlier call has checked are not
         checked again.
         """
@@ -51,7 +51,7 @@ class _Native(CompiledModel):
                 return self._call(args, out, kwargs)
         return self._call(args, out, kwargs)
 
-    def _call(self, args: tuple[Any, ...], out: Any, kwargs: dict[str, Any]) -> Any:
+    def _call(self, args: tuple[Any, ...], out: object, kwargs: dict[str, Any]) -> Any:
         if not kwargs and self._nested is None:
             results = self._calls().run_known(args, out)
             if results is not None:
@@ -64,7 +64,7 @@ class _Native(CompiledModel):
     def _bound(
         self,
         inputs: tuple[Any, ...],
-        out: Any,
+        out: object,
         arrays: list[np.ndarray],
         targets: list[np.ndarray],
         has_run: bool,

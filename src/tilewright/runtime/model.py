@@ -216,7 +216,7 @@ class CompiledModel(ABC):
         """
         return solve_symbols(self.metadata.get("solver", ()), self._names, shapes)
 
-    def profile(self, /, *args: Any, repeat: int = 10, **kwargs: Any) -> list[KernelProfile]:
+    def profile(self, /, *args: object, repeat: int = 10, **kwargs: object) -> list[KernelProfile]:
         """Time every kernel over several runs.
 
         Args:
@@ -259,7 +259,7 @@ class CompiledModel(ABC):
             )
         return sorted(rows, key=lambda row: -row.seconds)
 
-    def profile_raw(self, /, *args: Any, **kwargs: Any) -> list[KernelTime]:
+    def profile_raw(self, /, *args: object, **kwargs: object) -> list[KernelTime]:
         """Run once and measure every kernel; return launches and nanoseconds in the metadata's order.
 
         Args:
@@ -279,7 +279,7 @@ class CompiledModel(ABC):
     def close(self) -> None:
         """Free the model's memory and threads. Later calls raise `ArtifactError`. May be called twice."""
 
-    def __call__(self, /, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: object, out: object = None, **kwargs: object) -> Any:
         """Run the model once.
 
         Args:
@@ -329,7 +329,7 @@ class CompiledModel(ABC):
             return self._nested.unflatten(results)
         return results[0] if len(results) == 1 else tuple(results)
 
-    def bind(self, /, *args: Any, out: Any = None, **kwargs: Any) -> BoundCall:
+    def bind(self, /, *args: object, out: object = None, **kwargs: object) -> BoundCall:
         """Check and prepare a call for many runs: shapes, data types and memory are checked here only.
 
         Args:

@@ -11,12 +11,16 @@ import ctypes
 import re
 import sys
 from collections.abc import Sequence
-from typing import Any, Protocol
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Protocol
 
 import ml_dtypes
 import numpy as np
 
 from tilewright.errors import ShapeError
+
+if TYPE_CHECKING:
+    import torch
 
 DTYPES: dict[np.dtype, tuple[int, int]] = {
     **{np.dtype(f"int{bits}"): (0, bits) for bits in (8, 16, 32, 64)},
@@ -147,7 +151,7 @@ def _strings(value: object, name: str) -> np.ndarray:
     return array
 
 
-def _from_torch(tensor: Any, name: str) -> np.ndarray:
+def _from_torch(tensor: torch.Tensor, name: str) -> np.ndarray:
     if tensor.device.type != "cpu":
         raise ShapeError(
             f"input '{name}': expected a tensor on the CPU, got one on '{tensor.device}': use .cpu()"
@@ -276,7 +280,7 @@ class _NumpyBorder:
 
 
 class _TorchBorder:
-    def __init__(self, torch: Any) -> None:
+    def __init__(self, torch: ModuleType) -> None:
         self.torch = torch
         self.dtypes = {d: None if d.name in _TORCH_WITHOUT else getattr(torch, d.name, None) for d in DTYPES}
 
@@ -320,6 +324,6 @@ def border_of(kind: type) -> Border | None:
         return _BORDERS[kind]
     except KeyError:
         torch = sys.modules.get("torch")
-        known = torch is not None and kind is torch.Tensor
-        border = _BORDERS[kind] = _TorchBorder(torch) if known else None
+        border = _TorchBorder(torch) if torch is not None and kind is torch.Tensor else None
+        _BORDERS[kind] = border
         return border

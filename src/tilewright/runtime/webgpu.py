@@ -14,13 +14,16 @@ import threading
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tilewright.errors import ArtifactError, TilewrightError
 from tilewright.runtime.expressions import evaluate
-from tilewright.runtime.model import CompiledModel
+from tilewright.runtime.model import CompiledModel, TensorSpec
+
+if TYPE_CHECKING:
+    import wgpu
 
 _INFINITY = 0x7F800000
 _GROUPS_PER_ROW = 32768
@@ -127,7 +130,7 @@ class WebgpuLibrary(CompiledModel):
             np.copyto(target, result)
         return list(out)
 
-    def _refuse(self, array: np.ndarray, spec: Any) -> None:
+    def _refuse(self, array: np.ndarray, spec: TensorSpec) -> None:
         from tilewright.errors import ShapeError
 
         if array.ndim != len(spec.shape):
@@ -135,7 +138,11 @@ class WebgpuLibrary(CompiledModel):
         raise ShapeError(f"input '{spec.name}': expected {spec.dtype}, got {array.dtype}")
 
     def _dispatch(
-        self, encoder: Any, step: dict[str, Any], memory: dict[str, list[Any]], symbols: dict[str, int]
+        self,
+        encoder: wgpu.GPUCommandEncoder,
+        step: dict[str, Any],
+        memory: dict[str, list[Any]],
+        symbols: dict[str, int],
     ) -> None:
         groups = evaluate(step["groups"], symbols)
         if groups <= 0:

@@ -17,6 +17,8 @@ from tilewright.driver.random_inputs import random_inputs, sample_sizes
 from tilewright.errors import CompileError, TilewrightError
 
 if TYPE_CHECKING:
+    import torch
+
     from tilewright.runtime.model import CompiledModel
 
 RTOL = 1e-4
@@ -252,7 +254,9 @@ def function_runner(function: Callable[..., Any]) -> tuple[str, Runner]:
 
 
 def torch_runner(
-    model: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None
+    model: torch.nn.Module | torch.export.ExportedProgram,
+    args: Sequence[Any] | None,
+    kwargs: Mapping[str, Any] | None,
 ) -> tuple[str, Runner]:
     """Run a torch module or an ExportedProgram eagerly; `args` and `kwargs` show where a module's tensors
     go.

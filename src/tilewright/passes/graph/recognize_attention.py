@@ -250,7 +250,7 @@ class _Product:
         return self.order == tuple(range(len(self.order)))
 
 
-def _product(op: Any, side: int, b: Builder) -> _Product | None:
+def _product(op: graph.Matmul | graph.Einsum, side: int, b: Builder) -> _Product | None:
     """A matmul, or an einsum of two operands, as a batched product with operand number `side` as its left
     operand.
     """
@@ -310,7 +310,9 @@ def attention(op: graph.Matmul | graph.Einsum, rewriter: Rewriter) -> bool:
     return False
 
 
-def _replace(op: Any, side: int, scores: Value, below: _Scores, rewriter: Rewriter) -> bool:
+def _replace(
+    op: graph.Matmul | graph.Einsum, side: int, scores: Value, below: _Scores, rewriter: Rewriter
+) -> bool:
     b = rewriter.builder
     kind = tensor_type(scores)
     if kind.rank not in (3, 4) or not kind.dtype.is_float:

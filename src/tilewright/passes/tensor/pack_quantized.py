@@ -109,7 +109,7 @@ def pack_quantized(compute: tensor.Compute, panel: Panel, packed: dict[Any, Valu
     return packing
 
 
-def read_from_panels(constant: Any, packing: Packing, packed: dict[Any, Value]) -> None:
+def read_from_panels(constant: graph.Constant, packing: Packing, packed: dict[Any, Value]) -> None:
     """Let all other reads of packed quantized values or scales read the panels, so that the values are stored
     once.
 
@@ -182,7 +182,7 @@ class _Scales(_Quantized):
             out[matrix] = self.filled(array[matrix], 1)[..., 0].transpose(0, 2, 1)
 
 
-def _panels(op: Any, packing: Packing, packed: dict[Any, Value]) -> Value:
+def _panels(op: graph.Constant, packing: Packing, packed: dict[Any, Value]) -> Value:
     """The panels of the constant that an operation holds, of quantized values or of scales."""
     bits, groups, size, nr = packing.bits, packing.groups, packing.size, packing.nr
     value, is_codes = op.value, op.value == packing.codes

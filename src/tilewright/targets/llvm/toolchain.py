@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from ...artifact import disk_cache
@@ -145,7 +146,7 @@ def _llvm() -> Any:
     return llvm
 
 
-def _machine(llvm: Any, isa: Isa, llvm_opt_level: int) -> Any:
+def _machine(llvm: ModuleType, isa: Isa, llvm_opt_level: int) -> Any:
     features = ",".join(f if f[0] in "+-" else f"+{f}" for f in isa.machine_features)
     # The name of a feature level would enable the features that are emulated.
     cpu = "x86-64" if isa.emulated else isa.cpu
