@@ -53,15 +53,18 @@ class SizeError(CompileError, ValueError):
 
 @dataclass(frozen=True)
 class UnsupportedOperator:
-    """An operator without a translation: how often and where it occurs in the model, why it has none, and
-    what to do instead.
-    """
+    """An operator without a translation."""
 
     operator: str
+    """The name of the operator."""
     count: int
+    """The number of places in the model."""
     locations: tuple[str, ...] = ()
+    """The places."""
     hint: str = ""
+    """Why it has no translation."""
     instead: str = ""
+    """What to do instead."""
 
     def __str__(self) -> str:
         shown = ", ".join(self.locations[:3])

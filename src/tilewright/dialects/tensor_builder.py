@@ -197,7 +197,9 @@ Index = Dim | Scalar
 
 
 class TensorRef:
-    """A tensor value that bodies index; ``x[i, j]`` reads inside the body being built."""
+    """A tensor value that bodies index; ``x[i, j]`` reads inside the body being built. `TensorBuilder.wrap`
+    makes one.
+    """
 
     __slots__ = ("builder", "value")
 

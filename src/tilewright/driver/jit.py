@@ -51,7 +51,13 @@ def jit(
 
 
 class Jitted:
-    """A function that is compiled when it is called; `compiled` lists the libraries so far."""
+    """A function that is compiled when it is called.
+
+    Args:
+        function: The function, kept as `jitted_function`.
+        options: The options of `tilewright.compile` by name.
+        dims: Names and bounds of dynamic dimensions by parameter.
+    """
 
     def __init__(
         self, function: Callable[..., Any], options: dict[str, Any], dims: DimsArgument | None

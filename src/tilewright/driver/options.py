@@ -28,14 +28,17 @@ class CompileOptions:
     """How a model is compiled: the options of `tilewright.compile`, checked and resolved."""
 
     target: Target
+    """The target that code is generated for."""
     precision: DType | None = None
     """The 16-bit type of contractions' operands; None: the model's own types."""
     opt: OptLevel = LEVELS[DEFAULT]
+    """The level of optimization."""
     checks: bool = True
     """Whether the artifact compares indices with their dimensions and integer divisors with zero."""
     threads: int | None = None
     """The most threads that a run uses; None: all cores of the process."""
     use_cache: bool = True
+    """Whether the cache of compiled models is read and written."""
     disable: frozenset[str] = frozenset()
     """Passes that the caller leaves out, beside those that `opt` leaves out."""
     check: bool = False
@@ -43,6 +46,7 @@ class CompileOptions:
     dump: Path | None = None
     """The folder that the module is written to after each pass."""
     extra_metadata: Mapping[str, Any] = field(default_factory=dict)
+    """Entries to add to the artifact's metadata."""
     progress: Callable[[str], None] = _no_progress
     """Called with the name of each stage as it begins."""
 

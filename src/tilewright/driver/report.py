@@ -22,17 +22,21 @@ class Report:
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
-    """Wall time of each stage, one after the other. They add up to the time of `tilewright.compile`."""
+    """Wall time in seconds of each stage. They add up to the time of `tilewright.compile`."""
     pass_seconds: dict[str, float] = field(default_factory=dict)
-    """Wall time of each pass, part of the stages "optimize" and "lower"; empty for a model from the cache."""
+    """Wall time in seconds of each pass, part of the stages "optimize" and "lower"; empty for a model from
+    the cache.
+    """
     kernels_before: int = 0
+    """Kernel launches of one run before fusion."""
     kernels_after: int = 0
-    """Kernel launches of one run before and after fusion."""
+    """Kernel launches of one run after fusion."""
     distinct_kernels: int = 0
     """Kernels that code was generated for; equal ones share it."""
     bytes_before: int | str = 0
+    """Bytes that the kernels of one run read and write before fusion."""
     bytes_after: int | str = 0
-    """Bytes that the kernels of one run read and write, before and after fusion."""
+    """Bytes that the kernels of one run read and write after fusion."""
     memory: dict[str, Any] = field(default_factory=dict)
     """The memory plan: sizes in bytes of weights and of the working memory."""
     cached: bool = False

@@ -47,7 +47,12 @@ __all__ = [
 
 
 class IRError(Exception):
-    """A broken module: names the operation, the rule it broke, and where in the user's model it came from."""
+    """A broken module: names the operation, the rule it broke, and where in the user's model it came from.
+
+    Args:
+        message: The rule, as the end of a sentence whose subject is the operation.
+        op: The operation; its name and location become part of the message.
+    """
 
     def __init__(self, message: str, op: Operation | None = None) -> None:
         self.op = op
@@ -69,7 +74,7 @@ class Effect(enum.Flag):
 
 
 class Value:
-    """An SSA value: has a type and knows its uses."""
+    """An SSA value: has a `type` and knows its uses; `hint` is a name for the printed text."""
 
     __slots__ = ("_uses", "hint", "type")
 
@@ -114,7 +119,7 @@ class Value:
 
 
 class OpResult(Value):
-    """A value that an operation produces."""
+    """A value that an operation produces: result number `index`, of a `type`, of the operation `op`."""
 
     __slots__ = ("index", "op")
 
@@ -130,7 +135,9 @@ class OpResult(Value):
 
 
 class BlockArgument(Value):
-    """A value that a block receives when it is entered."""
+    """A value that a block receives when it is entered: argument number `index`, of a `type`; `hint` is a
+    name for the printed text.
+    """
 
     __slots__ = ("block", "index")
 
@@ -213,6 +220,14 @@ def set_printer(printer: Callable[[Operation], str]) -> None:
 class Operation:
     """One operation. Subclasses declare operands, attributes and the number of regions; see the module's
     docstring.
+
+    Args:
+        *operands: One for each declared operand: a value, None for an absent optional one, a sequence for a
+            variadic one.
+        result_types: The types of the results; None: `infer_types` computes them.
+        location: The place in the user's model.
+        regions: The regions; None: empty ones, as many as declared.
+        **attributes: The attributes by name. A name with a dot may have any value and is not declared.
 
     Raises:
         IRError: An operand or attribute is missing or unknown, or `infer_types` refuses them.
@@ -573,7 +588,12 @@ def _attribute_property(field: str) -> Any:
 
 
 class Block:
-    """A list of operations with typed arguments."""
+    """A list of operations with typed arguments.
+
+    Args:
+        arg_types: The types of the arguments.
+        hints: Names of the arguments for the printed text.
+    """
 
     __slots__ = ("_first", "_last", "_length", "args", "parent")
 

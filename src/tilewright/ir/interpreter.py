@@ -30,8 +30,9 @@ def _wants_env(function: Callable[..., object]) -> bool:
 
 
 class Frame:
-    """The environment of an interpreted operation: the values of symbols and of SSA names, and the module.
-    `values` also holds the memory of a run, under the function that it belongs to.
+    """The environment of an interpreted operation: the values of symbols (`dims`, by name) and of SSA names
+    (`values`), and the module. `values` also holds the memory of a run, under the function that it belongs
+    to.
     """
 
     __slots__ = ("dims", "module", "values")

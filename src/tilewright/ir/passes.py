@@ -47,8 +47,11 @@ class CheckOptions:
     function: str | None = "main"
     """The function to check; None for every function of the module."""
     draws: int = 3
+    """The number of draws of sizes and inputs."""
     seed: int = 0
+    """The seed of the draws."""
     max_dim: int = 9
+    """The largest drawn size of a symbolic dimension, in elements."""
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     default_range: tuple[int, int] = (0, 1)
     rtol: float = 1e-4

@@ -28,10 +28,13 @@ class Plugin:
     """One entry point of an installed package."""
 
     group: str
+    """The group of entry points."""
     name: str
+    """The name of the entry point."""
     package: str
     """Name and version of the package, e.g. ``toy-target 1.0``."""
     entry_point: EntryPoint
+    """The entry point, which `load` imports."""
 
     def load(self) -> object:
         """Import the package's module on the first call; return the object that the entry point names.

@@ -25,7 +25,9 @@ class Pattern:
     """A rewrite and the operation classes it starts at."""
 
     function: PatternFunction
+    """``(op, rewriter) -> bool``: changes the IR through the rewriter; returns whether it did."""
     roots: tuple[type[Operation], ...]
+    """The classes of operations at which it is tried."""
 
     @property
     def name(self) -> str:
@@ -57,7 +59,9 @@ class _Recorder(Builder):
 
 
 class Rewriter:
-    """The interface by which patterns change the IR; it reports every change to the driver."""
+    """The interface by which patterns change the IR; it reports every change to the driver, `apply_patterns`,
+    which makes it.
+    """
 
     def __init__(self, enqueue: Callable[[Operation], None]) -> None:
         self._enqueue = enqueue

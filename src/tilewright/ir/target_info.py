@@ -40,6 +40,7 @@ class ThreadAxis:
     """
 
     name: str
+    """The name of the kind of loop."""
     limit: int | None = None
 
 

@@ -56,7 +56,14 @@ def activation(config: Config, default: str | None = None) -> Callable[[Any], Te
 
 
 class RotaryEmbedding(Module):
-    """The rotations of tokens at `positions` [batch, n]. Angles are computed at run time, in float32."""
+    """The rotations of tokens at positions [batch, n], computed at run time in float32 (Su et al. 2021).
+
+    Args:
+        rope: The frequencies of the pairs and the factor of cosines and sines.
+
+    Raises:
+        CompileError: The kind of scaling is unknown, or one of its settings is missing.
+    """
 
     def __init__(self, rope: Rope) -> None:
         super().__init__()
@@ -87,10 +94,17 @@ def rotated(x: Tensor, rotation: Rotation) -> Tensor:
 
 
 class Attention(Module):
-    """Grouped-query self-attention; the cache makes it causal.
+    """Grouped-query self-attention (Ainslie et al. 2023); the cache makes it causal. A subclass may override
+    `project`.
 
-    `norm` creates normalizations of each head of queries and keys; `scale` None is ``1 / sqrt(head_dim)``. A
-    subclass may override `project`.
+    Args:
+        config: The configuration of the model, which has the numbers of heads and their size.
+        layer: The number of the layer, by which the cache holds its keys and values.
+        bias: Whether the projections of queries, keys and values add a bias.
+        out_bias: Whether the projection of the output adds a bias; None: as `bias`.
+        norm: Makes the normalizations of each head of queries and keys from the head's size; None: none.
+        scale: The factor of the scores; None is ``1 / sqrt(head_dim)``.
+        softcap: If c is given, scores s become ``c * tanh(s / c)``.
     """
 
     def __init__(
@@ -265,9 +279,13 @@ class Experts(Module):
 
 
 class RoutedMLP(Module):
-    """A mixture of `Experts`: each token passes the few experts that a linear router (`gate`) scores highest.
+    """A mixture of `Experts`: each token passes the few experts that a linear router (`gate`) scores highest
+    (Shazeer et al. 2017).
 
-    Shazeer et al., 2017. `normalized` scales the shares of a token's experts to the sum 1.
+    Args:
+        config: The configuration of the model, with ``num_experts`` and ``num_experts_per_tok``.
+        width: The elements between the projections of one expert.
+        normalized: Whether the shares of a token's experts are scaled to the sum 1.
     """
 
     def __init__(self, config: Config, width: int, normalized: bool = True) -> None:
@@ -291,6 +309,11 @@ class RoutedMLP(Module):
 class Block(Module):
     """A decoder layer that normalizes before attention and before the feed-forward block, and adds each
     result to its input.
+
+    Args:
+        attention: The attention layer, called with hidden states, cache and rotations.
+        mlp: The feed-forward block, called with hidden states.
+        norm: Makes a normalization of hidden states.
     """
 
     def __init__(self, attention: Module, mlp: Module, norm: Callable[[], Module]) -> None:

@@ -77,6 +77,7 @@ class PassInfo:
     min_opt: int = 0
     """The lowest level of optimization that runs it, 0 to 3."""
     condition: Condition = Condition.ALWAYS
+    """The targets, or the precision, that it runs for."""
     arguments: tuple[str, ...] = ()
     required: bool = False
     """Whether nothing can be compiled without it, because it lowers a module from one level to the next."""

@@ -31,13 +31,14 @@ from tilewright.runtime.updates import prepare_updates
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """An input or output of a model: name, data type, and sizes, which are integers or formulas such as "2 *
-    seq".
-    """
+    """An input or output of a model."""
 
     name: str
+    """The name of the input or output."""
     dtype: str
+    """The element type, in NumPy's spelling."""
     shape: tuple[int | str, ...]
+    """The size of each dimension: an integer, or a formula such as ``2 * seq``."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,8 @@ class KernelTime:
 class KernelProfile:
     """One kernel in one run.
 
-    `calls` are its launches; `seconds`, `bytes` moved and arithmetic operations (`flops`) are those of all
-    launches together; `locations` are places in the source model.
+    `name` is the kernel's, `calls` are its launches; `seconds`, `bytes` moved and arithmetic operations
+    (`flops`) are those of all launches together; `locations` are places in the source model.
     """
 
     name: str

@@ -28,9 +28,13 @@ class Step:
     """One applied primitive: its name, arguments and result (names of new loops or blocks)."""
 
     name: str
+    """The name of the primitive."""
     arguments: tuple[Any, ...]
+    """Its arguments by position."""
     options: tuple[tuple[str, Any], ...]
+    """Its arguments by name."""
     result: Any
+    """Its result: names of new loops or blocks, or None."""
 
     def __str__(self) -> str:
         arguments = [repr(a) for a in self.arguments] + [f"{k}={v!r}" for k, v in self.options]

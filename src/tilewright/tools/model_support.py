@@ -25,14 +25,16 @@ if TYPE_CHECKING:
 class Support:
     """The result of `examine`: everything that is not supported with counts, places and workarounds, or the
     error that ended the examination.
-
-    `module` is the imported model, None if it could not be imported. `kernels` is the number of its kernels.
     """
 
     problems: tuple[UnsupportedOperator, ...] = ()
+    """The operators that are not supported."""
     error: TilewrightError | None = None
+    """The error that ended the examination, or None."""
     module: Module | None = field(default=None, repr=False)
+    """The imported model; None if it could not be imported."""
     kernels: int = 0
+    """The number of kernels."""
     interpreted: tuple[str, ...] = ()
     """Operators that run in Python between the compiled parts, with their places."""
 

@@ -273,7 +273,7 @@ class _Conv(Module):
 
 
 class Conv1d(_Conv):
-    """Convolution of (N, inputs, L) to (N, outputs, L'); arguments as of `Conv2d`."""
+    """Convolution of (N, inputs, L) to (N, outputs, L'); arguments as of `Conv2d`, one number for each."""
 
     rank = 1
 

@@ -19,7 +19,12 @@ from ..trace.tracing import current, user_location
 
 
 class Parameter(Tensor):
-    """A tensor of a module that training changes; other tensors of a module are buffers."""
+    """A tensor of a module that training changes; other tensors of a module are buffers.
+
+    Args:
+        data: The elements, as of `Tensor`.
+        dtype: The element type to convert to; None keeps that of `data`.
+    """
 
     __slots__ = ()
 

@@ -44,6 +44,7 @@ class EngineOptions:
     prefix_cache: bool = True
     """Whether finished requests' pages are kept for later prompts with the same beginning."""
     speculation: Speculation | None = None
+    """How tokens are guessed, for the model to check; None: they are not."""
     seed: int | None = None
     """Seed of the generator that draws seeds for requests without one; None: it is drawn at random."""
 

@@ -25,6 +25,7 @@ class Request:
     prompt: list[int]
     """Tokens, at least one."""
     sampling: SamplingParameters = field(default_factory=SamplingParameters)
+    """How tokens are chosen."""
     stop: list[str] = field(default_factory=list)
     """Strings that end the output; they are not part of it."""
     stop_tokens: list[int] = field(default_factory=list)
@@ -42,6 +43,7 @@ class Request:
     user: str = ""
     """The user for fair scheduling: users get equal service, however many requests each has."""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """A name of the request for logs, by default a random one."""
 
     def check(self, vocabulary: int, limit: int) -> None:
         """Check a request against a model.
@@ -94,9 +96,13 @@ class Completion:
     """The whole output of a choice."""
 
     text: str = ""
+    """The text of the output."""
     tokens: list[int] = field(default_factory=list)
+    """The tokens of the output."""
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    """Log-probabilities of each of the tokens, if requested."""
     finish_reason: FinishReason | None = None
+    """Why the output ended: "stop", "length" or "cancelled"."""
 
 
 class Stream:

@@ -40,6 +40,9 @@ class LanguageModel(Module):
     `renamed` maps regular expressions for parts of checkpoint names that differ to their replacements, which
     are applied in order. ``[3]`` at the end of a replaced name is slice 3 of a parameter, ``.T`` the
     transpose. `ignored` are expressions for names of arrays that are not needed.
+
+    Args:
+        config: The configuration of the model.
     """
 
     renamed: ClassVar[Mapping[str, str]] = {}
@@ -152,7 +155,13 @@ def build(
 
 
 class Decoder(Module):
-    """The layers of a causal model: an embedding, blocks, a normalization."""
+    """The layers of a causal model: an embedding, blocks, a normalization.
+
+    Args:
+        config: The configuration of the model.
+        block: Makes a layer from the configuration and its number.
+        norm: Makes the last normalization.
+    """
 
     def __init__(
         self, config: Config, block: Callable[[Config, int], Module], norm: Callable[[], Module]
@@ -167,6 +176,12 @@ class CausalLM(LanguageModel):
     """A model that predicts the next token. Most families override only `block`.
 
     `rotary` computes the rotary embedding's cosines and sines from the positions.
+
+    Args:
+        config: The configuration of the model.
+
+    Raises:
+        CompileError: The configuration asks for something that the layers lack, such as another activation.
     """
 
     has_state: ClassVar[bool] = False

@@ -45,10 +45,15 @@ class Scheme:
     """
 
     name: str
+    """The name that `scheme_of` takes."""
     kind: Literal["none", "float", "integer", "fp8"]
+    """The kind, as in the table."""
     bits: int = 0
+    """The bits of a stored value."""
     group: int | None = None
+    """The columns that share a scale; None: the whole row."""
     symmetric: bool = True
+    """Whether the zero of integers is the middle of their range."""
 
     @property
     def dtype(self) -> np.dtype:

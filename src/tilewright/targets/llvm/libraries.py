@@ -56,14 +56,21 @@ class ExternalLibrary:
     """A registered library, see `register_library`."""
 
     name: str
+    """The name in reports."""
     symbol: str
+    """The name of the C function."""
     objects: tuple[Path, ...]
+    """The object files or static libraries."""
     digests: tuple[str, ...]
     """Digests of the contents of `objects`; with the other fields a part of the cache's keys."""
     dtypes: tuple[DType, DType, DType]
+    """The element types of the left operand, the right operand and the result."""
     target: str
+    """The target, or family of targets, whose code calls it."""
     tile: tuple[int, int]
+    """The largest number of rows and of columns of one call, in elements."""
     accepts: Accepts | None
+    """Whether it computes a product of given sizes; None: all."""
 
     def describe(self) -> dict[str, Any]:
         """The description in metadata and in the cache's keys, which hold the code of `accepts` besides."""
