@@ -1,5 +1,4 @@
-/* minilm.c - computes the embedding of a sentence, given as token ids, from C. Needs only minilm.so,
- * tilewright.h and the C library.
+/* minilm.c - computes the embedding of a sentence from its token ids. Needs only minilm.so and the C library.
  *
  *     scripts/demo tomatoes                                   # writes minilm.so and tilewright.h
  *     cc -I. examples/minilm.c -o minilm -L. -l:minilm.so -Wl,-rpath,'$ORIGIN'
@@ -17,8 +16,7 @@ static int fail(const char* what) {
 int main(int argc, char** argv) {
   const int64_t tokens = argc - 1;
   if (tokens < 2) {
-    fprintf(stderr,
-            "usage: minilm ID ID...   (two or more token ids: [CLS] = 101 first, [SEP] = 102 last)\n");
+    fprintf(stderr, "usage: minilm ID ID...   (token ids, at least two: [CLS] = 101 ... [SEP] = 102)\n");
     return 2;
   }
   int64_t* ids = malloc(2 * sizeof(int64_t) * tokens);
