@@ -267,6 +267,16 @@ def test_docstrings_name_every_parameter() -> None:
     assert missing == []
 
 
+def test_entries_of_sections_begin_with_a_capital() -> None:
+    wrong = []
+    for name, (_, text) in functions().items():
+        sections = re.findall(
+            r"^(?:Args|Raises):\n((?: {4}.*(?:\n|$))+)", inspect.cleandoc(text), re.MULTILINE
+        )
+        wrong += [f"{name}: {e}" for s in sections for e in re.findall(r"^ {4}\S+: [a-z].*", s, re.MULTILINE)]
+    assert wrong == []
+
+
 def test_docstrings_state_the_shapes_of_arrays() -> None:
     missing = [
         name

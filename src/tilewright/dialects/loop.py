@@ -258,7 +258,7 @@ class _Access(Operation):
         """The index of the access in an array of `shape`; None if the guard forbids the access.
 
         Raises:
-            IRError: the index is outside the array.
+            IRError: The index is outside the array.
         """
         values = {f"v{k}": int(v) for k, v in enumerate(dynamic)}
         if any(env.evaluate(e, values) < 0 for e in self.guard):

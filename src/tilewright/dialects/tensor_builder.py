@@ -238,7 +238,7 @@ class TensorRef:
         An index outside of its dimension is not detected: the element is then undefined. Guard such an index.
 
         Raises:
-            IRError: not one index for each dimension, or not inside a body.
+            IRError: Not one index for each dimension, or not inside a body.
         """
         body = self.builder.body
         if len(index) != self.rank:
@@ -282,7 +282,7 @@ class TensorBuilder:
         """The body being built.
 
         Raises:
-            IRError: not inside `compute`, `reduce` or `scatter`.
+            IRError: Not inside `compute`, `reduce` or `scatter`.
         """
         if not self._bodies:
             raise IRError("elements can only be read inside a computation's body")
@@ -314,7 +314,7 @@ class TensorBuilder:
         The body is called once, with symbolic indices. It returns a `Scalar`, whose dtype is the tensor's.
 
         Raises:
-            IRError: the body does not return a `Scalar`.
+            IRError: The body does not return a `Scalar`.
         """
         return self._build(None, tuple(shape), (), body)
 

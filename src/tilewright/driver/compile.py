@@ -314,7 +314,7 @@ class Compilation:
         run.
 
         Raises:
-            UnsupportedOperatorError: lists everything that the target cannot run.
+            UnsupportedOperatorError: Lists everything that the target cannot run.
         """
         from ..passes.graph.remove_checks import remove_checks
 
@@ -388,7 +388,7 @@ class Compilation:
         """The text of a level: ``graph``, ``tensor``, ``loop``, ``host``, the target's code, ``asm``.
 
         Raises:
-            CompileError: no such level; the message lists them.
+            CompileError: No such level; the message lists them.
         """
         from ..ir.passes import Pipeline
         from ..ir.printer import print_op

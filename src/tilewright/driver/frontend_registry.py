@@ -147,7 +147,7 @@ def find_frontend(model: object) -> Frontend:
     """The front end that reads a model: an object, or the path of a file or folder.
 
     Raises:
-        CompileError: no such file, or no front end reads this kind of model; the message lists what is read.
+        CompileError: No such file, or no front end reads this kind of model; the message lists what is read.
     """
     if isinstance(model, (str, Path)):
         model = Path(model)
@@ -188,7 +188,7 @@ def import_model(
         A new module at the graph level.
 
     Raises:
-        CompileError: no front end reads this kind of model, or an example is given for no input or twice.
+        CompileError: No front end reads this kind of model, or an example is given for no input or twice.
     """
     kwargs = dict(kwargs or {})
     if isinstance(args, Mapping):

@@ -71,7 +71,7 @@ def thread_count(threads: SupportsIndex | None) -> int | None:
     """The option `threads`, checked: a number of threads, or None for all cores.
 
     Raises:
-        CompileError: it is not a whole number above 0.
+        CompileError: It is not a whole number above 0.
     """
     if threads is None:
         return None
@@ -90,7 +90,7 @@ def pass_names(disable: str | Iterable[str]) -> frozenset[str]:
     """The names of passes to disable, checked.
 
     Raises:
-        CompileError: there is no such pass (the message lists similar names), or nothing can be compiled
+        CompileError: There is no such pass (the message lists similar names), or nothing can be compiled
             without it.
     """
     from ..passes.registry import all_passes
@@ -116,7 +116,7 @@ def dump_folder(dump: str | Path | None) -> Path | None:
     """The option `dump` as a folder, which is made.
 
     Raises:
-        CompileError: the path is a file, or the folder cannot be made.
+        CompileError: The path is a file, or the folder cannot be made.
     """
     if dump is None:
         return None
@@ -134,7 +134,7 @@ def check_arguments(args: object, kwargs: object, dims: object) -> None:
     """Check the form of example inputs and of dynamic dimensions.
 
     Raises:
-        CompileError: one is not of the form that `tilewright.compile` takes; the message shows the form.
+        CompileError: One is not of the form that `tilewright.compile` takes; the message shows the form.
     """
     if args is not None and (isinstance(args, (str, bytes)) or not isinstance(args, (Sequence, Mapping))):
         raise CompileError(

@@ -188,7 +188,7 @@ def operation(cls: OpT) -> OpT:
     """Register an operation class. Its dialect is the part of the name before the first dot.
 
     Raises:
-        TypeError: no name, or a name without a dialect, no declared effects, or the name is taken by another
+        TypeError: No name, or a name without a dialect, no declared effects, or the name is taken by another
             class.
     """
     if not cls.name:
@@ -369,7 +369,7 @@ class Operation:
         """The only result.
 
         Raises:
-            IRError: the operation has none or several.
+            IRError: The operation has none or several.
         """
         if len(self.results) != 1:
             raise IRError(f"has {len(self.results)} results, not one", self)
@@ -478,7 +478,7 @@ class Operation:
         """Remove this operation for good.
 
         Raises:
-            IRError: a result is still used.
+            IRError: A result is still used.
         """
         for result in self.results:
             if result._uses:
@@ -760,7 +760,7 @@ class Module(Operation):
         """The function or kernel called `name`.
 
         Raises:
-            KeyError: there is none.
+            KeyError: There is none.
         """
         for op in self.body.ops:
             if op.attributes.get("sym_name") == name:

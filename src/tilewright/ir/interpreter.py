@@ -103,8 +103,8 @@ class Interpreter:
         """The results of a function for NumPy inputs; symbols are solved from the input shapes unless given.
 
         Raises:
-            KeyError: no such function.
-            ValueError: the inputs do not fit the function's types.
+            KeyError: No such function.
+            ValueError: The inputs do not fit the function's types.
         """
         func = self.module.symbol(function)
         args = func.body.args

@@ -38,7 +38,7 @@ class Note(Generic[T]):
     to the new one (`copy`).
 
     Raises:
-        ValueError: the key has no prefix, or another note has it.
+        ValueError: The key has no prefix, or another note has it.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ def verify_note(op: Operation, key: str, value: object) -> None:
     foreign and not checked.
 
     Raises:
-        IRError: the key is not declared though its prefix is, the value has another type, or `op` may not
+        IRError: The key is not declared though its prefix is, the value has another type, or `op` may not
             carry the note.
     """
     note = _declared.get(key)

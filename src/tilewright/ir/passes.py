@@ -112,16 +112,20 @@ class Pipeline:
         """Run the passes on `module` in place, and return it.
 
         Args:
-            timing: receives the seconds of each pass by name (``pipeline/pass`` in a nested pipeline; see
+            module: The module, which changes.
+            timing: Receives the seconds of each pass by name (``pipeline/pass`` in a nested pipeline; see
                 `timing_report`).
-            dump_before, dump_after: names of passes before or after which the module's text is written to
-                `dump_to`, a folder with one file each, or a stream.
-            disabled: names of passes to skip.
-            check: a `Checker` reuses the results after the last pass of an earlier pipeline.
+            dump_before: Names of passes before which the module's text is written, or "all".
+            dump_after: Names of passes after which the module's text is written, or "all".
+            dump_to: The place of the texts: a folder with one file each, or a stream.
+            disabled: Names of passes to skip.
+            verify_each: Whether the module is verified after each pass.
+            check: Options of check mode. A `Checker` reuses the results after the last pass of an earlier
+                pipeline.
 
         Raises:
-            InternalError: a pass leaves an invalid module (`verify_each`), or changes a result (`check`).
-            ValueError: there is no place for the dumps, or no pass of a given name.
+            InternalError: A pass leaves an invalid module (`verify_each`), or changes a result (`check`).
+            ValueError: There is no place for the dumps, or no pass of a given name.
         """
         if (dump_before or dump_after) and dump_to is None:
             raise ValueError("dump_before and dump_after need dump_to, a folder or a stream")
@@ -245,7 +249,7 @@ class Checker:
         """Compare the results of `module` with those before the pass `step`, which is called `name`.
 
         Raises:
-            InternalError: a result differs.
+            InternalError: A result differs.
         """
         import numpy as np
 

@@ -40,7 +40,7 @@ class Plugin:
         """Import the package's module on the first call; return the object that the entry point names.
 
         Raises:
-            CompileError: the module cannot be imported or lacks the object; the message names the package.
+            CompileError: The module cannot be imported or lacks the object; the message names the package.
         """
         return _load(self)
 
@@ -66,7 +66,7 @@ def plugins(group: str) -> Mapping[str, Plugin]:
     """The plugins of a group by name. Reads the descriptions of installed packages; imports none of them.
 
     Raises:
-        CompileError: two installed packages have an entry point of one name.
+        CompileError: Two installed packages have an entry point of one name.
     """
     from importlib.metadata import entry_points
 
@@ -88,7 +88,7 @@ def load_plugins(group: str) -> dict[str, object]:
     """The objects of all plugins of a group by name, each loaded once in a process.
 
     Raises:
-        CompileError: a package cannot be loaded; the message names it.
+        CompileError: A package cannot be loaded; the message names it.
     """
     return {name: plugin.load() for name, plugin in plugins(group).items()}
 
@@ -98,7 +98,7 @@ def call_plugins(group: str, what: str, called: set[Plugin]) -> None:
     which grows, are left out. `what` names what they register, for messages.
 
     Raises:
-        CompileError: a package cannot be loaded, or its function fails; the message names the package.
+        CompileError: A package cannot be loaded, or its function fails; the message names the package.
     """
     for plugin in plugins(group).values():
         if plugin in called:

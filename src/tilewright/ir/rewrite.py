@@ -80,7 +80,7 @@ class Rewriter:
         """Replace the results of `op` by `values`, one for each, and erase it.
 
         Raises:
-            IRError: a replacement is not a value, or its type is not that of the result; the message names
+            IRError: A replacement is not a value, or its type is not that of the result; the message names
                 the pattern.
         """
         new = (values,) if isinstance(values, (Value, Operation)) else values

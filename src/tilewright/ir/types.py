@@ -108,7 +108,7 @@ class DType(Type):
         """The dtype called `name`, in MLIR's spelling (``f32``) or NumPy's (``float32``).
 
         Raises:
-            ValueError: no such dtype.
+            ValueError: No such dtype.
         """
         dtype = DType._by_name.get(name)
         if dtype is None:

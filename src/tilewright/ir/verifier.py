@@ -11,7 +11,7 @@ def verify(root: Operation) -> None:
     """Check `root` and everything inside it.
 
     Raises:
-        IRError: naming the operation, the rule it broke and where in the user's model it came from.
+        IRError: An operation breaks a rule; the message names both and the place in the user's model.
     """
     _verify_op(root, set())
 

@@ -221,7 +221,7 @@ def tokenizer_of(checkpoint: Checkpoint) -> Tokenizer:
     """The tokenizer of a checkpoint.
 
     Raises:
-        ArtifactError: it has none.
+        ArtifactError: It has none.
     """
     with TemporaryDirectory() as folder:
         _write_files(checkpoint, Path(folder))

@@ -109,7 +109,7 @@ def unregister_pass(name: str) -> None:
     """Remove a registered pass from its pipeline.
 
     Raises:
-        CompileError: no pass of that name is registered, or another one runs after or before it.
+        CompileError: No pass of that name is registered, or another one runs after or before it.
     """
     with _lock:
         registration = _of_name(name)
@@ -175,7 +175,7 @@ def load_registered() -> None:
     """Call the functions that the entry points of installed packages name, each once in a process.
 
     Raises:
-        CompileError: a package cannot be loaded or cannot register its passes; the message names it.
+        CompileError: A package cannot be loaded or cannot register its passes; the message names it.
     """
     for name, plugin in sorted(plugins(ENTRY_POINTS).items()):
         if name not in _called:
@@ -222,7 +222,7 @@ def all_passes(level: Level | None = None) -> list[PassInfo]:
     """The passes of a level, or of both, in the order in which they run. A pass may occur several times.
 
     Raises:
-        CompileError: a package with passes cannot be loaded; the message names it.
+        CompileError: A package with passes cannot be loaded; the message names it.
     """
     load_registered()
     return [info for info in _all() if level in (None, info.level)]

@@ -34,7 +34,7 @@ class WasmLibrary(CompiledModel):
     as the path of a file.
 
     Raises:
-        ArtifactError: wasmtime is not installed, or the file is not an artifact, is damaged, or is of another
+        ArtifactError: Wasmtime is not installed, or the file is not an artifact, is damaged, or is of another
             version.
     """
 

@@ -117,7 +117,7 @@ class ScheduleCore:
         """Return the block called `name`.
 
         Raises:
-            ScheduleError: there is none; the message lists the blocks.
+            ScheduleError: There is none; the message lists the blocks.
         """
         for op in walk_blocks(self.kernel):
             if op.sym_name == name:
@@ -133,7 +133,7 @@ class ScheduleCore:
         """Return the loop whose variable is called `name`.
 
         Raises:
-            ScheduleError: there is none, or its iterations are time steps, which must stay in order.
+            ScheduleError: There is none, or its iterations are time steps, which must stay in order.
         """
         for candidate in walk_loops(self.kernel):
             if candidate.iv.name == name:

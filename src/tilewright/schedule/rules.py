@@ -76,7 +76,7 @@ def load_plugin_rules() -> None:
     """Call the functions that installed packages name in the group `ENTRY_POINTS`, each once in a process.
 
     Raises:
-        CompileError: a package cannot be loaded, or its function fails; the message names the package.
+        CompileError: A package cannot be loaded, or its function fails; the message names the package.
     """
     call_plugins(ENTRY_POINTS, "schedule rules", _LOADED)
 

@@ -90,19 +90,19 @@ class TensorizePrimitives(ScheduleCore):
         initial values already.
 
         Args:
-            name: the block, a sum of products of two reads.
-            m: the loop over rows.
-            n: the loop over columns.
-            reductions: outer reduction loops (a convolution's window).
-            k: the inner reduction loop.
-            nr: columns of a panel of the right operand.
-            padded: whether the last panel may be read in full; see `simd.brgemm`.
-            group: rows of the right operand that are interleaved.
-            lines: a further loop over rows, around `m` (lines of an image).
-            near: whether the right operand stays in a cache, so that it need not be prefetched.
+            name: The block, a sum of products of two reads.
+            m: The loop over rows.
+            n: The loop over columns.
+            reductions: Outer reduction loops (a convolution's window).
+            k: The inner reduction loop.
+            nr: Columns of a panel of the right operand.
+            padded: Whether the last panel may be read in full; see `simd.brgemm`.
+            group: Rows of the right operand that are interleaved.
+            lines: A further loop over rows, around `m` (lines of an image).
+            near: Whether the right operand stays in a cache, so that it need not be prefetched.
 
         Raises:
-            ScheduleError: the loops are not the innermost ones of a perfect nest, or an address is not affine
+            ScheduleError: The loops are not the innermost ones of a perfect nest, or an address is not affine
                 in them.
         """
         tile = _ContractionTile(self, name, m, n, reductions, k, lines)
@@ -148,15 +148,15 @@ class TensorizePrimitives(ScheduleCore):
         registered library's C function.
 
         Args:
-            name: the block, a sum of products of two reads: ``c[i, j] += a[i, k] * b[k, j]``.
-            m: the loop over rows.
-            n: the loop over columns.
-            k: the reduction loop.
-            library: the library's registered name.
-            symbol: the name of its function.
+            name: The block, a sum of products of two reads: ``c[i, j] += a[i, k] * b[k, j]``.
+            m: The loop over rows.
+            n: The loop over columns.
+            k: The reduction loop.
+            library: The library's registered name.
+            symbol: The name of its function.
 
         Raises:
-            ScheduleError: the loops are not the innermost ones of a perfect nest, loops outside reduce too,
+            ScheduleError: The loops are not the innermost ones of a perfect nest, loops outside reduce too,
                 or an operand is not a row-major matrix: the message names it.
         """
         tile = _ContractionTile(self, name, m, n, (), k, None, "call_library")
@@ -203,7 +203,7 @@ class _ContractionTile:
     """The loops of a contraction's tile around a block, and the strides of its operands along them.
 
     Raises:
-        ScheduleError: the loops are not the innermost ones of a perfect nest, or an operand does not fit.
+        ScheduleError: The loops are not the innermost ones of a perfect nest, or an operand does not fit.
     """
 
     def __init__(

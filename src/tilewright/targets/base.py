@@ -83,11 +83,11 @@ class Target(ABC):
         """Generate code and return the loaded library.
 
         Args:
-            lowered: the host program with its scheduled kernels.
-            plan: where each buffer of the host program lies.
-            metadata: the description of the model, which the library keeps.
-            progress: called with the name of each stage as it begins.
-            threads: limit of the worker threads at run time; None for all cores of the process.
+            lowered: The host program with its scheduled kernels.
+            plan: Where each buffer of the host program lies.
+            metadata: The description of the model, which the library keeps.
+            progress: Called with the name of each stage as it begins.
+            threads: Limit of the worker threads at run time; None for all cores of the process.
             llvm_opt_level: 0 (fastest compilation) to 3 (most optimization); other compilers than LLVM may
                 ignore it.
         """
@@ -105,12 +105,12 @@ class Target(ABC):
         name.
 
         Args:
-            kept: the object that `keep` returned.
-            weights: loads the weights.
-            threads: see `build`.
-            source: the metadata's description of where the model came from.
+            kept: The object that `keep` returned.
+            weights: Loads the weights.
+            threads: See `build`.
+            source: The metadata's description of where the model came from.
 
         Raises:
-            ArtifactError: the system cannot load it.
+            ArtifactError: The system cannot load it.
         """
         raise NotImplementedError

@@ -33,12 +33,12 @@ def register_target(name: str, factory: TargetFactory, *, known_names: tuple[str
     earlier.
 
     Args:
-        name: the target's name, without a colon.
-        factory: returns the target for the name that the user gave.
-        known_names: names with features, for messages that list all targets; only `name` if empty.
+        name: The target's name, without a colon.
+        factory: Returns the target for the name that the user gave.
+        known_names: Names with features, for messages that list all targets; only `name` if empty.
 
     Raises:
-        ValueError: a name with a colon.
+        ValueError: A name with a colon.
     """
     if ":" in name or not name:
         raise ValueError(f"the name of a target must not contain a colon, which separates features: {name!r}")
@@ -52,7 +52,7 @@ def resolve(name: str) -> Target:
     Schedule rules of installed packages are loaded as well, since they take part in every compilation.
 
     Raises:
-        CompileError: an unknown target, with a list of the known ones, or a package that cannot be imported.
+        CompileError: An unknown target, with a list of the known ones, or a package that cannot be imported.
     """
     load_plugin_rules()
     family = name.partition(":")[0]

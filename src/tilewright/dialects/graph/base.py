@@ -61,7 +61,7 @@ def broadcast_shapes(*shapes: Sequence[Dim], op: Operation | None = None) -> tup
     """The NumPy broadcast of shapes.
 
     Raises:
-        IRError: two dimensions are neither provably equal nor 1.
+        IRError: Two dimensions are neither provably equal nor 1.
     """
     rank = max((len(s) for s in shapes), default=0)
     result: list[Dim] = []
@@ -92,7 +92,7 @@ def normalize_axis(axis: int, rank: int, op: Operation | None = None) -> int:
     """`axis` counted from the front.
 
     Raises:
-        IRError: outside ``[-rank, rank)``.
+        IRError: Outside ``[-rank, rank)``.
     """
     if not -rank <= axis < rank:
         raise IRError(f"axis {axis} is out of range for rank {rank}", op)
@@ -103,7 +103,7 @@ def tensor_type(value: Value) -> TensorType:
     """The tensor type of a value.
 
     Raises:
-        IRError: not a tensor.
+        IRError: Not a tensor.
     """
     if not isinstance(value.type, TensorType):
         raise IRError(f"expected a tensor, got {value.type}", value.defining_op)

@@ -65,8 +65,8 @@ class Engine:
         """Prepare an engine; `start` or `step` runs it.
 
         Raises:
-            RequestError: the options do not fit the model.
-            ArtifactError: the tokenizer cannot give the bytes of single tokens.
+            RequestError: The options do not fit the model.
+            ArtifactError: The tokenizer cannot give the bytes of single tokens.
         """
         tokenizer.bytes_of(0)  # builds the table of all tokens now, which takes a moment
         self.runner = runner
@@ -117,8 +117,8 @@ class Engine:
         """Queue a request.
 
         Raises:
-            RequestError: the request can never be served.
-            OverloadedError: the queue is full, or the engine is being stopped.
+            RequestError: The request can never be served.
+            OverloadedError: The queue is full, or the engine is being stopped.
         """
         request.check(self.runner.vocabulary, self.limit)
         constraints = [

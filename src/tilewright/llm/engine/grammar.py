@@ -27,7 +27,7 @@ class Constraint(Protocol):
         """Advance the state by a token.
 
         Raises:
-            RequestError: the grammar does not allow the token here, or the state became too complex.
+            RequestError: The grammar does not allow the token here, or the state became too complex.
         """
         ...
 
@@ -52,7 +52,7 @@ class Grammars:
         """Prepare the tokenizer's vocabulary for matching.
 
         Raises:
-            RequestError: the tokenizer has no token that ends a text, which a grammar needs.
+            RequestError: The tokenizer has no token that ends a text, which a grammar needs.
         """
         from llguidance import LLTokenizer
 
@@ -64,7 +64,7 @@ class Grammars:
         """Constrain an output to JSON that a schema describes.
 
         Raises:
-            RequestError: it is not a valid schema, or uses an unsupported feature.
+            RequestError: It is not a valid schema, or uses an unsupported feature.
         """
         text = schema if isinstance(schema, str) else json.dumps(schema)
         try:
@@ -99,7 +99,7 @@ class Grammars:
         """Constrain an output to a context-free grammar in Lark's notation, from its rule ``start``.
 
         Raises:
-            RequestError: the grammar is not valid.
+            RequestError: The grammar is not valid.
         """
         from llguidance import LLMatcher
 

@@ -228,8 +228,8 @@ def choose(logits: Floats, rows: Sequence[tuple[Sampler, int]]) -> Floats:
     """Choose a token for each row: i64 [rows]; -1 for a row that allows no token or contains NaN.
 
     Args:
-        logits: f32 [rows, vocabulary], adjusted.
-        rows: each row's sampler, and the index of the token in its output.
+        logits: F32 [rows, vocabulary], adjusted.
+        rows: Each row's sampler, and the index of the token in its output.
     """
     chosen = logits.argmax(axis=1)  # the first NaN if there is one
     best = logits[np.arange(len(rows)), chosen]
@@ -247,9 +247,9 @@ def weights(logits: Floats, parameters: SamplingParameters, best: float) -> tupl
     Weights are proportional to probabilities.
 
     Args:
-        logits: f32 [vocabulary], adjusted.
-        parameters: not greedy.
-        best: the greatest of the logits.
+        logits: F32 [vocabulary], adjusted.
+        parameters: Not greedy.
+        best: The greatest of the logits.
     """
     p, ids = parameters, None
     if 0 < p.top_k < len(logits):
@@ -334,8 +334,8 @@ def probabilities(logits: Floats, parameters: SamplingParameters) -> Floats:
     """Return the probabilities with which `choose` draws: f64 [vocabulary], with sum 1.
 
     Args:
-        logits: f32 [vocabulary], adjusted, the greatest finite.
-        parameters: not greedy.
+        logits: F32 [vocabulary], adjusted, the greatest finite.
+        parameters: Not greedy.
     """
     ids, w = weights(logits, parameters, float(logits.max()))
     result = np.zeros(len(logits))
@@ -347,9 +347,9 @@ def logprobs(logits: Floats, token: int, top: int) -> TokenLogprob:
     """Compute the log-probability of a token, and the `top` greatest ones.
 
     Args:
-        logits: f32 [vocabulary], the model's own, not adjusted.
-        token: the chosen token.
-        top: how many of the most probable tokens to report.
+        logits: F32 [vocabulary], the model's own, not adjusted.
+        token: The chosen token.
+        top: How many of the most probable tokens to report.
     """
     best = float(logits.max())
     whole = best + math.log(float(np.exp(logits - np.float32(best)).sum()))

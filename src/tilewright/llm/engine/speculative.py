@@ -92,7 +92,7 @@ class DraftModel:
         """Check that this can be the draft model of `runner`.
 
         Raises:
-            RequestError: it cannot.
+            RequestError: It cannot.
         """
         draft = self.runner
         if draft.has_state:
@@ -170,10 +170,10 @@ def accepted(sequence: Sequence, guess: Guess, logits: Floats, chosen: list[int]
     """Return the next tokens of the output: the accepted guesses, and one more token.
 
     Args:
-        sequence: its state before the guesses.
-        guess: k tokens.
-        logits: f32 [k + 1, vocabulary], adjusted.
-        chosen: the model's own choice for each row.
+        sequence: Its state before the guesses.
+        guess: K tokens.
+        logits: F32 [k + 1, vocabulary], adjusted.
+        chosen: The model's own choice for each row.
     """
     for i, token in enumerate(guess.tokens):
         if chosen[i] < 0 or (not guess.probabilities and token != chosen[i]):

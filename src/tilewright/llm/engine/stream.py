@@ -140,7 +140,7 @@ class Stream:
         """Iterate over deltas until the request ends.
 
         Raises:
-            EngineError: the request failed.
+            EngineError: The request failed.
         """
         while (delta := self._next()) is not None:
             yield delta
@@ -149,7 +149,7 @@ class Stream:
         """Iterate over deltas until the request ends.
 
         Raises:
-            EngineError: the request failed.
+            EngineError: The request failed.
         """
         loop, event = asyncio.get_running_loop(), asyncio.Event()
 
@@ -177,7 +177,7 @@ class Stream:
         """Wait for all choices and return them.
 
         Raises:
-            EngineError: the request failed.
+            EngineError: The request failed.
         """
         completions = [Completion() for _ in range(self.request.n)]
         for delta in self:

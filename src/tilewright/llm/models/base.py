@@ -108,7 +108,7 @@ def family_of(config: Config) -> type[LanguageModel]:
     """Return the definition for a config.json.
 
     Raises:
-        CompileError: there is none.
+        CompileError: There is none.
     """
     known = families()
     names = [config.model_type, *map(str, config.get("architectures", ()))]
@@ -134,12 +134,12 @@ def build(
     """Build the model that a config.json describes, without weights; `load_weights` loads them.
 
     Args:
-        config: the file's path, its folder, or its content.
-        context: most tokens of a sequence, if less than the model supports.
-        dtype: the parameters' type.
+        config: The file's path, its folder, or its content.
+        context: Most tokens of a sequence, if less than the model supports.
+        dtype: The parameters' type.
 
     Raises:
-        CompileError: no definition is registered for the model, or config.json asks for a feature that the
+        CompileError: No definition is registered for the model, or config.json asks for a feature that the
             definition lacks.
     """
     if not isinstance(config, Config):

@@ -101,7 +101,7 @@ def scheme_of(name: str) -> Scheme:
     """Return the scheme with a name: none, f32, bf16, f16, fp8_e4m3 or ``int{2,3,4,8}[_g{columns}][_asym]``.
 
     Raises:
-        WeightsError: there is no such scheme.
+        WeightsError: There is no such scheme.
     """
     if name == "none":
         return NONE

@@ -86,13 +86,13 @@ def convert(
     scheme is ``none``, is copied bit by bit.
 
     Args:
-        source: a path (see `open_checkpoint`) or an opened checkpoint.
-        output: the folder; it is created if it is missing.
-        conversion: the options.
-        progress: called after each tensor.
+        source: A path (see `open_checkpoint`) or an opened checkpoint.
+        output: The folder; it is created if it is missing.
+        conversion: The options.
+        progress: Called after each tensor.
 
     Raises:
-        WeightsError: the source is damaged, the folder contains other weights, or another process is writing
+        WeightsError: The source is damaged, the folder contains other weights, or another process is writing
             to it.
     """
     from filelock import FileLock, Timeout

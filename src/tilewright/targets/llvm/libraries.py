@@ -111,18 +111,18 @@ def register_library(
     """Let a C function compute matrix products on `target`, in place of generated code.
 
     Args:
-        name: a name for reports and for `unregister_library`; a library of this name is replaced.
-        symbol: the name of the C function; the module's docstring gives its type.
-        objects: object files or static libraries, compiled for the target as position-independent code.
-        kind: the kind of group that the function computes: `GroupKind.CONTRACTION`, the only one so far.
-        dtypes: element types of the left operand, the right operand and the result.
-        target: a target with LLVM code: a full name (``cpu:x86-64-v4``) or a family (``cpu``).
-        tile: the largest number of rows and of columns of one call. Threads share the tiles, so larger ones
+        name: A name for reports and for `unregister_library`; a library of this name is replaced.
+        symbol: The name of the C function; the module's docstring gives its type.
+        objects: Object files or static libraries, compiled for the target as position-independent code.
+        kind: The kind of group that the function computes: `GroupKind.CONTRACTION`, the only one so far.
+        dtypes: Element types of the left operand, the right operand and the result.
+        target: A target with LLVM code: a full name (``cpu:x86-64-v4``) or a family (``cpu``).
+        tile: The largest number of rows and of columns of one call. Threads share the tiles, so larger ones
             suit fewer threads, and leave the caches before the epilogue runs.
-        accepts: takes the sizes of a whole product and returns whether the library computes it; all if None.
+        accepts: Takes the sizes of a whole product and returns whether the library computes it; all if None.
 
     Raises:
-        CompileError: an object file cannot be read or is a shared library, a name or size is not valid, or
+        CompileError: An object file cannot be read or is a shared library, a name or size is not valid, or
             the target has another schedule rule for contractions.
     """
     if kind != GroupKind.CONTRACTION:
@@ -162,7 +162,7 @@ def load_plugin_libraries() -> None:
     """Call the functions that installed packages name in the group `ENTRY_POINTS`, each once in a process.
 
     Raises:
-        CompileError: a package cannot be loaded, or its function fails; the message names the package.
+        CompileError: A package cannot be loaded, or its function fails; the message names the package.
     """
     call_plugins(ENTRY_POINTS, "libraries", _LOADED)
 
@@ -262,7 +262,7 @@ def _library_of(main: loop.Block, roles: Roles, info: TargetInfo) -> ExternalLib
     """The first library that takes the product of a block.
 
     Raises:
-        ScheduleError: there is none; the message says why.
+        ScheduleError: There is none; the message says why.
     """
     if roles.quantized or roles.grouped or len(roles.n) != 1 or len(roles.k) != 1:
         raise ScheduleError("library: the contraction is not a plain matrix product")
