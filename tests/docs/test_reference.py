@@ -242,7 +242,7 @@ def errors_of(value: Any) -> set[str]:
 
 def annotations_of(value: Any) -> dict[str, str]:
     """The annotations of parameters, fields and the result, as text."""
-    return {name: str(kind) for name, kind in value.__dict__.get("__annotations__", {}).items()}
+    return {name: str(kind) for name, kind in inspect.get_annotations(value).items()}
 
 
 def test_docstrings_name_the_errors_that_a_caller_can_cause() -> None:
@@ -286,6 +286,22 @@ def test_docstrings_state_the_shapes_of_arrays() -> None:
         and not SHAPE.search(text)
     ]
     assert missing == [], "state shapes, as in (..., n), or 'any shape'"
+
+
+def test_docstrings_state_the_element_types_of_results() -> None:
+    """The methods of `Tensor` that name none keep the tensor's, as the text of the class says."""
+    types = re.compile(
+        r"types?\b|dtype|\b(u?int|float)\d*\b|\bbools?\b|\b[if]\d\d\b|\bintegers?\b|rguments|as of `"
+    )
+    missing = [
+        name
+        for name, (value, text) in functions().items()
+        if not inspect.isclass(value)
+        and not name.startswith("tilewright.Tensor.")
+        and ARRAYS.search(annotations_of(value).get("return", ""))
+        and not types.search(text)
+    ]
+    assert missing == []
 
 
 def test_functions_of_numpy_state_shapes() -> None:

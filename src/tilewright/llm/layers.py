@@ -141,13 +141,13 @@ class Attention(Module):
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries [batch, n, heads * head_dim], keys and values [batch, n, kv_heads * head_dim] of `x`
-        [batch, n, hidden].
+        [batch, n, hidden], in the common type of `x` and the weights.
         """
         return self.q_proj(x), self.k_proj(x), self.v_proj(x)
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries [batch, n, heads, head_dim], keys and values [batch, n, kv_heads, head_dim] of `x` [batch,
-        n, hidden].
+        n, hidden], in the type of `project`.
         """
         q, k, v = (t.reshape(*x.shape[:2], -1, self.head_dim) for t in self.project(x))
         return q, k, v

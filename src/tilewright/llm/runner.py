@@ -46,25 +46,25 @@ class Runner(Protocol):
     """
 
     def prefill(self, tokens: Ints, start: int, pages: Ints, slot: int) -> Floats:
-        """The logits [vocabulary] after the last of some tokens.
+        """The logits [vocabulary], float32, after the last of some tokens.
 
         Args:
-            tokens: The tokens [n], at most `chunk`.
+            tokens: The tokens [n], int32, at most `chunk`.
             start: The number of tokens that `pages` already hold, which these follow.
-            pages: The sequence's pages [any], enough for ``start + n`` tokens.
+            pages: The sequence's pages [any], int32, enough for ``start + n`` tokens.
             slot: The number of the running sequence.
         """
         ...
 
     def decode(self, tokens: Ints, lengths: Ints, pages: Ints, slots: Ints) -> Floats:
-        """The logits [rows, vocabulary] after each of some tokens.
+        """The logits [rows, vocabulary], float32, after each of some tokens.
 
         Rows may belong to one sequence, as consecutive tokens (unless it `has_state`); each row then sees the
         ones before it, as in separate calls. Entries of tokens that prove to be wrong guesses are overwritten
         later.
 
         Args:
-            tokens: One token for each row [rows].
+            tokens: One token for each row [rows], int32 as the others.
             lengths: The number of tokens that each row's token follows [rows].
             pages: The pages of each row's sequence [rows, any], padded with -1.
             slots: The number of each row's running sequence [rows].

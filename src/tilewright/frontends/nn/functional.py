@@ -241,7 +241,7 @@ def grouped_matmul(x: TensorLike, weight: TensorLike, index: TensorLike) -> Tens
     Args:
         x: The rows (S, I), converted to the common element type with `weight`.
         weight: The matrices (G, I, O).
-        index: Integers (S) in 0 .. G - 1; larger and negative ones are not checked.
+        index: Integers (S) in 0 .. G - 1; one outside of this range stands for the nearest.
 
     Raises:
         ShapeError: A shape does not fit, or `index` has no integers.

@@ -88,8 +88,8 @@ class Embedding(Module):
         return F.embedding(ids, self.weight)
 
     def attend(self, x: Tensor) -> Tensor:
-        """Return ``x @ weight.T``: (..., size) to (..., count), for output layers that share the embedding's
-        weight.
+        """Return ``x @ weight.T``, in the common type: (..., size) to (..., count), for output layers that
+        share the embedding's weight.
 
         Raises:
             ShapeError: The last size of `x` differs from `size`.

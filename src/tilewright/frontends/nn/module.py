@@ -237,8 +237,8 @@ class Module:
         return ((n, t) for n, t in self._named_tensors() if isinstance(t, Parameter))
 
     def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
-        """Return the tensors that are no parameters, of any shape, of this module and all nested ones, by
-        dotted path.
+        """Return the tensors that are no parameters, of any shape and type, of this module and all nested
+        ones, by dotted path.
         """
         return ((n, t) for n, t in self._named_tensors() if not isinstance(t, Parameter))
 

@@ -33,8 +33,8 @@ class Tensor:
     `shape` may be symbolic.
 
     Operators and methods of tensors of several element types follow the promotion rules of
-    `frontends.trace.dtypes`. They raise `ShapeError` if shapes do not broadcast or the operation is not
-    defined for an element type.
+    `frontends.trace.dtypes`. A result has the tensor's element type, unless the method's text says otherwise.
+    `ShapeError`: shapes do not broadcast, or the operation is not defined for an element type.
 
     Args:
         data: An array, a torch tensor, a number, or nested sequences of numbers, which are copied. Python
@@ -63,7 +63,6 @@ class Tensor:
         self._array, self._value = _frozen(array.copy() if array.flags.writeable else array), None
 
     # -- Properties
-    # --------------------------------------------------------------------------------------------
 
     @property
     def is_traced(self) -> bool:
@@ -144,7 +143,6 @@ class Tensor:
         return self._array
 
     # -- Conversion to other types
-    # -----------------------------------------------------------------------------
 
     def numpy(self) -> Array:
         """Return the elements as a read-only array of the same shape and type that shares memory with the
@@ -262,7 +260,6 @@ class Tensor:
         return array
 
     # -- Indexing and NumPy's protocols
-    # ------------------------------------------------------------------------
 
     def __getitem__(self, index: Index) -> Tensor:
         return call("Tensor.__getitem__", self, index)
@@ -290,7 +287,6 @@ class Tensor:
         return FUNCTIONS["Tensor.implementation"](called) is not None
 
     # -- Operators
-    # ---------------------------------------------------------------------------------------------
 
     def __add__(self, other: TensorLike) -> Tensor:
         return _left("add", self, other)
@@ -418,7 +414,6 @@ class Tensor:
         return call("round", self, decimals or 0)
 
     # -- Methods: the functions of `tilewright.numpy` of the same names
-    # ----------------------------------------
 
     def all(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """Return whether all elements along `axis` are true (not 0), as bools.
@@ -492,7 +487,7 @@ class Tensor:
         a_min: TensorLike | None = None,
         a_max: TensorLike | None = None,
     ) -> Tensor:
-        """Return the elements limited to ``min`` .. ``max``.
+        """Return the elements limited to ``min`` .. ``max``, in the common element type of all three.
 
         Args:
             min: The lower limit: a number, a tensor that is broadcast with this one, or None for no limit.
@@ -541,7 +536,8 @@ class Tensor:
         return call("diagonal", self, offset, axis1, axis2)
 
     def dot(self, b: TensorLike) -> Tensor:
-        """Return the sum of products over the last dimension and the last but one of `b`.
+        """Return the sum of products over the last dimension and the last but one of `b`, in their common
+        type.
 
         (..., k) and (..., k, n) give (..., ..., n), (..., k) and (k) give (...). A tensor without dimensions
         is a factor of all elements.
@@ -627,7 +623,8 @@ class Tensor:
         return call("sort", self, axis, descending=descending, stable=stable)
 
     def squeeze(self, axis: Axis = None) -> Tensor:
-        """Return the tensor without the dimensions `axis`, of size 1, or without all that are known to be 1.
+        """Return the tensor without the dimensions `axis` of its shape, of size 1, or without all that are
+        known to be 1.
 
         Raises:
             ShapeError: A given dimension is not 1, or there is no such axis.

@@ -224,14 +224,14 @@ class CausalLM(LanguageModel):
         return None if self.lm_head is None and name.endswith("lm_head.weight") else super().destination(name)
 
     def embed(self, tokens: TensorLike, cache: Cache) -> Tensor:
-        """Return embeddings [batch, n, hidden] of token ids `tokens` [batch, n]. Families whose embeddings
-        depend on positions read them from `cache`.
+        """Return embeddings [batch, n, hidden], of the parameters' type, of token ids `tokens` [batch, n].
+        Families whose embeddings depend on positions read them from `cache`.
         """
         result: Tensor = self.model.embed_tokens(tokens)
         return result
 
     def hidden(self, tokens: TensorLike, cache: Cache) -> Tensor:
-        """Return the head's input [batch, n, hidden] for `tokens` [batch, n]; layers read and extend
+        """Return the head's input [batch, n, hidden] for integers `tokens` [batch, n]; layers read and extend
         `cache`.
         """
         x = self.embed(tokens, cache)
@@ -242,7 +242,9 @@ class CausalLM(LanguageModel):
         return result
 
     def head(self, x: Tensor) -> Tensor:
-        """Return logits [..., vocabulary] of hidden states `x` [..., hidden]."""
+        """Return logits [..., vocabulary] of hidden states `x` [..., hidden], in their common type with the
+        weight.
+        """
         if self.lm_head is not None:
             result: Tensor = self.lm_head(x)
         else:
