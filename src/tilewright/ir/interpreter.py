@@ -43,7 +43,11 @@ class Frame:
         self.values = values
 
     def evaluate(self, e: Dim, extra: Mapping[str, Any] | None = None) -> Any:
-        """The value of the expression `e`; `extra` symbols shadow the frame's."""
+        """The value of the expression `e`; `extra` symbols shadow the frame's.
+
+        Raises:
+            KeyError: A symbol of the expression has no value.
+        """
         return e if isinstance(e, int) else evaluate(e, {**self.dims, **extra} if extra else self.dims)
 
     def child(self, symbols: Mapping[str, Any]) -> Frame:

@@ -231,6 +231,9 @@ def all_passes(level: Level | None = None) -> list[PassInfo]:
 def passes_in(context: PassContext, level: Level | None = None, *, opt: int = _MAX_OPT) -> list[PassInfo]:
     """The passes of a level, or of both, that run in a `context` at the level of optimization `opt` (0 to 3),
     in order.
+
+    Raises:
+        CompileError: An installed package cannot register its passes; the message names it.
     """
     return [info for info in all_passes(level) if info.min_opt <= opt and info.condition.holds(context)]
 

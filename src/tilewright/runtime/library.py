@@ -176,7 +176,12 @@ class Library(_Native):
 
     @cached_property
     def weights_file(self) -> OpenFile | None:
-        """The file of weights, open. All contexts map this one."""
+        """The file of weights, open; None if the weights are in memory or in the library's file. All contexts
+        map this one.
+
+        Raises:
+            ArtifactError: The file is missing or cannot be opened.
+        """
         return OpenFile(self.weights) if isinstance(self.weights, Path) else None
 
     def _function(self, name: str, entry: dict[str, Any]) -> CompiledModel:

@@ -216,7 +216,11 @@ class CausalLM(LanguageModel):
         )
 
     def make_rotary(self) -> Module | None:
-        """Make the rotary embedding that the layers share; None if the family has none."""
+        """Make the rotary embedding that the layers share; None if the family has none.
+
+        Raises:
+            CompileError: The configuration's kind of scaling is unknown, or one of its settings is missing.
+        """
         return RotaryEmbedding(self.config.rope())
 
     def destination(self, name: str) -> Destination | None:
