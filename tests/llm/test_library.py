@@ -231,10 +231,10 @@ def test_an_embedding_that_is_the_head_is_stored_once(scheme: str, share: float)
     with tw.compile(lambda ids: table.attend(table(ids)), (ids,), cache=False) as library:
         np.testing.assert_allclose(library(ids), table.attend(table(ids)).numpy(), rtol=1e-4, atol=1e-3)
         stored = library.metadata["parameters"]
-    assert sorted(p["of"][0]["name"] for p in stored) == ["codes", "scales"]
+    assert sorted(p["of"][0]["name"] for p in stored) == ["qvalues", "scales"]
     panel, packed = panel_of(host_isa(), i8, i8), are_qvalues_packed()
     columns = -(-1100 // panel.nr) * panel.nr if packed else 1100
-    bits = {p["of"][0]["name"]: p["bytes"] for p in stored}["codes"] * 8
+    bits = {p["of"][0]["name"]: p["bytes"] for p in stored}["qvalues"] * 8
     assert bits == columns * 64 * 8 * (share if packed else 1)
 
 
@@ -313,13 +313,13 @@ def check_metadata(metadata: Any, printed: str) -> None:
     )
     assert f"memory: {memory}" in printed
     (q,) = (
-        p for p in metadata["parameters"] if p["of"][0]["name"] == "model.layers.1.self_attn.q_proj.codes"
+        p for p in metadata["parameters"] if p["of"][0]["name"] == "model.layers.1.self_attn.q_proj.qvalues"
     )
     assert q["of"][0]["dtype"] == "int4" and q["of"][0]["shape"] == [64, 64]
     assert q["bytes"] == (64 * 64 // 2 if are_qvalues_packed() else 64 * 64)
     assert any("two values to a byte" in step for step in q["steps"]) == are_qvalues_packed()
     names = {of["name"] for p in metadata["parameters"] for of in p["of"]}
-    assert {"model.embed_tokens.codes", "lm_head.scales"} <= names
+    assert {"model.embed_tokens.qvalues", "lm_head.scales"} <= names
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         inspect._show(metadata)
@@ -329,7 +329,7 @@ def check_metadata(metadata: Any, printed: str) -> None:
         "context: 256",
         "abi: 3",
         f"memory, {memory}",
-        "self_attn.q_proj.codes",
+        "self_attn.q_proj.qvalues",
         "x 2",
     ):
         assert part in text

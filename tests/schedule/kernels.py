@@ -152,11 +152,11 @@ def decayed(h: Any, kept: Any, added: Any) -> list[Any]:
 
 
 def quantized() -> loop.Kernel:
-    """b0 = rows of 8-bit integers times packed codes, in two groups of four; b1 = b0 + 1."""
+    """b0 = rows of 8-bit integers times packed qvalues, in two groups of four; b1 = b0 + 1."""
 
-    def body(t: TensorBuilder, x: Any, x_scales: Any, codes: Any, scales: Any) -> list[Any]:
+    def body(t: TensorBuilder, x: Any, x_scales: Any, qvalues: Any, scales: Any) -> list[Any]:
         def product(i: Any, j: Any, g: Any, k: Any) -> Any:
-            inner = x[i, g, k].cast(i32) * (codes[j // 4, g, k // 4, j % 4, k % 4].cast(i32) - 128)
+            inner = x[i, g, k].cast(i32) * (qvalues[j // 4, g, k // 4, j % 4, k % 4].cast(i32) - 128)
             return inner.cast(f32) * (x_scales[i, g] * scales[j // 4, g, j % 4])
 
         y = t.reduce("sum", (N, 10), (2, 4), product)
@@ -175,8 +175,8 @@ def grouped() -> loop.Kernel:
     return kernel_from([(N, 8), (3, 8, 8), (N,)], body, dtypes=(f32, f32, i64))
 
 
-def unpacked(x: Any, x_scales: Any, codes: Any, scales: Any) -> Any:
-    right = codes.transpose(0, 3, 1, 2, 4).reshape(12, 2, 4)[:10].astype("f8") - 128
+def unpacked(x: Any, x_scales: Any, qvalues: Any, scales: Any) -> Any:
+    right = qvalues.transpose(0, 3, 1, 2, 4).reshape(12, 2, 4)[:10].astype("f8") - 128
     right *= scales.transpose(0, 2, 1).reshape(12, 2)[:10, :, None]
     return (x * x_scales[..., None]).reshape(len(x), 8) @ right.reshape(10, 8).T + 1
 

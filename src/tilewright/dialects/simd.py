@@ -75,8 +75,8 @@ class BatchReduceGemm(Operation):
     With ``group > 1`` every `group` successive rows of a panel are interleaved, as dot-product instructions
     on narrow types take them: element (k, n) is at ``b_panel * (n // nr) + b_k * (k // group) + (n % nr) *
     group + k % group``. `padded` promises that the last panel of B may be read in full and that zeros follow
-    its rows as `Panel.padded_rows` says. `near` says that B stays in a cache because it is read often, so
-    that code need not prefetch it.
+    its rows as `Panel.padded_rows` says. `cache_resident` says that B stays in a cache because it is read
+    often, so that code need not prefetch it.
 
     Source: Georganas et al., "High-Performance Deep Learning via a Single Building Block", 2019.
     """
@@ -107,7 +107,7 @@ class BatchReduceGemm(Operation):
     accumulate: Attr = False
     padded: Attr = False
     group: Attr = 1
-    near: Attr = False
+    cache_resident: Attr = False
 
     def infer_types(self) -> Sequence[Type]:
         return ()
@@ -288,24 +288,24 @@ class Dequantize(Operation):
     def interpret(self, env: Frame, b: Array, b_scales: Array, y: Array) -> None:
         start, scales_start = (int(env.evaluate(e)) for e in (self.b_offset, self.b_scales_offset))
         groups, size, nr = self.groups, self.size, self.nr
-        codes = unpacked(b.reshape(-1)[start:], 1, groups, size, nr, self.bits)[0].astype(
+        qvalues = unpacked(b.reshape(-1)[start:], 1, groups, size, nr, self.bits)[0].astype(
             np.float32
         )  # nr, groups, size
         scales = b_scales.reshape(-1)[scales_start : scales_start + groups * nr].reshape(groups, nr).T
-        weights = (codes * scales.astype(np.float32)[..., None]).reshape(nr, groups * size // 2, 2)
+        weights = (qvalues * scales.astype(np.float32)[..., None]).reshape(nr, groups * size // 2, 2)
         y.reshape(-1)[: weights.size] = weights.transpose(1, 0, 2).astype(y.dtype).reshape(-1)
 
 
 def unpacked(b: Array, panels: int, groups: int, size: int, nr: int, bits: int) -> Any:
     """The quantized values of the first `panels` panels of `b`, as an array [panels, nr, groups, size]."""
-    codes = b[: panels * groups * size * nr * bits // 8]
+    qvalues = b[: panels * groups * size * nr * bits // 8]
     if bits == 4:
-        codes = codes.reshape(panels, groups, size // 32, 4, nr, 4)
-        codes = np.stack((codes & 15, codes >> 4), 3)
-    codes = np.moveaxis(codes.reshape(panels, groups, size // 4, nr, 4), 3, 1).reshape(
+        qvalues = qvalues.reshape(panels, groups, size // 32, 4, nr, 4)
+        qvalues = np.stack((qvalues & 15, qvalues >> 4), 3)
+    qvalues = np.moveaxis(qvalues.reshape(panels, groups, size // 4, nr, 4), 3, 1).reshape(
         panels, nr, groups, size
     )
-    return codes.astype(np.int64) - (1 << (bits - 1))
+    return qvalues.astype(np.int64) - (1 << (bits - 1))
 
 
 @operation

@@ -34,20 +34,20 @@ def factors(dtype: DType) -> Iterator[None]:
 class QuantizedMatrix(Module):
     """A matrix ``qvalues * scales - offsets``.
 
-    `codes` are the qvalues, named after the operand of `graph.quantized_matmul`: int4 or int8 [out, in];
+    `qvalues` is the operand of `graph.quantized_matmul` of this name: int4 or int8 [out, in];
     `scales` and `offsets` (None: zero) are [out, groups], one per group of columns.
     """
 
-    def __init__(self, codes: Tensor, scales: Tensor, offsets: Tensor | None = None) -> None:
+    def __init__(self, qvalues: Tensor, scales: Tensor, offsets: Tensor | None = None) -> None:
         super().__init__()
-        self.codes, self.scales, self.offsets = codes, scales, offsets
+        self.qvalues, self.scales, self.offsets = qvalues, scales, offsets
 
     def product(self, x: Tensor, index: Tensor | None = None) -> Tensor:
         """``x @ matrix.T``; with `index`, each row is multiplied by the matrix that it selects.
 
         Offsets contribute through the sums of groups of x only.
         """
-        y: Tensor = apply(g.QuantizedMatMul, x, self.codes, self.scales, index, factors=_factors.get())
+        y: Tensor = apply(g.QuantizedMatMul, x, self.qvalues, self.scales, index, factors=_factors.get())
         if self.offsets is None:
             return y
         sums = x.reshape(*x.shape[:-1], self.scales.shape[-1], -1).sum(-1)
@@ -63,10 +63,10 @@ class QuantizedLinear(QuantizedMatrix):
     """
 
     def __init__(
-        self, codes: Tensor, scales: Tensor, bias: Tensor | None = None, *, offsets: Tensor | None = None,
+        self, qvalues: Tensor, scales: Tensor, bias: Tensor | None = None, *, offsets: Tensor | None = None,
         permutation: Tensor | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(codes, scales, offsets)
+        super().__init__(qvalues, scales, offsets)
         self.bias, self.permutation = bias, permutation
 
     def forward(self, x: Tensor) -> Tensor:
@@ -85,11 +85,13 @@ class QuantizedEmbedding(QuantizedMatrix):
     """An embedding table with quantized rows; results are float32."""
 
     def forward(self, ids: Tensor) -> Tensor:
-        codes, scales = (tnp.astype(embedding(ids, part), "float32") for part in (self.codes, self.scales))
-        grouped = codes.reshape(*scales.shape, codes.shape[-1] // scales.shape[-1]) * scales[..., None]
+        qvalues, scales = (
+            tnp.astype(embedding(ids, part), "float32") for part in (self.qvalues, self.scales)
+        )
+        grouped = qvalues.reshape(*scales.shape, qvalues.shape[-1] // scales.shape[-1]) * scales[..., None]
         if self.offsets is not None:
             grouped = grouped - embedding(ids, self.offsets)[..., None]
-        result: Tensor = grouped.reshape(*codes.shape)
+        result: Tensor = grouped.reshape(*qvalues.shape)
         return result
 
     def attend(self, x: Tensor) -> Tensor:

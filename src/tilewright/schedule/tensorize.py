@@ -82,7 +82,7 @@ class TensorizePrimitives(ScheduleCore):
         padded: bool = False,
         group: int = 1,
         lines: str | None = None,
-        near: bool = False,
+        cache_resident: bool = False,
     ) -> None:
         """Replace the innermost loops of a contraction with one `simd.brgemm`.
 
@@ -99,7 +99,7 @@ class TensorizePrimitives(ScheduleCore):
             padded: Whether the last panel may be read in full; see `simd.brgemm`.
             group: Rows of the right operand that are interleaved.
             lines: A further loop over rows, around `m` (lines of an image).
-            near: Whether the right operand stays in a cache, so that it need not be prefetched.
+            cache_resident: Whether the right operand stays in a cache, so that it need not be prefetched.
 
         Raises:
             ScheduleError: The loops are not the innermost ones of a perfect nest, or an address is not affine
@@ -137,7 +137,7 @@ class TensorizePrimitives(ScheduleCore):
             accumulate=tile.reduces_outside,
             padded=padded,
             group=group,
-            near=near,
+            cache_resident=cache_resident,
             location=tile.block.location,
         )
         tile.replace_by(op)

@@ -258,7 +258,7 @@ class _QuantizedTile:
                     accumulate=piece > 0,
                     padded=True,
                     group=2,
-                    near=True,
+                    cache_resident=True,
                 )
             )
 

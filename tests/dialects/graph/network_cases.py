@@ -604,7 +604,7 @@ CASES.append(
 )
 
 
-def _of_codes(d: Any, q: Any, k: Any, v: Any, k_scale: Any, v_scale: Any, sinks: Any) -> Any:
+def _of_qvalues(d: Any, q: Any, k: Any, v: Any, k_scale: Any, v_scale: Any, sinks: Any) -> Any:
     """Attention with scaled integer keys and values. A sink is an additional key and value of zeros, whose
     score is added by the mask.
     """
@@ -627,9 +627,9 @@ for _factors, _dtype in ((i8, f32), (f32, bf16)):
                 F(4),
             ),
             lambda b, d, q, k, v, *more: b(graph.Attention(q, k, v, None, *more)),
-            _of_codes,
+            _of_qvalues,
             SIZES,
-            note=f"codes {_factors.name}, sinks",
+            note=f"qvalues {_factors.name}, sinks",
         )
     )
 

@@ -14,9 +14,9 @@ from .harness import Case, F, integers, normal, positive
 SIZES = ({"b": 2, "s": 3}, {"b": 1, "s": 1})
 
 
-def _weights(codes: Any, scales: Any) -> Any:
-    grouped = codes.astype(np.float64).reshape(*scales.shape, -1) * scales[..., None].astype(np.float64)
-    return grouped.reshape(codes.shape)
+def _weights(qvalues: Any, scales: Any) -> Any:
+    grouped = qvalues.astype(np.float64).reshape(*scales.shape, -1) * scales[..., None].astype(np.float64)
+    return grouped.reshape(qvalues.shape)
 
 
 def _rounded(x: Any, groups: int) -> Any:
@@ -44,8 +44,8 @@ def _left(x: Any, groups: int, factors: DType) -> Any:
     return x.astype(np.float32).astype(factors.numpy).astype(np.float64)
 
 
-def _right(codes: Any, scales: Any, factors: DType) -> Any:
-    weights = _weights(codes, scales)
+def _right(qvalues: Any, scales: Any, factors: DType) -> Any:
+    weights = _weights(qvalues, scales)
     return weights.astype(np.float32).astype(bf16.numpy).astype(np.float64) if factors is bf16 else weights
 
 
@@ -55,20 +55,20 @@ CASES = [
             "QuantizedMatMul",
             (
                 F("b", "s", 64, dtype=x, fill=fill),
-                F(5, 64, dtype=codes, fill=integers(-8, 8)),
+                F(5, 64, dtype=qvalues, fill=integers(-8, 8)),
                 F(5, groups, dtype=scales, fill=positive),
             ),
-            lambda b, d, x, codes, scales, factors=factors: b(
-                graph.QuantizedMatMul(x, codes, scales, factors=factors)
+            lambda b, d, x, qvalues, scales, factors=factors: b(
+                graph.QuantizedMatMul(x, qvalues, scales, factors=factors)
             ),
-            lambda d, x, codes, scales, factors=factors: (
-                _left(x, scales.shape[1], factors) @ _right(codes, scales, factors).T
+            lambda d, x, qvalues, scales, factors=factors: (
+                _left(x, scales.shape[1], factors) @ _right(qvalues, scales, factors).T
             ),
             SIZES,
             tolerance=2e-2 if x is f16 else 1e-5,
-            note=f"{x.name} {codes.name} {groups} groups {scales.name} in {factors.name}",
+            note=f"{x.name} {qvalues.name} {groups} groups {scales.name} in {factors.name}",
         )
-        for x, fill, codes, groups, scales, factors in (
+        for x, fill, qvalues, groups, scales, factors in (
             (f32, normal, i4, 2, f16, i8),
             (f32, _half_empty, i4, 2, f32, i8),
             (f32, normal, i8, 1, f32, i8),
@@ -87,8 +87,8 @@ CASES = [
                 F("s", dtype=i64, fill=integers(0, 3)),
             ),
             lambda b, d, *x, factors=factors: b(graph.QuantizedMatMul(*x, factors=factors)),
-            lambda d, x, codes, scales, index, factors=factors: np.einsum(
-                "sk,snk->sn", _left(x, 2, factors), _right(codes, scales, factors)[index]
+            lambda d, x, qvalues, scales, index, factors=factors: np.einsum(
+                "sk,snk->sn", _left(x, 2, factors), _right(qvalues, scales, factors)[index]
             ),
             SIZES,
             note=f"chosen, in {factors.name}",
@@ -103,8 +103,8 @@ CASES = [
             F(5, 2, dtype=f16, fill=positive),
         ),
         lambda b, d, *x: b(graph.DequantizedMatMul(*x)),
-        lambda d, x, codes, scales: (
-            x.astype(np.float64).reshape(*x.shape[:2], 64) @ _right(codes, scales, bf16).T
+        lambda d, x, qvalues, scales: (
+            x.astype(np.float64).reshape(*x.shape[:2], 64) @ _right(qvalues, scales, bf16).T
         ),
         SIZES,
     ),
@@ -117,8 +117,9 @@ CASES = [
             F(5, 2, dtype=f32, fill=positive),
         ),
         lambda b, d, *x: b(graph.ScaledMatMul(*x)),
-        lambda d, x, x_scales, codes, scales: (
-            (x.astype(np.float64) * x_scales[..., None]).reshape(*x.shape[:2], 64) @ _weights(codes, scales).T
+        lambda d, x, x_scales, qvalues, scales: (
+            (x.astype(np.float64) * x_scales[..., None]).reshape(*x.shape[:2], 64)
+            @ _weights(qvalues, scales).T
         ),
         SIZES,
         tolerance=1e-4,

@@ -62,16 +62,16 @@ def test_a_product_read_twice() -> None:
 
 def quantized(b: Any, x: Any, n: int, groups: int = 2, factors: Any = i8) -> Any:
     rng = np.random.default_rng(n)
-    codes = rng.integers(-8, 8, (n, 64), np.int8).astype(i4.numpy)
+    qvalues = rng.integers(-8, 8, (n, 64), np.int8).astype(i4.numpy)
     scales = (rng.random((n, groups)) * 0.1).astype(np.float16)
     parts = (
         b(g.Constant(value=Constant(array, name)))
-        for array, name in ((codes, f"w{n}.codes"), (scales, f"w{n}.scales"))
+        for array, name in ((qvalues, f"w{n}.qvalues"), (scales, f"w{n}.scales"))
     )
     return b(g.QuantizedMatMul(x, *parts, factors=factors))
 
 
-def test_projections_with_codes_of_few_bits() -> None:
+def test_projections_with_qvalues_of_few_bits() -> None:
     def body(b: Any, x: Any) -> Any:
         v = b(g.Add(quantized(b, x, 5), weight(b, 5)))
         return [b(g.Neg(quantized(b, x, 8))), quantized(b, x, 3), b(g.Softmax(v))]
@@ -79,9 +79,9 @@ def test_projections_with_codes_of_few_bits() -> None:
     module = build({"x": (BATCH, SEQ, 64)}, body)
     assert run(module, merge_matmuls) == {"QuantizedMatMul": 1, "Add": 1, "Slice": 3, "Neg": 1, "Softmax": 1}
     (product,) = (op for op in module.walk() if isinstance(op, g.QuantizedMatMul))
-    codes, scales = (v.defining_op.value for v in (product.codes, product.scales))
-    assert codes.shape == (16, 64) and scales.shape == (16, 2)
-    assert [name for name, _ in codes.parameters] == ["w5.codes", "w8.codes", "w3.codes"]
+    qvalues, scales = (v.defining_op.value for v in (product.qvalues, product.scales))
+    assert qvalues.shape == (16, 64) and scales.shape == (16, 2)
+    assert [name for name, _ in qvalues.parameters] == ["w5.qvalues", "w8.qvalues", "w3.qvalues"]
 
 
 def test_products_with_other_groups_or_factors_stay() -> None:

@@ -224,8 +224,8 @@ def test_blocks_of_k() -> None:
     assert Panel(64).padded_rows(7) == 7
 
 
-@pytest.mark.parametrize("near", [False, True])
-def test_a_panel_that_is_near_is_not_asked_for(near: bool) -> None:
+@pytest.mark.parametrize("cache_resident", [False, True])
+def test_a_panel_that_is_cache_resident_is_not_prefetched(cache_resident: bool) -> None:
     panel = panel_of(TILES, bf16, bf16)
     op = make_op(
         bf16,
@@ -240,10 +240,10 @@ def test_a_panel_that_is_near_is_not_asked_for(near: bool) -> None:
         c_m=64,
         padded=True,
         group=2,
-        near=near,
+        cache_resident=cache_resident,
     )
     _, definitions, _ = brgemm_function(op, TILES)
-    assert any("llvm.prefetch" in text for text in definitions.values()) != near
+    assert any("llvm.prefetch" in text for text in definitions.values()) != cache_resident
 
 
 @pytest.mark.parametrize(("m", "lines", "tiles"), [(1, 1, False), (2, 1, False), (3, 1, True), (2, 2, True)])
@@ -272,14 +272,14 @@ def test_a_few_rows_are_multiplied_in_vectors(m: int, lines: int, tiles: bool) -
 
 
 @pytest.mark.parametrize(
-    ("m", "near", "streams"),
+    ("m", "cache_resident", "streams"),
     [(128, False, "a"), (128, True, "a"), (64, True, ""), (32, False, ""), (32, True, "b")],
 )
 def test_what_is_used_once_leaves_the_first_cache_to_the_other_factor(
-    m: int, near: bool, streams: str
+    m: int, cache_resident: bool, streams: str
 ) -> None:
     """A factor that is used only once is loaded with a hint that leaves the first-level cache to the other
-    one. A panel that is already near is not prefetched. Tiles 4 and 5 hold rows of A, 6 and 7 columns of B.
+    one. A cache-resident panel is not prefetched. Tiles 4 and 5 hold rows of A, 6 and 7 columns of B.
     """
     panel = panel_of(TILES, bf16, bf16)
     op = make_op(
@@ -294,11 +294,11 @@ def test_what_is_used_once_leaves_the_first_cache_to_the_other_factor(
         b_k=panel.nr * 2,
         c_m=64,
         padded=True,
-        near=near,
+        cache_resident=cache_resident,
         group=2,
     )
     _, definitions, _ = brgemm_function(op, TILES)
     text = "".join(definitions.values())
     hinted = set(re.findall(r"tileloaddt164\(i8 (\d)", text))
     assert hinted == {"a": {"4", "5"}, "b": {"6", "7"}, "": set()}[streams]
-    assert ("llvm.prefetch" in text) != near
+    assert ("llvm.prefetch" in text) != cache_resident

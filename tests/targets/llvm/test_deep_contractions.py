@@ -96,14 +96,14 @@ def test_results_of_matrix_registers(l2: int, tile: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "tile", "near"), [(512, (32, 32), True), (480, (32, 32), False), (512, (6, 64), False)]
+    ("rows", "tile", "cache_resident"), [(512, (32, 32), True), (480, (32, 32), False), (512, (6, 64), False)]
 )
-def test_panels_of_many_rows_stay_near(rows: int, tile: tuple[int, int], near: bool) -> None:
+def test_panels_of_many_rows_stay_near(rows: int, tile: tuple[int, int], cache_resident: bool) -> None:
     """With matrix registers, panels that many rows use are not prefetched."""
     module, a, wanted = product(rows, 64, 128, bf16, False, rows=rows)
     trace = scheduled(module, a, wanted, described(192 * 1024, tile))
     (step,) = (step for step in trace if step.startswith("tensorize"))
-    assert step.endswith("True)") == near
+    assert step.endswith("True)") == cache_resident
 
 
 def described(l2: int, tile: tuple[int, int]) -> TargetInfo:

@@ -54,13 +54,13 @@ def library(
             weights = main.body.add_arg(TensorType(f32, w.shape))
         y = b(graph.GroupedMatMul(x, weights, index))
     else:
-        codes_type, factors = ({"int4": i4, "int8": i8, "bf16": bf16}[k] for k in kind.split())
-        half = 1 << (codes_type.bits - 1)
-        codes = rng.integers(-half, half, (COUNT, columns, depth))
+        qvalue_type, factors = ({"int4": i4, "int8": i8, "bf16": bf16}[k] for k in kind.split())
+        half = 1 << (qvalue_type.bits - 1)
+        qvalues = rng.integers(-half, half, (COUNT, columns, depth))
         scales = rng.uniform(0.01, 0.1, (COUNT, columns, depth // 32)).astype(np.float16)
-        parts = constant(codes.astype(codes_type.numpy), "codes"), constant(scales, "scales")
+        parts = constant(qvalues.astype(qvalue_type.numpy), "qvalues"), constant(scales, "scales")
         y = b(graph.QuantizedMatMul(x, *parts, index, factors=factors))
-        w = (codes.reshape(*scales.shape, 32) * scales[..., None].astype(np.float64)).reshape(codes.shape)
+        w = (qvalues.reshape(*scales.shape, 32) * scales[..., None].astype(np.float64)).reshape(qvalues.shape)
         w = w.transpose(0, 2, 1)
     b.insert(func.Return([b(graph.Add(b(graph.Sigmoid(y)), y)) if epilogue else y]))
     return tw.compile(module, cache=False, **options), w
@@ -157,7 +157,7 @@ def test_indices_out_of_range() -> None:
         close(compiled(x, index), x, w, np.array([4, 0, 4, 4, 0, 4]), 1e-5)
 
 
-def test_codes_stay_two_to_a_byte() -> None:
+def test_qvalues_stay_two_to_a_byte() -> None:
     compiled, _ = library("int4 int8", 256, 64)
     with compiled:
         if "simd.quantized_gemm" not in compiled.ir("loop"):
@@ -182,14 +182,14 @@ def test_refused() -> None:
     x, index = main.body.add_arg(TensorType(f32, (4, 8))), main.body.add_arg(TensorType(i64, (3,)))
     b = Builder(main.body)
     w = b(graph.Constant(value=Constant(np.zeros((2, 8, 5), np.float32), "w")))
-    codes = b(graph.Constant(value=Constant(np.zeros((2, 5, 8), ml_dtypes.int4), "codes")))
+    qvalues = b(graph.Constant(value=Constant(np.zeros((2, 5, 8), ml_dtypes.int4), "qvalues")))
     scales = b(graph.Constant(value=Constant(np.zeros((2, 5, 1), np.float32), "scales")))
     with pytest.raises(IRError, match="needs an integer for each of 4 rows"):
         b(graph.GroupedMatMul(x, w, index))
     with pytest.raises(IRError, match="needs an integer for each of 4 rows"):
-        b(graph.QuantizedMatMul(x, codes, scales, index))
-    with pytest.raises(IRError, match=r"needs codes \(N, K\) and scales \(N, G\)"):
-        b(graph.QuantizedMatMul(x, codes, scales))
+        b(graph.QuantizedMatMul(x, qvalues, scales, index))
+    with pytest.raises(IRError, match=r"needs qvalues \(N, K\) and scales \(N, G\)"):
+        b(graph.QuantizedMatMul(x, qvalues, scales))
 
 
 def test_matrices_that_nobody_chooses_do_no_harm() -> None:

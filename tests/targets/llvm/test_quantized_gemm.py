@@ -1,5 +1,5 @@
-"""Products with packed codes of few bits, in vector tiles, matrix registers and tails, compared with products
-of the same groups in NumPy.
+"""Products with packed qvalues of few bits, in vector tiles, matrix registers and tails, compared with
+products of the same groups in NumPy.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ def model(
 ) -> tuple[Module, Any]:
     """Return a product with constant weights, and the weights."""
     rng = np.random.default_rng(0)
-    codes = rng.integers(-(1 << (bits - 1)), 1 << (bits - 1), (columns, depth))
+    qvalues = rng.integers(-(1 << (bits - 1)), 1 << (bits - 1), (columns, depth))
     scales = rng.uniform(0.01, 0.1, (columns, groups)).astype(scale)
     module = Module()
     main = func.Func(sym_name="main", arg_names=("x",), result_names=("y",))
     module.body.append(main)
     x = main.body.add_arg(TensorType(f32, (*rows, depth)))
     b = Builder(main.body)
-    parts = (codes.astype(ml_dtypes.int4 if bits == 4 else np.int8), "codes"), (scales, "scales")
+    parts = (qvalues.astype(ml_dtypes.int4 if bits == 4 else np.int8), "qvalues"), (scales, "scales")
     weights = [b(graph.Constant(value=Constant(*part))) for part in parts]
     y = b(graph.QuantizedMatMul(x, *weights, factors=factors))
     if epilogue:
         y = b(graph.Add(b(graph.Sigmoid(y)), y))
     b.insert(func.Return([y]))
-    grouped = codes.reshape(columns, groups, -1) * scales[..., None].astype(np.float64)
+    grouped = qvalues.reshape(columns, groups, -1) * scales[..., None].astype(np.float64)
     return module, grouped.reshape(columns, depth)
 
 
@@ -117,7 +117,7 @@ def test_a_row_is_the_same_among_any_others() -> None:
             np.testing.assert_array_equal(library(x[:m]), alone[:m])
 
 
-def test_codes_are_packed_two_to_a_byte() -> None:
+def test_qvalues_are_packed_two_to_a_byte() -> None:
     module, _ = model((1,), 256, 64, 8, 4)
     with tw.compile(module, cache=False) as library:
         if "simd.quantized_gemm" not in library.ir("loop"):

@@ -31,8 +31,9 @@ class Attention(GraphOp):
     below the masks: ``c * tanh(scores / c)``. A row with every key hidden gives zeros, as in PyTorch and
     ONNX.
 
-    Keys and values may be codes of any type, multiplied by `k_scale` and `v_scale` (B, G, T). `sinks` (H) are
-    scores that take part in each row's softmax and have no value (Xiao et al., 2024; learned, as in GPT-OSS).
+    Keys and values may be qvalues of any type, multiplied by `k_scale` and `v_scale` (B, G, T). `sinks` (H)
+    are scores that take part in each row's softmax and have no value (Xiao et al., 2024; learned, as in
+    GPT-OSS).
     """
 
     name = "graph.attention"

@@ -26,58 +26,59 @@ from .shape import Reshape, Transpose
 def _check_weights(
     op: QuantizedMatMul | ScaledMatMul | DequantizedMatMul, lead: Sequence[Dim], depth: Dim
 ) -> tuple[int, int, int]:
-    """Rows and groups of ``op.codes`` and ``op.scales`` (of each matrix that ``op.index`` chooses from), and
-    the size of a group.
+    """Rows and groups of ``op.qvalues`` and ``op.scales`` (of each matrix that ``op.index`` chooses from),
+    and the size of a group.
 
     Raises:
         IRError: they do not fit each other, or an x of ``(*lead, depth)``.
     """
-    codes, scales = tensor_type(op.codes), tensor_type(op.scales)
-    matrices = () if op.index is None else codes.shape[:1]
+    qvalues, scales = tensor_type(op.qvalues), tensor_type(op.scales)
+    matrices = () if op.index is None else qvalues.shape[:1]
     if op.index is not None:
         if len(lead) != 1:
             raise IRError(f"needs rows (S, K) where index chooses matrices, got {(*lead, depth)}", op)
         check_chosen(op, lead[0], tensor_type(op.index))
-    if codes.dtype not in (i4, i8) or not scales.dtype.is_float:
+    if qvalues.dtype not in (i4, i8) or not scales.dtype.is_float:
         raise IRError(
-            "needs codes of i4 or i8 with floating-point scales, "
-            f"got {codes.dtype.label}, {scales.dtype.label}",
+            "needs qvalues of i4 or i8 with floating-point scales, "
+            f"got {qvalues.dtype.label}, {scales.dtype.label}",
             op,
         )
     rank = 2 + len(matrices)
     if (
-        codes.rank != rank
+        qvalues.rank != rank
         or scales.rank != rank
-        or not all(isinstance(n, int) for n in (*codes.shape, *scales.shape))
+        or not all(isinstance(n, int) for n in (*qvalues.shape, *scales.shape))
     ):
-        form = "codes (E, N, K) and scales (E, N, G)" if matrices else "codes (N, K) and scales (N, G)"
-        raise IRError(f"needs {form} of known sizes, got {codes.shape}, {scales.shape}", op)
-    (rows, columns), (others, groups) = codes.shape[-2:], scales.shape[-2:]
+        form = "qvalues (E, N, K) and scales (E, N, G)" if matrices else "qvalues (N, K) and scales (N, G)"
+        raise IRError(f"needs {form} of known sizes, got {qvalues.shape}, {scales.shape}", op)
+    (rows, columns), (others, groups) = qvalues.shape[-2:], scales.shape[-2:]
     assert isinstance(rows, int) and isinstance(columns, int) and isinstance(groups, int)
     fit = rows == others and scales.shape[:-2] == matrices and groups and columns % groups == 0
     if not fit or not prove_eq(depth, columns):
         raise IRError(
-            f"codes {codes.shape} and scales {scales.shape} do not fit each other and a depth of {depth}", op
+            f"qvalues {qvalues.shape} and scales {scales.shape} do not fit each other and a depth of {depth}",
+            op,
         )
     return rows, groups, columns // groups
 
 
 @operation
 class QuantizedMatMul(GraphOp):
-    """``x (codes * scales)^T``: x (..., K), quantized values `codes` (N, K) of i4 or i8, `scales` (N, G), one
-    for each group of K / G neighbours; result (..., N).
+    """``x (qvalues * scales)^T``: x (..., K), quantized weights `qvalues` (N, K) of i4 or i8, `scales` (N,
+    G), one for each group of K / G neighbours; result (..., N).
 
     `factors` is the type that is multiplied. With i8 each group of x is first rounded to 8 bits with its own
     scale, so that products are products of integers (Dettmers et al., "LLM.int8()", 2022, by groups). With
     bf16, x and the weights are rounded to that type and summed in float32. With f32 nothing is rounded.
 
-    With `index` (S,), as in `graph.grouped_matmul`, there are several matrices, `codes` (E, N, K) and
+    With `index` (S,), as in `graph.grouped_matmul`, there are several matrices, `qvalues` (E, N, K) and
     `scales` (E, N, G), and each row of x (S, K) chooses one.
     """
 
     name = "graph.quantized_matmul"
     x: Operand
-    codes: Operand
+    qvalues: Operand
     scales: Operand
     index: OptionalOperand
     factors: Attr = i8
@@ -91,10 +92,10 @@ class QuantizedMatMul(GraphOp):
         rows, _, _ = _check_weights(self, x.shape[:-1], x.shape[-1])
         return (TensorType(x.dtype, (*x.shape[:-1], rows)),)
 
-    def reference(self, x: Array, codes: Array, scales: Array, index: Array | None = None) -> Any:
+    def reference(self, x: Array, qvalues: Array, scales: Array, index: Array | None = None) -> Any:
         groups = scales.shape[-1]
         wide = x.astype(np.float32).reshape(*x.shape[:-1], groups, -1)
-        weights = codes.astype(np.float32).reshape(*scales.shape, -1) * scales[..., None].astype(np.float32)
+        weights = qvalues.astype(np.float32).reshape(*scales.shape, -1) * scales[..., None].astype(np.float32)
         if self.factors is i8:
             top = np.abs(wide).max(-1, keepdims=True)
             inverse = np.divide(np.float32(127), top, out=np.zeros_like(top), where=top != 0)
@@ -103,7 +104,7 @@ class QuantizedMatMul(GraphOp):
             wide, weights = wide.astype(bf16.numpy), weights.astype(bf16.numpy)
         left, right = (
             wide.reshape(x.shape).astype(np.float64),
-            weights.reshape(codes.shape).astype(np.float64),
+            weights.reshape(qvalues.shape).astype(np.float64),
         )
         return _products(left, right, index).astype(x.dtype)
 
@@ -114,9 +115,9 @@ class QuantizedMatMul(GraphOp):
         rows, groups, size = _check_weights(self, lead, shape[-1])
         if self.factors is f32:
             scales = self.scales if tensor_type(self.scales).dtype is f32 else b(Cast(self.scales, dtype=f32))
-            matrices = tensor_type(self.codes).shape[:-2]
-            codes = b(Reshape(b(Cast(self.codes, dtype=f32)), shape=(*matrices, rows, groups, size)))
-            weights = b(BINARY["mul"](codes, b(Reshape(scales, shape=(*matrices, rows, groups, 1)))))
+            matrices = tensor_type(self.qvalues).shape[:-2]
+            qvalues = b(Reshape(b(Cast(self.qvalues, dtype=f32)), shape=(*matrices, rows, groups, size)))
+            weights = b(BINARY["mul"](qvalues, b(Reshape(scales, shape=(*matrices, rows, groups, 1)))))
             letters = "abcdefgh"[: len(lead)]
             weights = b(Reshape(weights, shape=(*matrices, rows, groups * size)))
             if self.index is not None:
@@ -127,14 +128,14 @@ class QuantizedMatMul(GraphOp):
         # The cast precedes the split into groups, so that it can be fused into the producer of x.
         if self.factors is bf16:
             x = b(Reshape(b(Cast(x, dtype=bf16)), shape=(*lead, groups, size)))
-            return narrow(b, b(DequantizedMatMul(x, self.codes, self.scales, self.index)), self.x)
+            return narrow(b, b(DequantizedMatMul(x, self.qvalues, self.scales, self.index)), self.x)
         x = b(Reshape(x, shape=(*lead, groups, size)))
         top = b(ReduceMax(b(UNARY["abs"](x)), axes=(len(lead) + 1,), keepdims=True))
         zero = b(BINARY["eq"](top, constant(b, 0, top)))
         inverse = b(Select(zero, constant(b, 0, top), b(BINARY["div"](constant(b, 127, top), top))))
         rounded = b(Cast(b(UNARY["round"](b(BINARY["mul"](x, inverse)))), dtype=i8))
         scale = b(Reshape(b(BINARY["mul"](top, constant(b, 1 / 127, top))), shape=(*lead, groups)))
-        return narrow(b, b(ScaledMatMul(rounded, scale, self.codes, self.scales, self.index)), self.x)
+        return narrow(b, b(ScaledMatMul(rounded, scale, self.qvalues, self.scales, self.index)), self.x)
 
 
 def _products(left: Array, right: Array, index: Array | None) -> Any:
@@ -148,16 +149,16 @@ def _products(left: Array, right: Array, index: Array | None) -> Any:
 
 
 def _weights_of(
-    t: TensorBuilder, codes: TensorRef, scales: TensorRef, index: TensorRef | None = None
+    t: TensorBuilder, qvalues: TensorRef, scales: TensorRef, index: TensorRef | None = None
 ) -> Callable[[Sequence[Any]], tuple[Callable[..., Scalar], Callable[..., Scalar]]]:
     """For a row's position: a function that reads its matrix' quantized values, and one that reads their
     scales.
     """
-    which = None if index is None else chosen(t, index, codes.shape[0])
+    which = None if index is None else chosen(t, index, qvalues.shape[0])
 
     def reading(row: Sequence[Any]) -> tuple[Callable[..., Scalar], Callable[..., Scalar]]:
         matrix = () if which is None else (which[tuple(row)],)
-        return lambda *i: codes[(*matrix, *i)], lambda *i: scales[(*matrix, *i)]
+        return lambda *i: qvalues[(*matrix, *i)], lambda *i: scales[(*matrix, *i)]
 
     return reading
 
@@ -175,15 +176,15 @@ def _noted_sum(
 
 @operation
 class ScaledMatMul(GraphOp):
-    """``sum over g of x_scales[.., g] scales[n, g] (sum over k of x[.., g, k] codes[n, g, k])``: x i8 (...,
-    G, S), x_scales (..., G), codes (N, G S), scales (N, G), with `index` several of both; result f32 (...,
+    """``sum over g of x_scales[.., g] scales[n, g] (sum over k of x[.., g, k] qvalues[n, g, k])``: x i8 (...,
+    G, S), x_scales (..., G), qvalues (N, G S), scales (N, G), with `index` several of both; result f32 (...,
     N). The inner sums are exact.
     """
 
     name = "graph.scaled_matmul"
     x: Operand
     x_scales: Operand
-    codes: Operand
+    qvalues: Operand
     scales: Operand
     index: OptionalOperand
 
@@ -199,22 +200,22 @@ class ScaledMatMul(GraphOp):
         return (TensorType(f32, (*x.shape[:-2], rows)),)
 
     def reference(
-        self, x: Array, x_scales: Array, codes: Array, scales: Array, index: Array | None = None
+        self, x: Array, x_scales: Array, qvalues: Array, scales: Array, index: Array | None = None
     ) -> Any:
         left = x.astype(np.float64) * x_scales[..., None]
-        right = codes.reshape(*scales.shape, -1).astype(np.float64) * scales[..., None].astype(np.float64)
-        left = left.reshape(*x.shape[:-2], codes.shape[-1])
-        return _products(left, right.reshape(codes.shape), index).astype(np.float32)
+        right = qvalues.reshape(*scales.shape, -1).astype(np.float64) * scales[..., None].astype(np.float64)
+        left = left.reshape(*x.shape[:-2], qvalues.shape[-1])
+        return _products(left, right.reshape(qvalues.shape), index).astype(np.float32)
 
     def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
-        x, x_scales, codes, scales, *index = operands
+        x, x_scales, qvalues, scales, *index = operands
         groups, size = x.shape[-2:]
-        weights = _weights_of(t, codes, scales, *index)
+        weights = _weights_of(t, qvalues, scales, *index)
 
         def product(*i: Dim) -> Scalar:
             *row, column, group, k = i
-            code, scale = weights(row)
-            inner = x[(*row, group, k)].cast(i32) * code(column, group * size + k).cast(i32)
+            qvalue, scale = weights(row)
+            inner = x[(*row, group, k)].cast(i32) * qvalue(column, group * size + k).cast(i32)
             return inner.cast(f32) * (x_scales[(*row, group)] * scale(column, group).cast(f32))
 
         return _noted_sum(t, self.result.type.shape, (groups, size), product)
@@ -222,13 +223,13 @@ class ScaledMatMul(GraphOp):
 
 @operation
 class DequantizedMatMul(GraphOp):
-    """``x (codes * scales)^T`` with the weights rounded to bf16: x bf16 (..., G, S), codes (N, G S), scales
-    (N, G), with `index` several of both; result f32 (..., N).
+    """``x (qvalues * scales)^T`` with the weights rounded to bf16: x bf16 (..., G, S), qvalues (N, G S),
+    scales (N, G), with `index` several of both; result f32 (..., N).
     """
 
     name = "graph.dequantized_matmul"
     x: Operand
-    codes: Operand
+    qvalues: Operand
     scales: Operand
     index: OptionalOperand
 
@@ -241,22 +242,22 @@ class DequantizedMatMul(GraphOp):
             raise IRError(f"{x.shape} does not fit {groups} groups of {size}", self)
         return (TensorType(f32, (*x.shape[:-2], rows)),)
 
-    def reference(self, x: Array, codes: Array, scales: Array, index: Array | None = None) -> Any:
-        right = codes.reshape(*scales.shape, -1).astype(np.float32) * scales[..., None].astype(np.float32)
-        right = right.astype(bf16.numpy).reshape(codes.shape).astype(np.float64)
-        left = x.reshape(*x.shape[:-2], codes.shape[-1]).astype(np.float64)
+    def reference(self, x: Array, qvalues: Array, scales: Array, index: Array | None = None) -> Any:
+        right = qvalues.reshape(*scales.shape, -1).astype(np.float32) * scales[..., None].astype(np.float32)
+        right = right.astype(bf16.numpy).reshape(qvalues.shape).astype(np.float64)
+        left = x.reshape(*x.shape[:-2], qvalues.shape[-1]).astype(np.float64)
         return _products(left, right, index).astype(np.float32)
 
     def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
-        x, codes, scales, *index = operands
+        x, qvalues, scales, *index = operands
         groups, size = x.shape[-2:]
-        weights = _weights_of(t, codes, scales, *index)
+        weights = _weights_of(t, qvalues, scales, *index)
 
         def product(*i: Dim) -> Scalar:
             *row, column, group, k = i
-            code, scale = weights(row)
+            qvalue, scale = weights(row)
             left = x[(*row, group, k)].cast(f32)
-            weight = code(column, group * size + k).cast(f32) * scale(column, group).cast(f32)
+            weight = qvalue(column, group * size + k).cast(f32) * scale(column, group).cast(f32)
             return left * weight.cast(bf16).cast(f32)
 
         return _noted_sum(t, self.result.type.shape, (groups, size), product)

@@ -59,7 +59,7 @@ def pack_operands(module: Module, panel: PanelRule, row_major: RowMajorRule | No
             if isinstance(op, tensor.Compute) and notes.QUANTIZED.present(op):
                 packing = pack_quantized(op, panel(i8, u8, None), packed)
                 if packing is not None:
-                    packings |= {packing.codes: packing, packing.scales: packing}
+                    packings |= {packing.qvalues: packing, packing.scales: packing}
             elif isinstance(op, tensor.Compute) and (contraction := match_contraction(op)) is not None:
                 _prepare(contraction, panel, packed, row_major)
     for op in list(module.walk()):

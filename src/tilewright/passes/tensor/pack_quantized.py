@@ -44,7 +44,7 @@ class Packing:
     groups: int
     size: int
     nr: int
-    codes: Constant
+    qvalues: Constant
     scales: Constant
 
 
@@ -57,8 +57,8 @@ def pack_quantized(compute: tensor.Compute, panel: Panel, packed: dict[Any, Valu
     """
     choosing = {v for read in compute.reads for v in read.dynamic}
     index = [read for read in compute.reads if read.result in choosing]
-    x, codes, *x_scales, scales = (read for read in compute.reads if read not in index)
-    sources = [read.source.defining_op for read in (codes, scales)]
+    x, qvalues, *x_scales, scales = (read for read in compute.reads if read not in index)
+    sources = [read.source.defining_op for read in (qvalues, scales)]
     *lead, column = compute.axes
     group, k = compute.reduce_axes
     groups, size = extent(group), extent(k)
@@ -68,7 +68,7 @@ def pack_quantized(compute: tensor.Compute, panel: Panel, packed: dict[Any, Valu
         whole and read_as_written and isinstance(groups, int) and isinstance(size, int)
     ):
         return None
-    bits, nr = codes.source.type.dtype.bits, panel.nr
+    bits, nr = qvalues.source.type.dtype.bits, panel.nr
     if not fits_panels(bits, size):
         return None
     packing = Packing(bits, groups, size, nr, *(op.value for op in sources if isinstance(op, graph.Constant)))
@@ -118,11 +118,11 @@ def read_from_panels(constant: graph.Constant, packing: Packing, packed: dict[An
     reads = list(constant.result.users)
     if not all(isinstance(read, tensor.Read) and not read.guard for read in reads):
         return
-    is_codes = constant.value == packing.codes
+    is_qvalues = constant.value == packing.qvalues
     panels, bits, size, nr = _panels(constant, packing, packed), packing.bits, packing.size, packing.nr
     for read in reads:
         b, (n, k) = Builder.before(read), read.indices
-        if not is_codes:
+        if not is_qvalues:
             inside: tuple[Any, ...] = (k, n % nr)
         elif bits == 4:
             inside = (k // size, k % size // CHUNK, k % (CHUNK // 2) // 4, n % nr, k % 4)
@@ -131,7 +131,7 @@ def read_from_panels(constant: graph.Constant, packing: Packing, packed: dict[An
         element = b(
             tensor.Read(panels, read.dynamic, None, indices=(n // nr, *inside), location=read.location)
         )
-        if is_codes:
+        if is_qvalues:
             code = Scalar(b, element).cast(i32)
             if bits == 4:
                 code = code.shr(k % CHUNK // (CHUNK // 2) * 4) & 15
@@ -160,12 +160,12 @@ class _Quantized:
         return whole.reshape(self.panels, self.nr, self.groups, depth)
 
 
-class _Codes(_Quantized):
+class _Qvalues(_Quantized):
     def __call__(self, out: np.ndarray[Any, Any]) -> None:
         array, size = self.value.array, self.size
         for matrix in np.ndindex(*array.shape[:-2]):
-            codes = self.filled(array[matrix].astype(np.int8), size).view(np.uint8)
-            quads = (codes + (1 << (self.bits - 1))).astype(np.uint8)
+            qvalues = self.filled(array[matrix].astype(np.int8), size).view(np.uint8)
+            quads = (qvalues + (1 << (self.bits - 1))).astype(np.uint8)
             if self.bits == 4:
                 halves = quads.reshape(self.panels, self.nr, self.groups, size // CHUNK, 2, CHUNK // 8, 4)
                 out[matrix] = (halves[..., 0, :, :] | halves[..., 1, :, :] << 4).transpose(0, 2, 3, 4, 1, 5)
@@ -185,15 +185,15 @@ class _Scales(_Quantized):
 def _panels(op: graph.Constant, packing: Packing, packed: dict[Any, Value]) -> Value:
     """The panels of the constant that an operation holds, of quantized values or of scales."""
     bits, groups, size, nr = packing.bits, packing.groups, packing.size, packing.nr
-    value, is_codes = op.value, op.value == packing.codes
+    value, is_qvalues = op.value, op.value == packing.qvalues
     *matrices, rows, _ = value.shape
     panels = -(-rows // nr)
 
-    write = (_Codes if is_codes else _Scales)(value, bits, groups, size, nr)
+    write = (_Qvalues if is_qvalues else _Scales)(value, bits, groups, size, nr)
     key = op.parent, write
     if key not in packed:
         name, step = f"{value.name}.packed" if value.name else "packed", f"packed in panels of {nr} columns"
-        if is_codes:
+        if is_qvalues:
             inside = (groups, size // CHUNK, CHUNK // 8, nr, 4) if bits == 4 else (groups, size // 4, nr, 4)
             constant = Constant.made((*matrices, panels, *inside), np.uint8, write, name)
             bytes_ = "two values to a byte" if bits == 4 else "a value to a byte"

@@ -68,7 +68,7 @@ def dequantize_function(op: simd.Dequantize, isa: Isa) -> tuple[str, dict[str, s
     # One step is a vector of bytes per column: eight weights of 4 bits, whose upper four belong 16 rows
     # later, or four weights of 8 bits.
     steps = 4 if op.bits == 4 else 1
-    codes = 32 if op.bits == 4 else 4
+    taken = 32 if op.bits == 4 else 4
 
     def group(g: str, _: Carried) -> list[str]:
         scales = []
@@ -77,9 +77,9 @@ def dequantize_function(op: simd.Dequantize, isa: Isa) -> tuple[str, dict[str, s
             scales.append(load_scales(e, isa, where, dtype, lanes))
 
         def chunk(i: str, _: Carried) -> list[str]:
-            first = e.add(e.mul(g, str(op.size // codes)), i)
+            first = e.add(e.mul(g, str(op.size // taken)), i)
             b = e.at("%b", e.mul(first, str(steps * op.nr * 4)), 1)
-            y = e.at("%y", e.mul(first, str(codes * op.nr)), 2)
+            y = e.at("%y", e.mul(first, str(taken * op.nr)), 2)
             for step in range(steps):
                 for v in range(vectors):
                     x = e.load(numbers, e.at(b, str((step * op.nr + v * lanes) * 4), 1), 4 * lanes)
@@ -91,7 +91,7 @@ def dequantize_function(op: simd.Dequantize, isa: Isa) -> tuple[str, dict[str, s
                             store(products[2 * pair], products[2 * pair + 1], where)
             return []
 
-        e.loop("0", str(op.size // codes), "1", [], chunk)
+        e.loop("0", str(op.size // taken), "1", [], chunk)
         return []
 
     e.loop("0", str(op.groups), "1", [], group)

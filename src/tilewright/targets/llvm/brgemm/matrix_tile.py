@@ -116,7 +116,7 @@ class MatrixDriver(Driver):
         """
         p, e = self.problem, self.emitter
         sharers = min(max(int(blocks), 1), MOST_SHARERS) if blocks.isdigit() else SHARERS
-        share = -(-2 * ROWS // sharers) if p.padded and vectors == 2 and not p.near else 0
+        share = -(-2 * ROWS // sharers) if p.padded and vectors == 2 and not p.cache_resident else 0
         following = e.at(b, self.dims(p.b_panel), p.dtype.itemsize)
         return lambda block: (e.at(following, e.mul(e.remainder(block, sharers), str(share * 64)), 1), share)
 
@@ -195,7 +195,13 @@ class MatrixDriver(Driver):
         """
         p, e = self.problem, self.emitter
         passing = (
-            "" if p.reductions else "a" if self.many_blocks else "b" if p.near and self.one_block else ""
+            ""
+            if p.reductions
+            else "a"
+            if self.many_blocks
+            else "b"
+            if p.cache_resident and self.one_block
+            else ""
         )
         tile = MatrixTile(p, len(rows), wide, self.block, p.accumulate and columns is None, ahead[1], passing)
         name, text, needed = tile_function(tile, self.isa)

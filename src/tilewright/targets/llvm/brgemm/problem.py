@@ -78,7 +78,7 @@ class Problem:
     accumulate: bool
     padded: bool
     group: int
-    near: bool
+    cache_resident: bool
 
 
 class SymbolicArguments:
@@ -168,5 +168,5 @@ def problem_of(op: simd.BatchReduceGemm, isa: Isa, dtype: DType, c_dtype: DType)
         accumulate=op.accumulate,
         padded=op.padded,
         group=group,
-        near=op.near,
+        cache_resident=op.cache_resident,
     )

@@ -28,7 +28,7 @@ from .quantized_matrix import (
     load_scales,
     matrix_function,
     unpack_function,
-    upper_codes,
+    upper_qvalues,
 )
 
 MOST_ROWS = 6
@@ -198,13 +198,13 @@ class _Writer:
                     row = e.op(f"call i64 @llvm.smin.i64(i64 {begin}, i64 {last})")
                 a, a_scales, c = self._row(row)
                 for v in range(p.vectors):
-                    codes = e.at("%memory", str(v * p.groups * p.size * p.lanes), 1)
+                    qvalues = e.at("%memory", str(v * p.groups * p.size * p.lanes), 1)
                     scales = e.at(b_scales, str(v * p.lanes), p.scales.itemsize)
                     column = e.add(first, str(v * p.lanes))
                     numbers = self.dims(op.c_m), e.sub(self.n, column)
                     self._call(
                         matrix_function(p, self.isa),
-                        [a, a_scales, codes, scales, e.at(c, column, 4)],
+                        [a, a_scales, qvalues, scales, e.at(c, column, 4)],
                         *numbers,
                     )
                 return []
@@ -285,10 +285,10 @@ def _tile_function(
             words = [e.load("i32", e.at(x, str(4 * step), 1), 1) for x in a]
             return quad_step(e, isa, i8, u8, p.lanes, words, row, acc)
         start = step // 4 * 32 + step % 4 * 4
-        for half, codes in enumerate((row, [upper_codes(e, p.lanes, x) for x in row])):
-            codes = [e.op(f"and {raw} {x}, {low}") for x in codes]
+        for half, qvalues in enumerate((row, [upper_qvalues(e, p.lanes, x) for x in row])):
+            qvalues = [e.op(f"and {raw} {x}, {low}") for x in qvalues]
             words = [e.load("i32", e.at(x, str(start + 16 * half), 1), 1) for x in a]
-            acc = quad_step(e, isa, i8, u8, p.lanes, words, codes, acc)
+            acc = quad_step(e, isa, i8, u8, p.lanes, words, qvalues, acc)
         return acc
 
     def group(g: str, carried: Carried) -> list[str]:

@@ -69,7 +69,7 @@ def add_scaled(e: Emitter, isa: Isa, lanes: int, sums: str, left: str, right: st
     return e.fma(floats, scaled, right, total, isa.fma)
 
 
-def upper_codes(e: Emitter, lanes: int, x: str) -> str:
+def upper_qvalues(e: Emitter, lanes: int, x: str) -> str:
     """Bytes whose upper four bits are moved to the lower ones; the new upper bits are arbitrary."""
     raw, numbers = f"<{4 * lanes} x i8>", f"<{lanes} x i32>"
     shifted = e.op(f"lshr {numbers} {e.op(f'bitcast {raw} {x} to {numbers}')}, splat (i32 4)")
@@ -124,8 +124,8 @@ def unpack_function(p: QuantizedProblem, isa: Isa) -> tuple[str, str, tuple[Dim,
                     put(x, e.add(e.mul(i, "4"), str(step)), v)
                     continue
                 first = e.add(e.mul(i, "8"), str(step))
-                for half, codes in enumerate((x, upper_codes(e, p.lanes, x))):
-                    put(e.op(f"and {raw} {codes}, {low}"), e.add(first, str(4 * half)), v)
+                for half, qvalues in enumerate((x, upper_qvalues(e, p.lanes, x))):
+                    put(e.op(f"and {raw} {qvalues}, {low}"), e.add(first, str(4 * half)), v)
         return []
 
     e.loop("0", str(p.groups * p.quads // 4), "1", [], chunk)
@@ -136,7 +136,8 @@ def unpack_function(p: QuantizedProblem, isa: Isa) -> tuple[str, str, tuple[Dim,
 def matrix_function(p: QuantizedProblem, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
     """The function that computes 16 rows times 16 columns, of which `columns` columns are stored.
 
-    ``void @name(ptr %a, ptr %a_scales, ptr %codes, ptr %b_scales, ptr %c, i64 %c_m, i64 %columns, i64...)``.
+    ``void @name(ptr %a, ptr %a_scales, ptr %qvalues, ptr %b_scales, ptr %c, i64 %c_m, i64 %columns,
+    i64...)``.
     """
     e, dims = Emitter(), SymbolicArguments()
     numbers, floats = f"<{p.lanes} x i32>", f"<{p.lanes} x float>"
@@ -154,7 +155,7 @@ def matrix_function(p: QuantizedProblem, isa: Isa) -> tuple[str, str, tuple[Dim,
             e.line(f"call void @llvm.x86.tileloadd64(i8 {a}, ptr {e.at('%a', where, 1)}, i64 {a_m})")
             e.line(
                 f"call void @llvm.x86.tileloadd64(i8 {b}, ptr "
-                f"{e.at('%codes', e.mul(where, str(p.lanes)), 1)}, i64 64)"
+                f"{e.at('%qvalues', e.mul(where, str(p.lanes)), 1)}, i64 64)"
             )
             e.line(f"call void @llvm.x86.tdpbssd(i8 {turn}, i8 {a}, i8 {b})")
         e.line(f"call void @llvm.x86.tilestored64(i8 {turn}, ptr {buffers[turn]}, i64 64)")
@@ -194,7 +195,7 @@ def matrix_function(p: QuantizedProblem, isa: Isa) -> tuple[str, str, tuple[Dim,
     mask = e.first_lanes(p.lanes, "%columns")
     for row, total in enumerate(totals):
         e.masked_store(floats, total, e.at("%c", e.mul(str(row), "%c_m"), 4), 4, mask)
-    parameters = [f"ptr %{x}" for x in ("a", "a_scales", "codes", "b_scales", "c")]
+    parameters = [f"ptr %{x}" for x in ("a", "a_scales", "qvalues", "b_scales", "c")]
     parameters += ["i64 %c_m", "i64 %columns", *(f"i64 %d{i}" for i in range(len(dims.dims)))]
     name, text = named("qmatrix", parameters, e, isa, "noinline nounwind")
     return name, text, tuple(dims.dims)
@@ -209,5 +210,5 @@ __all__ = [
     "load_scales",
     "matrix_function",
     "unpack_function",
-    "upper_codes",
+    "upper_qvalues",
 ]

@@ -19,7 +19,7 @@ The steps of `contraction`:
 2. The loops over tiles become one parallel loop. A thread takes successive tiles, so the operand of the outer
    tile loop stays in its caches while the other operand passes. With rows outside, a tile's rows of A stay in
    the cache and all of B passes once per row tile; this is cheap only if B itself stays in the second-level
-   cache (`_stays_near`). Otherwise columns are outside, and A passes.
+   cache (`_is_cache_resident`). Otherwise columns are outside, and A passes.
 3. Epilogue fusion: the product is computed inside the epilogue's tile loop (`compute_at`) and is written to
    the epilogue's result (`write_into`), so there is no temporary matrix. If the types differ, the temporary
    has the size of a tile (`compact`).
@@ -143,14 +143,14 @@ def contraction(s: Schedule, rows: int) -> None:
         return
     # With an epilogue the product has a nest of its own, which `compute_at` moves, with its reduction loops.
     inner_k = [x for x in depth if x is not None] if root is main else []
-    near = _stays_near(main, roles, info)
+    resident = _is_cache_resident(main, roles, info)
     to_memory = _goes_to_memory(root, factor_type(main), info)
     deep = upper_limit(product(axis.upper + 1 for axis in main.reduce_axes)) >= TALL_DEPTH
     many = _most_rows(main, roles) >= TALL_ROWS  # at least one tile of full height
     tall = info.has_matrix_unit(factor_type(main)) and not lines_of and _has_many_rows(s, m, to_memory)
-    tall = tall and (not near or (deep and many))
-    rows_lead = near or (tall and many and _left_is_far(main, roles, info))
-    long = not tall and (near or to_memory)
+    tall = tall and (not resident or (deep and many))
+    rows_lead = resident or (tall and many and _left_exceeds_cache(main, roles, info))
+    long = not tall and (resident or to_memory)
     height, lines, columns = _tile(s, m, lines_of, n, main, roles, info, long, tall)
     work = lines * tile_work(main, s.loop(m).extent if m else 1, height, s.loop(n).extent, columns)
     n_outer, n_inner = s.split(n, columns) if columns else (None, n)
@@ -186,10 +186,10 @@ def contraction(s: Schedule, rows: int) -> None:
             s.compact()
     _block_depth(s, main, roles, info)
     reused = info.has_matrix_unit(factor_type(main)) and _fewest_rows(main, roles) >= REUSING_ROWS
-    tensorize_tile(s, main, roles, near=reused)
+    tensorize_tile(s, main, roles, cache_resident=reused)
 
 
-def _stays_near(main: loop.Block, roles: Roles, info: TargetInfo) -> bool:
+def _is_cache_resident(main: loop.Block, roles: Roles, info: TargetInfo) -> bool:
     """Whether B (of one batch) stays in half of the second-level cache, so that a thread should compute all
     columns of its rows before it takes the next rows.
 
@@ -230,7 +230,7 @@ def _has_many_rows(s: Schedule, m: str | None, to_memory: bool) -> bool:
     return upper_limit(rows) > 2 * TILE_ROWS and (isinstance(rows, int) or not to_memory)
 
 
-def _left_is_far(main: loop.Block, roles: Roles, info: TargetInfo) -> bool:
+def _left_exceeds_cache(main: loop.Block, roles: Roles, info: TargetInfo) -> bool:
     """Whether A is too large for half of the second-level cache, so that it leaves the cache while columns
     pass.
     """
@@ -246,8 +246,8 @@ def _goes_to_memory(root: loop.Block, factor: DType, info: TargetInfo) -> bool:
     any tile shape.
     """
     result = written_buffer(root).type
-    is_far = upper_limit(result.size, 0) * result.dtype.itemsize >= FAR_CACHES * info.l2_bytes
-    return is_far and info.has_matrix_unit(factor)
+    too_large = upper_limit(result.size, 0) * result.dtype.itemsize >= FAR_CACHES * info.l2_bytes
+    return too_large and info.has_matrix_unit(factor)
 
 
 def _block_depth(s: Schedule, main: loop.Block, roles: Roles, info: TargetInfo) -> None:
@@ -336,12 +336,13 @@ def tile_work(main: loop.Block, m: Dim, rows: int | None, n: Dim, columns: int |
     return smax(height, 3) * width * substitute(depth, {axis: axis.upper for axis in main.axes}) // 2
 
 
-def tensorize_tile(s: Schedule, block: loop.Block, roles: Roles, near: bool = False) -> None:
+def tensorize_tile(s: Schedule, block: loop.Block, roles: Roles, cache_resident: bool = False) -> None:
     """Replace the loops of a contraction's tile with a `simd.brgemm`, if there are a column loop and a
     reduction loop.
 
-    With `near`, the attribute of `simd.brgemm`, the panels of B are not prefetched: each is used often. A
-    row-dependent matrix (`roles.grouped`: experts) splits the rows into runs that share a matrix first.
+    With `cache_resident`, the attribute of `simd.brgemm`, the panels of B are not prefetched: each is used
+    often. A row-dependent matrix (`roles.grouped`: experts) splits the rows into runs that share a matrix
+    first.
     """
     nest = tile_loops(s, block, roles)
     if nest is not None:
@@ -351,7 +352,16 @@ def tensorize_tile(s: Schedule, block: loop.Block, roles: Roles, near: bool = Fa
             s.reorder(m_loop, n_loop, *k_loops)
             m_loop = s.split_runs(block.sym_name, m_loop)
         s.tensorize(
-            block.sym_name, m_loop, n_loop, reductions, k, roles.nr, roles.padded, roles.group, lines, near
+            block.sym_name,
+            m_loop,
+            n_loop,
+            reductions,
+            k,
+            roles.nr,
+            roles.padded,
+            roles.group,
+            lines,
+            cache_resident,
         )
 
 
