@@ -419,7 +419,7 @@ def rotary(x: TensorLike, cos: TensorLike, sin: TensorLike, interleaved: bool = 
         A tensor of the shape of `x`, in the common element type of all three.
 
     Raises:
-        ShapeError: D is odd.
+        ShapeError: D is odd, or known only in the run.
     """
     return apply(g.Rotary, *together(x, cos, sin), interleaved=interleaved)
 

@@ -22,7 +22,7 @@ def seed(number: int) -> None:
     """Seed the random numbers of initial parameters and of dropout.
 
     Args:
-        number: Any integer that is not negative; one seed gives the same numbers on every machine.
+        number: Any integer that is not negative.
 
     Raises:
         ValueError: The number is negative.
@@ -338,7 +338,7 @@ class MultiHeadAttention(Module):
             causal: Whether a query attends only to keys up to its own position.
 
         Raises:
-            ShapeError: The last size of `x` or `memory` differs from `size`, or their batches differ.
+            ShapeError: The last size of `x` or `memory` differs from `size`.
             ValueError: `x` or `memory` does not have three dimensions.
         """
         x = tnp.asarray(x)
