@@ -15,6 +15,8 @@ from tilewright.ir.debug import STRICT_SCHEDULES, VARIABLE
 os.environ.setdefault(VARIABLE, STRICT_SCHEDULES)
 # PyTorch uses one thread, because the models are small and the workers of pytest share the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# JAX: most programs run once or twice, and XLA takes twice as long to compile them with its optimizations.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 gc.disable()  # what imports and collecting the tests make stays
 
 

@@ -106,8 +106,8 @@ def test_products_of_weights_are_folded_as_far_as_they_are_quick() -> None:
         left, right = (Constant(np.ones(s, dtype)) for s in ((1024, 768), (768, 512)))
         return lambda b, x: b(g.Matmul(b(g.Constant(value=left)), b(g.Constant(value=right))))
 
-    assert run(build({"x": (BATCH,)}, body(np.float32)), fold_constants) == {}
-    assert run(build({"x": (BATCH,)}, body(np.int32)), fold_constants) == {"Matmul": 1}
+    assert run(build({"x": (BATCH,)}, body(np.float32)), fold_constants, draws=1) == {}
+    assert run(build({"x": (BATCH,)}, body(np.int32)), fold_constants, draws=1) == {"Matmul": 1}
 
 
 def test_a_product_takes_what_follows_from_constants_with_it() -> None:

@@ -72,13 +72,13 @@ def test_matrix_registers() -> None:
     np.testing.assert_allclose(tw.compile(module)(a).astype(np.float64), wanted, rtol=2e-2, atol=2e-2)
 
 
-@pytest.mark.parametrize("tile,order,rows", [((32, 32), "i0_o i1_o", 256), ((6, 64), "i1_o i0_o", 66)])
+@pytest.mark.parametrize("tile,order,rows", [((32, 32), "i0_o i1_o", 128), ((6, 64), "i1_o i0_o", 66)])
 def test_many_rows_and_columns(tile: tuple[int, int], order: str, rows: int) -> None:
     """With matrix registers, all columns are computed for as many rows as fit in the cache before the next
     rows.
     """
-    module, a, wanted = product(512, 128, 512, bf16, False, rows=512)
-    trace = scheduled(module, a, wanted, described(192 * 1024, tile))
+    module, a, wanted = product(512, 128, 128, bf16, False, rows=512)
+    trace = scheduled(module, a, wanted, described(48 * 1024, tile))
     first = next(step for step in trace if step.startswith("reorder"))
     assert re.findall(r"i\d(?:_[oi])+", first)[: len(order.split())] == order.split()
     found = [int(n) for n in re.findall(r"split\('\w+_i0', (\d+)\)", "\n".join(trace))]
@@ -86,11 +86,11 @@ def test_many_rows_and_columns(tile: tuple[int, int], order: str, rows: int) -> 
 
 
 @pytest.mark.parametrize(
-    "l2,tile", [(32 * 1024, [224, 32]), (256 * 1024, [64])], ids=["to memory", "in the cache"]
+    "l2,tile", [(16 * 1024, [192, 32]), (128 * 1024, [64])], ids=["to memory", "in the cache"]
 )
 def test_results_of_matrix_registers(l2: int, tile: list[int]) -> None:
     """Results that go to memory are computed in long pieces of a few rows."""
-    module, a, wanted = product(96, 256, 1031, bf16, False, rows=96)
+    module, a, wanted = product(64, 256, 519, bf16, False, rows=64)
     trace = scheduled(module, a, wanted, described(l2, (32, 32)))
     assert [int(n) for n in re.findall(r"split\('\w+_i\d', (\d+)\)", "\n".join(trace))] == tile
 
@@ -100,7 +100,7 @@ def test_results_of_matrix_registers(l2: int, tile: list[int]) -> None:
 )
 def test_panels_of_many_rows_stay_near(rows: int, tile: tuple[int, int], cache_resident: bool) -> None:
     """With matrix registers, panels that many rows use are not prefetched."""
-    module, a, wanted = product(rows, 64, 128, bf16, False, rows=rows)
+    module, a, wanted = product(rows, 64, 64, bf16, False, rows=rows)
     trace = scheduled(module, a, wanted, described(192 * 1024, tile))
     (step,) = (step for step in trace if step.startswith("tensorize"))
     assert step.endswith("True)") == cache_resident
