@@ -95,7 +95,7 @@ def test_a_file_that_fails_is_run_again(tmp_path: Path) -> None:
 
 def test_names_that_are_wrong(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for text, message in (
-        (f"{file}:nothing", "has no 'nothing'"),
+        (f"{file}:nothing", "defines no 'nothing'"),
         (f"{tmp_path}/none.py:model", "none.py: no such file"),
         (f"{file}:broken", "ValueError: out of order"),
     ):

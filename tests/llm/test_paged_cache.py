@@ -219,5 +219,5 @@ def test_what_is_not_supported() -> None:
     cache = PagedCache(
         Pages(4, "int4"), 1, tw.Tensor(np.zeros(1, np.int32)), tw.Tensor(np.zeros((1, 1), np.int32))
     )
-    with pytest.raises(tw.CompileError, match="heads of 5 elements"):
+    with pytest.raises(tw.CompileError, match="even head size, not 5"):
         cache.attend(0, odd, odd, odd, scale=1.0)

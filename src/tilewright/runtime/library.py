@@ -158,6 +158,8 @@ class Library(_Native):
         self.library, self.index = self, 0
         self._given_weights = weights
         self._describe(metadata, str(path))
+        if self not in self.functions.values():
+            self.index = -1  # Number 0 belongs to another function, whose calls have other inputs.
         if verify:
             self._context()  # reports missing CPU features and wrong weights now, not at the first call
 

@@ -148,7 +148,7 @@ def test_default_bounds_and_unnamed_dimensions():
 @pytest.mark.parametrize(
     ("dims", "message"),
     [
-        ({"ids": {0: "b"}}, r"'ids', which is no input.*inputs: x \(batch, seq\), mask \(batch, seq\)"),
+        ({"ids": {0: "b"}}, r"'ids', which is not an input.*inputs: x \(batch, seq\), mask \(batch, seq\)"),
         ({"x": {2: "b"}}, r"dimension 2.*inputs: x \(batch, seq\)"),
         ({"x": {0: "b<=8"}, "mask": {0: "c<=8"}}, "the model calls both 'batch'"),
     ],

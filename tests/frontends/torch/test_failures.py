@@ -70,7 +70,7 @@ def wrong(x: Any) -> Any:
         (chosen_size, "# A size that depends on values", r"torch._check\("),
         (other_library, "# A call of NumPy", "custom_op"),
         (assertion, "assert x.min", "torch._assert_async"),
-        (wrong, "# The shapes do not match", "runs on the example inputs"),
+        (wrong, "# Shapes that do not fit", "runs on the example inputs"),
     ],
 )
 def test_the_line_and_the_way_around(
