@@ -405,7 +405,9 @@ def _check_movable(s: ScheduleCore, primitive_name: str, block: loop.Block, to: 
                 and not inside(other, block)
                 and position[other] > position[block]
             ):
-                raise ScheduleError(f"{primitive_name}: what block {name!r} reads is overwritten later")
+                raise ScheduleError(
+                    f"{primitive_name}: a buffer that block {name!r} reads is overwritten later"
+                )
 
 
 def _mentions(op: Operation, iv: Expr) -> bool:

@@ -492,7 +492,7 @@ def _check_between(softmax: _Softmax) -> None:
         if op not in nests and not isinstance(op, loop.Alloc) and not _initializes(op):
             if any(v in written for x in op.walk() for v in x.operands):
                 raise ScheduleError(
-                    "online_softmax: a statement between the columns' loops uses what they compute"
+                    "online_softmax: a statement between the loops over columns uses their results"
                 )
 
 
