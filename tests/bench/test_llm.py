@@ -20,7 +20,7 @@ import pytest
 pytest.importorskip("gguf")
 pytest.importorskip("tokenizers")
 
-from bench.llm import model, reference, report
+from bench.llm import measure, model, reference, report
 from bench.llm.__main__ import main
 from bench.llm.engines import ENGINES
 from bench.llm.measure import Case, with_ratios, workloads
@@ -74,10 +74,13 @@ def test_the_reference_computes_what_transformers_does(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of the cache in which the small models are stored."""
+    """The folder of the cache in which the small models are stored. The bandwidth of memory is measured
+    briefly.
+    """
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TILEWRIGHT_CACHE_DIR", str(folder))
+        patch.setattr(measure, "TURN", 0.01)
         yield folder / "bench-llm" / "tiny"
 
 
@@ -125,8 +128,6 @@ def test_an_engine_that_computes_something_else_is_told(
     """An engine whose logits differ from the reference's is reported as failed, without times. The test
     replaces the reference, which has the same effect as a wrong engine.
     """
-    from bench.llm import measure
-
     for kept in models.rglob("*.npy"):
         kept.unlink()
     monkeypatch.setattr(

@@ -124,7 +124,8 @@ def test_the_cache_notices_an_edited_importer(tmp_path: Path, monkeypatch: pytes
 
     def run(code: str) -> tuple[bool, bool, list[list[float]]]:
         (tmp_path / "perceptron_frontend.py").write_text(code)
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        command = [sys.executable, "-B", "-c", program]  # without bytecode, which is told apart by seconds
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
         result: tuple[bool, bool, list[list[float]]] = ast.literal_eval(done.stdout)
         return result
 
