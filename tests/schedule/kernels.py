@@ -28,11 +28,12 @@ def kernel_from(
     body: Callable[..., Sequence[Any]],
     name: str = "k",
     dtypes: Sequence[DType] | None = None,
+    kind: str = "plain",
 ) -> loop.Kernel:
     """Return the naive kernel of a group over inputs of float32, or of `dtypes`. `body` takes the builder and
     wrapped tensors.
     """
-    group = tensor.Group.assemble([], [], {"kind": "plain"}, [Region()])
+    group = tensor.Group.assemble([], [], {"kind": kind}, [Region()])
     types = [TensorType(t, s) for t, s in zip(dtypes or [f32] * len(shapes), shapes, strict=True)]
     args = [group.body.add_arg(t, f"x{k}") for k, t in enumerate(types)]
     t = TensorBuilder(Builder(group.body))
@@ -41,7 +42,7 @@ def kernel_from(
     for k, op in enumerate(op for op in group.walk() if isinstance(op, tensor.Compute)):
         notes.ORIGIN.set(op, f"b{k}")
     group.body.append(tensor.Yield(results))
-    return kernel_of_group(tensor.Group((), regions=[group.regions[0]]), name)
+    return kernel_of_group(tensor.Group((), kind=kind, regions=[group.regions[0]]), name)
 
 
 def matmul() -> loop.Kernel:
@@ -175,6 +176,41 @@ def grouped() -> loop.Kernel:
     return kernel_from([(N, 8), (3, 8, 8), (N,)], body, dtypes=(f32, f32, i64))
 
 
+def scattered(combiner: str | None) -> Callable[[], loop.Kernel]:
+    """b0 = a copy of x0 with the rows x1 written at, or added to, the rows that x2 names."""
+
+    def body(t: TensorBuilder, x: Any, rows: Any, index: Any) -> list[Any]:
+        def point(i: Any, j: Any) -> tuple[Any, ...]:
+            return rows[i, j], index[i], t.index(j)
+
+        y = t.scatter(x, (N, 4), point, combiner)
+        return [y]
+
+    return lambda: kernel_from([(3, 4), (N, 4), (N,)], body, dtypes=(f32, f32, i64))
+
+
+def added_rows(x: Any, rows: Any, index: Any) -> Any:
+    result = x.copy()
+    np.add.at(result, index, rows)
+    return result
+
+
+def placed_rows(x: Any, rows: Any, index: Any) -> Any:
+    result = x.copy()
+    for i, row in zip(index, rows, strict=True):
+        result[i] = row
+    return result
+
+
+def running() -> loop.Kernel:
+    """b0 = the running sum of x along its first axis."""
+
+    def body(t: TensorBuilder, x: Any) -> list[Any]:
+        return [t.reduce("sum", (N, 6), (lambda i, j: i + 1,), lambda i, j, r: x[r, j])]
+
+    return kernel_from([(N, 6)], body, kind="cumulative")
+
+
 def unpacked(x: Any, x_scales: Any, qvalues: Any, scales: Any) -> Any:
     right = qvalues.transpose(0, 3, 1, 2, 4).reshape(12, 2, 4)[:10].astype("f8") - 128
     right *= scales.transpose(0, 2, 1).reshape(12, 2)[:10, :, None]
@@ -196,6 +232,9 @@ KERNELS: dict[str, tuple[Callable[[], loop.Kernel], Callable[..., list[Any]]]] =
     "decaying": (decaying, decayed),
     "grouped": (grouped, lambda x, w, index: [np.einsum("ik,ikj->ij", x, w[index]) + x]),
     "scalar_sum": (scalar_sum, lambda x: [np.asarray(x.sum() * 2)]),
+    "added": (scattered("sum"), lambda *x: [added_rows(*x)]),
+    "placed": (scattered(None), lambda *x: [placed_rows(*x)]),
+    "running": (running, lambda x: [np.cumsum(x, 0)]),
 }
 
 

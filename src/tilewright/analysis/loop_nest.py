@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..dialects import loop, scalar
 from ..dialects.tensor import free_symbols_of, is_dynamic_symbol
+from ..ir import notes
 from ..ir.core import Operation, Value
 from ..ir.substitution import linear_in, substitute
 from ..ir.symbolic import Dim, Expr, free_symbols, prove_eq, prove_le, smax, smin, symbol
@@ -108,6 +109,20 @@ def written_buffer(block: loop.Block) -> Value:
 def reduce_variables(block: loop.Block) -> frozenset[Expr]:
     """The loop variables (and sizes) that a block's reduction runs over."""
     return symbols_of(block.bindings[len(block.axes) :])
+
+
+def keeps_contents(op: Access, f: loop.For) -> bool:
+    """Whether an access adds to what earlier iterations of loop `f` left in its buffer.
+
+    The block of a reduction sets the initial value itself, in the first iteration of its reduction loops,
+    until `decompose_reduction` gives that to another block.
+    """
+    block = enclosing(op, loop.Block)
+    if not isinstance(op, loop.Accumulate) or not isinstance(block, loop.Block):
+        return False
+    if notes.KEEPS_CONTENTS.get(block):
+        return True
+    return not notes.INITIALIZED.get(block) and f.iv in reduce_variables(block)
 
 
 def resolved(op: Operation, exprs: Sequence[Dim]) -> tuple[Dim, ...]:

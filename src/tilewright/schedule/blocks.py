@@ -24,6 +24,7 @@ from ..ir.substitution import substitute
 from ..ir.symbolic import Dim, Expr, free_symbols, symbol
 from ..ir.types import BufferType
 from .core import ScheduleCore, ScheduleError, primitive
+from .legality import check_unchanged
 
 
 class BlockPrimitives(ScheduleCore):
@@ -134,6 +135,7 @@ class BlockPrimitives(ScheduleCore):
                 raise ScheduleError(
                     f"decompose_reduction: loop {f.iv.name!r} outside {at!r} is part of the reduction"
                 )
+        _check_index_outside("decompose_reduction", block, update, around[around.index(where) :])
         init = parallel_nest(self, block, where, f"{name}_init")
         body = Builder(init.body, location=block.location)
         dtype = update.buffer.type.dtype
@@ -221,6 +223,7 @@ class BlockPrimitives(ScheduleCore):
                 f"rfactor: block {block.sym_name!r} has its initial values already; "
                 "factor before decompose_reduction"
             )
+        _check_index_outside("rfactor", block, update, around)
         buffer, dtype = update.buffer, update.buffer.type.dtype
         top = _outermost(block)
         _check_alone("rfactor", block, buffer, top)
@@ -375,6 +378,20 @@ def _check_alone(primitive_name: str, block: loop.Block, buffer: Value, top: Ope
             raise ScheduleError(f"{primitive_name}: the result of block {block.sym_name!r} is {what}")
 
 
+def _check_index_outside(
+    primitive_name: str, block: loop.Block, update: loop.Accumulate, loops: list[loop.For]
+) -> None:
+    """Raise if the place that a reduction adds to depends on one of the loops by itself, not through the
+    block's axes.
+    """
+    for f in loops:
+        if f.iv in _symbols_of(update.indices):
+            raise ScheduleError(
+                f"{primitive_name}: the place of the result of block {block.sym_name!r} depends on "
+                f"loop {f.iv.name!r}"
+            )
+
+
 def _check_movable(s: ScheduleCore, primitive_name: str, block: loop.Block, to: list[Operation]) -> None:
     """Raise unless `block` computes the same at the later places `to`: what it reads is visible and unchanged
     there, and its body names no loop that is not around them.
@@ -399,15 +416,14 @@ def _check_movable(s: ScheduleCore, primitive_name: str, block: loop.Block, to: 
             raise ScheduleError(
                 f"{primitive_name}: block {name!r} reads a buffer that exists in one loop only"
             )
+        check_unchanged(primitive_name, op, left)
         for other in op.buffer.users:
             if (
                 not isinstance(other, loop.Load)
                 and not inside(other, block)
                 and position[other] > position[block]
             ):
-                raise ScheduleError(
-                    f"{primitive_name}: a buffer that block {name!r} reads is overwritten later"
-                )
+                raise ScheduleError(f"{primitive_name}: what block {name!r} reads is overwritten later")
 
 
 def _mentions(op: Operation, iv: Expr) -> bool:

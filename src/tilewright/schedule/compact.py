@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..analysis.loop_nest import accesses_of, enclosing_loops, region_of
+from ..analysis.loop_nest import accesses_of, enclosing_loops, keeps_contents, region_of
 from ..dialects import loop
 from ..dialects.tensor import free_symbols_of
 from ..ir.core import Operation
@@ -41,6 +41,9 @@ def compact_buffers(kernel: loop.Kernel, cache_line: int) -> None:
         for op in accesses[1:]:
             around = set(enclosing_loops(op))
             common = [f for f in common if f in around]
+        # Iterations that add to what earlier ones left share the buffer.
+        adding = (k for k, f in enumerate(common) if any(keeps_contents(op, f) for op in accesses))
+        del common[next(adding, len(common)) :]
         scope: Operation | None = common[-1] if common else None
         # A vectorized loop fills a part of a buffer that must outlive it: stay outside vector loops.
         while isinstance(scope, loop.For) and scope.kind == loop.LoopKind.VECTORIZE:

@@ -11,7 +11,6 @@ from typing import Any, Self, TypeVar, cast
 
 from ..analysis.loop_nest import enclosing_loops, walk_blocks, walk_loops
 from ..dialects import loop
-from ..ir import notes
 from ..ir.core import Operation
 from ..ir.target_info import TargetInfo
 
@@ -133,14 +132,10 @@ class ScheduleCore:
         """Return the loop whose variable is called `name`.
 
         Raises:
-            ScheduleError: There is none, or its iterations are time steps, which must stay in order.
+            ScheduleError: There is none; the message lists the loops.
         """
         for candidate in walk_loops(self.kernel):
             if candidate.iv.name == name:
-                if notes.SEQUENTIAL.get(candidate):
-                    raise ScheduleError(
-                        f"loop {name!r} goes through steps that follow one another: it stays as it is"
-                    )
                 return candidate
         known = ", ".join(f.iv.name for f in walk_loops(self.kernel))
         raise ScheduleError(f"no loop {name!r} in kernel '{self.kernel.sym_name}'; loops: {known}")

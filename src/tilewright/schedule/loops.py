@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from ..analysis.loop_nest import Access, accesses_of, inside, resolved, substitute_tree, substitute_tree_at
+from ..analysis.loop_nest import enclosing_loops, substitute_tree, substitute_tree_at
 from ..dialects import loop
 from ..ir.core import Block, Operation
-from ..ir.substitution import linear_in, substitute
+from ..ir.substitution import substitute
 from ..ir.symbolic import Dim, Expr, ceildiv, free_symbols, prove_divisible, prove_eq, prove_le, smin, symbol
 from .core import ScheduleCore, ScheduleError, only_child, primitive
+from .legality import check_distributed, check_independent, check_joined, check_order
 
 
 class LoopPrimitives(ScheduleCore):
@@ -96,6 +97,9 @@ class LoopPrimitives(ScheduleCore):
             ScheduleError: There is no such block.
         """
         block = self.block(name)
+        around = enclosing_loops(block)
+        if around and around[-1].kind == loop.LoopKind.VECTORIZE:
+            raise ScheduleError(f"add_unit_loop: loop {around[-1].iv.name!r} around {name!r} is vectorized")
         iv = symbol(self.fresh(f"{name}_unit"), 0, 0)
         f = loop.For(iv=iv, location=block.location)
         assert block.parent is not None
@@ -142,6 +146,7 @@ class LoopPrimitives(ScheduleCore):
         if any(f.kind != loop.LoopKind.SERIAL for f in chain) and target != chain:
             bad = next(f for f in chain if f.kind != loop.LoopKind.SERIAL)
             raise ScheduleError(f"reorder: loop {bad.iv.name!r} is already '{bad.kind}'")
+        check_order("reorder", chain, target)
         parent, anchor = chain[0].parent, chain[0].next
         assert parent is not None
         body = list(chain[-1].body.ops)
@@ -164,12 +169,11 @@ class LoopPrimitives(ScheduleCore):
             for j in n:  b(j)
         becomes
             for i in n:  a(i); b(i)
-        Allowed if each buffer that one body writes and the other accesses has a dimension that all accesses
-        index by just ``i`` (``j``), or by a range of the iteration's own (``8 * i + k`` with k in 0..7).
+        Refused if ``b(j)`` may depend on ``a(i)`` for an ``i > j``.
 
         Raises:
-            ScheduleError: There is no such loop, the loops are not serial neighbours of equal extent, or they
-                exchange values of different iterations.
+            ScheduleError: There is no such loop, the loops are not serial neighbours of equal extent, or the
+                order of two conflicting accesses would change.
         """
         a, b = self.loop(first), self.loop(second)
         if a.parent is not b.parent or not prove_eq(a.extent, b.extent):
@@ -191,7 +195,7 @@ class LoopPrimitives(ScheduleCore):
         if between is None:
             raise ScheduleError(f"fuse_loops: {second!r} does not follow {first!r}")
         assert a.parent is not None
-        _check_same_iteration(a, b)
+        check_joined("fuse_loops", a, b)
         for alloc in allocs:  # the fused body uses them
             a.parent.insert_before(a, alloc)
         for op in list(b.body.ops):
@@ -233,6 +237,7 @@ class LoopPrimitives(ScheduleCore):
         for what, factor in (("row_factor", row_factor), ("column_factor", column_factor)):
             if factor < 1:
                 raise ScheduleError(f"tile: {what} must be at least 1, got {factor}")
+        check_order("tile", [a, b], [b, a])
         ro, ri = self.split(rows, row_factor)
         co, ci = self.split(columns, column_factor)
         self.reorder(ro, co, ri, ci)
@@ -242,14 +247,17 @@ class LoopPrimitives(ScheduleCore):
     def parallel(self, name: str) -> None:
         """Divide the iterations of `name`, an outermost loop, over worker threads.
 
+        Refused if two iterations may touch one element of a buffer that one of them writes. A local buffer
+        that only the loop uses is no obstacle: every iteration gets its own.
+
         Raises:
-            ScheduleError: There is no such loop, it is not outermost or not serial, or a block reduces over
-                it.
+            ScheduleError: There is no such loop, it is not outermost or not serial, or its iterations depend
+                on each other.
         """
         f = self.loop(name)
         if not isinstance(f.parent_op, loop.Kernel):
             raise ScheduleError(f"parallel: loop {name!r} is not outermost")
-        _check_no_reduction(self, f, loop.LoopKind.PARALLEL)
+        check_independent("parallel", f)
         _set_kind(self, name, loop.LoopKind.PARALLEL)
 
     @primitive
@@ -270,6 +278,7 @@ class LoopPrimitives(ScheduleCore):
             raise ScheduleError(f"vectorize: lanes must not be negative, got {lanes}")
         if any(isinstance(op, loop.For) and op.kind == loop.LoopKind.VECTORIZE for op in f.walk()):
             raise ScheduleError(f"vectorize: a loop inside {name!r} is vectorized already")
+        check_independent("vectorize", f, lanes=True)
         _set_kind(self, name, loop.LoopKind.VECTORIZE, lanes)
 
     @primitive
@@ -297,26 +306,17 @@ class LoopPrimitives(ScheduleCore):
             for i in n:  A(i)
             for t in m:  {for i_2 in n:  B(i_2, t); for i_3 in n:  C(i_3, t)}
 
-        Iterations must be independent: all accesses to a buffer that is written inside have, in one
-        dimension, the same index, which differs in each iteration. Returns the names of the new loops.
+        Refused if two iterations may touch one element of a buffer that one of them writes. Returns the names
+        of the new loops.
 
         Raises:
-            ScheduleError: There is no such loop, it is not serial, its iterations share elements of a buffer
-                that is written, or an inner extent depends on it.
+            ScheduleError: There is no such loop, it is not serial, its iterations depend on each other, or an
+                inner extent depends on it.
         """
         f = self.loop(name)
         if f.kind != loop.LoopKind.SERIAL:
             raise ScheduleError(f"fission: loop {name!r} is already '{f.kind}'")
-        accesses = [op for op in f.walk() if isinstance(op, (loop.Load, loop.Store, loop.Accumulate))]
-        for buffer in {op.buffer for op in accesses if not isinstance(op, loop.Load)}:
-            places = [resolved(op, op.indices) for op in accesses if op.buffer is buffer]
-            if not any(
-                _moves(f, column[0]) and all(prove_eq(e, column[0]) for e in column)
-                for column in zip(*places, strict=True)
-            ):
-                raise ScheduleError(
-                    f"fission: iterations of {name!r} share elements of a buffer that is written"
-                )
+        check_distributed("fission", f)
         nests: list[Operation] = []
         names: list[str] = []
 
@@ -354,7 +354,7 @@ class LoopPrimitives(ScheduleCore):
 
         Raises:
             ScheduleError: There is no such loop or thread axis, the loop has more iterations than the axis
-                allows, may be empty or has no upper bound, or a block reduces over it.
+                allows, may be empty or has no upper bound, or its iterations depend on each other.
         """
         if thread not in loop.LOOP_KINDS or "." not in thread:
             raise ScheduleError(f"bind: unknown thread axis {thread!r}")
@@ -365,7 +365,7 @@ class LoopPrimitives(ScheduleCore):
                 f"bind: {name!r} has {f.extent} iterations, {thread} of this target "
                 f"at most {limit}; split it first"
             )
-        _check_no_reduction(self, f, "bind")
+        check_independent("bind", f)
         if thread.startswith("thread") and not isinstance(f.extent, int):
             from ..ir.symbolic import bounds
 
@@ -403,38 +403,6 @@ def _used(f: loop.For, exprs: tuple[Dim, ...]) -> bool:
     return any(isinstance(e, Expr) and f.iv in free_symbols(e) for e in exprs)
 
 
-def _check_same_iteration(a: loop.For, b: loop.For) -> None:
-    """Raise unless the two bodies exchange values only within one iteration."""
-    for buffer in dict.fromkeys(op.buffer for op in b.walk() if isinstance(op, Access)):
-        accesses = accesses_of(buffer)
-        if all(isinstance(op, loop.Load) for op in accesses):
-            continue
-        first, second = ([op for op in accesses if inside(op, f)] for f in (a, b))
-        if not first or all(isinstance(op, loop.Load) for op in (*first, *second)):
-            continue
-        common: set[tuple[int, int]] | None = None
-        for op, iv in [*((op, a.iv) for op in first), *((op, b.iv) for op in second)]:
-            here = {(d, n) for d, e in enumerate(resolved(op, op.indices)) if (n := _own_part(e, iv))}
-            common = here if common is None else common & here
-        if not common:
-            raise ScheduleError(
-                f"fuse_loops: '{a.iv.name}' and '{b.iv.name}' exchange values of different iterations"
-            )
-
-
-def _own_part(e: Dim, iv: Expr) -> int:
-    """Return how many successive indices belong to one iteration only; 0 if another iteration may have the
-    same index.
-    """
-    parts = linear_in(e, iv) if isinstance(e, Expr) else None
-    if parts is None:
-        return 0
-    size, rest = parts
-    return (
-        size if isinstance(size, int) and size > 0 and prove_le(0, rest) and prove_le(rest, size - 1) else 0
-    )
-
-
 def _ancestors(op: Operation) -> list[Operation]:
     ancestors = []
     parent = op.parent_op
@@ -449,19 +417,3 @@ def _set_kind(s: ScheduleCore, name: str, kind: str, step: int = 0) -> None:
     if f.kind != loop.LoopKind.SERIAL:
         raise ScheduleError(f"{kind}: loop {name!r} is already '{f.kind}'")
     f.kind, f.step = kind, step
-
-
-def _check_no_reduction(s: ScheduleCore, f: loop.For, primitive_name: str) -> None:
-    """Raise if a block reduces over the loop, whose iterations then depend on each other."""
-    for op in f.walk():
-        if isinstance(op, loop.Block):
-            if _used(f, op.bindings[len(op.axes) :]):
-                raise ScheduleError(
-                    f"{primitive_name}: block '{op.sym_name}' reduces over loop '{f.iv.name}'"
-                )
-
-
-def _moves(f: loop.For, index: Dim) -> bool:
-    """Whether an index differs in each iteration of a loop."""
-    parts = linear_in(index, f.iv)
-    return parts is not None and isinstance(parts[0], int) and parts[0] != 0

@@ -150,7 +150,7 @@ class SoftmaxPrimitives(BlockPrimitives, LoopPrimitives):
             if not notes.INITIALIZED.get(block):
                 self.decompose_reduction(block.sym_name, tops[block].iv.name)
         for op in _statements(first, list(tops.values())[-1]):
-            if op not in tops.values() and not isinstance(op, loop.Alloc) and _initializes(op):
+            if op not in tops.values() and (isinstance(op, loop.Alloc) or _initializes(op)):
                 parent.insert_before(first, op.detach())
         rolled = loop.For(iv=symbol(self.fresh(f"{name}_roll"), 0, first.extent - 1), location=first.location)
         parent.insert_before(first, rolled)
@@ -492,7 +492,7 @@ def _check_between(softmax: _Softmax) -> None:
         if op not in nests and not isinstance(op, loop.Alloc) and not _initializes(op):
             if any(v in written for x in op.walk() for v in x.operands):
                 raise ScheduleError(
-                    "online_softmax: a statement between the loops over columns uses their results"
+                    "online_softmax: a statement between the columns' loops uses what they compute"
                 )
 
 

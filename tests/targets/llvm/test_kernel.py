@@ -15,7 +15,7 @@ from tilewright.ir import notes
 from tilewright.ir.builder import Builder
 from tilewright.ir.symbolic import smin, symbol
 from tilewright.ir.types import BufferType, DType, TensorType, bf16, boolean, f16, f32, f64, i8, i32, i64, u8
-from tilewright.schedule import Schedule
+from tilewright.schedule import Schedule, ScheduleError
 from tilewright.targets.llvm.isa import Isa
 from tilewright.targets.llvm.kernel import print_kernel, upper_bound
 
@@ -721,8 +721,10 @@ def test_scatter(isa: Isa, combiner: str | None) -> None:
         return [t.scatter(x, (25,), lambda i: (updates[i], where[i]), combiner)]
 
     def rule(s: Schedule) -> None:
-        for op in [op for op in s.kernel.walk() if isinstance(op, loop.Block)]:
-            s.vectorize(s.loops(op.sym_name)[0])
+        copy, update = (s.loops(op.sym_name)[0] for op in s.kernel.walk() if isinstance(op, loop.Block))
+        s.vectorize(copy)
+        with pytest.raises(ScheduleError, match="if the data give both the same index"):
+            s.vectorize(update)
 
     group = make_group(types, body, "scatter")
     found, _ = run_kernel(scheduled(group, rule), isa, inputs, {})

@@ -75,7 +75,7 @@ def _refuse_strings(functions: Iterable[Func]) -> None:
             if needs_interpreter(op) or any(is_string(v) for v in (*op.operands, *op.results)):
                 raise CompileError(
                     f"'{op.name}' in function '{function.sym_name}' is for strings, which run in Python "
-                    f"(at {op.location}): only a model of one function, 'main', may use it"
+                    f"(at {op.location}): only a model that is one function, 'main', may hold it"
                 )
 
 

@@ -244,7 +244,8 @@ def scatter_reads(group: tensor.Group, arg: Value) -> bool:
 def in_place_pairs(group: tensor.Group) -> tuple[tuple[int, int], ...]:
     """The (output, input) numbers of a group that may share a buffer.
 
-    The last read of each element of the input must be at the point where the output is written. Members of a
+    The last read of each element of the input must be at the point where the output is written, which a
+    reduction writes more than once. Members of a
     contraction's group share no rows, so only the epilogue may read what it overwrites.
     """
     if notes.OVERWRITES.present(group):
@@ -275,6 +276,8 @@ def _dies_where_written(members: list[tensor.Compute], writer: int, arg: Value, 
             continue
         if position > writer or any(r.dynamic or (r.guard and position != writer) for r in reads):
             return False
+        if position == writer and m.is_reduction:
+            return False  # the first term may replace what the next one reads
         still: dict[Expr, Dim] = {
             axis: 0 for axis in m.axes if prove_eq(axis.upper, 0)
         }  # may be written as 0

@@ -24,7 +24,7 @@ def result_shape(n: Node, sizes: int | None = None) -> list[Dim]:
     if sizes is not None and None in shape:
         return n.sizes(sizes)
     if None in shape:
-        raise Unsupported("a result whose size is determined neither by its type nor by its operands")
+        raise Unsupported("a result whose size follows neither from its type nor from its operands")
     return [d for d in shape if d is not None]
 
 

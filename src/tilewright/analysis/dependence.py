@@ -1,0 +1,433 @@
+"""Data dependences between iterations of loop nests.
+
+Two accesses to a buffer, of which at least one writes, *conflict* when they touch one element; their order
+must not change. `distance` compares the indices of two accesses and returns how many iterations of each loop
+lie between them when they touch one element. The primitives of `schedule/` refuse what would change the order
+of conflicting accesses, and `analysis.witness` finds iterations that show it.
+
+That two accesses have the same index in a dimension is an equation. Its unknowns are differences, between the
+two iterations, of loop variables and of their quotients and remainders (which `fuse` makes). An unknown is
+determined where its coefficient exceeds the range of all other terms, or where all other terms are multiples
+of a number larger than its own range, since the digits of a number in a mixed radix are unique. That is exact
+for the indices that primitives make of plain axes. Other indices leave differences unknown, and an unknown
+difference counts as a conflict.
+
+Sources: Banerjee, "Dependence Analysis for Supercomputing", 1988 (ranges of terms); Maslov,
+"Delinearization: an efficient way to break multiloop dependence equations", 1992 (one digit after another).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+from ..dialects import loop
+from ..dialects.tensor import free_symbols_of, is_dynamic_symbol
+from ..ir import notes
+from ..ir.core import Operation, Value
+from ..ir.substitution import substitute
+from ..ir.symbolic import Dim, Expr, FloorDiv, Mod, Symbol, bounds, free_symbols, prove_eq, prove_le, symbol
+from .index_maps import flatten_index
+from .loop_nest import (
+    Access,
+    accesses_of,
+    address,
+    enclosing,
+    enclosing_loops,
+    inside,
+    keeps_contents,
+    resolved,
+)
+
+LoopPair = tuple[loop.For, loop.For]
+"""The loops of two accesses whose iterations are compared: the same loop twice, or two neighbours."""
+
+
+def conflicting_pairs(root: Operation, *, shared: bool = False) -> Iterator[tuple[Access, Access]]:
+    """Yield pairs of accesses inside `root` to one memory, of which at least one writes; the earlier in the
+    program first. An access is paired with itself, too.
+
+    A buffer is left out if an iteration of `root` has one of its own: one allocated inside, and (unless
+    `shared`) one that only `root` uses, which `compact` moves inside.
+    """
+    for buffer, accesses in _by_memory(root).items():
+        alloc = buffer.defining_op
+        if alloc is None or not (inside(alloc, root) or (not shared and _is_private(buffer, root))):
+            yield from _conflicting(itertools.combinations_with_replacement(accesses, 2))
+
+
+def pairs_between(first: loop.For, second: loop.For) -> Iterator[tuple[Access, Access]]:
+    """Yield pairs of accesses to one memory, one inside each of two loops, of which at least one writes."""
+    later = _by_memory(second)
+    for buffer, accesses in _by_memory(first).items():
+        yield from _conflicting(itertools.product(accesses, later.get(buffer, ())))
+
+
+def _by_memory(root: Operation) -> dict[Value, list[Access]]:
+    aliases = _aliases(root)
+    accesses: dict[Value, list[Access]] = {}
+    for op in root.walk():
+        if isinstance(op, (loop.Load, loop.Store, loop.Accumulate)):
+            accesses.setdefault(aliases.get(op.buffer, op.buffer), []).append(op)
+    return accesses
+
+
+def _conflicting(pairs: Iterable[tuple[Access, Access]]) -> Iterator[tuple[Access, Access]]:
+    return ((a, b) for a, b in pairs if not (isinstance(a, loop.Load) and isinstance(b, loop.Load)))
+
+
+def commute(a: Access, b: Access) -> bool:
+    """Whether two accesses may change places: both accumulate, with one combiner."""
+    return isinstance(a, loop.Accumulate) and isinstance(b, loop.Accumulate) and a.combiner == b.combiner
+
+
+def depends_on_data(e: Dim) -> bool:
+    """Whether an index is one that the kernel reads from a buffer."""
+    return any(is_dynamic_symbol(s) for s in free_symbols_of(e))
+
+
+def distance(
+    a: Access, b: Access, loops: Sequence[LoopPair], fixed: Iterable[loop.For] = ()
+) -> tuple[int | None, ...] | None:
+    """Return how many iterations `b` is behind `a` when both touch one element.
+
+    Args:
+        a: an access inside the first loop of each pair.
+        b: an access to the same memory inside the second loop of each pair.
+        loops: the loops to compare.
+        fixed: loops around both accesses whose variables are the same for both.
+
+    Returns:
+        For each pair the second loop's variable minus the first loop's, None where it is not always the same
+        number; None in place of the tuple if the accesses never touch one element.
+    """
+    system = _System(a, b, loops, fixed)
+    for x, y in places(a, b):
+        if not depends_on_data(x) and not depends_on_data(y):
+            system.add(x, y)
+    if not system.solve():
+        return None
+    return tuple(system.differences.get(first.iv) for first, _ in loops)
+
+
+def places(a: Access, b: Access) -> list[tuple[Dim, Dim]]:
+    """Return pairs of numbers, one of each access, that are equal where both touch one element: the indices,
+    or the flat addresses if two buffers of different shapes share memory.
+    """
+    if (moved := _at_same_address(a, b)) is not None:
+        a = moved
+    elif (moved := _at_same_address(b, a)) is not None:
+        b = moved
+    else:
+        return [(address(a), address(b))]
+    return list(zip(resolved(a, a.indices), resolved(b, b.indices), strict=True))
+
+
+def _at_same_address(op: Access, other: Access) -> Access | None:
+    """An access in the block of `op` to the same address of a buffer of the other's shape; None if there is
+    none.
+    """
+    if op.buffer.type.shape == other.buffer.type.shape:
+        return op
+    block = enclosing(op, loop.Block)
+    place = flatten_index(op.indices, op.buffer.type.shape)
+    for near in block.body.ops if isinstance(block, loop.Block) else ():
+        if (
+            isinstance(near, (loop.Load, loop.Store, loop.Accumulate))
+            and near.buffer is other.buffer
+            and prove_eq(flatten_index(near.indices, near.buffer.type.shape), place)
+        ):
+            return near
+    return None
+
+
+def _is_private(buffer: Value, root: Operation) -> bool:
+    """Whether only `root` uses a buffer, and no iteration of it uses what another has written."""
+    accesses = accesses_of(buffer)
+    if len(accesses) < len(buffer.users) or not all(inside(op, root) for op in accesses):
+        return False
+    around = [*enclosing_loops(root), *([root] if isinstance(root, loop.For) else [])]
+    return not any(keeps_contents(op, f) for op in accesses for f in around)
+
+
+def _aliases(root: Operation) -> dict[Value, Value]:
+    """The outputs of a kernel that may be the memory of an input, each with that input."""
+    kernel = root if isinstance(root, loop.Kernel) else enclosing(root, loop.Kernel)
+    if not isinstance(kernel, loop.Kernel):
+        return {}
+    args = kernel.body.args
+    first = len(args) - kernel.num_outputs
+    return {args[first + o]: args[i] for o, i in notes.BUFFER_ALIASES.get(kernel, ())}
+
+
+# -- Equations ---------------------------------------------------------------------------------------------
+
+Range = tuple[Dim | None, Dim | None]
+"""Bounds of an unknown in symbols that are the same for both accesses; None: no bound."""
+
+
+class _Equation:
+    """``sum of coefficients * unknowns + rest == 0``.
+
+    `paired` has, by expression of the first access, the coefficients of differences between the value of that
+    expression in the second and in the first iteration; `single` has coefficients of expressions of one
+    access alone. Symbols in coefficients and `rest` are the same for both.
+    """
+
+    def __init__(self, paired: dict[Expr, Dim], single: dict[Expr, Dim], rest: Dim) -> None:
+        self.paired, self.single, self.rest = paired, single, rest
+
+
+class _System:
+    """The equations of two accesses that touch one element, and the differences that follow from them."""
+
+    def __init__(
+        self, a: Access, b: Access, loops: Sequence[LoopPair], fixed: Iterable[loop.For] = ()
+    ) -> None:
+        same = {f.iv for f in fixed}
+        self.loops = loops
+        self.differences: dict[Expr, int] = {}
+        """What is known: the difference of an expression of the first access."""
+        self.equations: list[_Equation] = []
+        self.varying = {f.iv for f in enclosing_loops(a) if f.iv not in same} | _symbols_of_runs(a)
+        self.renamed: dict[Expr, Dim] = {}
+        """The second access's variables that differ from the first's, under names of their own."""
+        for f in enclosing_loops(b):
+            if f.iv not in same:
+                upper = None if f.iv.upper is None else substitute(f.iv.upper, self.renamed)
+                self.renamed[f.iv] = symbol(f"{f.iv.name}__second", f.iv.lower, upper)
+        for s in _symbols_of_runs(b):
+            self.renamed[s] = symbol(f"{s.name}__second", s.lower, None)
+        self.others = {s for s in self.renamed.values() if isinstance(s, Expr)}
+        both = [f for f in enclosing_loops(a) if f.iv in self.renamed and inside(b, f)]
+        self.partner: dict[Expr, Dim] = {f.iv: self.renamed[f.iv] for f in both}
+        self.partner |= {first.iv: self.renamed[second.iv] for first, second in loops}
+        for iv in self.partner:
+            if iv.upper == iv.lower:
+                self.differences[iv] = 0
+        self.divisions: dict[tuple[Dim, Dim], bool] = {}
+        """Divisions ``(dividend, divisor)`` in the first access; True where their equation is added."""
+
+    def add(self, x: Dim, y: Dim) -> None:
+        """Add the equation that index `x` of the first access is index `y` of the second."""
+        self._add(x, substitute(y, self.renamed))
+
+    def _add(self, x: Dim, y: Dim) -> None:
+        ours, before = _linear(x, self.varying)
+        theirs, after = _linear(y, self.others)
+        equation = _Equation({}, {}, after - before)
+        for e, coefficient in ours.items():
+            partner = self._partner_of(e)
+            if partner is not None and partner in theirs and prove_eq(theirs[partner], coefficient):
+                del theirs[partner]
+                equation.paired[e] = coefficient
+                atom = e.atom
+                if isinstance(atom, (FloorDiv, Mod)):
+                    self.divisions.setdefault((atom.a, atom.b), False)
+            else:
+                equation.single[e] = -coefficient
+        equation.single.update(theirs)
+        self.equations.append(equation)
+
+    def _partner_of(self, e: Expr) -> Expr | None:
+        """An expression of the first access in the variables of the second; None if one has no partner."""
+        if not free_symbols(e) & self.varying <= self.partner.keys():
+            return None
+        partner = substitute(e, self.partner)
+        return partner if isinstance(partner, Expr) else None
+
+    def solve(self) -> bool:
+        """Determine differences until no more follow; return False if the equations have no solution."""
+        count = -1
+        while count != len(self.differences) + len(self.equations):
+            count = len(self.differences) + len(self.equations)
+            if not all(map(self._use, self.equations)):
+                return False
+            for (dividend, divisor), added in list(self.divisions.items()):
+                if not added and self._equal(dividend // divisor) and self._equal(dividend % divisor):
+                    self.divisions[dividend, divisor] = True
+                    self._add(dividend, substitute(dividend, self.partner))
+        return True
+
+    def _equal(self, e: Dim) -> bool:
+        """Whether an expression of the first access has the same value in the second."""
+        if isinstance(e, int) or self.differences.get(e) == 0:
+            return True
+        return all(self.differences.get(v) == 0 for v in free_symbols(e) & self.varying)
+
+    def _use(self, equation: _Equation) -> bool:
+        """Determine differences by one equation; return False if it has no solution."""
+        while True:
+            for e in list(equation.paired):
+                if self._equal(e):
+                    del equation.paired[e]
+                elif e in self.differences:
+                    equation.rest = equation.rest + equation.paired.pop(e) * self.differences[e]
+            if any(_excluded(equation, self._ranges(equation, numbers)) for numbers in (True, False)):
+                return False
+            for e in equation.paired:
+                values = self._values(equation, e)
+                if values is not None:
+                    if not values:
+                        return False
+                    self.differences[e] = values[0]
+                    break
+            else:
+                return True
+
+    def _ranges(self, equation: _Equation, numbers: bool) -> list[tuple[Dim, Range]]:
+        """The coefficient and the range of each unknown, those of `paired` first. Ranges are numbers where
+        possible, or in symbols where possible.
+        """
+        result: list[tuple[Dim, Range]] = []
+        for e, coefficient in equation.paired.items():
+            lower, upper = _range(e, self.varying, numbers)
+            width = None if lower is None or upper is None else upper - lower
+            result.append((coefficient, (None if width is None else -width, width)))
+        both = self.varying | self.others
+        return result + [(c, _range(e, both, numbers)) for e, c in equation.single.items()]
+
+    def _values(self, equation: _Equation, e: Expr) -> Sequence[int] | None:
+        """The values that a difference may have by an equation, if there is at most one; else None."""
+        place = list(equation.paired).index(e)
+        for numbers in (True, False):
+            unknowns = self._ranges(equation, numbers)
+            coefficient, own = unknowns.pop(place)
+            values = _by_range(coefficient, _span(equation.rest, unknowns))
+            if values is None:
+                values = _by_divisor(coefficient, own, equation.rest, [c for c, _ in unknowns])
+            if values is not None:
+                return values
+        return None
+
+
+def _by_range(coefficient: Dim, rest: Range) -> Sequence[int] | None:
+    """The values of x where ``coefficient * x + rest == 0``, from the range of the rest."""
+    low, high = rest
+    if low is None or high is None:
+        return None
+    if _is_negative(coefficient):
+        coefficient, low, high = -coefficient, -high, -low
+    if isinstance(coefficient, int) and isinstance(low, int) and isinstance(high, int):
+        values = range(-(high // coefficient), -low // coefficient + 1)
+        return values if len(values) == 1 else None
+    return (0,) if prove_le(1 - coefficient, low) and prove_le(high, coefficient - 1) else None
+
+
+def _by_divisor(coefficient: Dim, own: Range, rest: Dim, others: Sequence[Dim]) -> Sequence[int] | None:
+    """The values of x in a range where ``coefficient * x + rest`` is a multiple of what all other
+    coefficients are multiples of.
+    """
+    low, high = own
+    if low is None or high is None or not others:
+        return None
+    if all(isinstance(x, int) for x in (coefficient, low, high, rest, *others)):
+        assert isinstance(coefficient, int) and isinstance(low, int) and isinstance(high, int)
+        assert isinstance(rest, int)
+        g = math.gcd(*(c for c in others if isinstance(c, int)))
+        common = math.gcd(coefficient, g)
+        if rest % common:
+            return ()
+        step = g // common
+        start = -rest // common * pow(coefficient // common, -1, step) % step if step > 1 else 0
+        values = range(low + (start - low) % step, high + 1, step)
+        return values if len(values) <= 1 else None
+    if coefficient in (1, -1) and rest == 0:
+        sizes = [-c if _is_negative(c) else c for c in others]
+        if all(prove_eq(size % sizes[0], 0) for size in sizes) and prove_le(high, sizes[0] - 1):
+            return (0,)
+    return None
+
+
+def _span(rest: Dim, unknowns: Iterable[tuple[Dim, Range]]) -> Range:
+    """Bounds of a sum of coefficients times unknowns, plus `rest`."""
+    low: Dim | None = rest
+    high: Dim | None = rest
+    for coefficient, (lower, upper) in unknowns:
+        if _is_negative(coefficient):
+            lower, upper = upper, lower
+        elif not prove_le(0, coefficient):
+            return None, None
+        low = None if low is None or lower is None else low + coefficient * lower
+        high = None if high is None or upper is None else high + coefficient * upper
+    return low, high
+
+
+def _excluded(equation: _Equation, unknowns: Sequence[tuple[Dim, Range]]) -> bool:
+    """Whether an equation has no solution."""
+    low, high = _span(equation.rest, unknowns)
+    if (low is not None and prove_le(1, low)) or (high is not None and prove_le(high, -1)):
+        return True
+    numbers = [c for c, _ in unknowns if isinstance(c, int)]
+    if len(numbers) < len(unknowns) or not numbers or not isinstance(equation.rest, int):
+        return False
+    return equation.rest % math.gcd(*numbers) != 0
+
+
+def _linear(e: Dim, varying: set[Expr]) -> tuple[dict[Expr, Dim], Dim]:
+    """Return an index as coefficients of expressions in `varying` symbols, and the rest, which has none."""
+    terms: dict[Expr, Dim] = {}
+    rest: Dim = 0
+    if isinstance(e, int):
+        return terms, e
+    for c, atoms in e.terms:
+        coefficient: Dim = c
+        moving: Dim = 1
+        for atom in atoms:
+            if free_symbols(atom.expr).isdisjoint(varying):
+                coefficient = coefficient * atom.expr
+            else:
+                moving = moving * atom.expr
+        if isinstance(moving, Expr):
+            terms[moving] = terms.get(moving, 0) + coefficient
+        else:
+            rest = rest + coefficient
+    return terms, rest
+
+
+def _range(e: Expr, varying: set[Expr], numbers: bool) -> Range:
+    """Bounds of an expression over all values of the `varying` symbols."""
+    low: Dim | None
+    high: Dim | None
+    low, high = bounds(e)
+    atom = e.atom
+    if numbers or atom is None:
+        return low, high
+    if isinstance(atom, Symbol):
+        if isinstance(atom.upper, Expr) and free_symbols(atom.upper).isdisjoint(varying):
+            high = atom.upper
+    elif isinstance(atom, (FloorDiv, Mod)) and free_symbols_of(atom.b).isdisjoint(varying):
+        if isinstance(atom, Mod) and prove_le(1, atom.b):
+            return 0, atom.b - 1
+        if isinstance(atom, FloorDiv) and isinstance(atom.a, Expr) and prove_le(1, atom.b):
+            lower, upper = _range(atom.a, varying, numbers)
+            low = low if lower is None else lower // atom.b
+            high = high if upper is None else upper // atom.b
+    return low, high
+
+
+def _is_negative(e: Dim) -> bool:
+    return e < 0 if isinstance(e, int) else prove_le(e, -1)
+
+
+def _symbols_of_runs(op: Operation) -> set[Expr]:
+    """The symbols that the `loop.runs` around an operation define."""
+    symbols: set[Expr] = set()
+    parent = op.parent_op
+    while parent is not None:
+        if isinstance(parent, loop.Runs):
+            symbols |= {parent.first, parent.length, parent.value}
+        parent = parent.parent_op
+    return symbols
+
+
+__all__ = [
+    "LoopPair",
+    "commute",
+    "conflicting_pairs",
+    "depends_on_data",
+    "distance",
+    "pairs_between",
+    "places",
+]

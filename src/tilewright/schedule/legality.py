@@ -1,0 +1,129 @@
+"""Tests whether a transformation of loops keeps the order of conflicting accesses.
+
+Each test raises `ScheduleError` with the primitive, the nest, both accesses, and two iterations that touch
+one element. What the dependence analysis cannot decide counts as a conflict, so a primitive that is applied
+is right for every size and all data.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+from ..analysis.dependence import (
+    LoopPair,
+    commute,
+    conflicting_pairs,
+    depends_on_data,
+    distance,
+    pairs_between,
+)
+from ..analysis.loop_nest import Access, enclosing_loops, inside, resolved
+from ..analysis.witness import describe_conflict
+from ..dialects import loop
+from ..dialects.tensor import free_symbols_of
+from .core import ScheduleError
+
+
+def check_independent(primitive: str, f: loop.For, *, lanes: bool = False) -> None:
+    """Raise unless the iterations of a loop may run at the same time.
+
+    With `lanes`, which run the same statement at the same time, reductions and running values are allowed:
+    the code generator combines them across lanes.
+    """
+    for a, b in conflicting_pairs(f, shared=lanes):
+        if lanes and _combined_across_lanes(f, a, b):
+            continue
+        _check(primitive, a, b, [(f, f)], lambda apart: apart != (0,), f"iterations of {f.iv.name!r}")
+
+
+def check_order(primitive: str, before: Sequence[loop.For], after: Sequence[loop.For]) -> None:
+    """Raise unless perfectly nested loops may be nested in another order.
+
+    Args:
+        primitive: its name, for the message.
+        before: the loops as they are, outermost first.
+        after: the same loops in the new order.
+    """
+    places = [before.index(f) for f in after]
+    first, last = places_that_move(places)
+    moved, order = before[first:last], [p - first for p in places[first:last]]
+    if not moved:
+        return
+
+    def reversed_by(apart: tuple[int, ...]) -> bool:
+        return _sign(apart) != _sign([apart[p] for p in order])
+
+    for a, b in conflicting_pairs(before[-1]):
+        if not commute(a, b):
+            _check(primitive, a, b, [(f, f) for f in moved], reversed_by, "the new order of the loops")
+
+
+def places_that_move(order: Sequence[int]) -> tuple[int, int]:
+    """The range of positions, as (first, end), outside which a permutation changes nothing."""
+    moved = [k for k, p in enumerate(order) if k != p]
+    return (moved[0], moved[-1] + 1) if moved else (0, 0)
+
+
+def check_joined(primitive: str, first: loop.For, second: loop.For) -> None:
+    """Raise unless iteration i of the `second` loop may run directly after iteration i of the `first`."""
+    for a, b in pairs_between(first, second):
+        _check(
+            primitive, a, b, [(first, second)], lambda apart: apart[0] < 0,
+            f"iterations of {first.iv.name!r} and {second.iv.name!r}",
+        )  # fmt: skip
+
+
+def check_distributed(primitive: str, f: loop.For) -> None:
+    """Raise unless the statements in a loop may get a loop each."""
+    for a, b in conflicting_pairs(f, shared=True):
+        _check(primitive, a, b, [(f, f)], lambda apart: apart != (0,), f"iterations of {f.iv.name!r}")
+
+
+def check_unchanged(primitive: str, read: loop.Load, left: Sequence[loop.For]) -> None:
+    """Raise unless what a load reads stays in its buffer until the `left` loops around it have ended."""
+    for op in read.buffer.users:
+        common = [f for f in left if inside(op, f)]
+        if common and isinstance(op, (loop.Store, loop.Accumulate)):
+            what = f"iterations of {', '.join(repr(str(f.iv.name)) for f in common)}"
+            _check(primitive, read, op, [(f, f) for f in common], lambda apart: _sign(apart) > 0, what)
+
+
+def _check(
+    primitive: str,
+    a: Access,
+    b: Access,
+    loops: Sequence[LoopPair],
+    wrong: Callable[[tuple[int, ...]], bool],
+    what: str,
+) -> None:
+    fixed = [f for f in enclosing_loops(loops[0][0]) if inside(b, f)]
+    apart = distance(a, b, loops, fixed)
+    if apart is None:
+        return
+    choices = [(-1, 0, 1) if d is None else (d,) for d in apart]
+    if not any(wrong(signs) for signs in itertools.product(*choices)):
+        return
+    nest = ", ".join(str(f.iv.name) for f in enclosing_loops(a))
+    raise ScheduleError(
+        f"{primitive}: in the nest ({nest}), {what} depend on each other: "
+        f"{describe_conflict(a, b, loops, fixed, wrong)}"
+    )
+
+
+def _sign(apart: Sequence[int]) -> int:
+    """Whether a point comes after (1), before (-1) or is another (0), from their difference."""
+    return next((1 if d > 0 else -1 for d in apart if d), 0)
+
+
+def _combined_across_lanes(f: loop.For, a: Access, b: Access) -> bool:
+    """Whether a conflict is that of a reduction over loop `f`, which adds to one element in all iterations,
+    or of a load of the running value, which must stand in the innermost loop with its accumulation.
+    """
+    for op in (a, b):
+        if any(depends_on_data(e) or f.iv in free_symbols_of(e) for e in resolved(op, op.indices)):
+            return False
+    kinds = {type(op) for op in (a, b)}
+    if kinds == {loop.Accumulate}:
+        return commute(a, b)
+    return kinds == {loop.Accumulate, loop.Load} and all(enclosing_loops(op)[-1] is f for op in (a, b))

@@ -1,0 +1,175 @@
+"""Distances between conflicting accesses, against all pairs of iterations of small nests."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+
+import pytest
+
+from tilewright.analysis.dependence import distance
+from tilewright.analysis.witness import find_witness
+from tilewright.dialects import loop, scalar
+from tilewright.ir.builder import Builder
+from tilewright.ir.substitution import evaluate
+from tilewright.ir.symbolic import Dim, Expr, smin, symbol
+from tilewright.ir.types import BufferType, f32
+
+N = symbol("n", 1, 9)
+M = symbol("m", 2, 6)
+
+
+def nest(indices: Sequence[Sequence[Dim]], ivs: Sequence[Expr]) -> tuple[list[loop.For], list[loop.Store]]:
+    """A nest of loops with these variables around stores to one buffer at the given indices."""
+    kernel = loop.Kernel(sym_name="k", num_outputs=1)
+    buffer = kernel.body.add_arg(BufferType(f32, (1000,) * len(indices[0]), "global"), "y")
+    body = kernel.body
+    loops = []
+    for iv in ivs:
+        f = loop.For(iv=iv)
+        body.append(f)
+        loops.append(f)
+        body = f.body
+    at = Builder(body)
+    value = at(scalar.Constant(value=1.0, dtype=f32))
+    stores = [loop.Store(value, buffer, (), indices=tuple(i)) for i in indices]
+    for op in stores:
+        at.insert(op)
+    return loops, stores
+
+
+def points(extents: Sequence[Dim], ivs: Sequence[Expr], sizes: dict[str, int]) -> list[dict[str, int]]:
+    """All iterations of a nest."""
+    result: list[dict[str, int]] = [{}]
+    for iv, n in zip(ivs, extents, strict=True):
+        result = [{**p, iv.name: k} for p in result for k in range(int(evaluate(n, {**sizes, **p})))]
+    return result
+
+
+def random_nest(r: random.Random) -> tuple[list[Dim], list[Expr], list[Dim]]:
+    """Extents, variables and indices to build accesses from, as `split` and `fuse` make them."""
+    extents: list[Dim] = []
+    ivs: list[Expr] = []
+    terms: list[Dim] = []
+    for name in "ijk"[: r.randrange(1, 4)]:
+        n: Dim = r.choice([1, 2, 3, 5, 6, N, M])
+        form = r.choice(["plain", "split", "fused"])
+        if form == "plain":
+            iv = symbol(name, 0, n - 1)
+            extents, ivs, terms = [*extents, n], [*ivs, iv], [*terms, iv]
+        elif form == "split":
+            factor = r.choice([2, 3, 4])
+            outer = symbol(f"{name}o", 0, (n + factor - 1) // factor - 1)
+            size = smin(factor, n - factor * outer)
+            inner = symbol(f"{name}i", 0, size - 1)
+            extents, ivs, terms = (
+                [*extents, outer.upper + 1, size],
+                [*ivs, outer, inner],
+                [*terms, factor * outer + inner],
+            )
+        else:
+            m: Dim = r.choice([2, 3, 4, M])
+            iv = symbol(name, 0, n * m - 1)
+            extents, ivs, terms = [*extents, n * m], [*ivs, iv], [*terms, iv // m, iv % m]
+    return extents, ivs, terms
+
+
+def random_index(r: random.Random, terms: Sequence[Dim]) -> Dim:
+    """A combination of a few terms with small coefficients."""
+    e: Dim = r.choice([0, 0, 0, 1, 2, 5])
+    for t in r.sample(list(terms), r.randrange(0, min(3, len(terms)) + 1)):
+        e = e + r.choice([1, 1, 1, 2, 3, 4, 6, 8, 12, -1, M]) * t
+    return e
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_distances_hold_for_all_pairs_of_iterations(seed: int) -> None:
+    r = random.Random(seed)
+    extents, ivs, terms = random_nest(r)
+    rank = r.randrange(1, 3)
+    indices = [[random_index(r, terms) for _ in range(rank)] for _ in range(2)]
+    if r.random() < 0.6:
+        indices[1] = [e + r.choice([0, 0, 1, -1, 2]) for e in indices[0]]
+    loops, (a, b) = nest(indices, ivs)
+    outer = r.randrange(0, len(loops))
+    fixed, compared = loops[:outer], loops[outer:]
+    claim = distance(a, b, [(f, f) for f in compared], fixed)
+    for n, m in ((1, 2), (4, 3), (9, 6), (7, 5)):
+        sizes = {"n": n, "m": m}
+        every = points(extents, ivs, sizes)
+        if len(every) > 500:
+            every = r.sample(every, 500)
+
+        def place(op: loop.Store, p: dict[str, int], sizes: dict[str, int] = sizes) -> tuple[int, ...]:
+            values = {**sizes, **p}
+            return (*(p[f.iv.name] for f in fixed), *(int(evaluate(e, values)) for e in op.indices))
+
+        where = defaultdict(list)
+        for p in every:
+            where[place(a, p)].append(p)
+        for q in every:
+            for p in where[place(b, q)]:
+                assert claim is not None, (indices, p, q, sizes)
+                for f, d in zip(compared, claim, strict=True):
+                    assert d is None or d == q[f.iv.name] - p[f.iv.name], (indices, claim, p, q, sizes)
+
+
+I, J = symbol("i", 0, N - 1), symbol("j", 0, M - 1)
+OUTER = symbol("o", 0, (N + 3) // 4 - 1)
+INNER = symbol("p", 0, smin(4, N - 4 * OUTER) - 1)
+FUSED = symbol("f", 0, N * M - 1)
+K = symbol("k", 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("ivs", "first", "second", "expected"),
+    [
+        ((I, J), (I, J), (I, J), (0, 0)),
+        ((I, J), (J, I), (J, I), (0, 0)),
+        ((I, J), (I,), (I,), (0, None)),
+        ((I, J), (I, J), (I - 1, J), (1, 0)),
+        ((I, J), (I, J), (I + 1, J - 2), (-1, 2)),
+        ((OUTER, INNER), (4 * OUTER + INNER,), (4 * OUTER + INNER,), (0, 0)),
+        ((FUSED,), (FUSED // M, FUSED % M), (FUSED // M, FUSED % M), (0,)),
+        ((FUSED,), (FUSED // M,), (FUSED // M,), (None,)),
+        ((I, J), (M * I + J,), (M * I + J,), (0, 0)),
+        ((I, K), (3 * I + K,), (3 * I + K,), (0, 0)),
+        ((I, K), (2 * I + K,), (2 * I + K,), (None, None)),
+        ((I, K), (I + 100, K), (I, K), None),
+        ((I,), (2 * I,), (2 * I + 1,), None),
+        ((I,), (I,), (N - 1 - I,), (None,)),
+        ((I, J), (I + J,), (I + J,), (None, None)),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_is_determined(
+    ivs: tuple[Expr, ...],
+    first: tuple[Dim, ...],
+    second: tuple[Dim, ...],
+    expected: tuple[int | None, ...] | None,
+) -> None:
+    loops, (a, b) = nest([first, second], ivs)
+    assert distance(a, b, [(f, f) for f in loops]) == expected
+
+
+def test_a_witness_is_a_pair_of_iterations_that_touch_one_element() -> None:
+    loops, (a, b) = nest([(2 * I + K,), (2 * I + K,)], (I, K))
+    found = find_witness(a, b, [(f, f) for f in loops], [], lambda apart: apart[0] > 0)
+    assert found is not None
+    for point in (found.first, found.second):
+        assert found.element == (2 * point["i"] + point["k"],)
+    assert found.second["i"] > found.first["i"]
+    assert str(found).startswith("in the iterations (i=0, k=2) and (i=1, k=0): element [2], n = 3")
+
+
+def test_a_witness_far_inside_of_long_loops() -> None:
+    far = symbol("far", 0, 9999)
+    loops, (a, b) = nest([(far,), (far - 9998,)], (far,))
+    found = find_witness(a, b, [(loops[0], loops[0])], [], lambda apart: apart[0] != 0)
+    assert found is not None and found.second["far"] - found.first["far"] == 9998
+
+
+def test_no_witness_where_there_is_none() -> None:
+    loops, (a, b) = nest([(I,), (I,)], (I,))
+    assert find_witness(a, b, [(loops[0], loops[0])], [], lambda apart: apart[0] != 0) is None
