@@ -28,7 +28,9 @@ def test_page(server: Running) -> None:
 def test_markdown(server: Running) -> None:
     script = server.http.get("/").text
     functions = re.findall(
-        r"^(?:const escape = .*?;|function (?:html|block|inline)\(.*?^\})$", script, re.DOTALL | re.MULTILINE
+        r"^(?:const escapeHtml = .*?;|function render(?:Markdown|Block|Inline)\(.*?^\})$",
+        script,
+        re.DOTALL | re.MULTILINE,
     )
     assert len(functions) == 4
     cases = {
@@ -40,6 +42,9 @@ def test_markdown(server: Running) -> None:
         "```\nhalf <": "<pre><code>half &#60;</code></pre>",
         "*a* 2 * 3 * 4": "<p><em>a</em> 2 * 3 * 4</p>",
     }
-    program = "\n".join(functions) + f"\nconsole.log(JSON.stringify({json.dumps(list(cases))}.map(html)));"
+    program = (
+        "\n".join(functions)
+        + f"\nconsole.log(JSON.stringify({json.dumps(list(cases))}.map((text) => renderMarkdown(text))));"
+    )
     run = subprocess.run(["node", "-e", program], capture_output=True, text=True, check=True)
     assert dict(zip(cases, json.loads(run.stdout), strict=True)) == cases
