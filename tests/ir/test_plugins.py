@@ -1,5 +1,5 @@
-"""Entry points of installed packages are listed without an import and loaded once, and their errors name the
-package.
+"""Entry points of installed packages are listed without an import, loaded once and called once; their errors
+name the package.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 
 from tests.installed_packages import Install, installing
 from tilewright.errors import CompileError
-from tilewright.ir.plugins import load_plugins, plugins
+from tilewright.ir.plugins import call_plugins, plugins
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_a_plugin_is_listed_without_an_import_and_loaded_once(install: Install) 
     value = plugin.load()
     assert sys.modules["toy_plugin_a"].VALUE is value
     del sys.modules["toy_plugin_a"]
-    assert load_plugins("tilewright.things") == {"toy": value}
+    assert plugin.load() is plugins("tilewright.things")["toy"].load() is value
     assert plugins("tilewright.nothing") == {}
 
 
@@ -44,7 +44,31 @@ def test_a_broken_package_is_named(install: Install) -> None:
     )
     assert set(plugins("tilewright.things")) == {"b"}
     with pytest.raises(CompileError, match=r"package broken 1\.2, entry point 'b'.*KeyError: 'no GPU'"):
-        load_plugins("tilewright.things")
+        plugins("tilewright.things")["b"].load()
+
+
+COUNTING = """
+import tilewright.ir.plugins as plugins
+
+CALLS = []
+
+def register():
+    CALLS.append(None)
+    plugins.call_plugins("tilewright.counted", "things", "add_thing")
+    if len(CALLS) == 1:
+        raise KeyError("not yet")
+"""
+
+
+def test_a_function_is_called_until_it_succeeds_and_then_never_again(install: Install) -> None:
+    install("counting", "toy_plugin_e", COUNTING, "[tilewright.counted]\nc = toy_plugin_e:register\n")
+    with pytest.raises(
+        CompileError, match=r"package counting 1\.2.*registering its things failed \(KeyError: 'not yet'\)"
+    ):
+        call_plugins("tilewright.counted", "things", "add_thing")
+    for _ in range(2):
+        call_plugins("tilewright.counted", "things", "add_thing")
+    assert len(sys.modules["toy_plugin_e"].CALLS) == 2
 
 
 def test_two_packages_with_one_name_are_refused(install: Install) -> None:

@@ -15,7 +15,6 @@ import pytest
 
 import tilewright as tw
 from tilewright.dialects import graph
-from tilewright.driver.opt_levels import pass_list
 from tilewright.ir.builder import Builder
 from tilewright.ir.core import Module
 from tilewright.ir.passes import pass_name
@@ -86,14 +85,12 @@ def test_passes_depend_on_the_target_and_the_precision() -> None:
     assert [info.name for info in passes_in(webgpu.context(), "tensor")] == run["gpu"]
 
 
-def test_lists_for_levels_of_optimization() -> None:
-    assert [info.name for info in pass_list("O2")] == names()
-    fewest = [info.name for info in pass_list("O0")]
+def test_passes_of_a_context_and_a_level_of_optimization() -> None:
+    fewest = [info.name for info in passes_in(PassContext(), opt=0)]
     assert "simplify" in fewest and "choose-layout" not in fewest and "recognize" not in fewest
-    plain = [info.name for info in pass_list("O2", PassContext())]
+    plain = [info.name for info in passes_in(PassContext(), opt=2)]
+    assert set(fewest) < set(plain) and "choose-layout" in plain
     assert "lower-precision" not in plain and "pack-operands" not in plain
-    with pytest.raises(tw.CompileError, match="O9"):
-        pass_list("O9")
 
 
 # -- Places --------------------------------------------------------------------------------------------------

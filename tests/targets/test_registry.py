@@ -16,11 +16,11 @@ import tilewright as tw
 from tilewright.dialects.tensor import GroupKind
 from tilewright.driver import user_code
 from tilewright.errors import CompileError
+from tilewright.ir import plugins
 from tilewright.ir.debug import VARIABLE
 from tilewright.ir.plugins import forget_plugins
 from tilewright.ir.target_info import TargetInfo
 from tilewright.schedule import Schedule, ScheduleError
-from tilewright.schedule import rules as schedule_rules
 from tilewright.schedule.rules import RULES, register_schedule_rule, rules_for
 from tilewright.targets import registry
 
@@ -32,7 +32,7 @@ Install = Callable[[str, str], None]
 def restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Remove the registrations of a test when it ends."""
     before = dict(RULES)
-    monkeypatch.setattr(schedule_rules, "_LOADED", set())
+    monkeypatch.setattr(plugins, "_called", set())
     monkeypatch.setattr(registry, "TARGETS", dict(registry.TARGETS))
     monkeypatch.setattr(registry, "KNOWN_NAMES", dict(registry.KNOWN_NAMES))
     yield

@@ -7,12 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ..errors import CompileError
-
-if TYPE_CHECKING:
-    from ..passes.info import PassContext, PassInfo
 
 
 @dataclass(frozen=True)
@@ -52,22 +48,4 @@ def opt_level(name: str) -> OptLevel:
     return LEVELS[name]
 
 
-def pass_list(opt: str = DEFAULT, context: PassContext | None = None) -> list[PassInfo]:
-    """The passes that a level of optimization runs, in order, registered ones included.
-
-    Without a `context` (the target's and the precision's: ``target.lowering.context(precision)``), the passes
-    of all targets and precisions are listed, each with the `condition` under which it runs. A pass that runs
-    several times stands as often.
-
-    Raises:
-        CompileError: there is no such level.
-    """
-    from ..passes.registry import all_passes, passes_in
-
-    number = opt_level(opt).number
-    if context is not None:
-        return passes_in(context, opt=number)
-    return [info for info in all_passes() if info.min_opt <= number]
-
-
-__all__ = ["DEFAULT", "LEVELS", "OptLevel", "opt_level", "pass_list"]
+__all__ = ["DEFAULT", "LEVELS", "OptLevel", "opt_level"]

@@ -13,6 +13,7 @@ loaded, not before, and once in a process. The groups are `tilewright.frontends`
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -84,35 +85,49 @@ def plugins(group: str) -> Mapping[str, Plugin]:
     return by_name
 
 
-def load_plugins(group: str) -> dict[str, object]:
-    """The objects of all plugins of a group by name, each loaded once in a process.
-
-    Raises:
-        CompileError: A package cannot be loaded; the message names it.
-    """
-    return {name: plugin.load() for name, plugin in plugins(group).items()}
+_called: set[Plugin] = set()
+"""The plugins whose functions `call_plugins` has called, or is calling."""
+_calling = threading.RLock()
+"""Held during the calls, so that another thread does not compile without what they register."""
 
 
-def call_plugins(group: str, what: str, called: set[Plugin]) -> None:
-    """Call the functions without arguments that the plugins of a group are, each once: those in `called`,
-    which grows, are left out. `what` names what they register, for messages.
+def call_plugins(group: str, what: str, register: str) -> None:
+    """Call the functions that the plugins of a group name, in the order of the entry points' names, each once
+    in a process. A function that fails is called again at the next use.
+
+    Args:
+        group: The group of entry points.
+        what: The things that the functions register, for messages.
+        register: The function that they call to do so, for messages.
 
     Raises:
         CompileError: A package cannot be loaded, or its function fails; the message names the package.
     """
-    for plugin in plugins(group).values():
-        if plugin in called:
-            continue
-        register = plugin.load()
-        try:
-            assert callable(register), "a function without arguments is expected"
-            register()
-        except Exception as error:  # code of a foreign package may raise anything
-            raise CompileError(
-                f"{plugin.describe()}: {plugin.entry_point.value!r} registers no {what} "
-                f"({type(error).__name__}: {error}); update or uninstall the package"
-            ) from error
-        called.add(plugin)
+    with _calling:
+        for _, plugin in sorted(plugins(group).items()):
+            if plugin not in _called:
+                _called.add(plugin)  # before the call, which may compile a model
+                try:
+                    _call(plugin, what, register)
+                except BaseException:
+                    _called.discard(plugin)
+                    raise
+
+
+def _call(plugin: Plugin, what: str, register: str) -> None:
+    function = plugin.load()
+    if not callable(function):
+        raise CompileError(
+            f"{plugin.describe()} names a {type(function).__name__}; "
+            f"name a function without parameters that calls {register}"
+        )
+    try:
+        function()
+    except Exception as error:  # code of a foreign package may raise anything
+        raise CompileError(
+            f"{plugin.describe()}: registering its {what} failed ({type(error).__name__}: {error}); "
+            "update or uninstall the package"
+        ) from error
 
 
 def forget_plugins() -> None:
@@ -121,4 +136,4 @@ def forget_plugins() -> None:
     _load.cache_clear()
 
 
-__all__ = ["Plugin", "call_plugins", "forget_plugins", "load_plugins", "plugins"]
+__all__ = ["Plugin", "call_plugins", "forget_plugins", "plugins"]

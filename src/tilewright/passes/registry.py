@@ -23,8 +23,8 @@ from typing import Any, TypeVar, get_args
 
 from ..errors import CompileError, TilewrightError
 from ..ir.core import Module
-from ..ir.passes import Pass, Pipeline, pass_name
-from ..ir.plugins import Plugin, plugins
+from ..ir.passes import Pass, pass_name
+from ..ir.plugins import call_plugins
 from .info import Condition, Level, PassContext, PassInfo
 from .pipelines import PASSES
 
@@ -46,10 +46,8 @@ class _Registration:
 
 _registered: list[_Registration] = []
 """In the order of registration. Keys of the compilation cache contain this list (`driver.user_code`)."""
-_called: set[str] = set()
-"""Entry points whose functions have been called."""
 _lock = threading.RLock()
-"""Held while passes are registered, so that another thread does not compile without some of them."""
+"""Held while `_registered` changes."""
 
 
 def register_pass(
@@ -171,37 +169,6 @@ def _place(info: PassInfo) -> str:
     return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', '?')}"
 
 
-def load_registered() -> None:
-    """Call the functions that the entry points of installed packages name, each once in a process.
-
-    Raises:
-        CompileError: A package cannot be loaded or cannot register its passes; the message names it.
-    """
-    for name, plugin in sorted(plugins(ENTRY_POINTS).items()):
-        if name not in _called:
-            with _lock:
-                _register(name, plugin)
-
-
-def _register(name: str, plugin: Plugin) -> None:
-    if name in _called:
-        return
-    register = plugin.load()
-    if not callable(register):
-        raise CompileError(
-            f"{plugin.describe()} names a {type(register).__name__}; "
-            "name a function without parameters that calls tilewright.passes.register_pass"
-        )
-    try:
-        register()
-    except Exception as error:  # code of a foreign package may raise anything
-        raise CompileError(
-            f"{plugin.describe()}: registering its passes failed ({type(error).__name__}: {error}); "
-            "update or uninstall the package"
-        ) from error
-    _called.add(name)
-
-
 def _all() -> list[PassInfo]:
     """The passes of both levels in order; registered ones at their places."""
     entries: list[tuple[PassInfo, str | None]] = [(info, None) for info in PASSES]
@@ -222,9 +189,9 @@ def all_passes(level: Level | None = None) -> list[PassInfo]:
     """The passes of a level, or of both, in the order in which they run. A pass may occur several times.
 
     Raises:
-        CompileError: A package with passes cannot be loaded; the message names it.
+        CompileError: An installed package cannot register its passes; the message names it.
     """
-    load_registered()
+    call_plugins(ENTRY_POINTS, "passes", "tilewright.passes.register_pass")
     return [info for info in _all() if level in (None, info.level)]
 
 
@@ -267,19 +234,10 @@ def _with_origin(info: PassInfo, context: PassContext) -> Pass:
     return run
 
 
-def graph_pipeline(context: PassContext | None = None) -> Pipeline:
-    """The passes of the graph level that run in a `context` (None: the defaults) as a pipeline called
-    ``graph``.
-    """
-    return Pipeline(bound_passes("graph", context), "graph")
-
-
 __all__ = [
     "ENTRY_POINTS",
     "all_passes",
     "bound_passes",
-    "graph_pipeline",
-    "load_registered",
     "passes_in",
     "register_pass",
     "unregister_pass",

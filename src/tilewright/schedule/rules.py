@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from ..dialects.tensor import GroupKind
-from ..ir.plugins import Plugin, call_plugins
+from ..ir.plugins import call_plugins
 from ..ir.target_info import TargetInfo
 from .schedule import Schedule
 
@@ -36,7 +36,7 @@ EVERY_TARGET = ""
 """As the target of a registered rule: the rule applies to all targets."""
 
 ENTRY_POINTS = "tilewright.schedule_rules"
-"""Group of entry points. Each names a function without arguments that calls `register_schedule_rule`."""
+"""Group of entry points. Each names a function without parameters that calls `register_schedule_rule`."""
 
 RULES: dict[tuple[str, str], ScheduleRule] = {}
 """Registered rules by kind and target. The cache of compiled models notices each function in it."""
@@ -78,10 +78,7 @@ def load_plugin_rules() -> None:
     Raises:
         CompileError: A package cannot be loaded, or its function fails; the message names the package.
     """
-    call_plugins(ENTRY_POINTS, "schedule rules", _LOADED)
-
-
-_LOADED: set[Plugin] = set()
+    call_plugins(ENTRY_POINTS, "schedule rules", "tilewright.schedule.rules.register_schedule_rule")
 
 
 __all__ = ["RULES", "ScheduleRule", "load_plugin_rules", "register_schedule_rule", "rules_for"]

@@ -16,6 +16,7 @@ from tilewright.ir.passes import CheckOptions, Pipeline
 from tilewright.ir.symbolic import symbol
 from tilewright.ir.types import DType, TensorType, f32
 from tilewright.ir.verifier import verify
+from tilewright.passes.registry import bound_passes
 
 BATCH, SEQ = symbol("batch", 1, 8), symbol("seq", 1, 40)
 Spec = tuple[Any, ...] | tuple[tuple[Any, ...], DType]
@@ -52,6 +53,11 @@ def literal(b: Builder, value: Any, dtype: Any = np.float32) -> Value:
     array = value if isinstance(value, np.ndarray) else np.asarray(value, dtype)
     result: Value = b(graph.Constant(value=Constant(array)))
     return result
+
+
+def graph_pipeline() -> Pipeline:
+    """The passes of the graph level that run in the default context."""
+    return Pipeline(bound_passes("graph"), "graph")
 
 
 def run(module: Module, *passes: Callable[[Module], object], **options: Any) -> Counter[str]:

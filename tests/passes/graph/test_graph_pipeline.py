@@ -18,9 +18,8 @@ from tilewright.dialects import graph as g
 from tilewright.ir.core import Module
 from tilewright.ir.passes import CheckOptions
 from tilewright.passes.graph.specialize_shapes import specialize_shapes
-from tilewright.passes.registry import graph_pipeline
 
-from .graphs import BATCH, SEQ, build, literal, operators, weight
+from .graphs import BATCH, SEQ, build, graph_pipeline, literal, operators, weight
 
 TRANSFORMERS = {  # Operators expected in two layers.
     "bert": {"Attention": 2, "LayerNorm": 5, "Gelu": 2},

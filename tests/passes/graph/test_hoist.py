@@ -24,11 +24,11 @@ from tilewright.ir.verifier import verify
 from tilewright.lowering.memory_plan import plan_memory
 from tilewright.lowering.pipeline import lower, tensor_passes
 from tilewright.passes.graph.hoist import hoist
-from tilewright.passes.registry import bound_passes, graph_pipeline
+from tilewright.passes.registry import bound_passes
 from tilewright.targets.registry import resolve
 
 from ...dialects.graph.scan_cases import scan
-from .graphs import BATCH, SEQ, build, literal, operators, outputs, run, weight
+from .graphs import BATCH, SEQ, build, graph_pipeline, literal, operators, outputs, run, weight
 
 OPTIONS = resolve("cpu").lowering
 

@@ -15,6 +15,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.errors import CompileError
+from tilewright.ir import plugins
 from tilewright.ir.debug import VARIABLE
 from tilewright.schedule.rules import RULES, register_schedule_rule
 from tilewright.targets.llvm import libraries
@@ -63,7 +64,7 @@ def restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     code.
     """
     monkeypatch.delenv(VARIABLE, raising=False)
-    monkeypatch.setattr(libraries, "_LOADED", set())
+    monkeypatch.setattr(plugins, "_called", set())
     rules = dict(RULES)
     yield
     libraries.LIBRARIES.clear()

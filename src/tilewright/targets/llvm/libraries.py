@@ -33,7 +33,7 @@ from ...dialects import loop
 from ...dialects.tensor import GroupKind, extent
 from ...errors import CompileError
 from ...ir import notes
-from ...ir.plugins import Plugin, call_plugins
+from ...ir.plugins import call_plugins
 from ...ir.symbolic import Dim
 from ...ir.target_info import TargetInfo
 from ...ir.types import DType, f32
@@ -48,7 +48,7 @@ known only at run time.
 """
 
 ENTRY_POINTS = "tilewright.libraries"
-"""Group of entry points. Each names a function without arguments that calls `register_library`."""
+"""Group of entry points. Each names a function without parameters that calls `register_library`."""
 
 
 @dataclass(frozen=True)
@@ -164,10 +164,7 @@ def load_plugin_libraries() -> None:
     Raises:
         CompileError: A package cannot be loaded, or its function fails; the message names the package.
     """
-    call_plugins(ENTRY_POINTS, "libraries", _LOADED)
-
-
-_LOADED: set[Plugin] = set()
+    call_plugins(ENTRY_POINTS, "libraries", "tilewright.targets.llvm.libraries.register_library")
 
 
 def libraries_for(info: TargetInfo) -> list[ExternalLibrary]:
