@@ -1,0 +1,60 @@
+"""Confidence bounds of medians by the bootstrap (Efron, "Bootstrap methods", Annals of Statistics, 1979)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+RESAMPLES = 1000
+LEAST = 5
+"""Fewer samples give no bound."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A median with a confidence interval, each a natural logarithm of a speedup."""
+
+    median: float
+    lower: float
+    upper: float
+    count: int
+    """The number of samples."""
+
+    @property
+    def speedup(self) -> float:
+        """The median as a ratio of times."""
+        return math.exp(self.median)
+
+
+UNKNOWN = Estimate(-math.inf, -math.inf, math.inf, 0)
+
+
+def estimate(
+    groups: Sequence[Sequence[float]], confidence: float = 0.95, resamples: int = RESAMPLES
+) -> Estimate:
+    """The median of log speedups and the one-sided bounds that hold with `confidence` each.
+
+    `groups` are the samples of each process that measured. Processes place code and data differently, so
+    their samples share an error: a resample draws processes first, then samples within each. The draws are
+    the same for equal numbers of samples, so that the result is reproducible.
+    """
+    arrays = [np.asarray(group, float) for group in groups if len(group)]
+    count = sum(map(len, arrays))
+    if not count:
+        return UNKNOWN
+    median = float(np.median(np.concatenate(arrays)))
+    if count < LEAST:
+        return Estimate(median, -math.inf, math.inf, count)
+    rng = np.random.default_rng([count, len(arrays)])
+    if len(arrays) == 1:
+        samples = arrays[0]
+        medians = np.median(samples[rng.integers(count, size=(resamples, count))], axis=1)
+    else:
+        own = [np.median(a[rng.integers(len(a), size=(resamples, len(a)))], axis=1) for a in arrays]
+        drawn = rng.integers(len(arrays), size=(resamples, len(arrays)))
+        medians = np.mean(np.stack(own, axis=1)[np.arange(resamples)[:, None], drawn], axis=1)
+    lower, upper = np.quantile(medians, [1 - confidence, confidence])
+    return Estimate(median, float(lower), float(upper), count)
