@@ -1,0 +1,227 @@
+"""Measuring a candidate beside the default, in a process of its own that may crash or hang.
+
+Times are compared in A-B-B-A blocks: default, candidate, candidate, default. Linear changes of the clock rate
+and of the load cancel within a block, and the logarithm of its ratio is one sample.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from math import log
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import TilewrightError
+
+from .database import Failure
+from .harness import KernelDescription, harness_library
+
+
+class MeasureError(TilewrightError):
+    """Measuring is impossible, whatever the candidate: the default fails, or no process can be started."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """A kernel that can be measured."""
+
+    library: Path
+    """A shared library that exports the kernel's function."""
+    kernel: KernelDescription
+    digest: str = ""
+    """A digest of its code."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What measuring a candidate gave."""
+
+    samples: tuple[float, ...] = ()
+    """Natural logarithms of the speedup, the default's time ÷ the candidate's; one for each block."""
+    seconds: float | None = None
+    """The median time of one run of the candidate."""
+    default_seconds: float | None = None
+    """The same of the default."""
+    failure: Failure | None = None
+    """Why there are no samples."""
+    message: str = ""
+    """The failure in words."""
+
+
+@dataclass(frozen=True)
+class Measurer:
+    """How to measure."""
+
+    harness: Path | None = None
+    """The harness for this machine; None: it is compiled at the first use."""
+    cache_bytes: int = 0
+    """Bytes of the last cache: cold arguments get so many copies that they do not stay in twice as much."""
+    leg_seconds: float = 1e-3
+    """The least time of each of a block's four legs."""
+    start_seconds: float = 60.0
+    """The time in which a process must start, make its buffers, and run the default once."""
+    least_seconds: float = 2.0
+    """The least time after which a candidate counts as hanging; a machine under load needs it."""
+    patience: float = 50.0
+    """A candidate's run that takes more than so many times the default's, and the time above, hangs."""
+    hopeless: float = 0.4
+    """Measuring ends after three blocks with lower speedups."""
+    reproducers: Path | None = None
+    """A folder for the libraries and the job of each candidate that crashes, hangs or is wrong."""
+
+    def measure(self, default: Built, candidate: Built, blocks: int = 5) -> Measurement:
+        """Measure a candidate. Failures of the candidate are results; nothing is tried again.
+
+        Raises:
+            MeasureError: The default fails.
+        """
+        job = {
+            "harness": str(self.harness or harness_library()),
+            "default": {"library": str(default.library.absolute()), "kernel": default.kernel.to_json()},
+            "candidate": {"library": str(candidate.library.absolute()), "kernel": candidate.kernel.to_json()},
+            "blocks": blocks,
+            "cache_bytes": self.cache_bytes,
+            "leg_seconds": self.leg_seconds,
+            "hopeless": self.hopeless,
+        }
+        found = self._run(job)
+        if found.failure is not None and self.reproducers is not None:
+            where = self._keep(job, candidate, found)
+            found = replace(found, message=f"{found.message}; to see it again: {where}")
+        return found
+
+    def _run(self, job: dict[str, Any]) -> Measurement:
+        default_seconds, seen = None, "start"
+        legs: list[list[float]] = []
+        with _child(job) as (process, events):
+            while True:
+                wait = self._deadline(seen, default_seconds)
+                try:
+                    event = events.get(timeout=wait)
+                except queue.Empty:
+                    return self._failed(seen, "hang", f"no answer in {wait:.3g} s", default_seconds)
+                if event is None:
+                    message = _ended(process)
+                    return self._failed(seen, "crash", message, default_seconds)
+                seen = event["event"]
+                if seen == "error":
+                    raise MeasureError(f"the default cannot be measured: {event['message']}")
+                if seen == "default":
+                    default_seconds = float(event["seconds"])
+                elif seen == "wrong":
+                    return Measurement(
+                        default_seconds=default_seconds, failure="wrong", message=event["message"]
+                    )
+                elif seen == "block":
+                    legs.append(event["nanoseconds"])
+                elif seen == "done":
+                    break
+        times = np.array(legs)
+        samples = tuple(log((a + d) / (b + c)) for a, b, c, d in legs)
+        return Measurement(
+            samples, float(np.median(times[:, 1:3])) * 1e-9, float(np.median(times[:, [0, 3]])) * 1e-9
+        )
+
+    def _deadline(self, seen: str, default_seconds: float | None) -> float:
+        """Seconds until the next event must come."""
+        if default_seconds is None:
+            return self.start_seconds
+        return self.least_seconds + self.patience * max(default_seconds, self.leg_seconds)
+
+    @staticmethod
+    def _failed(seen: str, kind: Failure, message: str, default_seconds: float | None) -> Measurement:
+        if default_seconds is None:
+            raise MeasureError(f"the default cannot be measured: {kind}: {message}")
+        return Measurement(default_seconds=default_seconds, failure=kind, message=message)
+
+    def _keep(self, job: dict[str, Any], candidate: Built, found: Measurement) -> str:
+        """Save what is needed to see a failure again; return the command."""
+        assert self.reproducers is not None
+        folder = self.reproducers / f"{found.failure}-{candidate.digest or candidate.library.stem}"
+        folder.mkdir(parents=True, exist_ok=True)
+        saved = json.loads(json.dumps(job))
+        for side in ("default", "candidate"):
+            path = folder / f"{side}{Path(job[side]['library']).suffix}"
+            shutil.copyfile(job[side]["library"], path)
+            saved[side]["library"] = str(path.absolute())
+        path = folder / f"harness{Path(job['harness']).suffix}"
+        shutil.copyfile(job["harness"], path)
+        saved["harness"] = str(path.absolute())
+        (folder / "job.json").write_text(json.dumps(saved) + "\n")
+        (folder / "message.txt").write_text(f"{found.failure}: {found.message}\n")
+        return f"(cat {folder / 'job.json'}; sleep 60) | python -m tilewright.tuning.child"
+
+
+def _ended(process: subprocess.Popen[bytes]) -> str:
+    code = process.wait()
+    if code >= 0:
+        return f"the process ended with status {code}"
+    with suppress(ValueError):
+        return f"the process was ended by {signal.Signals(-code).name}"
+    return f"the process was ended by signal {-code}"
+
+
+@contextmanager
+def _child(
+    job: dict[str, Any],
+) -> Iterator[tuple[subprocess.Popen[bytes], queue.Queue[dict[str, Any] | None]]]:
+    """A process that does a job, and its events, None at the end. Leaving kills it and what it started."""
+    root = str(Path(__file__).parents[2])
+    path = os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH", "")) if p)
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tilewright.tuning.child"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": path},
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise MeasureError(f"no process can be started: {error}") from error
+    events: queue.Queue[dict[str, Any] | None] = queue.Queue()
+
+    def read() -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            with suppress(ValueError):
+                events.put(json.loads(line))
+        events.put(None)
+
+    reader = threading.Thread(target=read, daemon=True)
+    try:
+        reader.start()
+        assert process.stdin is not None
+        with suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(job).encode() + b"\n")
+            process.stdin.flush()
+        yield process, events
+    finally:
+        _kill(process)
+        process.wait()
+        reader.join(5)
+        for pipe in (process.stdin, process.stdout):
+            with suppress(OSError):
+                if pipe is not None:
+                    pipe.close()
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End a process and its group."""
+    if os.name == "posix":
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    elif process.poll() is None:
+        process.kill()
