@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from build import W, build, expected
 
-from tilewright.artifact.sources import INCLUDE_DIR
+from tilewright.artifact.sources import ABI_VERSION, INCLUDE_DIR
 from tilewright.errors import ArtifactError, ShapeError
 from tilewright.runtime.wasm import WasmLibrary
 
@@ -85,3 +85,14 @@ def test_javascript_runs_other_functions(tmp_path: Path) -> None:
     result = json.loads(done.stdout)
     assert result["functions"] == ["main", "recall"]
     np.testing.assert_allclose(result["recalled"], np.array(result["y"][:8]) * W[0])
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node")
+def test_javascript_copies_the_weights_that_a_view_shows() -> None:
+    loader = INCLUDE_DIR.parent / "js" / "tilewright.mjs"
+    script = Path(__file__).parent / "partial_weights.mjs"
+    done = subprocess.run(
+        ["node", script, loader, str(ABI_VERSION)], check=True, capture_output=True, text=True
+    )
+    for result, bytes_ in zip(json.loads(done.stdout), (range(8, 12), range(40), range(4, 12)), strict=True):
+        assert result == {"received": list(bytes_), "allocated": len(bytes_)}

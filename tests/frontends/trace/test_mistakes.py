@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.errors import CompileError
+from tilewright.errors import CompileError, ShapeError
+from tilewright.frontends.nn import functional as F
 
 X = np.ones((2, 3), np.float32)
 
@@ -89,3 +90,51 @@ def test_a_size_of_many_divisions() -> None:
         for rows in (2, 3000):
             result = np.asarray(library(np.ones((rows, 3), np.float32)))
             np.testing.assert_array_equal(result, np.ones(size_of(rows), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda x: F.conv(x[None], np.ones((4, 2, 2), np.float32), np.ones(3)), "conv': bias has shape .3,."),
+        (lambda x: F.conv(x[None], np.ones((5, 1, 2), np.float32), groups=2), "2 groups do not divide 5"),
+        (lambda x: F.conv(x[None], np.ones((4, 2, 2), np.float32), stride=0), "strides is .0,., needs"),
+        (
+            lambda x: F.layer_norm(x, np.ones(4)),
+            "layer_norm': scale has shape .4,., which does not broadcast",
+        ),
+        (lambda x: F.rms_norm(x, np.ones(4)), "rms_norm': scale has shape .4,., which does not broadcast"),
+        (lambda x: F.group_norm(x, 2, np.ones(2)), "groups do not divide 3|scale has shape"),
+        (
+            lambda x: F.batch_norm(x, *np.ones((4, 2), np.float32)),
+            "batch_norm': mean has|scale has shape .2,.",
+        ),
+        (
+            lambda x: F.attention(*[x[None, None]] * 3, mask=np.ones((3, 3))),
+            "attention': mask has shape .3, 3.",
+        ),
+        (lambda x: F.rotary(x[:, :2], np.ones((5, 2)), np.ones((5, 2))), "rotary': cos has shape .5, 2."),
+        (lambda x: tw.numpy.einsum("ij->m", x), "'m' of the result of 'ij->m' is in no operand"),
+        (lambda x: tw.numpy.einsum("ij,jk->ik", x, x.T, x), "2 terms for 3 operands"),
+        (lambda x: F.gelu(x, approximate="x"), "unknown approximate 'x'; known: none, tanh"),
+        (lambda x: tw.numpy.argmax(x[:0], axis=0), "no elements along dimension 0"),
+    ],
+)
+def test_arguments_that_do_not_fit(function: Callable[..., Any], message: str) -> None:
+    with pytest.raises(ShapeError, match=message):
+        function(tw.Tensor(X))
+    with pytest.raises(ShapeError, match=message):
+        tw.compile(function, (X,), cache=False)
+
+
+def test_parameters_of_normalizations_are_arrays_of_any_float_type() -> None:
+    for dtype in (np.float32, np.float64):
+        weight, bias = np.arange(3, dtype=dtype), np.ones(3, dtype)
+        y = F.layer_norm(tw.Tensor(X + np.arange(3, dtype=np.float32)), weight, bias)
+        assert y.dtype == np.float32
+        normal = np.array([-1, 0, 1]) * np.sqrt(1.5)
+        np.testing.assert_allclose(y.numpy()[0], normal * weight + bias, rtol=1e-3)
+
+
+def test_an_index_that_is_known_to_be_outside() -> None:
+    with pytest.raises(CompileError, match="(?s)IndexError: index 3 is outside .*\n  at .*test_mistakes.py:"):
+        tw.compile(lambda x: x[np.array([3])], (X,), cache=False)

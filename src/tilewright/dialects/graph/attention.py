@@ -15,8 +15,17 @@ from ...ir.symbolic import prove_eq
 from ...ir.types import TensorType, Type, boolean
 from .base import GraphOp, tensor_type
 from .contract import Einsum
-from .elementwise import BINARY, UNARY, Cast, Select, constant, same_shape
+from .elementwise import BINARY, UNARY, Cast, Select, constant
 from .norm import narrow, widen
+from .operands import (
+    check_broadcast,
+    check_floating,
+    check_number,
+    check_rank,
+    check_same_type,
+    check_shape,
+    need_numbers,
+)
 from .reduce import ReduceMax, ReduceSum
 from .shape import Concat, Iota, Reshape, Slice
 
@@ -52,6 +61,10 @@ class Attention(GraphOp):
         q, k, v = tensor_type(self.q), tensor_type(self.k), tensor_type(self.v)
         if not (q.rank == k.rank == v.rank == 4):
             raise IRError(f"needs q, k, v of rank 4, got {q.shape}, {k.shape}, {v.shape}", self)
+        check_floating(self, "q")
+        for name, x in (("k", k), ("v", v)):
+            if x.shape[0] != 1 and not prove_eq(x.shape[0], q.shape[0]):
+                raise IRError(f"{name} has batch size {x.shape[0]}, q has {q.shape[0]}", self)
         heads, groups = q.shape[1], k.shape[1]
         whole = isinstance(heads, int) and isinstance(groups, int) and groups == v.shape[1]
         if not whole or (heads % groups if groups else heads):  # of no heads over no groups there is nothing
@@ -66,13 +79,11 @@ class Attention(GraphOp):
                 "of keys",
                 self,
             )
-        for name, x, shape in (
-            ("k_scale", self.k_scale, k.shape[:3]),
-            ("v_scale", self.v_scale, k.shape[:3]),
-            ("sinks", self.sinks, (heads,)),
-        ):
-            if x is not None and not same_shape(tensor_type(x).shape, shape):
-                raise IRError(f"{name} has shape {tensor_type(x).shape}, not {shape}", self)
+        check_shape(self, "k_scale", k.shape[:3], proved=True)
+        check_shape(self, "v_scale", v.shape[:3], proved=True)
+        check_shape(self, "sinks", (heads,), proved=True)
+        check_broadcast(self, "mask", (*q.shape[:3], k.shape[2]))
+        need_numbers(self, "softcap", *(("scale",) if self.scale is not None else ()))
         return (TensorType(q.dtype, (*q.shape[:3], v.shape[3])),)
 
     @property
@@ -127,7 +138,7 @@ class Attention(GraphOp):
             q = b(Reshape(q, shape=(*lead, rows, depth)))
 
         def of_keys(scale: Value) -> Value:
-            return b(Reshape(narrow(b, scale, q), shape=(batch, groups, *ones, keys)))
+            return b(Reshape(narrow(b, scale, q), shape=(tensor_type(scale).shape[0], groups, *ones, keys)))
 
         scores = b(Einsum((q, k), equation=f"{letters}sd,bgtd->{letters}st"))
         if self.k_scale is not None:
@@ -187,8 +198,13 @@ class Rotary(GraphOp):
 
     def infer_types(self) -> Sequence[Type]:
         x = tensor_type(self.x)
+        check_rank(self, "x", 1)
+        check_number(self, "x")
         if not isinstance(x.shape[-1], int) or x.shape[-1] % 2:
             raise IRError(f"needs an even last dimension, got {x.shape}", self)
+        for name in ("cos", "sin"):
+            check_same_type(self, name, x.dtype)
+            check_broadcast(self, name, x.shape)
         return (x,)
 
     def reference(self, x: Array, cos: Array, sin: Array) -> Any:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from ...ir.builder import Builder
 from ...ir.core import Constant, Effect, IRError, Operation, Value
 from ...ir.symbolic import Dim, prove_eq
@@ -92,8 +94,10 @@ def normalize_axis(axis: int, rank: int, op: Operation | None = None) -> int:
     """`axis` counted from the front.
 
     Raises:
-        IRError: Outside ``[-rank, rank)``.
+        IRError: No integer, or outside ``[-rank, rank)``.
     """
+    if not isinstance(axis, (int, np.integer)):
+        raise IRError(f"axis {axis!r} is not an integer", op)
     if not -rank <= axis < rank:
         raise IRError(f"axis {axis} is out of range for rank {rank}", op)
     return axis % rank

@@ -16,6 +16,7 @@ from ...ir.types import Type, i64
 from .. import tensor
 from ..tensor_builder import Scalar, TensorBuilder, TensorRef
 from .base import GraphOp, tensor_type
+from .operands import need_size
 
 
 def _told(where: object) -> object:
@@ -82,6 +83,10 @@ class CheckIndex(ElementCheck):
     error = "index"
     size: Attr
     wraps: Attr = True
+
+    def infer_types(self) -> Sequence[Type]:
+        need_size(self, "size", least=None)
+        return super().infer_types()
 
     @property
     def least(self) -> Dim:

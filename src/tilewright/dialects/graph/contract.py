@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +17,8 @@ from ...ir.types import DType, TensorType, Type, boolean, f32, i8, i32, u8
 from ..tensor_builder import Scalar, TensorBuilder, TensorRef
 from .base import GraphOp, broadcast_index, broadcast_shapes, tensor_type
 from .elementwise import Cast
-from .index import clamped, clamped_array
+from .index import clamped, clamped_array, zeros
+from .operands import is_zero, need_dtype
 
 
 def accumulate(
@@ -45,6 +47,7 @@ def factor_dtype(op: Any, a: TensorType, b: TensorType) -> DType:
         if a.dtype is not b.dtype:
             raise IRError(f"needs operands of one dtype, got {a.dtype.label} and {b.dtype.label}", op)
         return a.dtype
+    need_dtype(op)
     if op.dtype is not i32 or any(x.dtype not in (i8, u8) for x in (a, b)):
         raise IRError(f"cannot multiply {a.dtype.label} and {b.dtype.label} in {op.dtype.label}", op)
     return i32
@@ -152,6 +155,8 @@ class GroupedMatMul(GraphOp):
 
     def reference(self, x: Array, w: Array, index: Array) -> Any:
         y = np.zeros((x.shape[0], w.shape[2]), x.dtype)
+        if not len(w):
+            return y
         wide = x.dtype if x.dtype.kind in "iub" else np.float64
         for k in set(clamped_array(index, w.shape[0]).tolist()):
             rows = clamped_array(index, w.shape[0]) == k
@@ -160,10 +165,15 @@ class GroupedMatMul(GraphOp):
 
     def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         x, w, index = operands
+        if is_zero(w.shape[0]):
+            return zeros(t, self.result.type)
         which = chosen(t, index, w.shape[0])
         return accumulate(
             t, self.result.type, x.shape[1:], lambda i, j, r: widen(x[i, r]) * widen(w[which[i], r, j])
         )
+
+
+_EQUATION = re.compile(r"[A-Za-z.,]*(->[A-Za-z.]*)?")
 
 
 @operation
@@ -177,13 +187,18 @@ class Einsum(GraphOp):
     equation: Attr
 
     def _parse(self) -> tuple[list[str], str, dict[str, Dim]]:
-        text = self.equation.replace(" ", "")
+        if not isinstance(self.equation, str) or not _EQUATION.fullmatch(
+            text := self.equation.replace(" ", "")
+        ):
+            raise IRError(f"equation {self.equation!r} is not of letters, commas, '...' and one '->'", self)
         left, arrow, output = text.partition("->")
         terms = left.split(",")
         if len(terms) != len(self.inputs):
             raise IRError(
                 f"equation {self.equation!r} has {len(terms)} terms for {len(self.inputs)} operands", self
             )
+        if any(term.count("...") > 1 for term in (*terms, output)):
+            raise IRError(f"equation {self.equation!r} has '...' twice in a term", self)
         spare = [c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if c not in text]
         widest = max(
             (
@@ -199,6 +214,8 @@ class Einsum(GraphOp):
             shape = tensor_type(x).shape
             if "..." in term:
                 extra = len(shape) - len(term.replace("...", ""))
+                if extra < 0:
+                    raise IRError(f"term {term!r} of {self.equation!r} does not fit shape {shape}", self)
                 term = term.replace("...", dots[len(dots) - extra :])
             terms[k] = term
             if len(term) != len(shape):
@@ -216,19 +233,25 @@ class Einsum(GraphOp):
         else:
             joined = "".join(terms)
             output = dots + "".join(sorted(c for c in set(joined) if joined.count(c) == 1 and c not in dots))
+        unknown = next((c for k, c in enumerate(output) if c not in sizes or c in output[:k]), None)
+        if unknown is not None:
+            reason = "is in no operand" if unknown not in sizes else "is there twice"
+            raise IRError(f"'{unknown}' of the result of {self.equation!r} {reason}", self)
         return terms, output, sizes
 
     def infer_types(self) -> Sequence[Type]:
         types = [tensor_type(x) for x in self.inputs]
         if any(x.dtype is not types[0].dtype for x in types):
-            raise IRError("operands differ in dtype", self)
+            raise IRError(f"operands differ in dtype: {', '.join(x.dtype.label for x in types)}", self)
         _, output, sizes = self._parse()
         return (TensorType(types[0].dtype, tuple(sizes[c] for c in output)),)
 
     def reference(self, *inputs: Array) -> Any:
         wide = inputs[0].dtype.kind not in "iub"
         operands = [x.astype(np.float64) if wide else x for x in inputs]
-        return np.einsum(self.equation, *operands, optimize=True).astype(inputs[0].dtype)
+        terms, output, _ = self._parse()
+        equation = f"{','.join(terms)}->{output}"
+        return np.einsum(equation, *operands, optimize=True).astype(inputs[0].dtype)
 
     def products(self) -> Dim:
         """Number of products that the sum adds up in all."""

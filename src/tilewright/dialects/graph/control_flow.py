@@ -28,6 +28,7 @@ from ..tensor_builder import TensorBuilder, TensorRef
 from .base import GraphOp, tensor_type
 from .elementwise import BINARY, Cast, Select, Symbolic, constant
 from .index import ScatterElements
+from .operands import need_sizes
 from .reduce import Cumsum, ReduceSum
 from .scan import same_type, step_name
 from .shape import BroadcastTo, Iota, Reshape
@@ -137,7 +138,12 @@ class AssumeShape(GraphOp):
     shape: Attr
 
     def infer_types(self) -> Sequence[Type]:
-        return (TensorType(tensor_type(self.x).dtype, self.shape),)
+        x = tensor_type(self.x)
+        need_sizes(self, "shape")
+        result = TensorType(x.dtype, self.shape)
+        if x.is_static and result.is_static and x.size != result.size:
+            raise IRError(f"x has shape {x.shape}, which is not as many elements as {result.shape}", self)
+        return (result,)
 
     def fold(self) -> Any:
         return self.x if self.x.type is self.result.type else None

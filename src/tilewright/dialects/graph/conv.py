@@ -12,11 +12,21 @@ import numpy as np
 
 from ...ir.core import Attr, IRError, Operand, OptionalOperand, operation
 from ...ir.interpreter import Array
-from ...ir.symbolic import Dim, ceildiv, prove_eq, prove_le
+from ...ir.symbolic import Dim, ceildiv, prove_divisible, prove_eq, prove_le
 from ...ir.types import TensorType, Type, f32
 from ..tensor_builder import Scalar, TensorBuilder, TensorRef
 from .base import GraphOp, tensor_type
 from .contract import accumulate, factor_dtype, widen
+from .operands import (
+    check_number,
+    check_same_type,
+    check_shape,
+    exceeds,
+    need_integer,
+    need_integers,
+    need_pairs,
+    within,
+)
 
 
 def window_size(n: Dim, kernel: int, stride: int, pad: tuple[Dim, Dim], dilation: int) -> Dim:
@@ -43,12 +53,42 @@ def check_layout(op: GraphOp, layout: str) -> None:
         raise IRError(f"unknown layout {layout!r}; known: channels_first, channels_last", op)
 
 
+def check_kernel(op: GraphOp, w: TensorType) -> None:
+    """Check that a weight ``(.., .., *kernel)`` has a kernel of known sizes.
+
+    Raises:
+        IRError: it has not, or the kernel has no elements.
+    """
+    if not all(isinstance(k, int) and k > 0 for k in w.shape[2:]):
+        raise IRError(f"the weight has shape {w.shape}: its kernel must have known sizes of at least 1", op)
+
+
+def check_windows(op: GraphOp, rank: int) -> None:
+    """Check the attributes of a sliding window over `rank` spatial dimensions.
+
+    Raises:
+        IRError: one has another number of entries than `rank`, or an entry that is no step or size.
+    """
+    for name in ("strides", "dilations"):
+        need_integers(op, name, rank, least=1, empty=name == "dilations" and not op._attr_fields[name])
+    need_pairs(op, "padding", rank)
+
+
 def to_channels_first(x: Array, layout: str) -> Any:
     return x if layout == "channels_first" else np.moveaxis(x, -1, 1)
 
 
 def from_channels_first(x: Array, layout: str) -> Any:
     return x if layout == "channels_first" else np.moveaxis(x, 1, -1)
+
+
+def _padded(x: Array, padding: Sequence[tuple[int, int]]) -> Any:
+    """A channels-first array with zeros around its spatial dimensions; negative padding cuts off."""
+    x = np.pad(x, [(0, 0), (0, 0), *((max(low, 0), max(high, 0)) for low, high in padding)])
+    cuts = (
+        slice(max(-low, 0), n - max(-high, 0)) for (low, high), n in zip(padding, x.shape[2:], strict=True)
+    )
+    return x[(slice(None), slice(None), *cuts)]
 
 
 def pad_spatial(
@@ -100,6 +140,14 @@ class Conv(GraphOp):
         if x.rank != w.rank or x.rank < 3:
             raise IRError(f"input rank {x.rank} and weight rank {w.rank} must agree and be at least 3", self)
         dtype = factor_dtype(self, x, w)
+        check_number(self, "x")
+        check_kernel(self, w)
+        check_windows(self, x.rank - 2)
+        need_integer(self, "groups", 1)
+        if not prove_divisible(w.shape[0], self.groups):
+            raise IRError(f"{self.groups} groups do not divide {w.shape[0]} outputs", self)
+        check_shape(self, "bias", w.shape[:1])
+        check_same_type(self, "bias", dtype)
         c = x.shape[channel_axis(x.rank, self.layout)]
         if not prove_eq(c, w.shape[1] * self.groups):
             raise IRError(f"input has {c} channels, the weight needs {w.shape[1] * self.groups}", self)
@@ -123,7 +171,7 @@ class Conv(GraphOp):
         dtype = w.dtype if self.dtype is None else self.dtype.numpy
         x = to_channels_first(x, self.layout).astype(np.float64)
         rank = x.ndim - 2
-        x = np.pad(x, [(0, 0), (0, 0), *self.padding])
+        x = _padded(x, self.padding)
         g, per = self.groups, w.shape[1]
         windows = np.lib.stride_tricks.sliding_window_view(
             x,
@@ -150,7 +198,9 @@ class Conv(GraphOp):
         if not rest:
             return y
         axis = channel_axis(result.rank, self.layout)
-        return t.compute(result.shape, lambda *i: y[i] + rest[0][i[axis]])
+        return t.compute(
+            result.shape, lambda *i: y[i] + rest[0][within(i[axis], result.shape[axis], rest[0].shape[0])]
+        )
 
     def _is_depthwise(self, x: TensorRef, w: TensorRef) -> bool:
         return isinstance(w.shape[1], int) and w.shape[1] == 1 and self.groups > 1
@@ -244,9 +294,21 @@ class ConvTranspose(GraphOp):
     def infer_types(self) -> Sequence[Type]:
         check_layout(self, self.layout)
         x, w = tensor_type(self.x), tensor_type(self.w)
+        if x.rank != w.rank or x.rank < 3:
+            raise IRError(f"input rank {x.rank} and weight rank {w.rank} must agree and be at least 3", self)
+        check_same_type(self, "w", x.dtype)
+        check_number(self, "x")
+        check_kernel(self, w)
+        check_windows(self, x.rank - 2)
+        need_integers(self, "output_padding", x.rank - 2, least=0)
+        need_integer(self, "groups", 1)
         c = x.shape[channel_axis(x.rank, self.layout)]
-        if x.rank != w.rank or not prove_eq(c, w.shape[0]):
-            raise IRError(f"input {x.shape} does not fit weight {w.shape}", self)
+        if not prove_eq(c, w.shape[0]):
+            raise IRError(f"input has {c} channels, the weight needs {w.shape[0]}", self)
+        if not prove_divisible(c, self.groups):
+            raise IRError(f"{self.groups} groups do not divide {c} channels", self)
+        check_shape(self, "bias", (w.shape[1] * self.groups,))
+        check_same_type(self, "bias", x.dtype)
         spatial = [
             (x.shape[a] - 1) * s - low - high + d * (k - 1) + extra + 1
             for a, k, s, (low, high), d, extra in zip(
@@ -259,6 +321,8 @@ class ConvTranspose(GraphOp):
                 strict=True,
             )
         ]
+        if any(exceeds(0, n) for n in spatial):
+            raise IRError(f"the padding {self.padding} crops more than the result has", self)
         return (TensorType(x.dtype, place(self.layout, x.shape[0], w.shape[1] * self.groups, spatial)),)
 
     def reference(self, x: Array, w: Array, bias: Array | None = None) -> Any:
@@ -280,18 +344,12 @@ class ConvTranspose(GraphOp):
                 weight[(slice(None), slice(None), slice(None), *taps)],
             )
             where = tuple(
-                slice(r * d, r * d + (m - 1) * s + 1, s)
+                slice(r * d, r * d + max((m - 1) * s + 1, 0), s)
                 for r, d, m, s in zip(taps, self.dilations, sizes, self.strides, strict=True)
             )
             y[(slice(None), slice(None), slice(None), *where)] += part
         y = y.reshape(n, g * per_out, *y.shape[3:])
-        y = y[
-            (
-                slice(None),
-                slice(None),
-                *(slice(lo, dim - hi) for (lo, hi), dim in zip(self.padding, y.shape[2:], strict=True)),
-            )
-        ]
+        y = _padded(y, [(-low, -high) for low, high in self.padding])
         if bias is not None:
             y = y + bias.astype(np.float64).reshape(1, -1, *[1] * len(sizes))
         return from_channels_first(y, self.layout).astype(w.dtype)
@@ -344,7 +402,10 @@ class ConvTranspose(GraphOp):
         y = accumulate(t, TensorType(result.dtype, shape), (*taps, per_in), body)
         if rest:
             total = y
-            y = t.compute(shape, lambda *i: total[i] + rest[0][i[-2] * per_out + i[-1]])
+            y = t.compute(
+                shape,
+                lambda *i: total[i] + rest[0][within(i[-2] * per_out + i[-1], per_out * g, rest[0].shape[0])],
+            )
         cut = [low - q * s for (low, _), s, q in zip(self.padding, self.strides, first, strict=True)]
         full = [n * s for n, s in zip(counts, self.strides, strict=True)]
         y = t.reshape(y, (result.shape[0], *full, g * per_out))
@@ -405,4 +466,7 @@ class ConvTranspose(GraphOp):
         y = t.reshape(
             accumulate(t, TensorType(result.dtype, grouped_shape), (*w.shape[2:], per_in), body), result.shape
         )
-        return t.compute(result.shape, lambda *i: y[i] + rest[0][i[channels]]) if rest else y
+        if not rest:
+            return y
+        n = result.shape[channels]
+        return t.compute(result.shape, lambda *i: y[i] + rest[0][within(i[channels], n, rest[0].shape[0])])

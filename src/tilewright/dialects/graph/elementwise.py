@@ -19,6 +19,7 @@ from ...ir.types import DType, TensorType, Type, boolean, f32, i64, u8
 from .. import scalar
 from ..tensor_builder import Number, Scalar, TensorBuilder, TensorRef
 from .base import GraphOp, broadcast_index, broadcast_shapes, tensor_type
+from .operands import differ, need_choice, need_dtype, need_numbers, need_sizes
 
 
 @operation
@@ -44,6 +45,10 @@ class Symbolic(GraphOp):
     shape: Attr = ()
 
     def infer_types(self) -> Sequence[Type]:
+        need_sizes(self, "shape")
+        need_sizes(self, "values", least=None)
+        if differ(TensorType(i64, self.shape).size, len(self.values)):
+            raise IRError(f"{len(self.values)} values do not fit shape {self.shape}", self)
         return (TensorType(i64, self.shape),)
 
     def reference(self, env: Frame) -> Any:
@@ -305,6 +310,7 @@ class Cast(GraphOp):
     dtype: Attr
 
     def infer_types(self) -> Sequence[Type]:
+        need_dtype(self)
         return (TensorType(self.dtype, tensor_type(self.x).shape),)
 
     def reference(self, x: Array) -> Any:
@@ -330,6 +336,7 @@ class Bitcast(GraphOp):
 
     def infer_types(self) -> Sequence[Type]:
         x = tensor_type(self.x)
+        need_dtype(self)
         if _bits_in_memory(x.dtype) != _bits_in_memory(self.dtype):
             raise IRError(f"cannot bitcast {x.dtype.label} to {self.dtype.label}: widths differ", self)
         return (TensorType(self.dtype, x.shape),)
@@ -366,11 +373,20 @@ class Activation(GraphOp):
     def infer_types(self) -> Sequence[Type]:
         x = tensor_type(self.x)
         self.check_dtype(x)
+        self.check_attributes()
         return (TensorType(x.dtype, x.shape),)
 
     def check_dtype(self, x: TensorType) -> None:
         if not x.dtype.is_float:
             raise IRError(f"is not defined for {x.dtype.label}", self)
+
+    def check_attributes(self) -> None:
+        """Check the attributes, which are numbers.
+
+        Raises:
+            IRError: One is not.
+        """
+        need_numbers(self, *self._attr_fields)
 
     def array_function(self, x: Array) -> Any:
         raise NotImplementedError
@@ -464,6 +480,9 @@ class Gelu(Activation):
     name = "graph.gelu"
     approximate: Attr = "none"
 
+    def check_attributes(self) -> None:
+        need_choice(self, "approximate", ("none", "tanh"))
+
     def array_function(self, x: Array) -> Any:
         if self.approximate == "tanh":
             return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
@@ -485,6 +504,11 @@ class Softplus(Activation):
     name = "graph.softplus"
     beta: Attr = 1.0
     threshold: Attr = 20.0
+
+    def check_attributes(self) -> None:
+        super().check_attributes()
+        if self.beta == 0:
+            raise IRError("beta is 0", self)
 
     def array_function(self, x: Array) -> Any:
         return np.where(x * self.beta > self.threshold, x, np.logaddexp(0.0, x * self.beta) / self.beta)
@@ -516,6 +540,11 @@ class Celu(Activation):
 
     name = "graph.celu"
     alpha: Attr = 1.0
+
+    def check_attributes(self) -> None:
+        super().check_attributes()
+        if self.alpha == 0:
+            raise IRError("alpha is 0", self)
 
     def array_function(self, x: Array) -> Any:
         return np.where(x > 0, x, self.alpha * np.expm1(np.minimum(x, 0) / self.alpha))
@@ -601,6 +630,13 @@ class Clamp(Activation):
     name = "graph.clamp"
     minimum: Attr = None
     maximum: Attr = None
+
+    def check_attributes(self) -> None:
+        need_numbers(self, *(name for name in ("minimum", "maximum") if self.attributes[name] is not None))
+        if tensor_type(self.x).dtype.is_integer:
+            for limit in self.limits():
+                if limit is not None and not float(limit).is_integer():
+                    raise IRError(f"the limit {limit} is no {tensor_type(self.x).dtype.label}", self)
 
     def check_dtype(self, x: TensorType) -> None:
         if x.dtype is boolean:

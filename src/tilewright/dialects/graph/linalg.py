@@ -16,6 +16,7 @@ from ...ir.interpreter import Array
 from ...ir.symbolic import Dim, prove_eq, prove_le, smin
 from ...ir.types import TensorType, Type, f64, i64
 from .base import GraphOp, tensor_type
+from .operands import check_rank, check_same_type, check_shape, exceeds
 from .reduce import Argmax, Topk
 from .shape import Pad, Slice
 from .term import Term, loop
@@ -268,8 +269,16 @@ class Reflect(GraphOp):
     transposed: Attr = False
 
     def infer_types(self) -> Sequence[Type]:
-        _matrix(self, self.reflectors)
-        return (_matrix(self, self.x),)
+        reflectors, x = _matrix(self, self.reflectors), _matrix(self, self.x)
+        *lead, m, k = reflectors.shape
+        check_rank(self, "tau", 1)
+        for name in ("tau", "x"):
+            check_same_type(self, name, reflectors.dtype)
+        if exceeds(tensor_type(self.tau).shape[-1], k):
+            raise IRError(f"tau has shape {tensor_type(self.tau).shape}, reflectors {reflectors.shape}", self)
+        check_shape(self, "tau", (*lead, tensor_type(self.tau).shape[-1]))
+        check_shape(self, "x", (*lead, m, x.shape[-1]))
+        return (x,)
 
     def reference(self, reflectors: Array, tau: Array, x: Array) -> Any:
         def apply(a: Array, taus: Array, x: Array) -> Any:

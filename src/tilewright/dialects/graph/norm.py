@@ -13,9 +13,19 @@ import numpy as np
 from ...ir.builder import Builder
 from ...ir.core import Attr, IRError, Operand, OptionalOperand, Value, operation
 from ...ir.interpreter import Array
-from ...ir.types import TensorType, Type, f32
+from ...ir.symbolic import prove_divisible
+from ...ir.types import DType, TensorType, Type, f32
 from .base import GraphOp, normalize_axis, tensor_type
 from .elementwise import BINARY, UNARY, Cast, constant
+from .operands import (
+    check_broadcast,
+    check_rank,
+    check_shape,
+    need_integer,
+    need_integers,
+    need_numbers,
+    operand_type,
+)
 from .reduce import ReduceMax, ReduceMean, ReduceSum
 from .shape import Reshape
 
@@ -24,6 +34,10 @@ def widen(b: Builder, x: Value) -> Value:
     """16-bit floats as float32."""
     dtype = tensor_type(x).dtype
     return b(Cast(x, dtype=f32)) if dtype.is_float and dtype.bits <= 16 else x
+
+
+def _wide(dtype: DType) -> DType:
+    return f32 if dtype.is_float and dtype.bits <= 16 else dtype
 
 
 def narrow(b: Builder, x: Value, like: Value) -> Value:
@@ -36,12 +50,37 @@ class SameType(GraphOp):
 
     def infer_types(self) -> Sequence[Type]:
         x = tensor_type(self.operands[0])
-        axes = self.attributes.get("axes", ())
-        for axis in (*axes, self.attributes["axis"]) if "axis" in self.attributes else axes:
-            normalize_axis(axis, x.rank, self)
+        if "axes" in self.attributes:
+            need_integers(self, "axes")
+            if len({normalize_axis(axis, x.rank, self) for axis in self.attributes["axes"]}) != len(
+                self.attributes["axes"]
+            ):
+                raise IRError(f"axes {self.attributes['axes']} are not distinct", self)
+        if "axis" in self.attributes:
+            normalize_axis(self.attributes["axis"], x.rank, self)
+        if "epsilon" in self.attributes:
+            need_numbers(self, "epsilon")
         if not x.dtype.is_float:
             raise IRError(f"is not defined for {x.dtype.label}", self)
+        self.check_parameters(x)
         return (TensorType(x.dtype, x.shape),)
+
+    def check_parameters(self, x: TensorType) -> None:
+        """Check the other operands of an operator whose first one is of type `x`.
+
+        Raises:
+            IRError: One does not fit.
+        """
+
+    def check_dtype(self, name: str, x: TensorType) -> None:
+        """Check that an optional operand has the element type of `x`; f32 and 16-bit floats go together.
+
+        Raises:
+            IRError: It has another.
+        """
+        p = operand_type(self, name)
+        if p is not None and _wide(p.dtype) is not _wide(x.dtype):
+            raise IRError(f"{name} is {p.dtype.label}, needs {x.dtype.label}", self)
 
 
 @operation
@@ -109,6 +148,11 @@ class LayerNorm(SameType):
     axes: Attr = (-1,)
     epsilon: Attr = 1e-5
 
+    def check_parameters(self, x: TensorType) -> None:
+        for name in ("scale", "bias"):
+            self.check_dtype(name, x)
+            check_broadcast(self, name, x.shape)
+
     def reference(self, x: Array, *rest: Array) -> Any:
         wide = x.astype(np.float64)
         axes = tuple(self.axes)
@@ -144,6 +188,10 @@ class RmsNorm(SameType):
     axes: Attr = (-1,)
     epsilon: Attr = 1e-6
 
+    def check_parameters(self, x: TensorType) -> None:
+        self.check_dtype("scale", x)
+        check_broadcast(self, "scale", x.shape)
+
     def reference(self, x: Array, scale: Array | None = None) -> Any:
         wide = x.astype(np.float64)
         y = wide / np.sqrt((wide**2).mean(tuple(self.axes), keepdims=True) + self.epsilon)
@@ -168,6 +216,15 @@ class GroupNorm(SameType):
     bias: OptionalOperand
     groups: Attr
     epsilon: Attr = 1e-5
+
+    def check_parameters(self, x: TensorType) -> None:
+        check_rank(self, "x", 2)
+        need_integer(self, "groups", 1)
+        if not prove_divisible(x.shape[1], self.groups):
+            raise IRError(f"{self.groups} groups do not divide {x.shape[1]} channels", self)
+        for name in ("scale", "bias"):
+            self.check_dtype(name, x)
+            check_shape(self, name, x.shape[1:2], proved=True)
 
     def reference(self, x: Array, *rest: Array) -> Any:
         n, c, *spatial = x.shape
@@ -204,6 +261,12 @@ class BatchNorm(SameType):
     variance: Operand
     epsilon: Attr = 1e-5
     axis: Attr = 1
+
+    def check_parameters(self, x: TensorType) -> None:
+        axis = normalize_axis(self.axis, x.rank, self)
+        for name in ("scale", "bias", "mean", "variance"):
+            self.check_dtype(name, x)
+            check_shape(self, name, x.shape[axis : axis + 1], proved=True)
 
     def reference(self, x: Array, scale: Array, bias: Array, mean: Array, variance: Array) -> Any:
         axis = self.axis % x.ndim

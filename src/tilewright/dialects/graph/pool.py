@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -18,12 +19,14 @@ from .base import GraphOp, tensor_type
 from .conv import (
     channel_axis,
     check_layout,
+    check_windows,
     from_channels_first,
     place,
     spatial_axes,
     to_channels_first,
     window_size,
 )
+from .operands import check_number, exceeds, need_integers, need_numbers
 from .reduce import ReduceMean
 
 
@@ -45,15 +48,16 @@ class Pool(GraphOp):
     def infer_types(self) -> Sequence[Type]:
         check_layout(self, self.layout)
         x = tensor_type(self.x)
+        need_integers(self, "kernel", least=1)
         if x.rank != len(self.kernel) + 2:
             raise IRError(
                 f"a kernel {self.kernel} needs an input of rank {len(self.kernel) + 2}, got {x.shape}", self
             )
-        for what in ("strides", "padding", "steps"):
-            if len(getattr(self, what)) != len(self.kernel):
-                raise IRError(f"{what} {getattr(self, what)} do not fit the kernel {self.kernel}", self)
+        check_windows(self, len(self.kernel))
         axes = spatial_axes(x.rank, self.layout)
         spatial = [self._positions(x.shape[a], k) for k, a in enumerate(axes)]
+        if any(exceeds(0, n) for n in spatial):
+            raise IRError(f"the kernel {self.kernel} does not fit the padded input {x.shape}", self)
         return (
             TensorType(
                 x.dtype, place(self.layout, x.shape[0], x.shape[channel_axis(x.rank, self.layout)], spatial)
@@ -93,7 +97,9 @@ class Pool(GraphOp):
             view[k], view[rank + k] = i.shape
             i = i.reshape(view)
             inside = inside & (i >= 0) & (i < x.shape[2 + k])
-            grids.append(np.clip(i, 0, x.shape[2 + k] - 1))
+            grids.append(np.clip(i, 0, max(x.shape[2 + k] - 1, 0)))
+        if 0 in x.shape[2:]:  # no window sees the elements that stand here
+            x = np.zeros((*x.shape[:2], *(max(n, 1) for n in x.shape[2:])), x.dtype)
         return x[(slice(None), slice(None), *grids)], inside
 
     def _taps(self, x: TensorRef) -> list[int]:
@@ -161,7 +167,7 @@ class MaxPoolIndices(Pool):
 
         def taps_last(a: Array) -> Any:
             return np.broadcast_to(a, (*a.shape[:2], *windows.shape[2:])).reshape(
-                *a.shape[:2], *windows.shape[2 : 2 + rank], -1
+                *a.shape[:2], *windows.shape[2 : 2 + rank], math.prod(self.kernel)
             )
 
         windows, inside, places = taps_last(windows), taps_last(inside[None, None]), taps_last(places)
@@ -171,7 +177,7 @@ class MaxPoolIndices(Pool):
         )
         hit = np.where(nan.any(-1, keepdims=True), nan, (windows == largest) & inside)
         key = np.where(nan, -1 - places, places)
-        key = np.where(hit, key, plane.size).min(-1)
+        key = np.where(hit, key, np.iinfo(np.int64).max).min(-1)
         return from_channels_first(np.where(key < 0, -1 - key, key), self.layout)
 
     def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
@@ -213,6 +219,14 @@ class AvgPool(Pool):
     name = "graph.avg_pool"
     count_include_pad: Attr = False
     divisor: Attr = None
+
+    def infer_types(self) -> Sequence[Type]:
+        check_number(self, "x")
+        if self.divisor is not None:
+            need_numbers(self, "divisor")
+            if self.divisor == 0:
+                raise IRError("the divisor is 0", self)
+        return super().infer_types()
 
     def reference(self, x: Array) -> Any:
         windows, inside = self._windows(x)
@@ -283,6 +297,12 @@ class AdaptiveAvgPool(GraphOp):
     def infer_types(self) -> Sequence[Type]:
         check_layout(self, self.layout)
         x = tensor_type(self.x)
+        check_number(self, "x")
+        need_integers(self, "size", least=1)
+        if x.rank != len(self.size) + 2:
+            raise IRError(
+                f"the size {self.size} needs an input of rank {len(self.size) + 2}, got {x.shape}", self
+            )
         return (
             TensorType(
                 x.dtype, place(self.layout, x.shape[0], x.shape[channel_axis(x.rank, self.layout)], self.size)
@@ -308,7 +328,7 @@ class AdaptiveAvgPool(GraphOp):
         if all(s == 1 for s in self.size):
             return b(ReduceMean(self.x, axes=axes, keepdims=True))
         sizes = [x.shape[a] for a in axes]
-        if all(isinstance(n, int) and n % s == 0 for n, s in zip(sizes, self.size, strict=True)):
+        if all(isinstance(n, int) and n and n % s == 0 for n, s in zip(sizes, self.size, strict=True)):
             kernel = tuple(n // s for n, s in zip(sizes, self.size, strict=True))
             padding = ((0, 0),) * len(kernel)
             return b(AvgPool(self.x, kernel=kernel, strides=kernel, padding=padding, layout=self.layout))

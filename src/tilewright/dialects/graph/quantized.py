@@ -54,6 +54,8 @@ def _check_weights(
         raise IRError(f"needs {form} of known sizes, got {qvalues.shape}, {scales.shape}", op)
     (rows, columns), (others, groups) = qvalues.shape[-2:], scales.shape[-2:]
     assert isinstance(rows, int) and isinstance(columns, int) and isinstance(groups, int)
+    if matrices == (0,):
+        raise IRError("there is no matrix that index could choose", op)
     fit = rows == others and scales.shape[:-2] == matrices and groups and columns % groups == 0
     if not fit or not prove_eq(depth, columns):
         raise IRError(
@@ -94,8 +96,11 @@ class QuantizedMatMul(GraphOp):
 
     def reference(self, x: Array, qvalues: Array, scales: Array, index: Array | None = None) -> Any:
         groups = scales.shape[-1]
-        wide = x.astype(np.float32).reshape(*x.shape[:-1], groups, -1)
-        weights = qvalues.astype(np.float32).reshape(*scales.shape, -1) * scales[..., None].astype(np.float32)
+        size = qvalues.shape[-1] // groups
+        wide = x.astype(np.float32).reshape(*x.shape[:-1], groups, size)
+        weights = qvalues.astype(np.float32).reshape(*scales.shape, size) * scales[..., None].astype(
+            np.float32
+        )
         if self.factors is i8:
             top = np.abs(wide).max(-1, keepdims=True)
             inverse = np.divide(np.float32(127), top, out=np.zeros_like(top), where=top != 0)

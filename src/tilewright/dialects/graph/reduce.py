@@ -17,6 +17,7 @@ from ..scalar import combiner_identity
 from ..tensor_builder import Scalar, TensorBuilder, TensorRef
 from .base import GraphOp, normalize_axis, tensor_type
 from .elementwise import BINARY, UNARY, Cast, Clamp, Select, Symbolic, constant
+from .operands import check_floating, check_number, exceeds, is_zero, need_numbers, need_size
 
 
 class Reduction(GraphOp):
@@ -30,6 +31,8 @@ class Reduction(GraphOp):
     @property
     def normalized(self) -> tuple[int, ...]:
         rank = tensor_type(self.x).rank
+        if not isinstance(self.axes, (tuple, list)):
+            raise IRError(f"axes is {self.axes!r}, needs integers", self)
         return tuple(sorted({normalize_axis(a, rank, self) for a in self.axes}))
 
     def infer_types(self) -> Sequence[Type]:
@@ -117,7 +120,7 @@ class ReduceXor(Reduction):
 class BoolReduction(Reduction):
     def infer_types(self) -> Sequence[Type]:
         if tensor_type(self.x).dtype is not boolean:
-            raise IRError("needs booleans", self)
+            raise IRError(f"x is {tensor_type(self.x).dtype.label}, needs bool", self)
         return super().infer_types()
 
 
@@ -152,6 +155,10 @@ class ReduceMean(Reduction):
     name = "graph.reduce_mean"
     combiner = "sum"
 
+    def infer_types(self) -> Sequence[Type]:
+        check_number(self, "x")
+        return super().infer_types()
+
     def reference(self, x: Array) -> Any:
         if x.dtype.kind != "f" and x.dtype.name != "bfloat16":
             count = max(1, int(np.prod([x.shape[a] for a in self.normalized])))
@@ -173,6 +180,11 @@ class Variance(Reduction):
 
     name = "graph.variance"
     correction: Attr = 0.0
+
+    def infer_types(self) -> Sequence[Type]:
+        check_floating(self, "x")
+        need_numbers(self, "correction")
+        return super().infer_types()
 
     def reference(self, x: Array) -> Any:
         return (
@@ -203,6 +215,10 @@ class LogSumExp(Reduction):
     """``log(sum(exp(x)))`` without overflow."""
 
     name = "graph.log_sum_exp"
+
+    def infer_types(self) -> Sequence[Type]:
+        check_floating(self, "x")
+        return super().infer_types()
 
     def reference(self, x: Array) -> Any:
         m = x.max(axis=self.normalized, keepdims=True, initial=-np.inf).astype(np.float64)
@@ -240,6 +256,8 @@ class ArgReduction(GraphOp):
         x = tensor_type(self.x)
         axis = normalize_axis(self.axis, x.rank, self)
         shape = [1 if d == axis else n for d, n in enumerate(x.shape) if self.keepdims or d != axis]
+        if is_zero(x.shape[axis]) and not any(map(is_zero, shape)):
+            raise IRError(f"x has shape {x.shape}: there are no elements along dimension {axis}", self)
         return (TensorType(i64, shape),)
 
     def reference(self, x: Array) -> Any:
@@ -371,6 +389,9 @@ class Topk(GraphOp):
     def infer_types(self) -> Sequence[Type]:
         x = tensor_type(self.x)
         axis = normalize_axis(self.axis, x.rank, self)
+        need_size(self, "k")
+        if exceeds(self.k, x.shape[axis]):
+            raise IRError(f"k is {self.k}, dimension {axis} of x has {x.shape[axis]} elements", self)
         shape = (*x.shape[:axis], self.k, *x.shape[axis + 1 :])
         return (TensorType(x.dtype, shape), TensorType(i64, shape))
 

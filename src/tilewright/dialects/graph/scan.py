@@ -18,6 +18,7 @@ from .. import tensor
 from ..func import Func
 from ..tensor_builder import TensorBuilder, TensorRef
 from .base import GraphOp, tensor_type
+from .operands import need_size
 
 
 @operation
@@ -69,6 +70,9 @@ class Scan(GraphOp):
         return self.length - 1 - step if self.backward and self.backward[k] else step
 
     def infer_types(self) -> Sequence[Type]:
+        need_size(self, "length")
+        if not isinstance(self.backward, (tuple, list)):
+            raise IRError(f"backward is {self.backward!r}, needs a tuple of booleans", self)
         count = len(self.initial)
         stacked = [v.type for v in self.body.terminator.operands[count:]]
         return (

@@ -13,11 +13,23 @@ from ...ir.builder import Builder
 from ...ir.core import Attr, IRError, Operand, OptionalOperand, Value, VariadicOperand, operation
 from ...ir.core import Constant as ConstantData
 from ...ir.interpreter import Array, Frame
-from ...ir.symbolic import Dim, ceildiv, prove_eq, prove_le, smax, smin
+from ...ir.symbolic import Dim, Expr, ceildiv, prove_eq, prove_le, smax, smin
 from ...ir.types import TensorType, Type, f32, i64
 from ..tensor_builder import Scalar, TensorBuilder, TensorRef
 from .base import GraphOp, broadcast_index, normalize_axis, tensor_type
 from .elementwise import same_shape
+from .operands import (
+    check_same_type,
+    differ,
+    exceeds,
+    is_zero,
+    need_choice,
+    need_dtype,
+    need_integers,
+    need_numbers,
+    need_size,
+    need_sizes,
+)
 
 
 def _ints(env: Frame, dims: Sequence[Dim]) -> list[int]:
@@ -34,6 +46,7 @@ class BroadcastTo(GraphOp):
 
     def infer_types(self) -> Sequence[Type]:
         x = tensor_type(self.x)
+        need_sizes(self, "shape")
         if x.rank > len(self.shape):
             raise IRError(f"cannot broadcast rank {x.rank} to {self.shape}", self)
         for d, n in zip(x.shape[::-1], self.shape[::-1], strict=False):
@@ -61,6 +74,7 @@ class Reshape(GraphOp):
     shape: Attr
 
     def infer_types(self) -> Sequence[Type]:
+        need_sizes(self, "shape")
         result = TensorType(tensor_type(self.x).dtype, self.shape)
         if not prove_eq(tensor_type(self.x).size, result.size):
             raise IRError(
@@ -97,6 +111,7 @@ class Transpose(GraphOp):
 
     def infer_types(self) -> Sequence[Type]:
         x = tensor_type(self.x)
+        need_integers(self, "permutation", x.rank)
         if sorted(self.permutation) != list(range(x.rank)):
             raise IRError(f"{self.permutation} is not a permutation of {x.rank} dimensions", self)
         return (TensorType(x.dtype, tuple(x.shape[p] for p in self.permutation)),)
@@ -137,8 +152,9 @@ class Slice(GraphOp):
 
     def infer_types(self) -> Sequence[Type]:
         x = tensor_type(self.x)
-        if not len(self.starts) == len(self.stops) == len(self.steps) == x.rank:
-            raise IRError(f"needs a start, stop and step for each of {x.rank} dimensions", self)
+        need_sizes(self, "starts", x.rank, least=None)
+        need_sizes(self, "stops", x.rank, least=None)
+        need_integers(self, "steps", x.rank)
         shape: list[Dim] = []
         for d, (start, stop, step) in enumerate(zip(self.starts, self.stops, self.steps, strict=True)):
             if step == 0:
@@ -147,6 +163,11 @@ class Slice(GraphOp):
             if isinstance(length, int) and length < 0:
                 length = 0
             shape.append(length)
+            low, high = (start, stop) if step > 0 else (stop + 1, start + 1)
+            if exceeds(0, low) or exceeds(0, high) or (exceeds(high, x.shape[d]) and not is_zero(length)):
+                raise IRError(
+                    f"dimension {d} has {x.shape[d]} elements, the slice is {start}:{stop}:{step}", self
+                )
         return (TensorType(x.dtype, shape),)
 
     def reference(self, x: Array, env: Frame) -> Any:
@@ -154,6 +175,8 @@ class Slice(GraphOp):
         for start, stop, step in zip(
             _ints(env, self.starts), _ints(env, self.stops), self.steps, strict=True
         ):
+            if (stop - start) * step <= 0:
+                start = stop = 0
             where.append(slice(start, None if step < 0 and stop < 0 else stop, step))
         return x[tuple(where)]
 
@@ -186,8 +209,14 @@ class UpdateSlice(GraphOp):
         x, part = tensor_type(self.x), tensor_type(self.part)
         if x.dtype is not part.dtype or x.rank != part.rank:
             raise IRError(f"cannot insert {part} into {x}: the types do not agree", self)
-        if len(self.starts) != x.rank:
-            raise IRError(f"needs a start for each of {x.rank} dimensions", self)
+        need_sizes(self, "starts", x.rank)
+        for d, (start, n, size) in enumerate(zip(self.starts, part.shape, x.shape, strict=True)):
+            if exceeds(start + n, size):
+                raise IRError(
+                    f"part has shape {part.shape}, which does not fit into {x.shape} from {start} on in "
+                    f"dimension {d}",
+                    self,
+                )
         return (x,)
 
     def reference(self, x: Array, part: Array, env: Frame) -> Any:
@@ -276,17 +305,27 @@ class Pad(GraphOp):
 
     def infer_types(self) -> Sequence[Type]:
         x = tensor_type(self.x)
-        if self.mode not in ("constant", "reflect", "edge", "wrap"):
-            raise IRError(f"unknown mode {self.mode!r}; known: constant, reflect, edge, wrap", self)
-        if len(self.low) != x.rank or len(self.high) != x.rank:
-            raise IRError(
-                f"needs {x.rank} low and high paddings, got {len(self.low)} and {len(self.high)}", self
-            )
-        return (
-            TensorType(
-                x.dtype, tuple(l + d + h for l, d, h in zip(self.low, x.shape, self.high, strict=True))
-            ),
-        )
+        need_choice(self, "mode", ("constant", "reflect", "edge", "wrap"))
+        need_sizes(self, "low", x.rank, least=None)
+        need_sizes(self, "high", x.rank, least=None)
+        if self.fill is None:
+            need_numbers(self, "value")
+            value = float(self.value)
+            if self.mode == "constant" and not x.dtype.is_float and not value.is_integer():
+                raise IRError(f"value {self.value} is no {x.dtype.label}", self)
+        else:
+            fill = tensor_type(self.fill)
+            check_same_type(self, "fill", x.dtype)
+            if differ(fill.size, 1):
+                raise IRError(f"fill has shape {fill.shape}, needs one element", self)
+        if self.mode != "constant":
+            for l, n, h in zip(self.low, x.shape, self.high, strict=True):
+                if is_zero(n) and (exceeds(l, 0) or exceeds(h, 0)):
+                    raise IRError(f"x has shape {x.shape}: there is nothing to repeat", self)
+        shape = tuple(l + d + h for l, d, h in zip(self.low, x.shape, self.high, strict=True))
+        if any(exceeds(0, n) for n in shape):
+            raise IRError(f"the padding low={self.low}, high={self.high} crops more than {x.shape}", self)
+        return (TensorType(x.dtype, shape),)
 
     def reference(self, *operands: Array, env: Any = None) -> Any:
         x, *fill = operands
@@ -339,8 +378,7 @@ class Tile(GraphOp):
 
     def infer_types(self) -> Sequence[Type]:
         x = tensor_type(self.x)
-        if len(self.repeats) != x.rank:
-            raise IRError(f"needs {x.rank} repeats, got {len(self.repeats)}", self)
+        need_sizes(self, "repeats", x.rank)
         return (TensorType(x.dtype, tuple(d * r for d, r in zip(x.shape, self.repeats, strict=True))),)
 
     def reference(self, x: Array, env: Frame) -> Any:
@@ -371,8 +409,10 @@ class Flip(GraphOp):
     axes: Attr
 
     def infer_types(self) -> Sequence[Type]:
-        for a in self.axes:
-            normalize_axis(a, tensor_type(self.x).rank, self)
+        need_integers(self, "axes")
+        rank = tensor_type(self.x).rank
+        if len({normalize_axis(a, rank, self) for a in self.axes}) != len(self.axes):
+            raise IRError(f"axes {self.axes} are not distinct", self)
         return (self.x.type,)
 
     def reference(self, x: Array) -> Any:
@@ -403,6 +443,14 @@ class Iota(GraphOp):
     dtype: Attr = i64
 
     def infer_types(self) -> Sequence[Type]:
+        need_sizes(self, "shape")
+        need_dtype(self)
+        for name in ("start", "step"):
+            if not isinstance(getattr(self, name), Expr):
+                need_numbers(self, name)
+                value = getattr(self, name)
+                if not self.dtype.is_float and not float(value).is_integer():
+                    raise IRError(f"{name} {value} is no {self.dtype.label}", self)
         normalize_axis(self.axis, len(self.shape), self)
         return (TensorType(self.dtype, self.shape),)
 
@@ -440,6 +488,7 @@ class Triangular(GraphOp):
     def infer_types(self) -> Sequence[Type]:
         if tensor_type(self.x).rank < 2:
             raise IRError("needs at least two dimensions", self)
+        need_size(self, "diagonal", least=None)
         return (self.x.type,)
 
     def reference(self, x: Array, env: Frame) -> Any:
@@ -468,7 +517,12 @@ class OneHot(GraphOp):
     dtype: Attr = f32
 
     def infer_types(self) -> Sequence[Type]:
-        shape = list(tensor_type(self.indices).shape)
+        indices = tensor_type(self.indices)
+        if not indices.dtype.is_integer:
+            raise IRError(f"indices must be integers, got {indices.dtype.label}", self)
+        need_size(self, "depth")
+        need_dtype(self)
+        shape = list(indices.shape)
         shape.insert(normalize_axis(self.axis, len(shape) + 1, self), self.depth)
         return (TensorType(self.dtype, shape),)
 

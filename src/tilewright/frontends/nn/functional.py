@@ -47,7 +47,7 @@ def gelu(x: TensorLike, *, approximate: str = "none") -> Tensor:
         A tensor of the shape and type of `x`.
 
     Raises:
-        ShapeError: `x` has integers or bools.
+        ShapeError: `x` has integers or bools, or `approximate` is neither.
     """
     return apply(g.Gelu, as_tensor(x), approximate=approximate)
 
@@ -264,10 +264,19 @@ def embedding(ids: TensorLike, weight: TensorLike) -> Tensor:
     return as_tensor(weight)[as_tensor(ids)]
 
 
+def _parameter(x: TensorLike | None, like: Tensor) -> Tensor | None:
+    """Return a factor or summand of a normalization of `like`, in its type or, as float32, in a wider one."""
+    if x is None:
+        return None
+    p, dtype = as_tensor(x), like.type.dtype
+    narrow = (p.type.dtype, dtype)
+    return p if all(d.is_float and d.bits <= 32 for d in narrow) else as_tensor(p, dtype)
+
+
 def layer_norm(
     x: TensorLike,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
+    weight: TensorLike | None = None,
+    bias: TensorLike | None = None,
     axes: Sequence[int] = (-1,),
     eps: float = 1e-5,
 ) -> Tensor:
@@ -285,13 +294,15 @@ def layer_norm(
         A tensor of the shape and type of `x`.
 
     Raises:
-        ShapeError: `x` has integers or bools, or no such axis.
+        ShapeError: `x` has integers or bools, or no such axis, or `weight` or `bias` does not broadcast
+            to it.
     """
-    return apply(g.LayerNorm, as_tensor(x), weight, bias, axes=tuple(axes), epsilon=eps)
+    x = as_tensor(x)
+    return apply(g.LayerNorm, x, _parameter(weight, x), _parameter(bias, x), axes=tuple(axes), epsilon=eps)
 
 
 def rms_norm(
-    x: TensorLike, weight: Tensor | None = None, axes: Sequence[int] = (-1,), eps: float = 1e-6
+    x: TensorLike, weight: TensorLike | None = None, axes: Sequence[int] = (-1,), eps: float = 1e-6
 ) -> Tensor:
     """Divide by the root mean square over `axes`, then multiply by `weight` (Zhang and Sennrich 2019).
 
@@ -305,16 +316,17 @@ def rms_norm(
         A tensor of the shape and type of `x`.
 
     Raises:
-        ShapeError: `x` has integers or bools, or no such axis.
+        ShapeError: `x` has integers or bools, or no such axis, or `weight` does not broadcast to it.
     """
-    return apply(g.RmsNorm, as_tensor(x), weight, axes=tuple(axes), epsilon=eps)
+    x = as_tensor(x)
+    return apply(g.RmsNorm, x, _parameter(weight, x), axes=tuple(axes), epsilon=eps)
 
 
 def group_norm(
     x: TensorLike,
     groups: int,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
+    weight: TensorLike | None = None,
+    bias: TensorLike | None = None,
     eps: float = 1e-5,
 ) -> Tensor:
     """Normalize over each of `groups` groups of channels, then multiply by `weight` and add `bias` (Wu and He
@@ -331,9 +343,11 @@ def group_norm(
         A tensor of the shape and type of `x`.
 
     Raises:
-        ShapeError: `x` has integers or bools.
+        ShapeError: `x` has integers or bools, the groups do not divide C, or `weight` or `bias` has another
+            shape than (C).
     """
-    return apply(g.GroupNorm, as_tensor(x), weight, bias, groups=groups, epsilon=eps)
+    x = as_tensor(x)
+    return apply(g.GroupNorm, x, _parameter(weight, x), _parameter(bias, x), groups=groups, epsilon=eps)
 
 
 def batch_norm(
@@ -358,7 +372,7 @@ def batch_norm(
         A tensor of the shape of `x`.
 
     Raises:
-        ShapeError: The common element type is not floating point.
+        ShapeError: The common element type is not floating point, or a tensor has another shape than (C).
     """
     return apply(g.BatchNorm, *together(x, weight, bias, mean, variance), epsilon=eps)
 
@@ -395,7 +409,7 @@ def attention(
         sinks: Scores (H) that take part in each row's softmax but have no value.
 
     Raises:
-        ShapeError: Shapes of `q`, `k`, `v` or `sinks` do not fit, or H is no multiple of G.
+        ShapeError: Shapes do not fit, H is no multiple of G, or `q` is not floating point.
     """
     q = as_tensor(q)
     if k_scale is None and v_scale is None:
@@ -419,7 +433,7 @@ def rotary(x: TensorLike, cos: TensorLike, sin: TensorLike, interleaved: bool = 
         A tensor of the shape of `x`, in the common element type of all three.
 
     Raises:
-        ShapeError: D is odd, or known only in the run.
+        ShapeError: D is odd, or known only in the run, or `cos` or `sin` does not broadcast to `x`.
     """
     return apply(g.Rotary, *together(x, cos, sin), interleaved=interleaved)
 
@@ -441,7 +455,7 @@ def _both(n: Sizes, rank: int) -> tuple[tuple[int, int], ...]:
 def conv(
     x: TensorLike,
     weight: TensorLike,
-    bias: Tensor | None = None,
+    bias: TensorLike | None = None,
     stride: Sizes = 1,
     padding: Sizes = 0,
     dilation: Sizes = 1,
@@ -452,7 +466,7 @@ def conv(
     Args:
         x: The input (N, C, *spatial), in the common element type with `weight`.
         weight: The kernels (O, C / groups, *kernel).
-        bias: Summands (O), or None.
+        bias: Summands (O), converted to that type, or None.
         stride: The distance between windows in elements: one number, or one for each spatial dimension.
         padding: The elements of zero on both sides of each dimension, given like `stride`.
         dilation: The distance between elements of a window, given like `stride`.
@@ -463,10 +477,11 @@ def conv(
         elements for n in each spatial dimension.
 
     Raises:
-        ShapeError: Ranks or channels do not fit, or the kernel is larger than the padded input.
-        ValueError: Not every spatial dimension has a stride, a padding and a dilation.
+        ShapeError: Ranks, channels, groups or the bias do not fit, the kernel is larger than the padded
+            input, or not every spatial dimension has a stride, a padding and a dilation.
     """
     x, weight = together(x, weight)
+    bias = None if bias is None else as_tensor(bias, x.dtype)
     rank = x.ndim - 2
     sizes = {
         "strides": several(stride, rank),

@@ -24,7 +24,15 @@ from ..unsupported import Unsupported, unsupported
 from .inputs import examples_by_name, input_types, single_inputs
 from .model import OnnxFile
 from .module_builder import ModuleBuilder
-from .node import Node, attributes_of, check_attributes, resolved, unread_attributes, value_of_attribute
+from .node import (
+    Node,
+    attributes_of,
+    check_attributes,
+    missing_attribute,
+    resolved,
+    unread_attributes,
+    value_of_attribute,
+)
 from .older import modernize
 from .registry import importers
 from .scope import Binding, Scope
@@ -215,6 +223,9 @@ class Importer(ModuleBuilder):
             self.problems.setdefault(operator, []).append((str(location), str(problem)))
             return [None] * len(proto.output)
         except (IRError, ValueError, ZeroDivisionError) as error:
+            missing = missing_attribute(node, domain)
+            if missing is not None:  # The model is not valid; `import_onnx` has ONNX's checker say so.
+                raise LookupError(f"attribute {missing!r} is missing") from error
             raise CompileError(
                 f"node {location} ({operator}): {_without_location(error)}{_bound_hint(inputs)}"
             ) from error

@@ -323,6 +323,16 @@ def check_attributes(node: Node, domain: str) -> None:
             )
 
 
+def missing_attribute(node: Node, domain: str) -> str | None:
+    """Return the name of an attribute that a standard operator requires and the node lacks, or None."""
+    import onnx
+
+    if not onnx.defs.has(node.op_type, node.opset, domain):
+        return None
+    declared = onnx.defs.get_schema(node.op_type, node.opset, domain).attributes
+    return next((n for n, a in declared.items() if a.required and node.attributes.get(n) is None), None)
+
+
 def resolved(node: Node) -> Any:
     """Return the node's protobuf with references to attributes of an enclosing function replaced by their
     values.

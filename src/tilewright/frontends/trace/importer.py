@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import linecache
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +28,8 @@ from .state import close_states
 from .tensor import Tensor, traced
 from .tracing import Trace, tracing
 from .tree import flatten, unflatten
+
+_FRONT_ENDS = tuple(f"{Path(__file__).parents[1] / name}{os.sep}" for name in ("nn", "trace"))
 
 
 @dataclass
@@ -170,6 +175,18 @@ def _input_types(tensors: Sequence[tuple[str, Tensor]], dims: DimsArgument | Non
     ]
 
 
+def _is_raised_here(error: Exception) -> bool:
+    """Return whether a statement ``raise`` of this front end or of `tw.nn` raised the error: it is about the
+    arguments of a call.
+    """
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    if at is None or not at.tb_frame.f_code.co_filename.startswith(_FRONT_ENDS):
+        return False
+    return linecache.getline(at.tb_frame.f_code.co_filename, at.tb_lineno).strip().startswith("raise ")
+
+
 def import_function(
     function: Callable[..., Any],
     args: Sequence[Any] | None,
@@ -194,7 +211,7 @@ def import_function(
     except TilewrightError:
         raise
     except Exception as error:
-        place = users_line(error, "numpy", innermost=True)
+        place = users_line(error, "numpy", innermost=not _is_raised_here(error))
         if place is None:
             raise
         raise CompileError(

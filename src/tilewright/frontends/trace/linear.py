@@ -122,6 +122,8 @@ def einsum(equation: str, *inputs: TensorLike, optimize: object = None) -> Tenso
     if "." in text:
         raise ShapeError(f"{equation!r}: '...' is taken with at most two operands; name the dimensions")
     terms = left.split(",")
+    if len(terms) != len(operands):
+        raise ShapeError(f"equation {equation!r} has {len(terms)} terms for {len(operands)} operands")
     if not arrow:
         result = "".join(sorted(c for c in set(left) - {","} if left.count(c) == 1))
     total, term = operands[0], terms[0]

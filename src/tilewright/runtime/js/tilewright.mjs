@@ -63,7 +63,7 @@ export class Model {
       if (!DTYPES[dtype])
         throw new TilewrightError(`'${name}': data type ${dtype} cannot be passed from JavaScript`);
     const weightsPointer = weights
-      ? this.#copyIn(new Uint8Array(weights.buffer ?? weights, weights.byteOffset ?? 0))
+      ? this.#copyIn(new Uint8Array(weights.buffer ?? weights, weights.byteOffset ?? 0, weights.byteLength))
       : 0;
     // tw_create writes the address of the context to the 4 bytes after the options.
     const options = this.#alloc(OPTIONS_SIZE + 4);
