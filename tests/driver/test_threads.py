@@ -111,6 +111,33 @@ def test_models_of_all_kinds_compile_in_many_threads_of_a_new_process() -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
+CALLED_AT_THE_END = """
+import threading, time
+import numpy as np
+import tilewright as tw
+
+X = np.ones((400, 400), np.float32)
+library = tw.compile(lambda x: tw.numpy.tanh(tw.numpy.tanh(x @ X) @ X), (X,))
+calls = []
+
+def call():
+    while True:
+        calls.append(library(X))
+
+for _ in range(2):
+    threading.Thread(target=call, daemon=True).start()
+while len(calls) < 20:
+    time.sleep(0.01)
+"""
+
+
+def test_a_process_ends_while_daemon_threads_call_a_model() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", CALLED_AT_THE_END], capture_output=True, text=True, timeout=120
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 def test_equal_expressions_of_several_threads_are_one() -> None:
     from tilewright.ir.symbolic import Expr, symbol
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -99,6 +100,19 @@ def test_nothing_is_run_of_a_file_written_over(tmp_path: Path) -> None:
     gc.collect()
     shutil.copyfile(second, first)
     np.testing.assert_array_equal(tw.load(first)(X), 3 * X)
+
+
+@posix
+def test_a_process_ends_after_its_library_was_overwritten(tmp_path: Path) -> None:
+    first, second = saved(tmp_path / "m.so", 2.0), saved(tmp_path / "n.so", 3.0)
+    program = (
+        "import shutil, numpy, tilewright as tw\n"
+        f"library = tw.load({str(first)!r})\n"
+        "print(library(numpy.ones(4, numpy.float32)))\n"
+        f"shutil.copyfile({str(second)!r}, {str(first)!r})\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "[2. 2. 2. 2.]\n", "")
 
 
 @posix

@@ -106,13 +106,13 @@ def link_shared(objects: Sequence[bytes], path: Path, target: str | Machine, exp
             files.append(str(file))
         out = base / "linked"
         _run(
-            [*command, *_link_options(name, base, exports), *files, "-o", str(out)],
+            [*command, *_link_options(name, base, exports, objects), *files, "-o", str(out)],
             f"linking {Path(path).name}",
         )
         shutil.copyfile(out, path)
 
 
-def _link_options(name: str, folder: Path, exports: Sequence[str]) -> list[str]:
+def _link_options(name: str, folder: Path, exports: Sequence[str], objects: Sequence[bytes]) -> list[str]:
     if _is_wasm(name):
         return [
             "-nostdlib",
@@ -130,8 +130,13 @@ def _link_options(name: str, folder: Path, exports: Sequence[str]) -> list[str]:
         return ["-shared", "-O2"]  # the runtime marks its functions dllexport
     script = folder / "exports.map"
     script.write_text("{ global: " + "".join(f"{e}; " for e in exports) + "local: *; };\n")
+    # The compiler's start files add functions that the loader calls when the process ends. If the library's
+    # file had been overwritten by then, the process would crash. Only destructors of static objects in C++,
+    # which refer to `__dso_handle`, need the start files.
+    needs_start_files = any(b"__dso_handle" in data for data in objects)
     return [
         "-shared",
+        *([] if needs_start_files else ["-nostartfiles"]),
         "-O2",
         "-pthread",
         f"-Wl,--version-script={script}",

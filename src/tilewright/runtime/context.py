@@ -173,8 +173,10 @@ class Context:
                 status, message if file is None else message.replace(file.name, str(file.path), 1)
             )
         self.handle = handle
-        # The context is destroyed once, when the library is closed or the thread ends.
+        # The context is destroyed once, when the library is closed or the thread ends. The end of the process
+        # does not destroy it, because a daemon thread may still be in a call.
         self.destroy = weakref.finalize(self, _destroy, self.native, ctypes.c_void_p(handle.value))
+        self.destroy.atexit = False
         self.bound: weakref.WeakSet[BoundCall] = weakref.WeakSet()
         self._calls: dict[int, Calls] = {}
 
