@@ -204,6 +204,12 @@ class TensorRef:
     __slots__ = ("builder", "value")
 
     def __init__(self, builder: TensorBuilder, value: Value) -> None:
+        """`TensorBuilder.wrap` makes these objects.
+
+        Args:
+            builder: The builder of the bodies that index the tensor.
+            value: The tensor.
+        """
         self.builder = builder
         self.value = value
 

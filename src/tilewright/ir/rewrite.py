@@ -64,6 +64,11 @@ class Rewriter:
     """
 
     def __init__(self, enqueue: Callable[[Operation], None]) -> None:
+        """`apply_patterns` makes the rewriter.
+
+        Args:
+            enqueue: Called with each operation that a change makes or affects, to try patterns on it.
+        """
         self._enqueue = enqueue
         self.op: Operation | None = None
         self.pattern = ""

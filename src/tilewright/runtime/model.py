@@ -516,7 +516,14 @@ class LibraryFunction(CompiledModel):
     """One function of a library of several."""
 
     def __init__(self, library: Any, name: str, index: int, entry: dict[str, Any]) -> None:
-        """Set up a function from `entry` of the library's metadata; `index` is its number at run time."""
+        """The library makes its functions; `CompiledModel.functions` contains them.
+
+        Args:
+            library: The library that the function belongs to.
+            name: The name of the function.
+            index: The function's number at run time.
+            entry: The function's part of the library's metadata.
+        """
         self.library, self.name, self.index = library, name, index
         shared = {k: v for k, v in library.metadata.items() if k not in ("functions", "seed", "nested")}
         self._describe({**shared, **entry}, name)

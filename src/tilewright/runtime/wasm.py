@@ -30,8 +30,12 @@ _SKIP_VERIFY = 1
 
 
 class WasmLibrary(CompiledModel):
-    """A compiled model in a ``.wasm`` file. `weights`: the weights that the file does not hold, as bytes or
-    as the path of a file.
+    """A compiled model in a ``.wasm`` file.
+
+    Args:
+        path: The ``.wasm`` file.
+        weights: The weights, where the file does not hold them: one array of bytes, or the path of a file.
+            The default is the file that was saved with the library.
 
     Raises:
         ArtifactError: Wasmtime is not installed, or the file is not an artifact, is damaged, or is of another

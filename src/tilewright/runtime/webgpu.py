@@ -47,6 +47,16 @@ class WebgpuLibrary(CompiledModel):
         weights: Sequence[np.ndarray],
         where: str = "webgpu",
     ) -> None:
+        """`tilewright.compile` and `tilewright.load` make these libraries.
+
+        Args:
+            metadata: The artifact's metadata; see `CompiledModel.metadata`.
+            program: The sizes of the buffers for intermediate results (``"slots"``), and the launches of
+                kernels and the copies in order (``"steps"``).
+            kernels: The WGSL text of each kernel by name.
+            weights: The constants in the order of their numbers in `program`, each of shape (elements).
+            where: The path of the artifact, for messages.
+        """
         self._where = where
         self._program, self._kernels, self._weights = program, kernels, list(weights)
         self._describe(metadata, where)

@@ -64,6 +64,11 @@ class Engine:
     def __init__(self, runner: Runner, tokenizer: Tokenizer, options: EngineOptions | None = None) -> None:
         """Prepare an engine; `start` or `step` runs it.
 
+        Args:
+            runner: The model.
+            tokenizer: The model's tokenizer.
+            options: Limits and features; None: the defaults.
+
         Raises:
             RequestError: The options do not fit the model.
             ArtifactError: The tokenizer cannot give the bytes of single tokens.

@@ -115,6 +115,14 @@ class Stream:
     def __init__(
         self, request: Request, cancel: Callable[[Stream], None], step: Callable[[], bool | None]
     ) -> None:
+        """`Engine.submit` makes streams.
+
+        Args:
+            request: The request whose deltas the stream yields.
+            cancel: Tells the engine to end the request of a stream.
+            step: Runs one step of the engine and returns whether there was work; returns None if the engine
+                has a thread, which then runs the steps.
+        """
         self.request = request
         self.cached_tokens = 0
         """Prompt tokens that were found in the prefix cache."""
