@@ -20,6 +20,7 @@ from ..dims import DimsArgument, DimTable, DimText, check_dims_argument, parse_d
 from .archive import load_program
 from .dynamic import DynamicShapes, export_for, solver_failed
 from .failures import first_lines, quiet, untraceable
+from .in_place import make_functional
 from .recurrent import keep_calls_whole
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ def export_program(
         model = load_program(Path(model))
     if isinstance(model, torch.nn.Module):
         model = _export(model, args, kwargs, dims)
+        if make_functional(model.graph):
+            model.graph_module.recompile()
     elif not isinstance(model, torch.export.ExportedProgram):
         raise CompileError(
             f"cannot import a {type(model).__name__}: expected a torch.nn.Module, a "
