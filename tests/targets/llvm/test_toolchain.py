@@ -12,6 +12,9 @@ import pytest
 
 from tilewright.targets.cpu.isa import host_isa
 from tilewright.targets.llvm import toolchain
+from tilewright.targets.llvm.emitter import REDUCED
+from tilewright.targets.llvm.isa import Isa
+from tilewright.targets.registry import resolve
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -52,3 +55,20 @@ def test_keys_of_objects_change_with_what_makes_them(
         assert toolchain._key("text", host_isa(), 2) != key
     finally:
         toolchain._sources.cache_clear()
+
+
+def test_functions_in_final_form_skip_most_passes_on_x86() -> None:
+    """A function whose call LLVM inlines only with the whole pipeline."""
+    square = "define internal i64 @square(i64 %x) {attributes} {{\n %y = mul i64 %x, %x\n ret i64 %y\n}}\n"
+    user = "define i64 @f(i64 %x) {attributes} {{\n %y = call i64 @square(i64 %x)\n ret i64 %y\n}}\n"
+    x86, arm = resolve("cpu:x86-64-v3").isa, resolve("aarch64-linux").isa
+
+    def calls(attributes: str, isa: Isa, of_square: str | None = None, level: int = 2) -> bool:
+        text = square.format(attributes=attributes if of_square is None else of_square)
+        return "square" in toolchain.assembly(text + user.format(attributes=attributes), isa, level)
+
+    assert calls(f"nounwind {REDUCED}", x86)
+    assert not calls("nounwind", x86)
+    assert not calls(f"nounwind {REDUCED}", x86, level=3)
+    assert not calls(f"nounwind {REDUCED}", x86, of_square="nounwind")
+    assert not calls(f"nounwind {REDUCED}", arm)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from typing import Any
 
 from ...artifact import disk_cache
 from ...errors import InternalError
+from .emitter import REDUCED
 from .emulate import emulate
 from .isa import Isa
 
@@ -174,8 +176,9 @@ def _optimized(text: str, isa: Isa, llvm_opt_level: int = 2) -> tuple[Any, Any]:
 
     llvm = _llvm()
     machine = _machine(llvm, isa, llvm_opt_level)
+    text = emulate(text, isa.emulated)
     try:
-        module = llvm.parse_assembly(emulate(text, isa.emulated), llvm.create_context())
+        module = llvm.parse_assembly(text, llvm.create_context())
         module.verify()
     except RuntimeError as error:
         raise InternalError(f"generated LLVM IR is not valid: {error}") from error
@@ -189,13 +192,32 @@ def _optimized(text: str, isa: Isa, llvm_opt_level: int = 2) -> tuple[Any, Any]:
     options.loop_interleaving = False
     options.loop_unrolling = False
     builder = llvm.create_pass_builder(machine, options)
-    manager = builder.getModulePassManager()
+    if _is_reduced(text, isa, llvm_opt_level):
+        manager = llvm.create_new_module_pass_manager()
+        manager.add_instruction_combine_pass()
+    else:
+        manager = builder.getModulePassManager()
     manager.run(module, builder)
     # llvmlite's pass manager class inherits two methods that free it, and finds first the one that does
     # nothing.
     NewPassManager._dispose(manager)
     manager.detach()
     return machine, module
+
+
+_DEFINITION = re.compile("^define .*$", re.MULTILINE)
+
+
+def _is_reduced(text: str, isa: Isa, llvm_opt_level: int) -> bool:
+    """Whether all functions of a module are `REDUCED`, and LLVM needs no further passes for this machine.
+
+    Only x86 computes most addresses within instructions; elsewhere their calculation has to leave the loops.
+    """
+    return (
+        isa.triple.startswith("x86_64")
+        and llvm_opt_level < 3
+        and all(REDUCED in line for line in _DEFINITION.findall(text))
+    )
 
 
 def _compile(text: str, isa: Isa, llvm_opt_level: int) -> bytes:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ....ir.symbolic import Dim
 from ....ir.types import DType
 from ..conversions import loaded
-from ..emitter import Carried, Emitter
+from ..emitter import REDUCED, Carried, Emitter
 from ..isa import Isa
 from ..values import storage
 from .group_step import group_step, is_shifted
@@ -122,7 +122,7 @@ class _VectorTileWriter:
         parameters += ["i64 %columns"] if tile.masked else []
         parameters += ["ptr %next", "i64 %next_step"] if tile.streams else []
         parameters += [f"i64 %d{i}" for i in range(len(self.dims.dims))]
-        name, text = named("tile", parameters, e, self.isa, "noinline nounwind")
+        name, text = named("tile", parameters, e, self.isa, f"noinline nounwind {REDUCED}")
         return name, text, tuple(self.dims.dims)
 
     # -- Elements --------------------------------------------------------------------------------------------
