@@ -14,6 +14,7 @@ import numpy as np
 
 from ...dialects import graph as g
 from ...dialects.graph.checks import index_message
+from ...errors import ShapeError
 from ...ir.symbolic import Dim, Expr, prove_le, smax, smin
 from ...ir.types import boolean, i64
 from .operands import apply, as_tensor, value_of
@@ -358,11 +359,16 @@ def take_along_axis(x: TensorLike, indices: TensorLike, axis: int = -1) -> Tenso
     broadcast.
 
     Raises:
-        IndexError: An index that is known while tracing lies outside of the dimension.
-        ShapeError: There is no such axis, or the other dimensions do not broadcast.
+        IndexError: An index that is known while tracing lies outside of the dimension, or `indices` are no
+            integers.
+        ShapeError: There is no such axis, the ranks differ, or the other dimensions do not broadcast.
     """
     x, indices = as_tensor(x), as_tensor(indices)
     (axis,) = axes_of(x, axis)
+    if indices.ndim != x.ndim:
+        raise ShapeError(f"indices have shape {indices.shape}, the data {x.shape} (at {user_location('')})")
+    if not indices.type.dtype.is_integer:
+        raise IndexError(f"a tensor of {indices.dtype} cannot be an index here; use integers")
     _check(indices, x.shape[axis])
     lead = common_shape([(*s[:axis], 1, *s[axis + 1 :]) for s in (x.shape, indices.shape)])
     x, indices = (broadcast_to(v, (*lead[:axis], v.shape[axis], *lead[axis + 1 :])) for v in (x, indices))
