@@ -265,7 +265,8 @@ def delete(x: TensorLike, where: int | slice | Sequence[int] | Array, axis: int 
     """Return the elements along `axis` without those at places that are known while tracing."""
     x = as_tensor(x)
     x, at = (shapes.ravel(x), 0) if axis is None else (x, axes_of(x, axis)[0])
-    return index.take(x, np.delete(np.arange(x.shape[at]), where), at)
+    known = where.numpy() if isinstance(where, Tensor) else where
+    return index.take(x, np.delete(np.arange(x.shape[at]), known), at)
 
 
 # -- Shapes and products --------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ def dtype_of(dtype: DTypeLike) -> DType:
         return plain
     try:
         return DType.named(dtype) if isinstance(dtype, str) else DType.of(dtype)
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise TypeError(str(error)) from None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import linecache
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -29,6 +28,7 @@ from .tensor import Tensor, traced
 from .tracing import Trace, tracing
 from .tree import flatten, unflatten
 
+_PACKAGE = f"{Path(__file__).parents[2]}{os.sep}"
 _FRONT_ENDS = tuple(f"{Path(__file__).parents[1] / name}{os.sep}" for name in ("nn", "trace"))
 
 
@@ -175,16 +175,21 @@ def _input_types(tensors: Sequence[tuple[str, Tensor]], dims: DimsArgument | Non
     ]
 
 
-def _is_raised_here(error: Exception) -> bool:
-    """Return whether a statement ``raise`` of this front end or of `tw.nn` raised the error: it is about the
-    arguments of a call.
-    """
-    at = error.__traceback__
-    while at is not None and at.tb_next is not None:
-        at = at.tb_next
-    if at is None or not at.tb_frame.f_code.co_filename.startswith(_FRONT_ENDS):
+_OF_ARGUMENTS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
+"""The errors of an argument that a function of this front end or of `tw.nn` does not take."""
+
+
+def _is_about_arguments(error: Exception) -> bool:
+    """Return whether an error arose in this front end or `tw.nn`, or in a library they called there."""
+    if not isinstance(error, _OF_ARGUMENTS):
         return False
-    return linecache.getline(at.tb_frame.f_code.co_filename, at.tb_lineno).strip().startswith("raise ")
+    innermost = ""
+    at = error.__traceback__
+    while at is not None:
+        file = at.tb_frame.f_code.co_filename
+        innermost = file if file.startswith(_PACKAGE) else innermost
+        at = at.tb_next
+    return innermost.startswith(_FRONT_ENDS)
 
 
 def import_function(
@@ -211,7 +216,7 @@ def import_function(
     except TilewrightError:
         raise
     except Exception as error:
-        place = users_line(error, "numpy", innermost=not _is_raised_here(error))
+        place = users_line(error, "numpy", innermost=not _is_about_arguments(error))
         if place is None:
             raise
         raise CompileError(

@@ -7,6 +7,7 @@ Bounds of slices and integers may be symbolic sizes. An index that is known whil
 from __future__ import annotations
 
 import itertools
+import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -145,7 +146,7 @@ def _place(p: Dim, n: Dim) -> Dim:
 def _bounds(p: slice, n: Dim) -> tuple[Dim, Dim, int]:
     """Return start, stop and step of a slice within a dimension of size `n`."""
     bounds = [
-        v if v is None or isinstance(v, (int, Expr)) else v.__index__() for v in (p.start, p.stop, p.step)
+        v if v is None or isinstance(v, (int, Expr)) else operator.index(v) for v in (p.start, p.stop, p.step)
     ]
     start, stop, step = bounds[0], bounds[1], 1 if bounds[2] is None else bounds[2]
     if not isinstance(step, int):

@@ -114,6 +114,8 @@ def einsum(equation: str, *inputs: TensorLike, optimize: object = None) -> Tenso
     Raises:
         ShapeError: The equation does not fit the operands, or has '...' and more than two operands.
     """
+    if not isinstance(equation, str):
+        raise TypeError(f"the equation of an einsum is a string, not a {type(equation).__name__}")
     operands, dtype = _factors(*(as_tensor(x) for x in inputs))
     text = equation.replace(" ", "")
     if len(operands) <= 2:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ...dialects import graph as g
+from ...errors import ShapeError
 from ...ir.core import Value
 from ...ir.symbolic import Dim, Expr
 from ...ir.types import DType
@@ -93,7 +95,8 @@ def together(*inputs: TensorLike, at_least: Callable[[DType], DType] | None = No
     for x in operands:
         if not isinstance(x, Tensor):
             dtype = weak_dtype(x) if dtype is None else promote_weak(dtype, x)
-    assert dtype is not None
+    if dtype is None:
+        raise ShapeError(f"at least one tensor is needed (at {user_location('')})")
     dtype = at_least(dtype) if at_least is not None else dtype
     return [as_tensor(x, dtype) for x in operands]
 
@@ -149,7 +152,7 @@ def _is_symbolic(values: Iterable[object]) -> bool:
 def shape_argument(shape: ShapeLike) -> tuple[Dim, ...]:
     """Return a shape given as one size or several; a tensor of one known integer counts as a size."""
     sizes = shape if isinstance(shape, Sequence) else (shape,)
-    return tuple(n if isinstance(n, (int, Expr)) else n.__index__() for n in sizes)
+    return tuple(n if isinstance(n, (int, Expr)) else operator.index(n) for n in sizes)
 
 
 __all__ = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import itertools
 import math
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -93,8 +94,10 @@ def moveaxis(x: TensorLike, source: int | Sequence[int], destination: int | Sequ
 def expand_dims(x: TensorLike, axis: int | Sequence[int]) -> Tensor:
     """Insert dimensions of size 1, at the places `axis` of the result."""
     x = as_tensor(x)
-    axes = [axis] if isinstance(axis, int) else list(axis)
+    axes = [axis] if isinstance(axis, int) else [operator.index(a) for a in axis]
     rank = x.ndim + len(axes)
+    if any(not -rank <= a < rank for a in axes) or len({a % rank for a in axes}) != len(axes):
+        raise ShapeError(f"axes {axes} are not distinct dimensions of a result of rank {rank}")
     places = {a % rank for a in axes}
     sizes = iter(x.shape)
     return reshape(x, tuple(1 if d in places else next(sizes) for d in range(rank)))
@@ -467,7 +470,9 @@ def arange(
             type.
     """
     start, stop = (0, start) if stop is None else (start, stop)
-    numbers: list[Any] = [x if isinstance(x, (int, float, Expr)) else x.item() for x in (start, stop, step)]
+    numbers: list[Any] = [
+        x if isinstance(x, (int, float, Expr)) else as_tensor(x).item() for x in (start, stop, step)
+    ]
     first, end, by = numbers
     kind = dtype_of(dtype) if dtype is not None else weak_dtype(0.0 if any_float(numbers) else 0)
     if any(isinstance(x, Expr) for x in numbers):
@@ -489,7 +494,7 @@ def linspace(
     start: float, stop: float, num: int = 50, endpoint: bool = True, dtype: DTypeLike = float
 ) -> Tensor:
     """Return `num` numbers evenly spaced from `start` to `stop`, in the shape (num)."""
-    return concrete(np.linspace(start, stop, num, endpoint).astype(dtype_of(dtype).numpy))
+    return concrete(np.linspace(float(start), float(stop), num, endpoint).astype(dtype_of(dtype).numpy))
 
 
 @function()

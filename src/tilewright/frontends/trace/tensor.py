@@ -786,6 +786,8 @@ def array_of(data: TensorLike, dtype: DTypeLike | None = None) -> Array:
     elif not isinstance(source, (np.ndarray, np.generic)) and hasattr(source, "__dlpack__"):
         source = np.from_dlpack(source)
     array = np.asarray(source)
+    if array.dtype.kind == "O":
+        raise TypeError(f"a {type(data).__name__} with elements that are no numbers cannot be a tensor")
     if dtype is None and not hasattr(source, "dtype") and array.dtype == np.float64:
         array = array.astype(np.float32)
     try:
