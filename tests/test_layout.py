@@ -41,6 +41,7 @@ ALLOWED: dict[str, set[str]] = {
 }
 """The folders that each folder may import, besides itself."""
 ALLOWED["driver"] = {*ALLOWED}
+ALLOWED["kernels"] = {*ALLOWED}
 ALLOWED["tuning"] = {*ALLOWED, ""}
 ALLOWED["tools"] = {*ALLOWED, ""}
 ALLOWED["integrations"] = {*ALLOWED, ""}

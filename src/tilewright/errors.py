@@ -20,8 +20,10 @@ __all__ = [
     "DivisionError",
     "EngineError",
     "InternalError",
+    "KernelError",
     "OutOfRangeError",
     "OverloadedError",
+    "ReplaceWarning",
     "RequestError",
     "ShapeError",
     "SizeError",
@@ -43,8 +45,16 @@ class CompileError(TilewrightError):
     """The model cannot be compiled for the target as it is, or an option is wrong."""
 
 
+class KernelError(CompileError):
+    """A kernel of the user's is wrong: its description, its source code or its results."""
+
+
 class DimsWarning(UserWarning):
     """A compiled model accepts fewer sizes than `dims` asked for."""
+
+
+class ReplaceWarning(UserWarning):
+    """A kernel of the option `replace` takes the place of nothing in the model."""
 
 
 class SizeError(CompileError, ValueError):

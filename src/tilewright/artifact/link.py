@@ -71,6 +71,62 @@ def compile_c(
         return list(pool.map(build, sources))
 
 
+def compile_text(
+    text: str, name: str, target: str | Machine, flags: Sequence[str], header: str, *, cpp: bool = False
+) -> bytes:
+    """The position-independent object of a C or C++ source, cached by all that determines it but the files
+    that it includes.
+
+    Args:
+        text: The source.
+        name: Its name or path in the compiler's messages.
+        target: What it is compiled for.
+        flags: Options of the compiler. Those that name folders with headers must name all that matters.
+        header: Declarations that stand before it.
+        cpp: Whether it is C++.
+
+    Raises:
+        CompilerError: The compiler refuses the source; the message is the compiler's.
+        ArtifactError: There is no compiler.
+    """
+    triple_ = triple(target)
+    command, identity = _compiler(triple_, cpp=cpp)
+    options = [*flags, *([] if _is_wasm(triple_) else ["-fPIC"])]
+    if identity.startswith("zig "):  # which names processors with underscores, and checks by default
+        options = [f"-march={o[7:].replace('-', '_')}" if o.startswith("-march=") else o for o in options]
+        options.append("-fno-sanitize=undefined")
+    key = disk_cache.digest(identity, triple_, *options, name, header, text)
+    data = disk_cache.read(_KIND, key)
+    if data is not None:
+        return data
+    with tempfile.TemporaryDirectory(dir=temporary.folder()) as folder:
+        base = Path(folder)
+        source, before, out = base / ("kernel.cpp" if cpp else "kernel.c"), base / "kernel.h", base / "out.o"
+        quoted = name.replace("\\", "\\\\").replace('"', '\\"')
+        source.write_text(f'#line 1 "{quoted}"\n{text}\n')
+        before.write_text(header)
+        full = [*command, *options, "-include", str(before), "-c", str(source), "-o", str(out)]
+        try:
+            _run(full, f"compiling {name}")
+        except ArtifactError as error:
+            raise CompilerError(str(error).replace(f"{base}{os.sep}", "")) from None
+        data = out.read_bytes()
+    disk_cache.write(_KIND, key, data)
+    return data
+
+
+class CompilerError(ArtifactError):
+    """A compiler refuses a source; the message has its output."""
+
+
+def compiler_identity(target: str | Machine, *, cpp: bool = False) -> str:
+    """A text that changes with the compiler that `compile_text` runs; "" where there is none."""
+    try:
+        return _compiler(triple(target), cpp=cpp)[1]
+    except ArtifactError:
+        return ""
+
+
 def blob_object(data: bytes, symbol: str, triple: str) -> bytes:
     """An object that defines `symbol` as read-only data, aligned to 64 bytes.
 
@@ -105,8 +161,10 @@ def link_shared(objects: Sequence[bytes], path: Path, target: str | Machine, exp
             file.write_bytes(data)
             files.append(str(file))
         out = base / "linked"
+        # Only a library that calls functions of libm, as kernels of the user's may, then names it.
+        math = ["-Wl,--as-needed", "-lm"] if elf.serves(name) else []
         _run(
-            [*command, *_link_options(name, base, exports, objects), *files, "-o", str(out)],
+            [*command, *_link_options(name, base, exports, objects), *files, *math, "-o", str(out)],
             f"linking {Path(path).name}",
         )
         shutil.copyfile(out, path)
@@ -176,15 +234,19 @@ def _is_host(name: str) -> bool:
     )
 
 
-def _compiler(name: str, need_embed: bool = False) -> tuple[list[str], str]:
-    """The command of a C compiler for a triple, and a text that identifies it in cache keys.
+def _compiler(name: str, need_embed: bool = False, cpp: bool = False) -> tuple[list[str], str]:
+    """The command of a C (with `cpp`: C++) compiler for a triple, and a text that identifies it in cache
+    keys.
 
     Raises:
         ArtifactError: There is none.
     """
-    wish = os.environ.get("TILEWRIGHT_CC", "")
+    variable, default, language = ("TILEWRIGHT_CXX", "c++", "C++") if cpp else ("TILEWRIGHT_CC", "cc", "C")
+    wish = os.environ.get(variable, "")
+    if cpp and os.environ.get("TILEWRIGHT_CC") == "zig":
+        wish = wish or "zig"
     if wish != "zig" and not need_embed and _is_host(name):
-        command = shlex.split(wish) or ["cc"]
+        command = shlex.split(wish) or [default]
         executable = shutil.which(command[0])
         if executable:
             return [
@@ -193,18 +255,18 @@ def _compiler(name: str, need_embed: bool = False) -> tuple[list[str], str]:
             ], f"{' '.join(command)} {_fingerprint(os.path.realpath(executable))}"
         if wish:
             raise ArtifactError(
-                f"TILEWRIGHT_CC names '{wish}', which is not an executable; set it to a C compiler"
+                f"{variable} names '{wish}', which is not an executable; set it to a {language} compiler"
             )
     if importlib.util.find_spec("ziglang") is None:
         raise ArtifactError(
-            f"no C compiler for {name} was found: pip install ziglang, or, for this machine, install any C "
-            "compiler"
+            f"no {language} compiler for {name} was found: pip install ziglang, or, for this machine, "
+            f"install any {language} compiler"
         )
     return [
         sys.executable,
         "-m",
         "ziglang",
-        "cc",
+        "c++" if cpp else "cc",
         "-target",
         zig_target(name),
     ], f"zig {_zig_version()} {zig_target(name)}"

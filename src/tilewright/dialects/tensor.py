@@ -563,6 +563,8 @@ class GroupKind(enum.StrEnum):
     """A `Scan` whose steps depend on each other element by element."""
     ARGSORT = "argsort"
     SCATTER = "scatter"
+    CALL = "call"
+    """A kernel of the user's (`dialects.kernels`)."""
     PLAIN = "plain"
     """Nothing is known about the members: a rule may at most vectorize the innermost loops. The fallback
     where the rule of another kind refuses a kernel.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ..artifact import disk_cache
 
 if TYPE_CHECKING:
+    from ..dialects.kernels import KernelDefinition
     from ..ir.core import Module
     from ..runtime.model import CompiledModel
     from ..targets.base import Target
@@ -71,6 +72,12 @@ class KeyParts:
         """The key of a model that these texts identify."""
         options = repr((self.target.describe(), self.precision, self.opt, self.checks, self.user_code))
         return disk_cache.digest(compiler_fingerprint(), options, *model)
+
+
+def key_of_kernels(target: Target, kernels: Iterable[KernelDefinition]) -> str:
+    """The part of a key that stands for kernels of the user's: their digests and compilers; "" for none."""
+    known = {k.digest: k for k in kernels}
+    return " ".join([*sorted(known), target.kernel_compilers(known.values())]) if known else ""
 
 
 def key_of_file(
@@ -245,6 +252,7 @@ __all__ = [
     "find_file",
     "hash_module",
     "key_of_file",
+    "key_of_kernels",
     "leaves_of",
     "store",
     "store_file",

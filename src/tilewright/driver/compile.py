@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import replace as changed
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..errors import ArtifactError, CompileError, UnsupportedOperatorError, internal_errors
+from ..errors import (
+    ArtifactError,
+    CompileError,
+    ReplaceWarning,
+    UnsupportedOperatorError,
+    internal_errors,
+)
 from .frontend_registry import Frontend, find_frontend, import_model
 from .metadata import artifact_metadata, describe_source, mixed_metadata
 from .opt_levels import DEFAULT, opt_level
-from .options import CompileOptions, check_arguments, dump_folder, pass_names, thread_count
+from .options import (
+    CompileOptions,
+    check_arguments,
+    dump_folder,
+    kernels_to_place,
+    pass_names,
+    thread_count,
+)
 from .report import Report
 
 if TYPE_CHECKING:
+    from ..dialects.kernels import KernelDefinition
     from ..frontends.dims import DimsArgument
     from ..ir.core import Module
     from ..ir.passes import Checker
@@ -45,6 +60,7 @@ def compile(
     disable: Sequence[str] = (),
     check: bool = False,
     dump: str | Path | None = None,
+    replace: Sequence[KernelDefinition] = (),
     extra_metadata: Mapping[str, Any] | None = None,
 ) -> CompiledModel:
     """Compile a model for a target and load it.
@@ -78,6 +94,8 @@ def compile(
         check: For work on the compiler: interpret the module before and after each pass and compare the
             results.
         dump: For work on the compiler: a folder for the text of the module after each pass.
+        replace: Kernels of your own (`tilewright.c_kernel`) that take the place of the subgraphs equal to
+            their patterns. `library.report.replaced` has the number of each; none is a warning.
         extra_metadata: Entries to add to the artifact's metadata: JSON types, under names of your own. The
             model is then not kept in the cache.
 
@@ -107,6 +125,7 @@ def compile(
         disable=pass_names(disable),
         check=check or debug.check,
         dump=dump_folder(dump or debug.dump),
+        replace=kernels_to_place(replace),
         extra_metadata=dict(extra_metadata or {}),
         **({} if progress is None else {"progress": progress}),
     )
@@ -114,6 +133,13 @@ def compile(
     with internal_errors():
         library = _find_or_compile(model, args, dict(kwargs or {}), dims, options, start)
     library.report.finish(time.perf_counter() - start)
+    if missed := [name for name, count in library.report.replaced.items() if not count]:
+        warnings.warn(
+            f"replace: the model has no subgraph equal to the pattern of {', '.join(missed)}; "
+            "library.ir('graph') shows its operators",
+            ReplaceWarning,
+            stacklevel=2,
+        )
     return library
 
 
@@ -162,12 +188,15 @@ def _key_parts(
     be."""
     if not options.may_use_cache:
         return None, ""
+    from ..dialects.kernels import KERNELS
     from . import cache as artifact_cache
     from . import user_code
 
     try:
         code = user_code.fingerprint(options.target)
         importer = "" if frontend is None else user_code.fingerprint_of(frontend.import_model)
+        # A file may name any kernel that this process has defined.
+        importer += artifact_cache.key_of_kernels(options.target, (*KERNELS.values(), *options.replace))
     except user_code.UnknownContents as error:
         return None, str(error)
     precision = None if options.precision is None else options.precision.name
@@ -245,10 +274,13 @@ class Compilation:
         """The library of an imported module, from the cache if it is there."""
         if self.key_parts is None:
             return self._compile(module)
+        from ..dialects.kernels import kernels_in
         from . import cache as artifact_cache
         from .cached_library import restore_library
 
-        key = self.key_parts.key("module", self.source["xxh3_128"])
+        used = (*kernels_in(module).values(), *self.options.replace)
+        kernels = artifact_cache.key_of_kernels(self.target, used)
+        key = self.key_parts.key("module", self.source["xxh3_128"], *([kernels] if kernels else []))
         leaves = artifact_cache.leaves_of(module)
         artifact = artifact_cache.find(key)
         if artifact is not None:
@@ -371,9 +403,30 @@ class Compilation:
                 names.append(name)
 
     def _optimize(self, module: Module) -> None:
+        from ..dialects.kernels import kernels_in
+        from ..ir.passes import pass_name
         from ..passes.registry import bound_passes
 
-        self._passes(bound_passes("graph", self.target.lowering.context(self.precision)), module)
+        passes = bound_passes("graph", self.target.lowering.context(self.precision))
+        if self.options.replace:
+            # Patterns are looked for in the model as it is, simplified, and with its operators recognized.
+            at = next((k for k, step in enumerate(passes) if pass_name(step) == "recognize"), len(passes))
+            place = self._replace_subgraphs
+            passes = [place, *passes[:at], place, *passes[at : at + 1], place, *passes[at + 1 :]]
+        if kernels_in(module):
+            passes = [self._inline_kernels, *passes]
+        self._passes(passes, module)
+
+    def _replace_subgraphs(self, module: Module) -> None:
+        from ..passes.graph.replace_subgraphs import replace_subgraphs
+
+        for name, count in replace_subgraphs(module, self.options.replace).items():
+            self.report.replaced[name] = self.report.replaced.get(name, 0) + count
+
+    def _inline_kernels(self, module: Module) -> None:
+        from ..passes.graph.replace_subgraphs import inline_kernels
+
+        inline_kernels(module, self.target.info)
 
     def _lower(self, module: Module) -> Lowered:
         from ..lowering.pipeline import lower
@@ -403,7 +456,7 @@ class Compilation:
         if level == "tensor":
             module = self.graph.clone()
             # The choice of results written in place belongs to the host program.
-            options = replace(self.target.lowering, in_place=False)
+            options = changed(self.target.lowering, in_place=False)
             for step in tensor_passes(options, self.precision):
                 run_enabled(step, module)
             return print_op(module)

@@ -68,6 +68,7 @@ def artifact_metadata(
         "contractions": lowered.contractions,
         "conversions": lowered.conversions,
         "kernels": _describe_kernels(lowered),
+        **({"replaced": report.replaced} if report.replaced else {}),
         "memory": plan.to_metadata(),
         "parameters": plan.parameters(),
         "fusion": {

@@ -15,6 +15,7 @@ from ..errors import CompileError
 from .opt_levels import DEFAULT, LEVELS, OptLevel
 
 if TYPE_CHECKING:
+    from ..dialects.kernels import KernelDefinition
     from ..ir.types import DType
     from ..targets.base import Target
 
@@ -45,6 +46,8 @@ class CompileOptions:
     """Whether the interpreter runs the module before and after each pass and compares the results."""
     dump: Path | None = None
     """The folder that the module is written to after each pass."""
+    replace: tuple[KernelDefinition, ...] = ()
+    """Kernels that take the place of equal subgraphs."""
     extra_metadata: Mapping[str, Any] = field(default_factory=dict)
     """Entries to add to the artifact's metadata."""
     progress: Callable[[str], None] = _no_progress
@@ -84,6 +87,29 @@ def thread_count(threads: SupportsIndex | None) -> int | None:
             f"threads={threads!r}: give a whole number above 0, or None for all cores"
         ) from None
     return count
+
+
+def kernels_to_place(replace: Iterable[object]) -> tuple[KernelDefinition, ...]:
+    """The option `replace`, checked: kernels with patterns.
+
+    Raises:
+        CompileError: One is no kernel, or has no pattern.
+    """
+    from ..dialects.kernels import KernelDefinition
+
+    found = []
+    for kernel in (replace,) if isinstance(replace, KernelDefinition) else replace:
+        if not isinstance(kernel, KernelDefinition):
+            raise CompileError(f"replace: {kernel!r} is no kernel; tilewright.c_kernel makes one")
+        if kernel.pattern is None:
+            raise CompileError(
+                f"replace: the kernel {kernel.name!r} has no pattern; define it with pattern=, a function on "
+                "tilewright.Tensor of the same arguments"
+            )
+        if len(kernel.outputs) != 1:
+            raise CompileError(f"replace: the kernel {kernel.name!r} has several outputs; one is expected")
+        found.append(kernel)
+    return tuple(found)
 
 
 def pass_names(disable: str | Iterable[str]) -> frozenset[str]:
@@ -156,4 +182,11 @@ def _kind(value: object) -> str:
     return f"of type {type(value).__name__}"
 
 
-__all__ = ["CompileOptions", "check_arguments", "dump_folder", "pass_names", "thread_count"]
+__all__ = [
+    "CompileOptions",
+    "check_arguments",
+    "dump_folder",
+    "kernels_to_place",
+    "pass_names",
+    "thread_count",
+]

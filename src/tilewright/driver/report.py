@@ -58,6 +58,9 @@ class Report:
     consumers."""
     slower: dict[str, str] = field(default_factory=dict)
     """Kernels that the schedule of their kind does not fit, and why: they run in a slower form."""
+    replaced: dict[str, int] = field(default_factory=dict)
+    """Number of subgraphs that each kernel of the option `replace` took the place of, by the kernel's
+    name."""
     measure_error: Callable[[], OutputError | None] | None = field(default=None, repr=False, compare=False)
 
     @classmethod
@@ -88,6 +91,7 @@ class Report:
             contractions=metadata["contractions"],
             conversions=metadata["conversions"],
             slower={k["name"]: k["slower"] for k in metadata["kernels"] if "slower" in k},
+            replaced=metadata.get("replaced", {}),
             measure_error=measure_error,
         )
 
@@ -118,6 +122,7 @@ class Report:
             f"seconds: {self.total_seconds:.3f}: "
             + ", ".join(f"{k} {v:.3f}" for k, v in self.seconds.items()),
         ]
+        lines += [f"kernel '{name}' replaces {count} subgraphs" for name, count in self.replaced.items()]
         lines += [f"kernel '{name}' has a slower form: {reason}" for name, reason in self.slower.items()]
         if self.pass_seconds:
             lines.append(

@@ -5,6 +5,7 @@ names.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from .constant import Constant
@@ -24,6 +25,20 @@ def first_difference(a: Operation, b: Operation, *, locations: bool = False) -> 
     Constants are compared by content; operands from outside both operations must be the same values.
     """
     return _compare(a, b, {}, locations, a.name)
+
+
+def attributes_equal(
+    a: Operation, b: Operation, form: Callable[[Operation, str, Any], Any] = lambda op, key, value: value
+) -> bool:
+    """Whether two operations have equal attributes, notes left out.
+
+    Args:
+        a: An operation.
+        b: An operation.
+        form: The form in which the value of an attribute is compared.
+    """
+    first, second = ({k: form(op, k, v) for k, v in op.attributes.items() if "." not in k} for op in (a, b))
+    return first.keys() == second.keys() and all(_equal(v, second[k]) for k, v in first.items())
 
 
 def _compare(a: Operation, b: Operation, same: dict[Value, Value], locations: bool, path: str) -> str | None:
@@ -92,4 +107,4 @@ def _plain(value: object) -> Any:
     return value.item() if hasattr(value, "item") and getattr(value, "shape", None) == () else value
 
 
-__all__ = ["first_difference", "modules_equal"]
+__all__ = ["attributes_equal", "first_difference", "modules_equal"]

@@ -201,7 +201,7 @@ def is_roles(value: object) -> TypeGuard[tuple[Any, ...]]:
 
 # -- Notes on graph and tensor operations --------------------------------------------------------------------
 
-_COMPUTED = ("tensor.compute", "tensor.scatter", "tensor.argsort", "loop.block")
+_COMPUTED = ("tensor.compute", "tensor.scatter", "tensor.argsort", "kernel.run", "loop.block")
 
 LAYOUT_FIXED = Note("tw.layout_fixed", is_flag, "bool", on=("graph.transpose",))
 """A transpose that `choose_layout` does not move. With one spatial dimension, to channels-last and back are

@@ -6,12 +6,16 @@ or a symbolic `Expr`), so a type knows the names and bounds of its dynamic dimen
 
 from __future__ import annotations
 
+import ast
 import math
+import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from ..errors import SizeError
-from .symbolic import Dim, bounds
+from .symbolic import Dim, Expr, bounds, symbol
+from .symbolic_text import parse
 
 if TYPE_CHECKING:
     import numpy as np
@@ -138,6 +142,14 @@ class DType(Type):
             return string
         return DType.named(dtype.name)
 
+    def __getitem__(self, sizes: int | str | tuple[int | str, ...]) -> TensorSpec:
+        """The declared type of a tensor: ``f32["n", "d"]``; see `TensorSpec`.
+
+        Raises:
+            ValueError: A size is neither a number nor a formula of names.
+        """
+        return TensorSpec(self, sizes if isinstance(sizes, tuple) else (sizes,))
+
     def __repr__(self) -> str:
         return self.name
 
@@ -159,6 +171,79 @@ FLOAT8 = tuple(
 FLOAT6 = tuple(DType(f"f6{n}", "float", 6) for n in ("E2M3FN", "E3M2FN"))
 string = DType("string", "string", 64)
 f4 = DType("f4E2M1FN", "float", 4)
+
+
+SizeText = int | str
+"""A declared size: a number, or a formula of names in Python's syntax, such as ``"2*n + 1"``."""
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """An element type and a shape with names, written ``f32["n", "d"]``; ``f32[()]`` is a scalar tensor.
+
+    A first size ``"*n"`` stands for any number of leading dimensions, and `n` for the product of their sizes.
+
+    Raises:
+        ValueError: A size is neither a number nor a formula of names.
+    """
+
+    dtype: DType
+    """The element type."""
+    sizes: tuple[SizeText, ...]
+    """The sizes as written."""
+
+    def __post_init__(self) -> None:
+        for place, size in enumerate(self.sizes):
+            if isinstance(size, bool) or not isinstance(size, (int, str)):
+                raise ValueError(
+                    f"{self}: size {place} is {size!r}; give a number, a name or a formula of names"
+                )
+            if isinstance(size, int) and size < 0:
+                raise ValueError(f"{self}: size {place} is negative")
+            if isinstance(size, str) and size.strip().startswith("*"):
+                if place or not re.fullmatch(r"\*[A-Za-z_]\w*", size.strip(), re.ASCII):
+                    raise ValueError(
+                        f'{self}: \'*\' and a name may only be the first size, as in ["*n", "d"]'
+                    )
+
+    @property
+    def lead(self) -> str | None:
+        """The name behind the ``*`` of the first size; None where there is none."""
+        first = self.sizes[0] if self.sizes else None
+        return first.strip()[1:] if isinstance(first, str) and first.strip().startswith("*") else None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names in the sizes, in the order in which they first appear."""
+        found: dict[str, None] = {}
+        for size in self.sizes:
+            if isinstance(size, str):
+                found.update(dict.fromkeys(re.findall(r"[A-Za-z_]\w*", size, re.ASCII)))
+        return tuple(name for name in found if name not in ("min", "max"))
+
+    def shape(self, symbols: dict[str, Expr]) -> tuple[Dim, ...]:
+        """The sizes as expressions over `symbols`, the ``*`` left out; unknown names are added to `symbols`.
+
+        Raises:
+            ValueError: A size is no formula; the message shows it.
+        """
+        for name in self.names:
+            symbols.setdefault(name, symbol(name, 0, None))
+        return tuple(
+            size if isinstance(size, int) else _parsed(self, size.strip().lstrip("*"), symbols)
+            for size in self.sizes
+        )
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(repr, self.sizes)) or '()'}]"
+
+
+def _parsed(spec: TensorSpec, text: str, symbols: dict[str, Expr]) -> Dim:
+    try:
+        ast.parse(text, mode="eval")
+        return parse(text, symbols)
+    except (SyntaxError, ValueError) as error:
+        raise ValueError(f"{spec}: {text!r} is not a size: {error}") from None
 
 
 class _Interned(Type):

@@ -11,7 +11,7 @@ from ..analysis.cumulative import CumulativeReduction, match_cumulative
 from ..analysis.index_maps import at_same_point, flatten_index, product
 from ..analysis.loop_nest import substitute_tree
 from ..analysis.recurrence import match_recurrence
-from ..dialects import loop, scalar, simd, tensor
+from ..dialects import kernels, loop, scalar, simd, tensor
 from ..ir import notes
 from ..ir.builder import Builder
 from ..ir.core import IRError, Operation, OpResult, Value
@@ -66,6 +66,8 @@ def kernel_of_group(group: tensor.Group, name: str) -> loop.Kernel:
             _lower_scatter(builder, op, buffers, _unique(op, names), copied=overwritten is None)
         elif isinstance(op, tensor.Argsort):
             _lower_argsort(builder, op, buffers, _unique(op, names))
+        elif isinstance(op, kernels.Run):
+            _lower_run(builder, op, buffers)
         elif isinstance(op, tensor.Scan):
             _lower_recurrence(builder, op, buffers, names)
         elif not op.terminator:
@@ -300,6 +302,23 @@ def _lower_argsort(builder: Builder, op: tensor.Argsort, buffers: dict[Value, Va
             f.body.append(top)
             top = f
         builder.insert(top)
+
+
+def _lower_run(builder: Builder, op: kernels.Run, buffers: dict[Value, Value]) -> None:
+    """Append the call of a kernel of the user's."""
+    definition = kernels.definition_of(op)
+    ranges = [n for s, n in zip(definition.symbols, op.sizes, strict=True) if s.name == definition.split]
+    call = kernels.Call(
+        [*(buffers[v] for v in op.inputs), *(buffers[r] for r in op.results)],
+        kernel=op.kernel,
+        digest=op.digest,
+        scalars=op.scalars,
+        sizes=op.sizes,
+        num_outputs=len(op.results),
+        range=ranges[0] if ranges else 1,
+        location=op.location,
+    )
+    builder.insert(call)
 
 
 def _lower_recurrence(

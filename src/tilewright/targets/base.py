@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UnsupportedOperator
 from ..ir.constant import Constant
@@ -14,6 +14,9 @@ from ..ir.target_info import TargetInfo
 from ..lowering.memory_plan import MemoryPlan
 from ..lowering.pipeline import Lowered, LoweringOptions
 from ..runtime.model import CompiledModel
+
+if TYPE_CHECKING:
+    from ..dialects.kernels import KernelDefinition
 
 Progress = Callable[[str], None]
 """Called with the name of each stage as it begins."""
@@ -69,6 +72,12 @@ class Target(ABC):
         """Return the metadata's description of the target: name, features. It is a part of the cache's
         keys.
         """
+
+    def kernel_compilers(self, kernels: Iterable[KernelDefinition]) -> str:
+        """Return a text that identifies the compilers of the code of the user's `kernels` for this target. It
+        is a part of the cache's keys.
+        """
+        return ""
 
     @abstractmethod
     def build(

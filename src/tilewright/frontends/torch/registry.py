@@ -35,6 +35,11 @@ def importer(*names: str) -> Callable[[Importer], Importer]:
     return register
 
 
+def set_importer(name: str, function: Importer) -> None:
+    """Register the importer of one overload, in place of an earlier one; see `importer`."""
+    _IMPORTERS[name] = function
+
+
 def complex_importer(*names: str) -> Callable[[Importer], Importer]:
     """Register an importer, as `importer` does, for calls with complex operands or results, which are
     `frontends.complex.Complex` pairs.

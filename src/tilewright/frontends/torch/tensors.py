@@ -53,6 +53,21 @@ def dtype_of(dtype: torch.dtype, where: str = "") -> DType:
     return dtype_name
 
 
+def torch_dtype_of(dtype: DType) -> torch.dtype:
+    """Return the ``torch.dtype`` of an IR dtype.
+
+    Raises:
+        CompileError: There is none.
+    """
+    import torch
+
+    name = next((name for name, known in _NAMES.items() if known is dtype), None)
+    if name is None:
+        raise CompileError(f"torch has no element type for {dtype.label} (known: {', '.join(_NAMES)})")
+    found: torch.dtype = getattr(torch, name)
+    return found
+
+
 def part_dtype_of(dtype: torch.dtype, where: str = "") -> DType:
     """Return the IR dtype of a ``torch.dtype``, for complex numbers that of their parts; see `dtype_of`."""
     return dtype_of(dtype.to_real() if dtype.is_complex else dtype, where)

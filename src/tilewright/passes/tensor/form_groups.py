@@ -22,7 +22,7 @@ from ...analysis.axis_roles import Roles
 from ...analysis.cumulative import match_cumulative
 from ...analysis.index_maps import at_same_point, product, substitute_all
 from ...analysis.recurrence import enclose, match_recurrence
-from ...dialects import tensor
+from ...dialects import kernels, tensor
 from ...dialects.tensor import extent
 from ...ir import notes
 from ...ir.cleanup import sort_block
@@ -32,7 +32,7 @@ from ...ir.symbolic import Dim, Expr, bounds, prove_eq
 from ...ir.target_info import TargetInfo
 from ...ir.types import boolean
 
-Computation = tensor.Compute | tensor.Scatter | tensor.Argsort
+Computation = tensor.Compute | tensor.Scatter | tensor.Argsort | kernels.Run
 
 Between = tensor.Nested | tensor.Concat | tensor.BindSize | tensor.Check
 """Operations that stand between kernels: groups are formed around them, and they are never members of one."""
@@ -96,6 +96,8 @@ def _producers(op: Operation, symbols: Mapping[Expr, Operation] | None = None) -
         values = [v for inner in op.walk() for v in inner.operands]
     elif isinstance(op, tensor.Argsort):
         values = [op.x]
+    elif isinstance(op, kernels.Run):
+        values = list(op.inputs)
     elif isinstance(op, tensor.Concat):
         values = list(op.parts)
     else:
@@ -215,6 +217,8 @@ def _new_draft(op: Operation, row_groups: bool) -> _Draft:
         return _Draft([op], tensor.GroupKind.SCATTER, closed=True)
     if isinstance(op, tensor.Argsort):
         return _Draft([op], tensor.GroupKind.ARGSORT, closed=True)
+    if isinstance(op, kernels.Run):
+        return _Draft([op], tensor.GroupKind.CALL, closed=True)
     if notes.CONTRACTION.present(op):
         return _Draft([op], tensor.GroupKind.CONTRACTION)
     if row_groups and isinstance(op, tensor.Compute) and match_cumulative(op) is not None:
@@ -482,7 +486,7 @@ def _enclose(draft: _Draft) -> None:
     members = draft.members
     last = members[-1]
     assert last.parent is not None
-    inside = {m.result for m in members}
+    inside = {r for m in members for r in m.results}
     inputs: dict[Value, None] = {}
     for m in members:
         for op in (m, *_body(m)):
@@ -490,7 +494,10 @@ def _enclose(draft: _Draft) -> None:
                 if v not in inside and (op is m or _from_outside(v, m)):
                     inputs[v] = None
     outputs = [
-        m.result for m in members if any(_computation_around(user) not in members for user in m.result.users)
+        r
+        for m in members
+        for r in m.results
+        if isinstance(m, kernels.Run) or any(_computation_around(user) not in members for user in r.users)
     ]
     anchor = last.next
     block = last.parent
@@ -515,7 +522,7 @@ def _enclose(draft: _Draft) -> None:
 
 
 def _body(op: Computation) -> list[Operation]:
-    return [] if isinstance(op, tensor.Argsort) else list(op.body.ops)
+    return [] if isinstance(op, tensor.Argsort | kernels.Run) else list(op.body.ops)
 
 
 def _from_outside(v: Value, member: Operation) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from ...dialects import func, graph, tensor
+from ...dialects import func, graph, kernels, tensor
 from ...dialects.tensor_builder import TensorBuilder, TensorRef
 from ...errors import InternalError, TilewrightError, UnsupportedOperator, UnsupportedOperatorError
 from ...ir import notes
@@ -82,9 +82,9 @@ def _lower(op: Operation, origin: str | None, missing: list[Operation]) -> None:
     tensors = (lowered,) if isinstance(lowered, TensorRef) else tuple(lowered)
     start = before.next if before is not None else (block.first if block is not None else None)
     while start is not None and start is not op:
-        if isinstance(start, (tensor.Compute, tensor.Scatter, tensor.Argsort)):
+        if isinstance(start, (tensor.Compute, tensor.Scatter, tensor.Argsort, kernels.Run)):
             if not notes.ORIGIN.present(start):
-                notes.ORIGIN.set(start, origin)
+                notes.ORIGIN.set(start, start.kernel if isinstance(start, kernels.Run) else origin)
         if isinstance(start, tensor.Nested):
             for region in start.regions:
                 for inner in list(region.block.ops):

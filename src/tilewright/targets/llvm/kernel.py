@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from ...dialects import loop, simd
+from ...dialects import kernels, loop, simd
 from ...dialects.scalar import MULTI_INSTRUCTION, ScalarOp
 from ...errors import InternalError
 from ...ir import notes
@@ -31,6 +31,7 @@ from ...ir.symbolic import (
 )
 from .argsort import order_function
 from .brgemm import brgemm_function, dequantize_function, quantized_function
+from .c_kernels import scalar_argument, symbol_of
 from .emitter import Emitter
 from .index_expr import IndexCode, lane_numbers
 from .isa import Isa
@@ -84,7 +85,7 @@ def print_kernel(kernel: loop.Kernel, isa: Isa, symbol: str) -> KernelCode:
     main = _parallel_loop(kernel)
     if main is None:
         _emit_block(g, kernel.body)
-        extent: Dim = 1
+        extent: Dim = next((op.range for op in kernel.body.ops if isinstance(op, kernels.Call)), 1)
     else:
         for op in kernel.body.ops:
             if op is not main:
@@ -135,6 +136,7 @@ def _parameters(kernel: loop.Kernel, scratch: list[str]) -> list[str]:
     products = (simd.BatchReduceGemm, simd.QuantizedGemm, simd.ExternalGemm)
     written |= {op.c for op in kernel.walk() if isinstance(op, products)}
     written |= {op.y for op in kernel.walk() if isinstance(op, simd.Argsort)}
+    written |= {v for op in kernel.walk() if isinstance(op, kernels.Call) for v in op.outputs}
     for k, arg in enumerate(kernel.body.args):
         alone = "" if k in shared else " noalias"
         result.append(f"ptr{alone}{'' if arg in written else ' readonly'} %buffer{k}")
@@ -269,6 +271,8 @@ def _emit(g: KernelContext, op: Operation) -> None:
         _emit_dequantize(g, op)
     elif isinstance(op, simd.Argsort):
         _emit_order(g, op)
+    elif isinstance(op, kernels.Call):
+        _emit_call(g, op)
     elif not isinstance(op, loop.Alloc):
         raise InternalError(f"'{op.name}' has no LLVM code (at {op.location})")
 
@@ -367,6 +371,19 @@ def _emit_order(g: KernelContext, op: simd.Argsort) -> None:
     x_step, n, y_step, k = (g.index.value(d) for d in (op.x_step, op.n, op.y_step, op.k))
     memory = f"ptr {g.pointers[op.keys]}, ptr {g.pointers[op.places]}"
     g.e.line(f"call void @{name}(ptr {x}, i64 {x_step}, i64 {n}, ptr {y}, i64 {y_step}, i64 {k}, {memory})")
+
+
+def _emit_call(g: KernelContext, op: kernels.Call) -> None:
+    """Call the C function of a kernel of the user's; `c_kernels` describes its parameters."""
+    definition = kernels.definition_of(op)
+    arguments = ["i64 %begin", "i64 %end"] if definition.split is not None else []
+    arguments += [f"i64 {g.index.value(size)}" for size in op.sizes]
+    arguments += [f"ptr {g.pointers[v]}" for v in op.buffers]
+    arguments += [scalar_argument(value) for value in op.scalars]
+    symbol_ = symbol_of(definition)
+    types = ", ".join(argument.split()[0] for argument in arguments)
+    g.helpers[symbol_] = f"declare void @{symbol_}({types})\n"
+    g.e.line(f"call void @{symbol_}({', '.join(arguments)})")
 
 
 # -- Loops -------------------------------------------------------------------------------------------------

@@ -4,12 +4,13 @@ library.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ...artifact.kinds import suffixes_of
+from ...dialects import kernels as user_kernels
 from ...dialects import loop, simd
 from ...errors import ArtifactError
 from ...ir.target_info import CacheLevel, MatrixUnit, RegisterTile, TargetInfo
@@ -19,6 +20,7 @@ from ...lowering.pipeline import Lowered, LoweringOptions
 from ...runtime.model import CompiledModel, LibraryFunction, goes_beside
 from ..base import Progress, Target, Weights
 from .brgemm import panel_of, tile_shape
+from .c_kernels import compilers_of_kernels, objects_of_kernels
 from .isa import Isa
 from .libraries import libraries_for, load_plugin_libraries, objects_of, reads_row_major
 from .rules import RULES
@@ -73,6 +75,9 @@ class LlvmTarget(Target):
             **({"libraries": [x.describe() for x in libraries]} if libraries else {}),
         }
 
+    def kernel_compilers(self, kernels: Iterable[user_kernels.KernelDefinition]) -> str:
+        return compilers_of_kernels(kernels, self.info.name, self.isa)
+
     def build(
         self,
         lowered: Lowered,
@@ -91,6 +96,7 @@ class LlvmTarget(Target):
         codes = {k.sym_name: print_kernel(k, self.isa, f"kernel_{k.sym_name}") for k in kernels}
         progress("compiling")
         called = {op.library for k in kernels for op in k.walk() if isinstance(op, simd.ExternalGemm)}
+        own = user_kernels.kernels_in(lowered.module).values()
         built = build(
             lowered.module,
             codes,
@@ -98,7 +104,7 @@ class LlvmTarget(Target):
             metadata,
             plan=plan,
             llvm_opt_level=llvm_opt_level,
-            library_objects=objects_of(sorted(called)),
+            library_objects=[*objects_of(sorted(called)), *objects_of_kernels(own, self.info.name, self.isa)],
         )
         return self.load(built, threads)
 

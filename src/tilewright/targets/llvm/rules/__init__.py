@@ -10,6 +10,7 @@
 - cumulative: one pass along the axis of a running combination.
 - recurrence: columns go to lanes and threads; each column runs through all steps.
 - argsort: rows are divided among the threads.
+- call: the kernel of the user's divides its own range; the rule states how much of it is worth a thread.
 - scatter: lanes and threads run along axes on which no two points meet; otherwise the kernel is serial.
 - plain, and unknown kinds: no threads; innermost loops are vectorized.
 """
@@ -19,6 +20,7 @@ from __future__ import annotations
 from ....dialects.tensor import GroupKind
 from ....schedule.rules import ScheduleRule
 from .argsort import argsort
+from .call import call
 from .chain import chain
 from .contraction import contraction
 from .cumulative import cumulative
@@ -34,6 +36,7 @@ RULES: dict[str, ScheduleRule] = {
     GroupKind.RECURRENCE: recurrence,
     GroupKind.ARGSORT: argsort,
     GroupKind.SCATTER: scatter,
+    GroupKind.CALL: call,
     GroupKind.PLAIN: serial,
 }
 """The rule of each kind of group."""

@@ -1,0 +1,265 @@
+"""`Kernel`: what a user holds of a kernel of their own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..dialects import func
+from ..dialects.kernels import Apply, Implementation, KernelDefinition, Scalar
+from ..errors import KernelError
+from ..frontends.trace.operands import apply_several, as_tensor, value_of
+from ..frontends.trace.tensor import traced
+from ..frontends.trace.tracing import Trace, tracing
+from ..frontends.trace.tree import flatten
+from ..ir.builder import Builder
+from ..ir.core import Module
+from ..ir.substitution import evaluate
+from ..ir.types import TensorSpec, TensorType
+from ..targets.llvm.c_kernels import CSource, header
+
+if TYPE_CHECKING:
+    from ..runtime.model import CompiledModel
+
+
+class Kernel(KernelDefinition):
+    """A kernel of the user's, which is called like a function.
+
+    On `tilewright.Tensor`s it is an operator: recorded in functions that are traced, else computed at once by
+    the reference. On torch tensors it is the operator `torch`. `c_kernel` makes kernels.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        inputs: Mapping[str, TensorSpec],
+        outputs: Mapping[str, TensorSpec],
+        scalars: Mapping[str, Scalar],
+        reference: Callable[..., Any],
+        implementations: Mapping[str, Implementation],
+        split: str | None,
+        grain: int | None,
+        digest: str,
+        pattern: Callable[..., Any] | None,
+    ) -> None:
+        """Describe a kernel; `c_kernel` does.
+
+        Args:
+            name: As of `KernelDefinition`, as are the next ones.
+            inputs: Types of the inputs by name.
+            outputs: Types of the outputs by name.
+            scalars: Default values of the numbers by name.
+            reference: The meaning, on NumPy arrays.
+            implementations: The code by family of targets.
+            split: The size whose range threads share.
+            grain: How many elements of that range are worth a thread.
+            digest: A digest of everything that shapes results.
+            pattern: A function on `tilewright.Tensor`s of the same arguments and results.
+        """
+        super().__init__(
+            name,
+            inputs=inputs,
+            outputs=outputs,
+            scalars=scalars,
+            reference=reference,
+            implementations=implementations,
+            split=split,
+            grain=grain,
+            digest=digest,
+        )
+        if pattern is not None:
+            self.pattern = lambda types, numbers: _trace(self, pattern, types, numbers)
+        self._libraries: dict[tuple[Scalar, ...], CompiledModel] = {}
+
+    def __repr__(self) -> str:
+        ins = ", ".join(f"{p.name}: {p.spec}" for p in self.inputs)
+        outs = ", ".join(f"{p.name}: {p.spec}" for p in self.outputs)
+        return f"Kernel({self.name}({ins}) -> {outs})"
+
+    def __call__(self, *tensors: Any, **scalars: Scalar) -> Any:
+        """The outputs for inputs, one tensor or a tuple of several.
+
+        Args:
+            *tensors: The inputs in order: `tilewright.Tensor`s or arrays, or all torch tensors.
+            **scalars: The numbers that differ from their defaults.
+
+        Raises:
+            ShapeError: The kernel does not take these inputs; the message names the input.
+            TypeError: It has no number of a name.
+        """
+        numbers = self.numbers(scalars)
+        torch = sys.modules.get("torch")
+        if torch is not None and any(isinstance(x, torch.Tensor) for x in tensors):
+            return self.torch(*tensors, *numbers)
+        operands = [as_tensor(x) for x in tensors]
+        if len(operands) != len(self.inputs):
+            self.bind([x.type for x in operands])  # says what is expected
+        results = apply_several(Apply, operands, kernel=self.name, digest=self.digest, scalars=numbers)
+        return results[0] if len(results) == 1 else results
+
+    def numbers(self, given: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
+        """The values of all numbers in order: those of `given` by name, else the defaults.
+
+        Raises:
+            TypeError: The kernel has no number of a name, or a value is of another type.
+        """
+        for word, value in given.items():
+            if word not in self.scalars:
+                raise TypeError(
+                    f"kernel {self.name!r} has no number {word!r}; it has {', '.join(self.scalars) or 'none'}"
+                )
+            if isinstance(self.scalars[word], int) and not isinstance(value, (int, np.integer)):
+                raise TypeError(f"kernel {self.name!r}: {word!r} is a whole number, got {value!r}")
+        return tuple(type(default)(given.get(n, default)) for n, default in self.scalars.items())
+
+    @property
+    def header(self) -> str:
+        """The C header that declares the kernel's function.
+
+        Raises:
+            KernelError: The kernel has no C or C++ source.
+        """
+        source = next((i for i in self.implementations.values() if isinstance(i, CSource)), None)
+        if source is None:
+            raise KernelError(f"kernel {self.name!r} has no C or C++ source")
+        return header(self, source.function)
+
+    @cached_property
+    def torch(self) -> Any:
+        """The operator ``torch.ops.tilewright.<name>``, registered with `torch.library`, its importer and its
+        rule of shapes.
+
+        Its eager form runs the compiled kernel. ``kernel.torch.register_autograd`` gives it a gradient. A
+        kernel that is defined after torch was imported is registered at once.
+        """
+        from .torch_operator import register
+
+        return register(self, self.run, self.numbers)
+
+    def announce(self) -> None:
+        """Register the torch operator if torch has been imported."""
+        if "torch" in sys.modules:
+            _ = self.torch
+
+    def library(self, **scalars: Scalar) -> CompiledModel:
+        """The kernel alone, compiled for this machine: a function of its inputs, leading dimensions joined to
+        one, for all sizes.
+
+        Args:
+            **scalars: The numbers that differ from their defaults.
+
+        Raises:
+            KernelError: The compiler refuses the source; the message is the compiler's.
+        """
+        from ..driver.compile import compile
+
+        numbers = self.numbers(scalars)
+        if numbers not in self._libraries:
+            module = Module()
+            types = [TensorType(p.dtype, p.shape) for p in self.inputs]
+            main = func.Func(
+                sym_name="main",
+                arg_names=tuple(p.name for p in self.inputs),
+                result_names=tuple(p.name for p in self.outputs),
+            )
+            module.body.append(main)
+            operands = [main.body.add_arg(t, p.name) for t, p in zip(types, self.inputs, strict=True)]
+            b = Builder(main.body)
+            apply = Apply(operands, kernel=self.name, digest=self.digest, scalars=numbers)
+            b.insert(apply)
+            b.insert(func.Return(list(apply.results)))
+            self._libraries[numbers] = compile(module)
+        return self._libraries[numbers]
+
+    def run(self, arrays: Sequence[np.ndarray[Any, Any]], **scalars: Scalar) -> tuple[Any, ...]:
+        """The outputs of the compiled kernel, of the shapes and element types of `outputs`.
+
+        Args:
+            arrays: The inputs, of the shapes and element types of `inputs`; ``"*n"`` may be any number of
+                leading dimensions.
+            **scalars: The numbers that differ from their defaults.
+
+        Raises:
+            ShapeError: The kernel does not take these arrays.
+            KernelError: The compiler refuses the source; the message is the compiler's.
+        """
+        arrays = [np.ascontiguousarray(x).reshape(np.shape(x)) for x in arrays]
+        binding = self.bind([as_tensor(x).type for x in arrays])
+        shapes = [t.shape for t in self.result_types(binding)]
+        flat = [
+            x.reshape([evaluate(d, {}) for d in self.flat(p, binding)])
+            for x, p in zip(arrays, self.inputs, strict=True)
+        ]
+        results = self.library(**scalars)(*flat)
+        results = results if isinstance(results, (tuple, list)) else (results,)
+        return tuple(np.asarray(y).reshape(shape) for y, shape in zip(results, shapes, strict=True))
+
+    def check(
+        self,
+        sizes: int | Sequence[Mapping[str, int]] = 8,
+        *,
+        seed: int = 0,
+        rtol: float | None = None,
+        atol: float | None = None,
+        **scalars: Scalar,
+    ) -> None:
+        """Compare the compiled kernel with the reference on random inputs, in this process.
+
+        Each trial runs the whole range at once, then in several parts in another order, with memory behind
+        the tensors that must not change and outputs that are NaN before.
+
+        Args:
+            sizes: The number of trials with sizes drawn from odd and even numbers (the first has all sizes
+                1), or the sizes of each trial by name.
+            seed: The seed of sizes and inputs. Floats are normal, integers small.
+            rtol: The relative tolerance; None: by the outputs' element type.
+            atol: The absolute tolerance; None: by the outputs' element type.
+            **scalars: The numbers that differ from their defaults.
+
+        Raises:
+            KernelError: The kernel differs from the reference (the message shows the sizes, the first
+                different element and both values), writes outside of its outputs, or does not compile.
+        """
+        from .check import check
+
+        check(self, sizes, seed, rtol, atol, self.numbers(scalars))
+
+
+def _trace(
+    kernel: Kernel,
+    pattern: Callable[..., Any],
+    types: Sequence[TensorType],
+    numbers: Mapping[str, Scalar],
+) -> Module:
+    """A kernel's pattern as a module.
+
+    Raises:
+        KernelError: The pattern does not return the outputs of the description.
+    """
+    wanted = kernel.result_types(kernel.bind(types))
+    module = Module()
+    main = func.Func(sym_name="main", arg_names=tuple(p.name for p in kernel.inputs))
+    module.body.append(main)
+    arguments = [traced(main.body.add_arg(t, p.name)) for t, p in zip(types, kernel.inputs, strict=True)]
+    with tracing(Trace(main)) as trace:
+        results, _, _ = flatten(pattern(*arguments, **numbers))
+        values = [value_of(as_tensor(x)) for x in results]
+        trace.builder.insert(func.Return(values))
+    main.result_names = tuple(p.name for p in kernel.outputs)[: len(values)]
+    found = [v.type for v in values]
+    if len(found) != len(wanted) or any(
+        a.dtype is not b.dtype or a.rank != b.rank for a, b in zip(found, wanted, strict=True)
+    ):
+        raise kernel.error(
+            f"its pattern returns {', '.join(map(str, found))}; the description says "
+            f"{', '.join(map(str, wanted))}"
+        )
+    return module
+
+
+__all__ = ["Kernel"]
