@@ -283,7 +283,27 @@ def _is_static(shape: Shape) -> bool:
     return all(isinstance(d, int) for d in shape)
 
 
-class TensorType(_Interned):
+class _Shaped(_Interned):
+    """A type with a shape."""
+
+    __slots__ = ()
+    shape: Shape
+
+    @property
+    def rank(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> Dim:
+        """Number of elements."""
+        total: Dim = 1
+        for d in self.shape:
+            total = total * d
+        return total
+
+
+class TensorType(_Shaped):
     """An immutable tensor value: element type, symbolic shape and, if not row-major, the physical order of
     dimensions.
 
@@ -312,22 +332,9 @@ class TensorType(_Interned):
         self.dtype, self.shape, self.layout = dtype, shape, layout
 
     @property
-    def rank(self) -> int:
-        """The number of dimensions."""
-        return len(self.shape)
-
-    @property
     def is_static(self) -> bool:
         """Whether all sizes are constant."""
         return _is_static(self.shape)
-
-    @property
-    def size(self) -> Dim:
-        """Number of elements."""
-        total: Dim = 1
-        for d in self.shape:
-            total = total * d
-        return total
 
     @property
     def max_size(self) -> int | None:
@@ -346,7 +353,7 @@ class TensorType(_Interned):
         return f"tensor<{_shape_text(self.shape)}{self.dtype.name}{encoding}>"
 
 
-class BufferType(_Interned):
+class BufferType(_Shaped):
     """A mutable, row-major block of memory in a memory space.
 
     ``space`` is ``global`` (arguments, arena), ``local`` (private to a worker or thread), ``register`` or
@@ -363,19 +370,6 @@ class BufferType(_Interned):
 
     def _set(self, dtype: DType, shape: Shape, space: str) -> None:
         self.dtype, self.shape, self.space = dtype, shape, space
-
-    @property
-    def rank(self) -> int:
-        """The number of dimensions."""
-        return len(self.shape)
-
-    @property
-    def size(self) -> Dim:
-        """Number of elements."""
-        total: Dim = 1
-        for d in self.shape:
-            total = total * d
-        return total
 
     @property
     def strides(self) -> Shape:

@@ -48,6 +48,26 @@ class LoopPrimitives(ScheduleCore):
         substitute_tree(inner_loop, {old: outer * factor + inner})
         return outer.name, inner.name
 
+    def _nested_pair(self, primitive: str, outer: str, inner: str) -> tuple[loop.For, loop.For]:
+        """Two serial loops, one of which contains the other and nothing else.
+
+        Raises:
+            ScheduleError: There is no such loop, the loops are not perfectly nested or not serial, or the
+                inner extent depends on the outer loop. The message begins with the name of the `primitive`.
+        """
+        a, b = self.loop(outer), self.loop(inner)
+        if only_child(a) is not b:
+            raise ScheduleError(
+                f"{primitive}: loop {inner!r} is not the only statement directly inside {outer!r}"
+            )
+        if isinstance(b.iv.upper, Expr) and a.iv in free_symbols(b.iv.upper):
+            raise ScheduleError(f"{primitive}: the extent of {inner!r} depends on {outer!r}")
+        if a.kind != loop.LoopKind.SERIAL or b.kind != loop.LoopKind.SERIAL:
+            raise ScheduleError(
+                f"{primitive}: {outer!r} and {inner!r} must be serial, they are '{a.kind}' and '{b.kind}'"
+            )
+        return a, b
+
     @primitive
     def fuse(self, outer: str, inner: str) -> str:
         """Make one loop of two perfectly nested ones; return its name.
@@ -60,15 +80,7 @@ class LoopPrimitives(ScheduleCore):
             ScheduleError: There is no such loop, the loops are not perfectly nested or not serial, the inner
                 extent depends on the outer loop, or a block reduces over one of them only.
         """
-        a, b = self.loop(outer), self.loop(inner)
-        if only_child(a) is not b:
-            raise ScheduleError(f"fuse: loop {inner!r} is not the only statement directly inside {outer!r}")
-        if isinstance(b.iv.upper, Expr) and a.iv in free_symbols(b.iv.upper):
-            raise ScheduleError(f"fuse: the extent of {inner!r} depends on {outer!r}")
-        if a.kind != loop.LoopKind.SERIAL or b.kind != loop.LoopKind.SERIAL:
-            raise ScheduleError(
-                f"fuse: {outer!r} and {inner!r} must be serial, they are '{a.kind}' and '{b.kind}'"
-            )
+        a, b = self._nested_pair("fuse", outer, inner)
         for op in b.walk():
             if isinstance(op, loop.Block):
                 reducing = [_used(f, op.bindings[len(op.axes) :]) for f in (a, b)]
@@ -225,15 +237,7 @@ class LoopPrimitives(ScheduleCore):
             ScheduleError: There is no such loop, the loops are not perfectly nested or not serial, the inner
                 extent depends on the outer loop, or a factor is less than 1.
         """
-        a, b = self.loop(rows), self.loop(columns)
-        if only_child(a) is not b:
-            raise ScheduleError(f"tile: loop {columns!r} is not the only statement directly inside {rows!r}")
-        if isinstance(b.iv.upper, Expr) and a.iv in free_symbols(b.iv.upper):
-            raise ScheduleError(f"tile: the extent of {columns!r} depends on {rows!r}")
-        if a.kind != loop.LoopKind.SERIAL or b.kind != loop.LoopKind.SERIAL:
-            raise ScheduleError(
-                f"tile: {rows!r} and {columns!r} must be serial, they are '{a.kind}' and '{b.kind}'"
-            )
+        a, b = self._nested_pair("tile", rows, columns)
         for what, factor in (("row_factor", row_factor), ("column_factor", column_factor)):
             if factor < 1:
                 raise ScheduleError(f"tile: {what} must be at least 1, got {factor}")

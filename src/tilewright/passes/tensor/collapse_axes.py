@@ -134,24 +134,29 @@ def _walks_as_one(read: tensor.Read, outer: Expr, inner: Expr) -> bool:
     return prove_eq(first[0], second[0] * extent(inner))
 
 
+def _merged(axes: Sequence[Expr], d: int, letter: str) -> tuple[tuple[Expr, ...], dict[Expr, Dim]]:
+    """The axes with one in place of `axes[d]` and `axes[d + 1]`, and the replacements of the old axes.
+
+    Names of later axes are renumbered, so that equal groups remain equal.
+    """
+    outer, inner = axes[d], axes[d + 1]
+    n = extent(inner)
+    merged = symbol(f"{letter}{d}", 0, extent(outer) * n - 1)
+    renamed = [symbol(f"{letter}{k}", 0, axis.upper) for k, axis in enumerate(axes[d + 2 :], d + 1)]
+    mapping: dict[Expr, Dim] = {outer: merged // n, inner: merged % n}
+    mapping |= zip(axes[d + 2 :], renamed, strict=True)
+    return (*axes[:d], merged, *renamed), mapping
+
+
 def _merge(members: Sequence[tensor.Compute], d: int) -> None:
     results = {m.result for m in members}
     for op in members:
-        outer, inner = op.axes[d], op.axes[d + 1]
-        n = extent(inner)
-        merged = symbol(f"i{d}", 0, extent(outer) * n - 1)
-        # Names of later axes are renumbered, so that equal groups remain equal.
-        mapping: dict[Expr, Dim] = {outer: merged // n, inner: merged % n}
-        axes: list[Expr] = [*op.axes[:d], merged]
-        for k, axis in enumerate(op.axes[d + 2 :], d + 1):
-            renamed = symbol(f"i{k}", 0, axis.upper)
-            mapping[axis] = renamed
-            axes.append(renamed)
+        axes, mapping = _merged(op.axes, d, "i")
         for axis in op.reduce_axes:  # the extent may depend on a renamed axis, as in a cumulative sum
             if not isinstance(axis.upper, int) and not free_symbols(axis.upper).isdisjoint(mapping):
                 mapping[axis] = symbol(axis.name, axis.lower, substitute(axis.upper, mapping))
-        _rename(op, mapping, dict.fromkeys(results, merged), d)
-        op.axes = tuple(axes)
+        _rename(op, mapping, dict.fromkeys(results, axes[d]), d)
+        op.axes = axes
         _set_shape(op)
         _shift_roles(op, d)
         if notes.CONCAT_AXIS.get(op, 0) > d:
@@ -207,21 +212,14 @@ def _collapse_reductions(op: tensor.Compute) -> None:
         ):
             d += 1
             continue
-        n = extent(inner)
-        merged = symbol(f"r{d}", 0, extent(outer) * n - 1)
-        mapping: dict[Expr, Dim] = {outer: merged // n, inner: merged % n}
-        axes: list[Expr] = [*op.reduce_axes[:d], merged]
-        for k, axis in enumerate(op.reduce_axes[d + 2 :], d + 1):
-            renamed = symbol(f"r{k}", 0, axis.upper)
-            mapping[axis] = renamed
-            axes.append(renamed)
+        axes, mapping = _merged(op.reduce_axes, d, "r")
         for x in op.body.ops:
             if isinstance(x, tensor.Read):
                 x.indices = substitute_all(x.indices, mapping)
                 x.guard = substitute_all(x.guard, mapping)
             elif isinstance(x, scalar.Index):
                 x.expr = substitute(x.expr, mapping)
-        op.reduce_axes = tuple(axes)
+        op.reduce_axes = axes
         roles = Roles.of(op)
         if roles is not None:
             k_order = tuple(p if p <= d else p - 1 for p in roles.k if p != d + 1)
