@@ -439,7 +439,9 @@ def test_equality_sees_every_difference() -> None:
         x, y = (f.body.add_arg(TensorType(dtype, (2, 2)), hint) for _ in range(2))
         b = Builder(f.body)
         z: Value = b(graph.Matmul(*((y, x) if swap else (x, y))))
-        b.insert(func.Return([b(graph.Softmax(z, axis=axis))]))
+        softmax = graph.Softmax(z, axis=-1)
+        softmax.attributes["axis"] = axis  # -1.0 as well, which the operator would refuse
+        b.insert(func.Return([b(softmax)]))
         return module_of(f)
 
     base = build()
