@@ -27,7 +27,7 @@ def _work(task: str, first: int) -> Iterator[str]:
         yield f"{k} {step}"
 
 
-def test_a_bad_end_stands_as_its_own_outcome_and_the_rest_goes_on() -> None:
+def test_a_crash_is_one_outcome_and_the_others_are_computed() -> None:
     found = dict(in_processes(["a crash crash b", "c", "", "d crash"], _work, 2, Limits(60)))
     assert found == {
         "a crash crash b": ["0 a", "crash: exit code 3", "crash: exit code 3", "3 b"],
@@ -37,7 +37,7 @@ def test_a_bad_end_stands_as_its_own_outcome_and_the_rest_goes_on() -> None:
     }
 
 
-def test_what_takes_too_long_is_ended() -> None:
+def test_tasks_beyond_the_time_limit_are_ended() -> None:
     found = dict(in_processes(["a spin b", "sleep c"], _work, 2, Limits(0.5)))
     assert found == {
         "a spin b": ["0 a", "out of time: more than 0.5 s", "2 b"],

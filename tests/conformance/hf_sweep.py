@@ -58,7 +58,7 @@ TURN = 0.25
 """Seconds for which each engine runs in turn when times are measured."""
 ORDER = sorted(ARCHITECTURES, key=lambda name: FAMILIES.index(ARCHITECTURES[name].family))
 Row = dict[str, Any]
-Tell = Callable[[Row], None]
+Report = Callable[[Row], None]
 
 
 # -- Models and inputs ---------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ def leaves(value: Any) -> list[Any]:
 # -- Right or wrong ------------------------------------------------------------------------------------------
 
 
-def check(name: str, tell: Tell, native: bool = True) -> None:
+def check(name: str, report: Report, native: bool = True) -> None:
     """Report the outcome of one small model: ``exported``, ``compiled`` (how), ``seconds``, ``errors`` by
     sizes, and ``outcome``.
     """
@@ -161,25 +161,25 @@ def check(name: str, tell: Tell, native: bool = True) -> None:
     examples = [inputs_of(architecture, TINY, which) for which in range(3)]
     wanted = [_seeded(model, kwargs) for kwargs in examples]
     if not any(x.is_floating_point() and x.std() > 0 for x in wanted[1]):
-        tell({"outcome": "every result is the same number: nothing to compare"})
+        report({"outcome": "every result is the same number: nothing to compare"})
         return
     try:
         exported, why, program = _exported(model, examples[0], dims_of(architecture, TINY))
     except CompileError as error:
-        tell({"exported": "no", "why": f"torch: {_line(error)}"})
-        _check_compile(model, examples, wanted, tell)
+        report({"exported": "no", "why": f"torch: {_line(error)}"})
+        _check_compile(model, examples, wanted, report)
         return
     theirs = _error(_seeded(program.module(), examples[0]), wanted[0])
     if _judged({"": theirs}) != "right":
-        tell(
+        report(
             {
                 "exported": "no",
                 "why": f"torch: the exported program gives other results than the model ({theirs})",
             }
         )
-        _check_compile(model, examples, wanted, tell)
+        _check_compile(model, examples, wanted, report)
         return
-    tell({"exported": exported} | ({"why": why} if why else {}))
+    report({"exported": exported} | ({"why": why} if why else {}))
     left = exported.split(" and ")
     free = {
         name: {axis: text for axis, text in axes.items() if text.split("<=")[1] in left}
@@ -198,11 +198,11 @@ def check(name: str, tell: Tell, native: bool = True) -> None:
             library, made = tw.compile(program, cache=False) if native else _interpreted(program), program
             seconds += time.perf_counter() - start
         errors[_described(kwargs)] = _error(leaves(library(**kwargs)), want)
-        tell(
+        report(
             {"seconds": round(seconds, 1), "errors": errors}
             | ({"kernels": library.report.kernels_after} if native else {})
         )
-    tell({"outcome": _judged(errors)})
+    report({"outcome": _judged(errors)})
 
 
 def _seeded(model: Any, kwargs: dict[str, Any]) -> list[Any]:
@@ -221,7 +221,7 @@ def _interpreted(program: Any) -> Callable[..., list[Any]]:
     ]
 
 
-def _check_compile(model: Any, examples: list[Any], wanted: list[Any], tell: Tell) -> None:
+def _check_compile(model: Any, examples: list[Any], wanted: list[Any], report: Report) -> None:
     """Compare ``torch.compile`` with eager torch. Parts that Dynamo cannot trace or that have no importer run
     in torch. `graphs` counts Dynamo's graphs; `in torch` names the operators without an importer.
     """
@@ -234,7 +234,7 @@ def _check_compile(model: Any, examples: list[Any], wanted: list[Any], tell: Tel
 
     errors: dict[str, Any] = {}
     compiled = torch.compile(model, backend=backend)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", FallbackWarning)
         try:
             for kwargs, want in zip(examples[1:], wanted[1:], strict=True):
@@ -242,12 +242,12 @@ def _check_compile(model: Any, examples: list[Any], wanted: list[Any], tell: Tel
         except Exception:
             if _is_traced(model, examples[1]):
                 raise
-            tell({"outcome": "not exported, nor traced by torch.compile"})
+            report({"outcome": "not exported, nor traced by torch.compile"})
             return
     left = sorted(
-        {name for w in told if isinstance(w.message, FallbackWarning) for name in w.message.operators}
+        {name for w in caught if isinstance(w.message, FallbackWarning) for name in w.message.operators}
     )
-    tell(
+    report(
         {"through": "torch.compile", "errors": errors, "graphs": graphs}
         | ({"in torch": left} if left else {})
     )
@@ -260,7 +260,7 @@ def _check_compile(model: Any, examples: list[Any], wanted: list[Any], tell: Tel
             if _judged({"": theirs}) == "right"
             else f"not exported; torch.compile alone differs as well ({theirs})"
         )
-    tell({"outcome": outcome})
+    report({"outcome": outcome})
 
 
 def _is_traced(model: Any, kwargs: dict[str, Any]) -> bool:
@@ -348,7 +348,7 @@ def _line(error: BaseException) -> str:
 # -- Time ----------------------------------------------------------------------------------------------------
 
 
-def measure(name: str, tell: Tell) -> None:
+def measure(name: str, report: Report) -> None:
     """Report the median milliseconds of one model at real widths for ``tilewright``, ``eager`` and
     ``inductor``, which run in turns.
     """
@@ -358,15 +358,17 @@ def measure(name: str, tell: Tell) -> None:
     kwargs = inputs_of(architecture, REAL, 3)
     library = tw.compile(_export(model, kwargs, None), threads=2, cache=False)
     engines = {"tilewright": lambda: library(**kwargs), "eager": lambda: model(**kwargs)}
-    tell({"sizes": _described(kwargs), "error": _error(leaves(library(**kwargs)), leaves(model(**kwargs)))})
+    report({"sizes": _described(kwargs), "error": _error(leaves(library(**kwargs)), leaves(model(**kwargs)))})
     torch._inductor.config.freezing = True
     inductor = torch.compile(model, dynamic=False)
     try:
         inductor(**kwargs)
         engines["inductor"] = lambda: inductor(**kwargs)
     except Exception as error:  # Inductor does not compile every model
-        tell({"inductor": f"{type(error).__name__}: {_line(error)}"})
-    tell({engine: round(1e3 * statistics.median(found), 3) for engine, found in take_turns(engines).items()})
+        report({"inductor": f"{type(error).__name__}: {_line(error)}"})
+    report(
+        {engine: round(1e3 * statistics.median(found), 3) for engine, found in take_turns(engines).items()}
+    )
 
 
 def take_turns(engines: Mapping[str, Callable[[], object]]) -> dict[str, list[float]]:
@@ -389,7 +391,7 @@ def take_turns(engines: Mapping[str, Callable[[], object]]) -> dict[str, list[fl
 # -- Every model in a process --------------------------------------------------------------------------------
 
 
-def run(name: str, work: Callable[[str, Tell], None], seconds: float) -> Row:
+def run(name: str, work: Callable[[str, Report], None], seconds: float) -> Row:
     """What `work` reports about a model, with the way it ended if it did not finish. The child process may
     use `seconds` of processor time and four times as much wall time.
     """
@@ -413,7 +415,7 @@ def run(name: str, work: Callable[[str, Tell], None], seconds: float) -> Row:
             return row if process.exitcode == 0 else row | {"outcome": f"crash: exit code {process.exitcode}"}
 
 
-def _child(there: Any, name: str, work: Callable[[str, Tell], None], seconds: float) -> None:
+def _child(there: Any, name: str, work: Callable[[str, Report], None], seconds: float) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) + 1, int(seconds) + 9))
     warnings.simplefilter("ignore")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)

@@ -152,7 +152,7 @@ def test_edges_of_torch(first: int) -> None:
     assert not failures, "\n".join(failures)
 
 
-def test_a_wrong_result_of_torch_is_told() -> None:
+def test_a_wrong_result_of_torch_is_reported() -> None:
     torch_programs = pytest.importorskip("tests.differential.torch_programs", reason="PyTorch is an extra")
     program = next(
         p for p in map(torch_programs.generate, range(100)) if p.function()(*p.arguments.values())[0].numel()
@@ -175,7 +175,7 @@ def test_every_condition_comes_about() -> None:
     assert any(c.threads > 1 for c in drawn)
 
 
-def test_a_reference_that_differs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reference_that_differs_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graph.Tanh, "reference", lambda self, x: x)
     names = sorted(every_operator.cases())
     seeds = range(names.index("Tanh"), 20 * len(names), len(names))
@@ -183,7 +183,7 @@ def test_a_reference_that_differs_is_told(monkeypatch: pytest.MonkeyPatch) -> No
     assert any("the interpreter and its reference differ" in f.reason for f in failures)
 
 
-def test_a_crash_is_told_and_the_others_go_on() -> None:
+def test_a_crash_is_reported_and_the_other_programs_run() -> None:
     def crashing(seed: int) -> None:
         if seed == 3:
             os.kill(os.getpid(), signal.SIGSEGV)

@@ -223,7 +223,7 @@ def test_narrowed_weights_are_narrowed_again(tmp_path: Path) -> None:
     assert 0 < len(kept) < w.nbytes / 10
 
 
-def test_what_is_kept_can_be_saved(tmp_path: Path) -> None:
+def test_a_cached_library_can_be_saved(tmp_path: Path) -> None:
     path = onnx_model(tmp_path / "models" / "two.onnx", weights(0))
     tw.compile(path)
     library = tw.compile(path)

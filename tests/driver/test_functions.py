@@ -79,7 +79,7 @@ def test_metadata_tell_of_each_function(library: Any) -> None:
     }
 
 
-def test_profiles_are_of_one_function(library: Any) -> None:
+def test_a_profile_covers_one_function(library: Any) -> None:
     rows = {
         name: {row.name for row in library.functions[name].profile(np.zeros(shape, np.int64), repeat=2)}
         for name, shape in (("prefill", (1, 9)), ("decode", (2, 1)), ("embed", (3,)))
@@ -282,7 +282,7 @@ def test_webgpu_refuses_several_functions(step: Step) -> None:
         tw.compile(functions, target="webgpu")
 
 
-def test_what_is_no_function_is_refused(step: Step) -> None:
+def test_wrong_dictionaries_of_functions_are_refused(step: Step) -> None:
     with pytest.raises(CompileError, match="takes arguments for each of them"):
         tw.compile(functions_of(step), (np.zeros(3),))
     with pytest.raises(CompileError, match="at least one function"):

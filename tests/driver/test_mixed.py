@@ -105,7 +105,7 @@ def test_saving_is_refused_and_names_the_operators(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_doctor_tells(tmp_path: Path) -> None:
+def test_doctor_counts_interpreted_operators(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     save(classifier(), path)
     text = CliRunner().invoke(doctor, [str(path)]).output

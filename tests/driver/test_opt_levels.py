@@ -34,7 +34,7 @@ def test_levels_name_passes() -> None:
 
 
 @pytest.mark.parametrize("opt", LEVELS)
-def test_the_report_tells_what_ran(opt: str) -> None:
+def test_the_report_lists_the_passes_that_ran(opt: str) -> None:
     with tw.compile(projections, (X,), opt=opt, cache=False) as library:
         for found, w in zip(library(X), W, strict=True):
             np.testing.assert_allclose(found, X @ w, rtol=1e-4, atol=1e-4)
@@ -49,7 +49,7 @@ def test_the_report_tells_what_ran(opt: str) -> None:
         assert products == (1 if merges else 3)
 
 
-def test_the_cache_tells_levels_apart() -> None:
+def test_levels_have_separate_cache_entries() -> None:
     compiled = [tw.compile(projections, (X,), opt=opt) for opt in ("O1", "O2", "O1")]
     assert [library.report.opt for library in compiled] == ["O1", "O2", "O1"] and compiled[2].report.cached
     assert compiled[2].report.opt_lines()[0].startswith("optimization O1 (LLVM 1): cse, ")

@@ -42,7 +42,7 @@ def test_weights_take_half_the_memory() -> None:
     assert low < 0.6 * plain
 
 
-def test_the_cache_tells_precisions_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_precisions_have_separate_cache_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
     x = np.random.default_rng(0).standard_normal((2, 24)).astype(np.float32)
     first = {p: compiled(p, cache=True) for p in (None, "bf16")}

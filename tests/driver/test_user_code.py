@@ -199,7 +199,7 @@ def test_a_target_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_array_equal(compiled(module, cached), np.maximum(X, 0))
 
 
-def test_what_cannot_be_told_is_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compilations_that_use_unreadable_objects_are_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     from tilewright.frontends.onnx.registry import importers
 
     lock = threading.Lock()
@@ -221,23 +221,23 @@ def test_fingerprints() -> None:
 
         return function
 
-    def told(value: Any) -> str:
+    def contents(value: Any) -> str:
         return user_code._Walk({__name__.partition(".")[0]}).text(value, "value")
 
     base = importer({1: "a", 2: "b"})
-    assert told(base) == told(importer({1: "a", 2: "b"}))
+    assert contents(base) == contents(importer({1: "a", 2: "b"}))
     others = [
         importer({1: "a", 2: "c"}),
         importer({1: "a", 2: "b"}, 3.0),
         importer({1: np.arange(3)}),
         importer([1, 2]),
     ]
-    assert len({told(x) for x in (base, *others)}) == len(others) + 1
+    assert len({contents(x) for x in (base, *others)}) == len(others) + 1
     cyclic: list[Any] = []
     cyclic.append(cyclic)
-    assert told(importer(cyclic)) != told(base)
+    assert contents(importer(cyclic)) != contents(base)
     with pytest.raises(user_code.UnknownContents, match="generator"):
-        told(importer(k for k in range(3)))
+        contents(importer(k for k in range(3)))
 
 
 def test_nothing_of_this_package_counts_as_the_users() -> None:

@@ -226,7 +226,7 @@ KNOWN: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("name", KNOWN)
-def test_what_always_holds_is_not_checked(name: str) -> None:
+def test_conditions_that_always_hold_are_not_checked(name: str) -> None:
     with tw.compile(Calls(KNOWN[name]), (VECTOR,)) as library:
         assert "graph.check" not in library.ir("graph")
         torch.testing.assert_close(library(VECTOR), KNOWN[name](VECTOR))

@@ -72,7 +72,7 @@ def test_narrow_integers_wrap_around_as_in_torch(source: str, target: str) -> No
 
 @pytest.mark.parametrize("source", ["float32", "float64", "bfloat16"])
 @pytest.mark.parametrize("target", ["int32", "int64", *NARROW])
-def test_what_is_beyond_is_the_nearest_and_not_a_number_is_zero(source: str, target: str) -> None:
+def test_conversions_saturate_and_nan_becomes_zero(source: str, target: str) -> None:
     x = torch.tensor(BEYOND).repeat(5).to(getattr(torch, source))
     middle = {"int64": np.int64, "uint32": np.int64}.get(target, np.int32)
     ends = np.iinfo(middle)

@@ -143,7 +143,7 @@ def test_parameters_called_self_and_out() -> None:
 
 
 @pytest.mark.parametrize("dim", ["größe", "v0", "class<=8"])
-def test_what_users_call_dimensions(dim: str) -> None:
+def test_unusual_names_of_dimensions(dim: str) -> None:
     import torch
 
     for function in (torch.nn.ReLU(), lambda x: tw.numpy.maximum(x, 0.0)):

@@ -293,6 +293,6 @@ def test_errors_print_the_operation_and_the_place() -> None:
     assert error.op is not None
 
 
-def test_a_module_prints_what_it_is() -> None:
+def test_an_empty_module_prints() -> None:
     assert str(Module()) == "builtin.module {\n}"
     assert Attr is Any

@@ -145,7 +145,7 @@ def test_a_broken_module_is_found() -> None:
         Pipeline([dce, break_types]).run(model(), verify_each=True)
 
 
-def test_check_passes_what_is_right() -> None:
+def test_check_mode_accepts_correct_passes() -> None:
     Pipeline([cse, dce, lower_to_tensor, cse, dce]).run(model(), check=CheckOptions())
 
 

@@ -216,7 +216,7 @@ def test_cse_merges_equal_operations_only() -> None:
     verify(module)
 
 
-def test_cse_tells_values_of_different_types_apart() -> None:
+def test_cse_keeps_values_of_different_types() -> None:
     def body(b: Builder, x: Any, y: Any) -> Any:
         constants = [
             b(graph.Constant(value=Constant(np.full(4, v, d))))
@@ -329,7 +329,7 @@ def broken(change: Any) -> Module:
         ),
     ],
 )
-def test_broken_modules_are_told_apart(change: Any, message: str) -> None:
+def test_errors_name_the_defect_of_a_module(change: Any, message: str) -> None:
     with pytest.raises(IRError, match=message):
         verify(broken(change))
 

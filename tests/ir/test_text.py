@@ -212,7 +212,7 @@ def test_symbols_keep_bounds_and_identity(generic: bool) -> None:
 
 
 @FORMS
-def test_symbols_of_one_name_are_told_apart(generic: bool) -> None:
+def test_symbols_of_one_name_are_distinguished(generic: bool) -> None:
     n8, n16 = symbol("n", 1, 8), symbol("n", 1, 16)
     i_outer, i_inner, stale = symbol("i", 0, n8 - 1), symbol("i", 0, 3), symbol("i", 0, 99)
     deep = Holder(axes=(i_inner,), value=(i_inner, i_outer * 2, stale, n16))
@@ -322,7 +322,7 @@ def test_xdsl_reads_the_generic_form() -> None:
             assert sum(1 for _ in foreign.walk()) == ours + declarations
 
 
-def test_what_xdsl_prints_reads_back() -> None:
+def test_text_printed_by_xdsl_is_read() -> None:
     import io
 
     from xdsl.context import Context

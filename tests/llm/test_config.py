@@ -182,7 +182,7 @@ def built(values: dict[str, object]) -> str | None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_wrong_values_are_told(family: str) -> None:
+def test_errors_name_wrong_values(family: str) -> None:
     """An error names the key of the wrong value, whatever the value is, and no value makes the model take
     forever to build.
     """

@@ -336,7 +336,7 @@ def check_metadata(metadata: Any, printed: str) -> None:
 
 
 @pytest.mark.parametrize("size", ["4GB", "900TB"])
-def test_what_does_not_fit_the_machine_is_refused(
+def test_a_cache_larger_than_memory_is_refused(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str
 ) -> None:
     monkeypatch.setattr("tilewright.llm.memory.machine_memory", lambda: 1 << 30)
@@ -394,7 +394,7 @@ def test_bounds_are_kept(runner: LibraryRunner) -> None:
         runner.prefill(TOKENS[:65], 0, np.array([0, 1], np.int32), 0)
 
 
-def test_what_is_no_library_of_a_language_model() -> None:
+def test_libraries_of_other_models_are_refused() -> None:
     with (
         tw.compile(lambda x: x + 1, (np.zeros(3, np.float32),), cache=False) as library,
         pytest.raises(tw.CompileError, match="not compiled from a language model"),

@@ -212,7 +212,7 @@ def test_bytes(dtype: str, bytes_of_head: int) -> None:
     assert held == 20 * PAGE * token_bytes(KV_HEADS, SIZE, dtype) == 20 * PAGE * 2 * KV_HEADS * bytes_of_head
 
 
-def test_what_is_not_supported() -> None:
+def test_unsupported_caches_are_refused() -> None:
     with pytest.raises(tw.CompileError, match="int16 is not supported: float32"):
         Pages(4, "int16")
     odd = tw.Tensor(np.zeros((1, 1, 2, 5), np.float32))

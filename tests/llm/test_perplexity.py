@@ -30,7 +30,7 @@ OPTIONS = LibraryOptions(context=96, chunk=40, max_batch=2, cache_dtype="float32
 TOKENS = np.random.default_rng(0).integers(0, 400, 230).astype(np.int32)
 
 
-class Told:
+class RecordingScorer:
     """A scorer in which every token costs a given number of nats. It records its windows."""
 
     context = 8
@@ -77,7 +77,7 @@ def reference(folder: Path, tokens: Any) -> Any:
     ("count", "window", "stride"), [(8, 8, 4), (9, 8, 4), (20, 8, 4), (21, 5, 1), (30, 8, 7), (2, 2, 1)]
 )
 def test_every_token_but_the_first_counts_once(count: int, window: int, stride: int) -> None:
-    score, tokens = Told(), np.arange(100, 100 + count, dtype=np.int32)
+    score, tokens = RecordingScorer(), np.arange(100, 100 + count, dtype=np.int32)
     found = perplexity(score, tokens, window=window, stride=stride)
     assert found == Perplexity(count - 1, float(tokens[1:].sum()), window, stride)
     assert [first - 100 for first, _ in score.windows] == list(
@@ -100,9 +100,11 @@ def test_definition() -> None:
         (1, 8, 4, "1 tokens"),
     ],
 )
-def test_what_cannot_be_measured(count: int, window: int, stride: int, message: str) -> None:
+def test_inputs_that_cannot_be_measured_are_refused(
+    count: int, window: int, stride: int, message: str
+) -> None:
     with pytest.raises(tw.errors.RequestError, match=message):
-        perplexity(Told(), np.zeros(count, np.int32), window=window, stride=stride)
+        perplexity(RecordingScorer(), np.zeros(count, np.int32), window=window, stride=stride)
 
 
 @pytest.fixture(scope="module")

@@ -38,8 +38,8 @@ def positive_elements() -> Module:
         flat = b(g.Reshape(x, shape=(N * 3,)))
         index = b(g.Add(b(g.Mul(places, literal(b, [3, 1], np.int64))), literal(b, 0, np.int64)))
         chosen = b(g.Gather(flat, b(g.ReduceSum(index, axes=(1,), keepdims=False)), axis=0))
-        told = b(g.BroadcastTo(b(g.Symbolic(values=(FOUND,))), shape=(FOUND,)))
-        return [places, b(g.Add(chosen, chosen)), b(g.ReduceSum(chosen, axes=(0,), keepdims=False)), told]
+        counts = b(g.BroadcastTo(b(g.Symbolic(values=(FOUND,))), shape=(FOUND,)))
+        return [places, b(g.Add(chosen, chosen)), b(g.ReduceSum(chosen, axes=(0,), keepdims=False)), counts]
 
     return build({"x": (N, 3)}, body)
 
@@ -98,10 +98,10 @@ def test_sizes_that_the_run_computes(target: str) -> None:
     for rows, share in ((5, 0.5), (1, 1.0), (64, 0.9), (3, 0.0), (64, 0.1)):
         x = RNG.standard_normal((rows, 3)).astype(np.float32)
         x[RNG.random(x.shape) >= share] = 0
-        places, doubled, _, told = compare(module, library, x)
+        places, doubled, _, counts = compare(module, library, x)
         np.testing.assert_array_equal(places, np.argwhere(x))
         np.testing.assert_array_equal(doubled, 2 * x[x != 0])
-        np.testing.assert_array_equal(told, np.full(len(places), len(places)))
+        np.testing.assert_array_equal(counts, np.full(len(places), len(places)))
 
 
 @pytest.mark.parametrize("target", ["cpu", "wasm32"])

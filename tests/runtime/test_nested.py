@@ -57,6 +57,6 @@ def test_lists_in_and_out(tmp_path: Any) -> None:
         np.testing.assert_array_equal(out, five)
 
 
-def test_an_example_tells_how_long_a_list_is() -> None:
+def test_the_length_of_a_list_is_that_of_the_example() -> None:
     with pytest.raises(tw.CompileError, match="'items' is a sequence: give an example"):
         tw.compile(sequence_model())

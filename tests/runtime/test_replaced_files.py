@@ -44,7 +44,7 @@ def in_thread(call: Any) -> Any:
 
 @posix
 @pytest.mark.parametrize("weights", ["inside", "beside"])
-def test_a_path_is_what_was_saved_there_last(tmp_path: Path, weights: str) -> None:
+def test_a_path_loads_the_library_saved_last(tmp_path: Path, weights: str) -> None:
     path, kept = tmp_path / "m.so", []
     for factor in (2.0, 3.0, 4.0):
         library = tw.load(saved(path, factor, weights=weights))
@@ -73,7 +73,7 @@ def test_nothing_of_the_first_library_remains(tmp_path: Path) -> None:
 
 
 @posix
-def test_a_file_written_over_in_place_is_told(tmp_path: Path) -> None:
+def test_a_file_overwritten_in_place_gives_a_warning(tmp_path: Path) -> None:
     first, second = saved(tmp_path / "m.so", 2.0), saved(tmp_path / "n.so", 3.0)
     library = tw.load(first)
     shutil.copyfile(second, first)  # The inode stays the same, with other contents.
@@ -91,7 +91,7 @@ def test_a_file_written_over_in_place_is_told(tmp_path: Path) -> None:
 
 
 @posix
-def test_nothing_is_run_of_a_file_written_over(tmp_path: Path) -> None:
+def test_code_of_an_overwritten_file_is_not_run(tmp_path: Path) -> None:
     first, second = saved(tmp_path / "m.so", 2.0), saved(tmp_path / "n.so", 3.0)
     library = tw.load(first)
     library(X)
@@ -158,7 +158,7 @@ def test_a_kept_library_survives_the_cache(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_what_nobody_uses_is_unmapped(tmp_path: Path) -> None:
+def test_code_without_users_is_unmapped(tmp_path: Path) -> None:
     def mapped() -> int:
         return Path("/proc/self/maps").read_text().count(str(tmp_path))
 

@@ -216,7 +216,7 @@ def test_resize_with_the_attributes_of_all_modes(mode: tuple[str, str, int], sca
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_what_is_not_the_default_is_still_refused() -> None:
+def test_an_unknown_attribute_is_refused() -> None:
     node = "y = QuantizeLinear<nobody_knows=1>(x, s)"
     text = f'<ir_version: 10, opset_import: ["": 23]> main (float[4] x, float s) => (uint8[4] y) {{ {node} }}'
     with pytest.raises(UnsupportedOperatorError, match="the attribute nobody_knows"):

@@ -192,7 +192,7 @@ def test_factors_of_upsampling() -> None:
         np.testing.assert_array_equal(found, IMAGE.repeat(rows, 2).repeat(columns, 3))
 
 
-def test_what_needs_an_example_says_so() -> None:
+def test_errors_say_that_an_example_is_needed() -> None:
     signature = "float[1, 2, H, W] x, float[4] scales) => (float[P, Q, R, S] y)"
     proto = model(signature, 'y = Resize<mode="linear", antialias=1>(x, , scales)')
     with pytest.raises(TilewrightError, match=r"an example of 'scales' \(args\) is compiled in"):

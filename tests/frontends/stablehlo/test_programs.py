@@ -284,7 +284,7 @@ def test_compiled() -> None:
     np.testing.assert_allclose(tw.compile(exported(function, *args))(*args), function(*args), 1e-5, 1e-5)
 
 
-def test_what_is_unsupported_is_named() -> None:
+def test_errors_name_unsupported_operations() -> None:
     with pytest.raises(tw.UnsupportedOperatorError, match="lapack_sgeev_ffi"):
         import_stablehlo(exported(jnp.linalg.eigvals, f(3, 3)))
     with pytest.raises(tw.UnsupportedOperatorError, match="lapack_cgeqrf_ffi"):

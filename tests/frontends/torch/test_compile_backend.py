@@ -308,20 +308,22 @@ cube.register_autograd(
 )
 
 
-def test_what_is_not_compiled_runs_in_torch_and_is_named(compiled: list[Any]) -> None:
+def test_operators_without_an_importer_run_in_torch_and_are_named(compiled: list[Any]) -> None:
     def f(x: Any) -> Any:
         y = cube(x * 2).abs() + torch.rand(4, 4)
         return cube(y.relu().t() @ x) + torch.rand(4), y[1:]
 
     x = random(4, 4)
     results, gradients = [], []
-    with pytest.warns(torch_backend.FallbackWarning, match=r"tests\.cube.*test_compile_backend\.py:") as told:
+    with pytest.warns(
+        torch_backend.FallbackWarning, match=r"tests\.cube.*test_compile_backend\.py:"
+    ) as caught:
         for g in (f, torch.compile(f, backend=torch_backend.tilewright)):
             torch.manual_seed(3)
             x = x.detach().requires_grad_()
             results.append(g(x))
             gradients.append(torch.autograd.grad(results[-1][0].sum(), x))
-    assert told[0].message.operators == ("tilewright_tests.cube.default",)
+    assert caught[0].message.operators == ("tilewright_tests.cube.default",)
     close(results[1], results[0])
     close(gradients[1], gradients[0], 1e-3)
     assert len(compiled) >= 4  # The parts before, between and after the calls of cube are compiled.
@@ -377,7 +379,7 @@ def test_branches_and_loops() -> None:
         close(compiled(x), tuple(f(x)))
 
 
-def test_what_a_branch_does_may_be_torchs() -> None:
+def test_operators_of_a_branch_may_run_in_torch() -> None:
     def f(x: Any) -> Any:
         y = torch.cond(x.sum() > 0, lambda a: cube(a), lambda a: a * 1, (x + 1,))
         return y * 2
@@ -406,7 +408,7 @@ def test_unknown_option() -> None:
         torch_backend.tilewright(None, [], options={"fast": True})
 
 
-def test_nothing_is_warned_of() -> None:
+def test_compiling_gives_no_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         close(torch.compile(lambda x: x.exp(), backend=torch_backend.tilewright)(random(3)), random(3).exp())

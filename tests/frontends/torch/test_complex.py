@@ -140,6 +140,6 @@ def test_dynamic_sizes_and_numbers_at_the_border() -> None:
         library(r(2, 6, 8), r(1))
 
 
-def test_what_complex_numbers_lack_is_named() -> None:
+def test_errors_name_operators_without_complex_numbers() -> None:
     with pytest.raises(tw.UnsupportedOperatorError, match="aten.prod.default.*\n.*complex numbers"):
         compare(lambda a: a.prod(), z(3))

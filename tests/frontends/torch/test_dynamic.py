@@ -61,7 +61,7 @@ def test_all_sizes_are_accepted(name: str, example: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "example", "dim", "told", "works"),
+    ("function", "example", "dim", "message", "works"),
     [
         (lambda x: x.reshape(-1, 2).sum(1), 6, "n", r"multiples of 2: .*'2\*n'", 10),
         (lambda x: x * 2 if x.shape[0] > 8 else x + 1, 6, "n", "up to 8: .*'n<=8'", 1),
@@ -69,8 +69,10 @@ def test_all_sizes_are_accepted(name: str, example: int) -> None:
         (lambda x: x * 2 if x.shape[0] > 8 else x + 1, 20, "4<=n<=64", "from 9 on", 64),
     ],
 )
-def test_fewer_sizes_are_told(function: Any, example: int, dim: str, told: str, works: int) -> None:
-    with pytest.warns(DimsWarning, match=told) as caught:
+def test_narrower_bounds_give_a_warning(
+    function: Any, example: int, dim: str, message: str, works: int
+) -> None:
+    with pytest.warns(DimsWarning, match=message) as caught:
         module = import_torch(Lambda(function), (torch.ones(example),), dims={"x": {0: dim}})
     assert caught[0].filename == __file__
     x = torch.randn(works)
@@ -78,7 +80,7 @@ def test_fewer_sizes_are_told(function: Any, example: int, dim: str, told: str, 
 
 
 @pytest.mark.parametrize("dim", ["2*n", "n<=8", "9<=n"])
-def test_sizes_that_dims_leave_out_are_not_told(dim: str) -> None:
+def test_sizes_that_dims_exclude_give_no_warning(dim: str) -> None:
     function, example = {
         "2*n": (lambda x: x.reshape(-1, 2).sum(1), 6),
         "n<=8": (lambda x: x * 2 if x.shape[0] > 8 else x + 1, 6),

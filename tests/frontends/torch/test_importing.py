@@ -127,7 +127,7 @@ def test_symbolic_arithmetic() -> None:
     check(function, random(2, 7), dims={"x": {1: "4<=n<=40"}}, others=[(random(2, 4),), (random(2, 17),)])
 
 
-def test_contradictions_are_told() -> None:
+def test_contradictions_are_reported() -> None:
     add = Lambda(lambda x, y: x + y)
     with pytest.raises(CompileError, match="cannot trace|equal"):
         import_torch(add, (random(3, 2), random(3, 2)), dims={"x": {0: "a"}, "y": {0: "b"}})
@@ -139,7 +139,7 @@ def test_contradictions_are_told() -> None:
         import_torch(add, (random(5), random(5)), dims={"x": {0: "n<=4"}, "y": {0: "n"}})
 
 
-def test_specialized_dimension_is_told() -> None:
+def test_a_specialized_dimension_is_reported() -> None:
     class Fixed(N.Module):
         def forward(self, x: Any) -> Any:
             return x.reshape(5, 1) * 2
@@ -148,7 +148,7 @@ def test_specialized_dimension_is_told() -> None:
         import_torch(Fixed(), (random(5),), dims={"x": {0: "n"}})
 
 
-def test_branch_on_a_size_is_told() -> None:
+def test_a_branch_on_a_size_is_reported() -> None:
     class Branch(N.Module):
         def forward(self, x: Any) -> Any:
             return x + 1 if x.shape[0] == 5 else x * 2

@@ -65,7 +65,7 @@ def _plain(results: Any) -> Any:
     return tuple(results) if isinstance(results, tuple) else results
 
 
-def test_what_is_no_positive_definite_matrix_ends_the_run() -> None:
+def test_a_matrix_that_is_not_positive_definite_ends_the_run() -> None:
     model = _Calls(torch.linalg.cholesky).eval()
     library = tw.compile(model, (torch.eye(3),), cache=False)
     torch.testing.assert_close(library(torch.eye(3)), torch.eye(3))

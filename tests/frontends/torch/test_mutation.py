@@ -138,7 +138,7 @@ def test_changed_inputs_of_dynamic_sizes(target: str) -> None:
         torch.testing.assert_close(x, before.flip(0) * 2)
 
 
-def test_what_cannot_be_written_is_refused() -> None:
+def test_inputs_that_cannot_be_updated_are_refused() -> None:
     library = tw.compile(Lambda(lambda x, y: x.mul_(y)), (random(3, 4), random(3, 4)))
     whole, y = random(4, 4), random(3, 4)
     with pytest.raises(ShapeError, match="changes input 'x', which shares memory with input 'y'"):

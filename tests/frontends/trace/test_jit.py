@@ -31,7 +31,7 @@ def test_trees_and_fixed_arguments() -> None:
     assert [i.name for i in f.compiled[0].inputs] == ["state_x", "pair_0", "pair_1"]
 
 
-def test_fixed_floats_are_told_apart() -> None:
+def test_fixed_floats_are_distinguished() -> None:
     f = tw.jit(lambda x, k: x * k)
     ones = np.ones(2, np.float32)
     assert f(ones, 0.0).tolist() == [0, 0] and [str(v) for v in f(ones, -0.0).tolist()] == ["-0.0"] * 2

@@ -333,7 +333,7 @@ MADE: list[Callable[[Any], Any]] = [
 
 
 @pytest.mark.parametrize("make", MADE)
-def test_made_of_nothing(make: Callable[[Any], Any]) -> None:
+def test_functions_that_create_arrays(make: Callable[[Any], Any]) -> None:
     same(make(tw.numpy), make(np), "")
 
 
@@ -429,7 +429,7 @@ def test_norms() -> None:
         same(result, np.linalg.norm(DATA["x"], *arguments), str(arguments))
 
 
-def test_what_is_missing_is_listed() -> None:
+def test_the_list_of_missing_functions_is_current() -> None:
     listed = json.loads(numpy_names.DATA.read_text())
     if listed["numpy"] != np.__version__:
         pytest.skip("the list is of another release of NumPy")

@@ -46,7 +46,7 @@ def plain(logits: Any, p: SamplingParameters) -> Any:
     st.sampled_from([0, 1, 3, 50]),
     st.sampled_from([0.0, 0.05, 0.5, 1.0]),
 )
-def test_truncation_is_what_it_says(
+def test_truncation_agrees_with_a_plain_implementation(
     seed: int, n: int, temperature: float, top_p: float, top_k: int, min_p: float
 ) -> None:
     logits = np.random.default_rng(seed).normal(0, 3, n).astype(np.float32)

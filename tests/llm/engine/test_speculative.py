@@ -71,7 +71,7 @@ def test_prompt_lookup_finds_what_followed_last() -> None:
 
 
 @pytest.mark.parametrize("drafted", [False, True])
-def test_what_comes_out_is_the_same(drafted: bool) -> None:
+def test_speculation_keeps_the_output(drafted: bool) -> None:
     size: dict[str, Any] = {"vocabulary": tokenizer().vocabulary, "local": 0.9}
     draft = FakeRunner(**size, draft=True, chunk=48) if drafted else None
     fast, plain = (
