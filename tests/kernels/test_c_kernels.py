@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import re
 import subprocess
 import sys
@@ -273,6 +275,41 @@ def test_the_cache_knows_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not compiled(rms_kernel(source)), "another compiler"
 
 
+def test_copies_are_the_kernel_itself() -> None:
+    rms = rms_kernel()
+    assert copy.deepcopy(rms) is rms and pickle.loads(pickle.dumps(rms)) is rms
+    text = pickle.dumps(rms).replace(rms.digest.encode(), b"0" * len(rms.digest))
+    with pytest.raises(KernelError, match="kernel 'rms' .* is not defined in this process"):
+        pickle.loads(text)
+
+
+def test_jit_and_libraries_of_several_functions() -> None:
+    rms = rms_kernel()
+    x, w = normal(6, 12), normal(12)
+    expected = rms_reference(x, w, 1e-5)
+    np.testing.assert_allclose(tw.jit(lambda x, w: rms(x, w))(x, w), expected, rtol=1e-5, atol=1e-5)
+    library = tw.compile(
+        {"once": (lambda x, w: rms(x, w), (x, w)), "twice": (lambda x, w: rms(rms(x, w), w), (x, w))}
+    )
+    np.testing.assert_allclose(library.functions["once"](x, w), expected, rtol=1e-5, atol=1e-5)
+    twice_ = rms_reference(expected, w, 1e-5)
+    np.testing.assert_allclose(library.functions["twice"](x, w), twice_, rtol=1e-5, atol=1e-5)
+
+
+def test_lower_precision_leaves_kernels_as_they_are() -> None:
+    rms = rms_kernel()
+    x, m, w = normal(6, 16), normal(16, 12), normal(12)
+    library = tw.compile(lambda x, m, w: rms(x @ m, w), (x, m, w), precision="bf16")
+    np.testing.assert_allclose(library(x, m, w), rms_reference(x @ m, w, 1e-5), rtol=0.1, atol=0.1)
+
+
+def test_empty_tensors() -> None:
+    rms = rms_kernel()
+    rms.check([{"n": 0, "d": 3}])
+    library = tw.compile(lambda x, w: rms(x, w), (normal(2, 3), normal(3)), dims={"x": {0: "0<=n"}})
+    assert library(normal(0, 3), normal(3)).shape == (0, 3)
+
+
 def test_text_of_a_module() -> None:
     rms = rms_kernel()
     library = tw.compile(lambda x, w: rms(x, w), (normal(4, 8), normal(8)))
@@ -361,6 +398,7 @@ def test_sources_that_are_wrong(source: str, message: str | None) -> None:
     [
         ({"inputs": [tw.f32["n + m", "d"], tw.f32["d"]]}, "no input determines m, n"),
         ({"outputs": [tw.f32["n", "k"]]}, "no input has the size 'k'"),
+        ({"split": "d", "outputs": [tw.f32["n"]]}, "the output 'y' does not have this size"),
         ({"split": "k"}, "split='k' is none of its sizes: n, d"),
         ({"inputs": ["float32", tw.f32["d"]]}, r"the type of input 'x' is 'float32'; write it as tw.f32\["),
         ({"scalars": {"x": 1.0}}, "the number 'x' has the name of another parameter"),
@@ -374,6 +412,12 @@ def test_sources_that_are_wrong(source: str, message: str | None) -> None:
 def test_wrong_descriptions(changed: dict[str, object], message: str) -> None:
     with pytest.raises(KernelError, match=message):
         rms_kernel(**changed)
+
+
+def test_element_types_are_no_sequences() -> None:
+    assert str(tw.f32["*n", 3]) == "f32['*n', 3]" and str(tw.i64[()]) == "i64[()]"
+    with pytest.raises(TypeError):
+        list(tw.f32)  # type: ignore[call-overload]
 
 
 def test_wrong_types_of_tensors() -> None:

@@ -12,7 +12,9 @@ import pytest
 import tilewright as tw
 import tilewright.numpy as tnp
 from tilewright.errors import CompileError, KernelError, ReplaceWarning
+from tilewright.ir.core import Module
 from tilewright.nn import functional
+from tilewright.passes import register_pass, unregister_pass
 
 from .sources import moments_kernel, rms_kernel
 
@@ -126,6 +128,31 @@ def test_inside_a_loop() -> None:
         for (int64_t j = 0; j < d; j++) y[j] = x[j] / __builtin_sqrtf(total / d + (float)eps) * w[j];
     }""")  # fmt: skip
     assert replaced(model, x, w, kernel=kernel) == 1
+
+
+def test_a_registered_pass() -> None:
+    x, y = normal(4, 6), normal(4, 6)
+    kernel = swish()
+
+    def place_swish(module: Module) -> None:
+        kernel.place(module)
+
+    def model(x: Any, y: Any) -> Any:
+        return x / (1 + tnp.exp(-x)) * y
+
+    register_pass(place_swish, level="graph", before="recognize")
+    try:
+        library = tw.compile(model, (x, y))
+        assert "kernel.call" in library.ir("loop")
+        assert tw.compile(model, (x, y)).report.cached
+        kernel = swish(flags=["-O2"])
+        assert not tw.compile(model, (x, y)).report.cached, "another kernel"
+    finally:
+        unregister_pass("place-swish")
+    np.testing.assert_allclose(library(x, y), x / (1 + np.exp(-x)) * y, rtol=1e-5, atol=1e-5)
+    assert "kernel.call" not in tw.compile(model, (x, y)).ir("loop")
+    with pytest.raises(KernelError, match="it has no pattern"):
+        rms_kernel(pattern=None).place(Module())
 
 
 def test_a_kernel_that_replaces_nothing_is_a_warning() -> None:

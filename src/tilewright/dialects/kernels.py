@@ -127,6 +127,14 @@ class KernelDefinition:
             raise self.error("it has no output")
         if self.split is not None and self.split not in sizes:
             raise self.error(f"split={self.split!r} is none of its sizes: {', '.join(sizes) or 'none'}")
+        for p in self.outputs:
+            if self.split is not None and not any(
+                s.name == self.split for d in p.shape for s in free_symbols(d)
+            ):
+                raise self.error(
+                    f"split={self.split!r}: the output {p.name!r} does not have this size, so several calls "
+                    "would write the same elements; leave out split="
+                )
         leads = {p.spec.lead for p in self.inputs if p.spec.lead is not None}
         if len(leads) > 1:
             raise self.error(
@@ -139,6 +147,10 @@ class KernelDefinition:
         for p in (*self.inputs, *self.outputs):
             if p.dtype.kind == "string":
                 raise self.error(f"{p.name!r} is a tensor of strings, which no target has")
+
+    def __reduce__(self) -> Any:
+        """A copy is the kernel itself; pickles and fingerprints hold the digest."""
+        return _by_digest, (self.name, self.digest)
 
     def error(self, text: str) -> KernelError:
         """An error of this `text` that names the kernel."""
@@ -296,6 +308,15 @@ def _text(shape: Sequence[Any]) -> str:
 
 KERNELS: dict[str, KernelDefinition] = {}
 """All kernels that this process has defined, by digest."""
+
+
+def _by_digest(name: str, digest: str) -> KernelDefinition:
+    if digest not in KERNELS:
+        raise KernelError(
+            f"kernel {name!r} (digest {digest}) is not defined in this process: import the module that "
+            "defines it"
+        )
+    return KERNELS[digest]
 
 
 def definition_of(op: Apply | Run | Call) -> KernelDefinition:

@@ -150,6 +150,9 @@ class DType(Type):
         """
         return TensorSpec(self, sizes if isinstance(sizes, tuple) else (sizes,))
 
+    __iter__ = None  # `__getitem__` alone would make an endless sequence of it
+    __contains__ = None
+
     def __repr__(self) -> str:
         return self.name
 

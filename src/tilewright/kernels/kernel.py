@@ -199,6 +199,22 @@ class Kernel(KernelDefinition):
         results = results if isinstance(results, (tuple, list)) else (results,)
         return tuple(np.asarray(y).reshape(shape) for y, shape in zip(results, shapes, strict=True))
 
+    def place(self, module: Module) -> int:
+        """Put this kernel in place of the subgraphs of `module`, a graph, that are equal to its pattern;
+        return their number.
+
+        A registered pass that calls it places the kernel in every model: ``register_pass(function,
+        level="graph", before="recognize")``.
+
+        Raises:
+            KernelError: The kernel has no pattern, or several outputs.
+        """
+        from ..passes.graph.replace_subgraphs import replace_subgraphs
+
+        if self.pattern is None:
+            raise self.error("it has no pattern; define it with pattern=")
+        return replace_subgraphs(module, [self])[self.name]
+
     def check(
         self,
         sizes: int | Sequence[Mapping[str, int]] = 8,
