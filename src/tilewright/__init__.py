@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         u64,
     )
     from tilewright.kernels import Kernel, c_kernel
+    from tilewright.schedule.kernel_schedule import load_schedules, pin, save_schedules, schedule_kernel
     from tilewright.tools.minimize import minimize
 
 __all__ = [
@@ -73,10 +74,14 @@ __all__ = [
     "i8",
     "jit",
     "load",
+    "load_schedules",
+    "minimize",
     "nn",
     "numpy",
-    "minimize",
+    "pin",
+    "save_schedules",
     "scan",
+    "schedule_kernel",
     "tensor",
     "u16",
     "u32",
@@ -101,6 +106,9 @@ _HOME = {
     "Kernel": "tilewright.kernels",
     "c_kernel": "tilewright.kernels",
     **dict.fromkeys("bf16 boolean f16 f32 f64 i8 i16 i32 i64 u8 u16 u32 u64".split(), "tilewright.ir.types"),
+    **dict.fromkeys(
+        ("load_schedules", "pin", "save_schedules", "schedule_kernel"), "tilewright.schedule.kernel_schedule"
+    ),
     **dict.fromkeys(
         ("State", "Tensor", "TraceError", "cond", "scan", "tensor", "where", "while_loop"),
         "tilewright.frontends.trace",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace as changed
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,6 +23,7 @@ from .options import (
     CompileOptions,
     check_arguments,
     dump_folder,
+    kernel_schedules,
     kernels_to_place,
     pass_names,
     thread_count,
@@ -33,11 +34,12 @@ if TYPE_CHECKING:
     from ..dialects.kernels import KernelDefinition
     from ..frontends.dims import DimsArgument
     from ..ir.core import Module
-    from ..ir.passes import Checker
+    from ..ir.passes import Checker, Pass
     from ..lowering.memory_plan import MemoryPlan
     from ..lowering.pipeline import Lowered
     from ..passes.graph.split_interpreted import Part
     from ..runtime.model import CompiledModel
+    from ..schedule.kernel_schedule import KernelSchedule
     from . import cache as artifact_cache
     from .precision import OutputError
 
@@ -61,6 +63,7 @@ def compile(
     check: bool = False,
     dump: str | Path | None = None,
     replace: Sequence[KernelDefinition] = (),
+    schedules: Iterable[KernelSchedule] = (),
     extra_metadata: Mapping[str, Any] | None = None,
 ) -> CompiledModel:
     """Compile a model for a target and load it.
@@ -96,6 +99,9 @@ def compile(
         dump: For work on the compiler: a folder for the text of the module after each pass.
         replace: Kernels of your own (`tilewright.c_kernel`) that take the place of the subgraphs equal to
             their patterns. `library.report.replaced` has the number of each; none is a warning.
+        schedules: Schedules for some of the kernels, in place of the target's rules: see `tilewright.pin`,
+            `tilewright.schedule_kernel` and `tilewright.load_schedules`. Of several that fit a kernel the
+            first counts. `library.kernels` lists the kernels.
         extra_metadata: Entries to add to the artifact's metadata: JSON types, under names of your own. The
             model is then not kept in the cache.
 
@@ -126,6 +132,7 @@ def compile(
         check=check or debug.check,
         dump=dump_folder(dump or debug.dump),
         replace=kernels_to_place(replace),
+        schedules=kernel_schedules(schedules),
         extra_metadata=dict(extra_metadata or {}),
         **({} if progress is None else {"progress": progress}),
     )
@@ -197,6 +204,8 @@ def _key_parts(
         importer = "" if frontend is None else user_code.fingerprint_of(frontend.import_model)
         # A file may name any kernel that this process has defined.
         importer += artifact_cache.key_of_kernels(options.target, (*KERNELS.values(), *options.replace))
+        for own in options.schedules:
+            code += own.key() + ("" if own.function is None else user_code.fingerprint_of(own.function))
     except user_code.UnknownContents as error:
         return None, str(error)
     precision = None if options.precision is None else options.precision.name
@@ -429,13 +438,16 @@ class Compilation:
         inline_kernels(module, self.target.info)
 
     def _lower(self, module: Module) -> Lowered:
-        from ..lowering.pipeline import lower
-
-        lowered = lower(module, self.target.lowering, lambda step, m: self._passes([step], m), self.precision)
+        lowered = self._lower_with(lambda step, m: self._passes([step], m), module)
         refused = self.target.refusals(lowered)
         if refused:
             raise UnsupportedOperatorError(refused, self.target.name)
         return lowered
+
+    def _lower_with(self, run_pass: Callable[[Pass, Module], object], module: Module) -> Lowered:
+        from ..lowering.pipeline import lower
+
+        return lower(module, self.target.lowering, run_pass, self.precision, self.options.schedules)
 
     def ir(self, level: str, library: CompiledModel) -> str:
         """The text of a level: ``graph``, ``tensor``, ``loop``, ``host``, the target's code, ``asm``.
@@ -445,7 +457,7 @@ class Compilation:
         """
         from ..ir.passes import Pipeline
         from ..ir.printer import print_op
-        from ..lowering.pipeline import lower, tensor_passes
+        from ..lowering.pipeline import tensor_passes
 
         def run_enabled(step: Callable[[Module], object], module: Module) -> None:
             Pipeline([step]).run(module, disabled=self.options.disabled)
@@ -461,7 +473,7 @@ class Compilation:
                 run_enabled(step, module)
             return print_op(module)
         if level in ("loop", "host"):
-            lowered = lower(self.graph.clone(), self.target.lowering, run_enabled, self.precision)
+            lowered = self._lower_with(run_enabled, self.graph.clone())
             return print_op(lowered.module)
         text = library.code_text(level)
         if text is None:

@@ -124,6 +124,8 @@ def _describe_kernels(lowered: Lowered) -> list[dict[str, Any]]:
             "bytes": _text(k.bytes),
             "operators": list(k.origins),
             **({"slower": k.slower} if k.slower else {}),
+            "choices": [choice.to_metadata() for choice in k.choices],
+            "trace": [[x.name, list(x.arguments), dict(x.options), x.result] for x in k.trace],
             "locations": [str(p.portable) for p in (k.location, *k.location.fused) if p.name or p.file][:4],
         }
         for k in lowered.kernels.values()

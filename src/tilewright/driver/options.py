@@ -17,6 +17,7 @@ from .opt_levels import DEFAULT, LEVELS, OptLevel
 if TYPE_CHECKING:
     from ..dialects.kernels import KernelDefinition
     from ..ir.types import DType
+    from ..schedule.kernel_schedule import KernelSchedule
     from ..targets.base import Target
 
 
@@ -48,6 +49,8 @@ class CompileOptions:
     """The folder that the module is written to after each pass."""
     replace: tuple[KernelDefinition, ...] = ()
     """Kernels that take the place of equal subgraphs."""
+    schedules: tuple[KernelSchedule, ...] = ()
+    """The caller's schedules of kernels; of several that fit a kernel, the first counts."""
     extra_metadata: Mapping[str, Any] = field(default_factory=dict)
     """Entries to add to the artifact's metadata."""
     progress: Callable[[str], None] = _no_progress
@@ -138,6 +141,25 @@ def pass_names(disable: str | Iterable[str]) -> frozenset[str]:
     return frozenset(disable)
 
 
+def kernel_schedules(schedules: object) -> tuple[KernelSchedule, ...]:
+    """The option `schedules`, checked: what `pin`, `schedule_kernel` and `load_schedules` return.
+
+    Raises:
+        CompileError: It is something else.
+    """
+    from ..schedule.kernel_schedule import KernelSchedule
+
+    entries = (schedules,) if isinstance(schedules, KernelSchedule) else schedules
+    if isinstance(entries, (str, bytes)) or not isinstance(entries, Iterable):
+        raise CompileError(f"schedules is {_kind(schedules)}: give a list of what tw.pin(...) returns")
+    result = tuple(entries)
+    for k, entry in enumerate(result):
+        if not isinstance(entry, KernelSchedule):
+            hint = " (decorate the function with @tw.schedule_kernel(NAME))" if callable(entry) else ""
+            raise CompileError(f"schedules[{k}] is {_kind(entry)}, no schedule of a kernel{hint}")
+    return result
+
+
 def dump_folder(dump: str | Path | None) -> Path | None:
     """The option `dump` as a folder, which is made.
 
@@ -187,6 +209,7 @@ __all__ = [
     "check_arguments",
     "dump_folder",
     "kernels_to_place",
+    "kernel_schedules",
     "pass_names",
     "thread_count",
 ]

@@ -6,7 +6,7 @@ The last of them keeps the naive loops, which are right for any kernel.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from ..analysis.axis_roles import Roles
 from ..analysis.index_maps import product
 from ..dialects import loop, scalar, tensor
 from ..dialects.tensor import extent
+from ..errors import CompileError
 from ..ir import notes
 from ..ir.cleanup import operation_key
 from ..ir.core import Block, BlockArgument, Module, Operation, Value
@@ -24,7 +25,9 @@ from ..ir.symbolic import Dim, smax, smin
 from ..ir.target_info import TargetInfo
 from ..ir.types import TensorType
 from ..passes.tensor.write_in_place import in_place_pairs
-from ..schedule import Schedule, ScheduleError, finalize
+from ..schedule import Schedule, ScheduleError, Step, finalize
+from ..schedule.choices import Choice
+from ..schedule.kernel_schedule import KernelSchedule
 from ..schedule.rules import ScheduleRule, rules_for
 from .tensor_to_loop import kernel_of_group
 
@@ -34,7 +37,8 @@ class KernelInfo:
     """Properties of a kernel besides its code.
 
     `flops` and `bytes` are those of one launch, `origins` the names of the operators that it computes.
-    `slower` is the reason for a slower form than the kind's, "" for the kind's own form.
+    `slower` is the reason for a slower form than the kind's, "" for the kind's own form. `choices` are the
+    knobs of its schedule rule and `trace` the primitives that the rule applied.
     """
 
     name: str
@@ -43,17 +47,26 @@ class KernelInfo:
     bytes: Dim
     origins: tuple[str, ...]
     slower: str = ""
+    choices: tuple[Choice, ...] = ()
+    trace: tuple[Step, ...] = ()
     launches: int = 0
     location: Location = field(default_factory=Location)
 
 
 def groups_to_kernels(
-    module: Module, rules: Mapping[str, ScheduleRule], info: TargetInfo
+    module: Module,
+    rules: Mapping[str, ScheduleRule],
+    info: TargetInfo,
+    schedules: Sequence[KernelSchedule] = (),
 ) -> tuple[dict[tensor.Group, str], dict[str, KernelInfo]]:
     """Add a finalized kernel to the module for every group; return the kernel's name of each group, and all
     kernels' infos.
 
-    `rules` are the target's schedule rules by kind of group, `info` is its description.
+    `rules` are the target's schedule rules by kind of group, `info` is its description. Of `schedules`, which
+    the user gives, the first that fits a kernel's name replaces the rules.
+
+    Raises:
+        CompileError: a schedule of the user's fits no kernel's name, or does not fit the kernel.
     """
     kernels: dict[Any, KernelInfo] = {}
     names: dict[tensor.Group, str] = {}
@@ -66,36 +79,70 @@ def groups_to_kernels(
             kernel_info = kernels.get(key)
             if kernel_info is None:
                 name = _name(op, taken)
-                kernel, slower = _scheduled(op, name, rules, info)
-                module.body.append(kernel)
+                own = next((x for x in schedules if x.fits(name)), None)
+                made = _scheduled(op, name, rules, info, own)
+                module.body.append(made.kernel)
                 kernel_info = kernels[key] = KernelInfo(
-                    name, op.kind, group_flops(op), group_bytes(op), _origins(op), slower
+                    name,
+                    op.kind,
+                    group_flops(op),
+                    group_bytes(op),
+                    _origins(op),
+                    made.slower,
+                    made.choices,
+                    made.trace,
                 )
             kernel_info.launches += 1
             kernel_info.location = fuse_locations(kernel_info.location, *(m.location for m in op.body.ops))
             names[op] = kernel_info.name
+    for own in schedules:
+        if not any(map(own.fits, taken)):
+            known = ", ".join(sorted(taken))
+            raise CompileError(f"schedules: no kernel is called {own.kernel!r}; the kernels are {known}")
     return names, {kernel_info.name: kernel_info for kernel_info in kernels.values()}
 
 
-def _scheduled(
-    group: tensor.Group, name: str, rules: Mapping[str, ScheduleRule], info: TargetInfo
-) -> tuple[loop.Kernel, str]:
-    """The finalized kernel of a group in the fastest form that fits, and why the fastest form does not fit.
+@dataclass(frozen=True)
+class _Scheduled:
+    """A finalized kernel, its rule's choices and primitives, and why it has a slower form, if so."""
 
-    The reason is "" if it does.
+    kernel: loop.Kernel
+    choices: tuple[Choice, ...] = ()
+    trace: tuple[Step, ...] = ()
+    slower: str = ""
+
+
+def _scheduled(
+    group: tensor.Group,
+    name: str,
+    rules: Mapping[str, ScheduleRule],
+    info: TargetInfo,
+    own: KernelSchedule | None,
+) -> _Scheduled:
+    """The kernel of a group in the form that the user's `own` schedule gives it, else in the fastest that
+    fits.
+
+    Raises:
+        CompileError: the user's schedule does not fit the kernel.
     """
     slower = ""
     for kind, rows in _kinds(group):
         for rule in rules_for(kind, info, rules):
-            schedule = Schedule(_unscheduled(group, name), info)
+            schedule = Schedule(_unscheduled(group, name), info, own.choices if own else None)
             try:
-                rule(schedule, rows)
-                return finalize(schedule), slower
+                if own is not None:
+                    own.schedule(schedule, rule, rows)
+                else:
+                    rule(schedule, rows)
+                choices, trace = tuple(schedule.choices), tuple(schedule.trace)
+                return _Scheduled(finalize(schedule), choices, trace, slower)
             except ScheduleError as error:
+                if own is not None:
+                    raise CompileError(f"the schedule of kernel {name!r} does not fit: {error}") from error
                 if debug_settings().strict_schedules:
                     raise
                 slower = slower or str(error)
-    return finalize(Schedule(_unscheduled(group, name), info)), slower
+    return _Scheduled(finalize(Schedule(_unscheduled(group, name), info)), slower=slower)
 
 
 def _unscheduled(group: tensor.Group, name: str) -> loop.Kernel:

@@ -8,7 +8,7 @@ launches kernels.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..dialects import func, tensor
@@ -24,6 +24,7 @@ from ..passes.tensor.lower_precision import CONVERSION
 from ..passes.tensor.lower_to_tensor import lower_to_tensor
 from ..passes.tensor.pack_operands import PanelRule, RowMajorRule
 from ..passes.tensor.write_in_place import write_in_place
+from ..schedule.kernel_schedule import KernelSchedule
 from ..schedule.rules import ScheduleRule
 from .bufferize import bufferize
 from .groups_to_kernels import KernelInfo, groups_to_kernels, moved_bytes
@@ -94,13 +95,16 @@ def lower(
     options: LoweringOptions,
     run_pass: Callable[[Pass, Module], object],
     precision: DType | None = None,
+    schedules: Sequence[KernelSchedule] = (),
 ) -> Lowered:
     """Lower a graph-level module in place to its host program and scheduled kernels.
 
-    `run_pass` runs a pass on a module; it may time, check or skip the pass.
+    `run_pass` runs a pass on a module; it may time, check or skip the pass. `schedules` are the user's, for
+    some of the kernels.
 
     Raises:
         UnsupportedOperatorError: an operator has no lowering.
+        CompileError: one of `schedules` does not fit.
     """
     unfused: tuple[int, Dim] = (0, 0)
     fused: tuple[int, Dim] | None = None
@@ -113,7 +117,7 @@ def lower(
     contractions = _contractions(module)
     if fused is None:
         fused = _moved(module)
-    names, kernels = groups_to_kernels(module, options.rules, options.info)
+    names, kernels = groups_to_kernels(module, options.rules, options.info, schedules)
     bufferize(module, lambda group: [names[group]])
     return Lowered(module, kernels, unfused, fused, contractions)
 

@@ -23,6 +23,7 @@ from tilewright.errors import (
 )
 from tilewright.runtime.bound_call import BoundCall
 from tilewright.runtime.expressions import evaluate, solve_symbols
+from tilewright.runtime.kernels import KernelDescription
 from tilewright.runtime.nested import Nested
 from tilewright.runtime.state import Memory, ModelState
 from tilewright.runtime.tensors import DTYPES, dtype_named, like, to_numpy
@@ -109,6 +110,11 @@ class CompiledModel(ABC):
     """The artifact's metadata: inputs, outputs, symbols and their bounds, target, kernels, memory."""
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+
+    @property
+    def kernels(self) -> dict[str, KernelDescription]:
+        """The kernels by name: how each was scheduled, and the knobs that `tilewright.pin` sets."""
+        return {k["name"]: KernelDescription.from_metadata(k) for k in self.metadata["kernels"]}
 
     def _describe(self, metadata: dict[str, Any], where: str) -> None:
         self.metadata = metadata

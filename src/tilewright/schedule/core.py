@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar, cast
 
@@ -13,6 +13,7 @@ from ..analysis.loop_nest import enclosing_loops, walk_blocks, walk_loops
 from ..dialects import loop
 from ..ir.core import Operation
 from ..ir.target_info import TargetInfo
+from .choices import Choice, Knob
 
 F = TypeVar("F", bound=Callable[..., Any])
 UNKNOWN_TARGET = TargetInfo()
@@ -41,6 +42,7 @@ class Step:
         return f"{self.name}({', '.join(arguments)}){arrow}"
 
 
+K = TypeVar("K", int, bool, str)
 PRIMITIVES: dict[str, Callable[..., Any]] = {}
 """All primitives by name; the first argument of each is the schedule."""
 
@@ -105,12 +107,62 @@ def _fits(value: object, annotation: str) -> bool:
 class ScheduleCore:
     """A kernel, the device it is scheduled for, and the steps applied so far."""
 
-    def __init__(self, kernel: loop.Kernel, info: TargetInfo = UNKNOWN_TARGET) -> None:
-        """Begin a schedule of `kernel`, which the primitives change in place, for the device `info`."""
+    def __init__(
+        self,
+        kernel: loop.Kernel,
+        info: TargetInfo = UNKNOWN_TARGET,
+        choices: Mapping[str, Knob] | None = None,
+    ) -> None:
+        """Begin a schedule of `kernel`, which the primitives change in place, for the device `info`.
+
+        `choices` are values of knobs, by name, that a rule takes in place of its defaults: see `choose`.
+        """
         self.kernel = kernel
         self.info = info
         self.trace: list[Step] = []
+        """The primitives applied so far."""
+        self.choices: list[Choice] = []
+        """The knobs that were asked for so far."""
+        self._chosen = dict(choices or {})
         self._depth = 0
+
+    def choose(self, name: str, default: K, among: Iterable[K], *, reorders_sums: bool = False) -> K:
+        """Return the value of a knob: `default`, unless the schedule was begun with another choice.
+
+        A rule asks for each of its decisions by which kernels of equal results differ in speed. Running the
+        rule thus defines the space of schedules: `choices` lists each knob with its domain, and the rule, run
+        again with other choices, gives another point. A rule may ask for a knob under a condition; a point
+        that does not fit the kernel raises `ScheduleError`.
+
+        Args:
+            name: The knob's name, one for each kernel.
+            default: What the rule chooses by itself.
+            among: The values that may be chosen; `default` is added. A knob of one value is not recorded.
+            reorders_sums: Whether another value changes the order in which a sum adds its terms.
+
+        Raises:
+            ScheduleError: The value chosen is not in the domain, or the rule has asked for this knob already.
+        """
+        if any(choice.name == name for choice in self.choices):
+            raise ScheduleError(f"choose: the rule asks for {name!r} twice")
+        domain = list(dict.fromkeys(among))
+        if default not in domain:
+            domain.append(default)
+        if type(default) is int:
+            domain.sort(key=int)
+        chosen = self._chosen.get(name, default)
+        value = next((v for v in domain if v == chosen and type(v) is type(chosen)), None)
+        if value is None:
+            known = ", ".join(map(repr, domain[:20])) + (", ..." if len(domain) > 20 else "")
+            raise ScheduleError(f"choose: {name} cannot be {chosen!r}; its values are {known}")
+        if len(domain) > 1:
+            self.choices.append(Choice(name, value, default, tuple(domain), reorders_sums))
+        return value
+
+    def unknown_choices(self) -> list[str]:
+        """Return the names of choices that no rule has asked for."""
+        asked = {choice.name for choice in self.choices}
+        return [name for name in self._chosen if name not in asked]
 
     def block(self, name: str) -> loop.Block:
         """Return the block called `name`.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..analysis.loop_nest import enclosing_loops, substitute_tree, substitute_tree_at
 from ..dialects import loop
+from ..ir import notes, symbolic_text
 from ..ir.core import Block, Operation
 from ..ir.substitution import substitute
 from ..ir.symbolic import Dim, Expr, ceildiv, free_symbols, prove_divisible, prove_eq, prove_le, smin, symbol
@@ -263,6 +264,28 @@ class LoopPrimitives(ScheduleCore):
             raise ScheduleError(f"parallel: loop {name!r} is not outermost")
         check_independent("parallel", f)
         _set_kind(self, name, loop.LoopKind.PARALLEL)
+
+    @primitive
+    def grain(self, iterations: int | str) -> None:
+        """Set how many iterations of the parallel loop are worth a thread: fewer are not divided further.
+
+        Args:
+            iterations: A number, or the text of an expression in the kernel's sizes: ``"max(1, 4096 // n)"``.
+
+        Raises:
+            ScheduleError: It is less than 1, or the text is no expression in the kernel's sizes.
+        """
+        value: Dim
+        if isinstance(iterations, str):
+            try:
+                value = symbolic_text.parse(iterations, {d.name: d for d in self.kernel.dims})
+            except ValueError as error:
+                raise ScheduleError(f"grain: {error}") from None
+        else:
+            value = iterations
+        if not prove_le(1, value):
+            raise ScheduleError(f"grain: {iterations} iterations may be less than 1")
+        notes.GRAIN.set(self.kernel, value)
 
     @primitive
     def vectorize(self, name: str, lanes: int = 0) -> None:

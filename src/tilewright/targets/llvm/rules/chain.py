@@ -20,6 +20,7 @@ from ....ir.types import f32
 from ....schedule import Schedule, ScheduleError
 from .common import (
     blocks_of,
+    choose_part,
     fuse_all,
     loop_of,
     same_place,
@@ -40,6 +41,10 @@ FAR_ROWS = 4
 of K and V then come from beyond the second-level cache. A larger value reads them less often and leaves fewer
 tiles for the threads.
 """
+
+
+MOST_ROWS = 256
+"""Upper bound on the choices of a tile's rows. A larger value lets a search try higher tiles."""
 
 
 def chain(s: Schedule, rows: int) -> None:
@@ -69,8 +74,12 @@ def chain(s: Schedule, rows: int) -> None:
     far = upper_limit(first.axes[first_roles.n[-1]].upper + 1) > most
     if m and far and upper_limit(s.loop(m).extent) > FAR_ROWS * height:
         height *= FAR_ROWS
-    if m and upper_limit(s.loop(m).extent) > height:
-        m_outer, m_inner = s.split(m, height)
+    if m:
+        extent = s.loop(m).extent
+        default = height if upper_limit(extent) > height else None
+        chosen = choose_part(s, "rows", default, extent, mr, MOST_ROWS)
+    if m and chosen:
+        m_outer, m_inner = s.split(m, chosen)
         tiles.append(m_outer)
     if not tiles or n is None:
         for b in blocks:
@@ -139,10 +148,17 @@ def _limit_columns(s: Schedule, blocks: list[loop.Block], at: str, info: TargetI
             break
         except ScheduleError:
             pass
-    for b in blocks:
-        if not b.reduce_axes and max((upper_limit(a.upper + 1) for a in b.axes), default=0) > most:
+    long = [
+        b
+        for b in blocks
+        if not b.reduce_axes and max((upper_limit(a.upper + 1) for a in b.axes), default=0) > most
+    ]
+    if long:
+        sizes = (COLUMNS // 4, COLUMNS // 2, COLUMNS, 2 * COLUMNS, 4 * COLUMNS)
+        size = s.choose("columns", COLUMNS, sizes, reorders_sums=True)
+        for b in long:
             try:
-                s.online_softmax(b.sym_name, COLUMNS)
+                s.online_softmax(b.sym_name, size)
                 break
             except ScheduleError:
                 pass

@@ -15,7 +15,6 @@ from ....analysis.loop_nest import (
 from ....dialects import loop, scalar
 from ....dialects.scalar import EXPENSIVE, Constant
 from ....dialects.tensor import free_symbols_of
-from ....ir import notes
 from ....ir.core import Value
 from ....ir.substitution import linear_in
 from ....ir.symbolic import Dim, Expr, bounds, free_symbols, smax
@@ -81,6 +80,24 @@ def upper_limit(extent: Dim, default: int = 1 << 30) -> int:
 def divisor(extent: Dim, most: int) -> int:
     """Return the largest number up to `most` that divides a known extent, else 1."""
     return next((n for n in range(most, 0, -1) if isinstance(extent, int) and extent % n == 0), 1)
+
+
+def choose_part(
+    s: Schedule, name: str, default: int | None, extent: Dim, unit: int, most: int, **options: bool
+) -> int | None:
+    """Ask for the size of the parts that a loop is split into: multiples of `unit` up to `most`.
+
+    As a choice 0, and as a result None, means that the loop stays whole.
+    """
+    most = min(most, upper_limit(extent) - 1)
+    value = s.choose(name, default or 0, (0, *range(unit, most + 1, unit)), **options)
+    return value or None
+
+
+def choose_loop(s: Schedule, name: str, default: loop.For, among: Iterable[loop.For]) -> loop.For:
+    """Ask for one of some loops, by name."""
+    loops = {str(f.iv.name): f for f in (*among, default)}
+    return loops[s.choose(name, str(default.iv.name), loops)]
 
 
 def contiguity(block: loop.Block, iv: Expr) -> float:
@@ -154,12 +171,13 @@ def points_of(loops: Iterable[loop.For]) -> float:
 
 
 def set_grain(s: Schedule, work: Dim | float) -> None:
-    """Note on the kernel how many iterations of its parallel loop are worth a thread, if each is `work` cheap
-    element operations.
+    """Set how many iterations of the parallel loop are worth a thread, if each is `work` cheap element
+    operations.
     """
     if isinstance(work, float):
         work = max(1, int(work))
-    notes.GRAIN.set(s.kernel, smax(1, WORTH_A_THREAD // smax(1, work)))
+    iterations = smax(1, WORTH_A_THREAD // smax(1, work))
+    s.grain(iterations if isinstance(iterations, int) else str(iterations))
 
 
 def vectorize_inner(s: Schedule, block: loop.Block, own: list[loop.For]) -> None:
@@ -167,6 +185,7 @@ def vectorize_inner(s: Schedule, block: loop.Block, own: list[loop.For]) -> None
     chosen = vector_loop(block, own)
     if chosen is None:
         return
+    chosen = choose_loop(s, f"{block.sym_name}.lanes", chosen, own)
     reduced = reduce_variables(block)
     names = [f.iv.name for f in own]
     if chosen.iv in reduced:

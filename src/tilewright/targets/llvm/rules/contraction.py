@@ -52,6 +52,7 @@ from ....ir.types import DType
 from ....schedule import Schedule
 from .common import (
     blocks_of,
+    choose_part,
     fuse_all,
     loop_of,
     same_place,
@@ -72,6 +73,8 @@ DEPTH_MULTIPLE = 64
 """Blocks of k have a multiple of this many terms: a multiple of what matrix instructions take in one step and
 of the group size of interleaved rows. A larger value gives coarser blocks.
 """
+MOST_DEPTH = 4096
+"""Upper bound on the choices of terms in a block of k. A larger value lets a search try longer blocks."""
 UNPACKED_ROWS, BLOCK_DEPTH, BLOCK_COLUMNS = 8, 64, 512
 """Blocking of an unpacked B for TLB locality: for at most `UNPACKED_ROWS` rows of A, B is read in blocks of
 `BLOCK_DEPTH` rows by `BLOCK_COLUMNS` columns, in elements.
@@ -152,6 +155,14 @@ def contraction(s: Schedule, rows: int) -> None:
     rows_lead = resident or (tall and many and _left_exceeds_cache(main, roles, info))
     long = not tall and (resident or to_memory)
     height, lines, columns = _tile(s, m, lines_of, n, main, roles, info, long, tall)
+    tile = info.register_tile(factor_type(main))
+    if m:
+        height = choose_part(s, "rows", height, s.loop(m).extent, tile.rows, TALL_ROWS)
+    panel = roles.nr if roles.padded else tile.columns
+    columns = choose_part(s, "columns", columns, s.loop(n).extent, panel, 2 * BLOCK_COLUMNS)
+    if lines_of:
+        lines = s.choose("lines", lines, _divisors(s.loop(lines_of[-1]).extent))
+    rows_lead = s.choose("rows_lead", rows_lead, (False, True))
     work = lines * tile_work(main, s.loop(m).extent if m else 1, height, s.loop(n).extent, columns)
     n_outer, n_inner = s.split(n, columns) if columns else (None, n)
     m_outer, m_inner = s.split(m, height) if m and height else (None, m)
@@ -186,7 +197,12 @@ def contraction(s: Schedule, rows: int) -> None:
             s.compact()
     _block_depth(s, main, roles, info)
     reused = info.has_matrix_unit(factor_type(main)) and _fewest_rows(main, roles) >= REUSING_ROWS
-    tensorize_tile(s, main, roles, cache_resident=reused)
+    tensorize_tile(s, main, roles, cache_resident=s.choose("cache_resident", reused, (False, True)))
+
+
+def _divisors(extent: Dim) -> list[int]:
+    """Return the numbers up to 64 that divide an extent; 1 divides any."""
+    return [n for n in range(1, 65) if n == 1 or (isinstance(extent, int) and extent % n == 0)]
 
 
 def _is_cache_resident(main: loop.Block, roles: Roles, info: TargetInfo) -> bool:
@@ -262,8 +278,11 @@ def _block_depth(s: Schedule, main: loop.Block, roles: Roles, info: TargetInfo) 
     extent = s.loop(k).extent if k is not None else None
     if k is None or not isinstance(extent, int):
         return
-    block = (_depth_of_rows if len(roles.k) == 1 else _depth_of_window)(extent, main, roles, info)
-    if block is None or block >= extent:
+    default = (_depth_of_rows if len(roles.k) == 1 else _depth_of_window)(extent, main, roles, info)
+    default = None if default is None or default >= extent else default
+    unit = DEPTH_MULTIPLE if len(roles.k) == 1 else 1
+    block = choose_part(s, "depth", default, extent, unit, MOST_DEPTH, reorders_sums=True)
+    if block is None:
         return
     outer, inner = s.split(k, block)
     around = enclosing_loops(main)

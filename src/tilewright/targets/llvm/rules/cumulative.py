@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from ....analysis.loop_nest import enclosing_loops
 from ....schedule import Schedule
-from .common import blocks_of, fuse_all, point_cost, set_grain, upper_limit, vector_loop
+from .common import blocks_of, choose_part, fuse_all, point_cost, set_grain, upper_limit, vector_loop
 
 COLUMNS = 1024
 """Upper bound on the neighbouring columns that run together: their running values stay in the first-level
@@ -32,9 +32,17 @@ def cumulative(s: Schedule, rows: int) -> None:
         lanes = chosen.iv.name
         columns = []
         width = upper_limit(chosen.extent)
-        if width > COLUMNS:
-            column, lanes = s.split(lanes, COLUMNS)
-            columns, width = [column], COLUMNS
+        part = choose_part(
+            s,
+            "columns",
+            COLUMNS if width > COLUMNS else None,
+            chosen.extent,
+            8 * s.info.lanes(32),
+            4 * COLUMNS,
+        )
+        if part:
+            column, lanes = s.split(lanes, part)
+            columns, width = [column], part
         parallel += columns
         work *= width
         s.reorder(*parallel, run.iv.name, lanes)

@@ -15,7 +15,7 @@ from ....ir.symbolic import Expr, free_symbols
 from ....ir.target_info import TargetInfo
 from ....ir.types import i8
 from ....schedule import Schedule
-from .common import fuse_all, loop_of, same_place, set_grain, upper_limit
+from .common import choose_part, fuse_all, loop_of, same_place, set_grain, upper_limit
 
 ROWS = 128
 """Upper bound on the rows of a tile of 8-bit integers (twice as many of bf16). The tile's results and rows
@@ -49,10 +49,18 @@ def quantized(
         n = s.add_unit_loop(root.sym_name)
     columns = max(roles.nr, COLUMNS // roles.nr * roles.nr)
     total = s.loop(n).extent
-    n_outer, n_inner = s.split(n, columns) if upper_limit(total) > columns else (None, n)
+    width = choose_part(
+        s, "columns", columns if upper_limit(total) > columns else None, total, roles.nr, 8 * COLUMNS
+    )
+    n_outer, n_inner = s.split(n, width) if width else (None, n)
     height = ROWS if _is_integer(main) else 2 * ROWS
-    tall = m is not None and upper_limit(s.loop(m).extent) > height
-    m_outer, m_inner = s.split(m, height) if m is not None and tall else (None, m)
+    m_outer, m_inner = None, m
+    if m is not None:
+        rows = s.loop(m).extent
+        chosen = choose_part(s, "rows", height if upper_limit(rows) > height else None, rows, 16, 4 * ROWS)
+        if chosen:
+            height = chosen
+            m_outer, m_inner = s.split(m, chosen)
     tiles = [x for x in (*rows_of, n_outer, m_outer) if x is not None]
     inner = [x for x in (m_inner, n_inner) if x is not None]
     reduce = [
@@ -64,7 +72,7 @@ def quantized(
         at = fuse_all(s, tiles)
         s.parallel(at)
         height = min(height, upper_limit(s.loop(m_inner).extent)) if m_inner is not None else 1
-        set_grain(s, max(height, 3) * columns * groups * size // 8)
+        set_grain(s, max(height, 3) * (width or columns) * groups * size // 8)
     if epilogue is not None:
         if at is not None:
             s.compute_at(main.sym_name, at)
@@ -89,16 +97,14 @@ def _tensorize(s: Schedule, main: loop.Block, roles: Roles, info: TargetInfo) ->
     ]
     s.reorder(m, n, *reduce)
     many = _is_integer(main) and info.has_matrix_unit(i8) and upper_limit(s.loop(m).extent) >= MANY_ROWS
+    if _is_integer(main) and info.has_matrix_unit(i8):
+        many = s.choose("unpack", many, (False, True))
     _, groups, size = roles.quantized
-    pieces = (
-        1
-        if _is_integer(main)
-        else next(
-            p
-            for p in range(1, groups + 1)
-            if groups % p == 0 and (p == groups or groups // p * size <= DEPTH)
-        )
-    )
+    pieces = 1
+    if not _is_integer(main):
+        divisors = [p for p in range(1, groups + 1) if groups % p == 0]
+        default = next(p for p in divisors if p == groups or groups // p * size <= DEPTH)
+        pieces = s.choose("depth_pieces", default, divisors, reorders_sums=True)
     if roles.grouped:
         m = s.split_runs(main.sym_name, m)
     s.tensorize_quantized(main.sym_name, m, n, *roles.quantized, roles.nr, many, pieces)

@@ -9,6 +9,7 @@ from ....ir import notes
 from ....schedule import Schedule
 from .common import (
     blocks_of,
+    choose_part,
     contiguity,
     fuse_all,
     point_cost,
@@ -41,9 +42,12 @@ def recurrence(s: Schedule, rows: int) -> None:
         name = lanes.iv.name
         names.remove(name)
         width = upper_limit(lanes.extent)
-        if width > COLUMNS:
-            outer, name = s.split(name, COLUMNS)
-            names, width = [*names, outer], COLUMNS
+        part = choose_part(
+            s, "columns", COLUMNS if width > COLUMNS else None, lanes.extent, s.info.lanes(32), 8 * COLUMNS
+        )
+        if part:
+            outer, name = s.split(name, part)
+            names, width = [*names, outer], part
         if names:
             s.reorder(*names, name)
             s.parallel(fuse_all(s, names))

@@ -25,6 +25,8 @@ from ....schedule import Schedule
 from .common import (
     CHUNK,
     blocks_of,
+    choose_loop,
+    choose_part,
     contiguity,
     divisor,
     fuse_all,
@@ -237,10 +239,16 @@ def _cut_columns(s: Schedule, blocks: list[loop.Block], depth: int) -> dict[loop
     if not any(b.reduce_axes and name in window_columns(b) for b, name in names.items()):
         return {}
     extent = s.loop(next(iter(names.values())) or "").extent
-    size = divisor(extent, MAX_WINDOWS)
+    size = _windows(s, extent)
     if size < 2 or any(name is None or s.loop(name).extent != extent for name in names.values()):
         return {}
     return {b: s.split(name, size) for b, name in names.items() if name is not None}
+
+
+def _windows(s: Schedule, extent: Dim) -> int:
+    """Return how many windows are computed side by side: a divisor of the number of columns."""
+    sizes = [n for n in range(1, 2 * MAX_WINDOWS + 1) if isinstance(extent, int) and extent % n == 0]
+    return s.choose("windows", divisor(extent, MAX_WINDOWS), sizes)
 
 
 def _share_windows(s: Schedule, block: loop.Block, columns: str) -> None:
@@ -277,13 +285,14 @@ def single(s: Schedule) -> None:
     reduced = reduce_variables(block)
     chosen = vector_loop(block, own)
     assert chosen is not None
+    chosen = choose_loop(s, "lanes", chosen, own)
     parallel = [f.iv.name for f in own if f.iv not in reduced and f is not chosen]
     inner = [f.iv.name for f in own if f.iv in reduced and f is not chosen]
     work = point_cost(block) * points_of(f for f in own if f.iv in reduced or f is chosen)
     name = chosen.iv.name
     is_reduced = chosen.iv in reduced
     windows = [x for x in window_columns(block) if x in parallel]
-    size = divisor(s.loop(windows[-1]).extent, MAX_WINDOWS) if windows else 1
+    size = _windows(s, s.loop(windows[-1]).extent) if windows else 1
     if not is_reduced and size > 1 and independent(own):
         parts, columns = s.split(windows[-1], size)
         parallel[parallel.index(windows[-1])] = parts
@@ -418,10 +427,14 @@ def elementwise(s: Schedule, blocks: list[loop.Block]) -> None:
         if [*outer, inner] != shared:
             s.reorder(*outer, inner)
         limit = upper_limit(s.loop(inner).extent)
-        if limit > CHUNK and not outer:
-            chunk, inner = s.split(inner, CHUNK)
+        part = None
+        if not outer:
+            default = CHUNK if limit > CHUNK else None
+            part = choose_part(s, "chunk", default, s.loop(inner).extent, CHUNK // 4, 8 * CHUNK)
+        if part:
+            chunk, inner = s.split(inner, part)
             outer.append(chunk)
-            limit = CHUNK
+            limit = part
     if outer:
         at = fuse_all(s, outer)
         s.parallel(at)

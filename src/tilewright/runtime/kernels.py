@@ -1,0 +1,109 @@
+"""Descriptions of a library's kernels, as the artifact's metadata has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Knob = int | bool | str
+"""The value of a knob of a schedule rule: a number, a flag, or the name of a loop."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a schedule rule chose for one of its knobs.
+
+    Attributes:
+        name: The knob's name, one for each kernel.
+        value: What was chosen.
+        default: What the rule chooses by itself.
+        ranges: The values that may be chosen, in order: values, and (first, last, step) of numbers.
+        reorders_sums: Whether another value changes the order in which a sum adds its terms, and so the last
+            bits of the result.
+    """
+
+    name: str
+    value: Knob
+    default: Knob
+    ranges: tuple[Any, ...]
+    reorders_sums: bool = False
+
+    @property
+    def domain(self) -> tuple[Knob, ...]:
+        """All values that may be chosen, in order."""
+        values: list[Knob] = []
+        for part in self.ranges:
+            values += range(part[0], part[1] + 1, part[2]) if isinstance(part, tuple) else [part]
+        return tuple(values)
+
+    def __str__(self) -> str:
+        known = ", ".join(
+            f"{part[0]}..{part[1]} by {part[2]}" if isinstance(part, tuple) else repr(part)
+            for part in self.ranges
+        )
+        default = "" if self.value == self.default else f" (default {self.default!r})"
+        return f"{self.name} = {self.value!r}{default}, among {known}"
+
+    @classmethod
+    def from_metadata(cls, entry: Mapping[str, Any]) -> Choice:
+        """The choice that `entry`, one of a kernel's ``choices`` in the metadata, describes."""
+        ranges = _tuples(entry["domain"])
+        flag = entry.get("reorders_sums", False)
+        return cls(entry["name"], entry["value"], entry["default"], ranges, flag)
+
+
+@dataclass(frozen=True)
+class KernelDescription:
+    """A kernel of a library.
+
+    Attributes:
+        name: Its name, which lists its operators: ``matmul_gelu``.
+        kind: Its kind of group: ``contraction``, ``rows``, ...
+        launches: How often a run launches it.
+        choices: The knobs of its schedule rule; ``tw.pin`` gives them other values.
+        trace: The primitives that scheduled it, as (name, arguments, options, result).
+        slower: Why it has a slower form than its kind's; "" if it has not.
+    """
+
+    name: str
+    kind: str
+    launches: int
+    choices: tuple[Choice, ...]
+    trace: tuple[tuple[str, tuple[Any, ...], Mapping[str, Any], Any], ...]
+    slower: str = ""
+
+    @property
+    def schedule(self) -> str:
+        """The schedule as Python code, which can be edited and given to `tilewright.compile`."""
+        lines = [f"# {choice}" for choice in self.choices]
+        lines += [f"@tw.schedule_kernel({self.name!r})", "def own(s):"]
+        for name, arguments, options, result in self.trace:
+            given = [repr(a) for a in arguments] + [f"{k}={v!r}" for k, v in options.items()]
+            made = f"  # makes {_names(result)}" if result else ""
+            lines.append(f"    s.{name}({', '.join(given)}){made}")
+        return "\n".join(lines if self.trace else [*lines, "    pass"])
+
+    @classmethod
+    def from_metadata(cls, entry: Mapping[str, Any]) -> KernelDescription:
+        """The kernel that `entry`, one of the metadata's ``kernels``, describes."""
+        return cls(
+            entry["name"],
+            entry["kind"],
+            entry["launches"],
+            tuple(map(Choice.from_metadata, entry.get("choices", ()))),
+            tuple((n, _tuples(a), o, _tuples(r)) for n, a, o, r in entry.get("trace", ())),
+            entry.get("slower", ""),
+        )
+
+
+def _names(result: Any) -> str:
+    return ", ".join(map(str, result)) if isinstance(result, tuple) else str(result)
+
+
+def _tuples(value: Any) -> Any:
+    """Lists, as JSON has them, as tuples."""
+    return tuple(map(_tuples, value)) if isinstance(value, (list, tuple)) else value
+
+
+__all__ = ["Choice", "KernelDescription", "Knob"]
