@@ -7,8 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from math import gcd
 
-from ....ir.symbolic import Dim, bounds
+from ....ir.symbolic import Dim, Expr, Min, bounds
 from ..emitter import Carried, Emitter
 from ..isa import Isa
 from .group_step import is_shifted
@@ -19,6 +20,9 @@ Stream = Callable[[str], tuple[str, str] | None]
 """Maps the number of a row block to the address it prefetches into the cache and the bytes per inner
 iteration.
 """
+
+_COUNTED = 4096
+"""The largest number of rows for which `_heights` looks at every smaller one."""
 
 
 class Driver:
@@ -160,11 +164,12 @@ class Driver:
 
                 e.loop("0", str(number), "1", [], body)
             return
-        # Any height up to the limit may occur, and each has its own tile function. The limit is the smallest
-        # that keeps the multiply-add units busy.
+        # Each height that may occur has its own tile function. The limit is the smallest that keeps the
+        # multiply-add units busy.
         most = bounds(p.m)[1]
         limit = min(limit, max(self._tile_rows(p.width // p.lanes), -(-MIN_CHAINS // vectors)))
         limit = limit if most is None else max(1, min(limit, most))
+        heights = _heights(p.m, limit)
         m = self.dims(p.m)
         with e.when(e.op(f"icmp sgt i64 {m}, 0")):
             count = e.divide(e.add(m, str(limit - 1)), limit)
@@ -177,7 +182,7 @@ class Driver:
                 where = stream(i)
                 is_tall = e.op(f"icmp ult i64 {i}, {tall_blocks}")
                 height = e.add(low_rows, e.op(f"zext i1 {is_tall} to i64"))
-                e.switch(height, {h: partial(block, h, row, where) for h in range(1, limit + 1)})
+                e.switch(height, {h: partial(block, h, row, where) for h in heights})
                 return [e.add(row, height)]
 
             e.loop("0", count, "1", [("i64", "0")], each)
@@ -264,3 +269,33 @@ class Driver:
             return []
 
         e.loop("0", rows, "1", [], row)
+
+
+def _heights(rows: Dim, limit: int) -> list[int]:
+    """The heights that blocks of at most `limit` rows can have, ascending, for the values that `rows` can
+    take.
+    """
+    least, most = bounds(rows)
+    if least is None or most is None or most > _COUNTED:
+        return list(range(1, limit + 1))
+    found: set[int] = set()
+    for count in range(max(1, least), most + 1):
+        if _may_be(rows, count):
+            low, tall = divmod(count, -(-count // limit))
+            found |= {low, low + 1} if tall else {low}
+    return sorted(found)
+
+
+def _may_be(rows: Dim, count: int) -> bool:
+    """Whether `rows` can be `count`, as far as remainders tell: ``min(12, 196 - 12*i)`` is 12, or leaves the
+    remainder 4 in a division by 12.
+    """
+    tail = rows.atom if isinstance(rows, Expr) else None
+    if not isinstance(tail, Min):
+        return True
+    for whole, rest in ((tail.a, tail.b), (tail.b, tail.a)):
+        if isinstance(whole, int) and isinstance(rest, Expr):
+            start = sum(c for c, atoms in rest.terms if not atoms)
+            step = gcd(*(c for c, atoms in rest.terms if atoms))
+            return count == whole or (count - start) % step == 0
+    return True
