@@ -165,6 +165,7 @@ OPTIONAL_PACKAGES: Mapping[str, tuple[str, str]] = {
     "wgpu": ("'tilewright[webgpu]'", "running artifacts for the target webgpu"),
     "wasmtime": ("wasmtime", "running artifacts for the target wasm32"),
     "safetensors": ("'tilewright[nn]'", "files of weights"),
+    "sklearn": ("'tilewright[tune]'", "tuning"),
     **dict.fromkeys(
         (
             "h11",

@@ -29,7 +29,14 @@ DATE = "2026-01-02T03:04:05.000000+00:00"
 def trial(rows: int = 96, key: KernelKey = KEY, **fields: Any) -> Trial:
     """A trial with a speedup, unless `fields` say otherwise."""
     if "failure" not in fields:
-        fields = {"speedup": 1.2, "lower": 1.15, "upper": 1.25, "seconds": 1e-4, **fields}
+        fields = {
+            "speedup": 1.2,
+            "lower": 1.15,
+            "upper": 1.25,
+            "seconds": 1e-4,
+            "samples": (0.18, 0.19),
+            **fields,
+        }
     return Trial(key, {"rows": rows}, **{"digest": f"code {rows}", "date": DATE, **fields})
 
 

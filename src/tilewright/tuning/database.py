@@ -104,6 +104,8 @@ class Trial:
     """The upper end."""
     seconds: float | None = None
     """The time of one run of the candidate."""
+    samples: tuple[float, ...] = ()
+    """Natural logarithms of the speedup, one for each block: a resumed search takes them again."""
     failure: Failure | None = None
     """Why there is no time."""
     message: str = ""
@@ -153,7 +155,7 @@ class Trial:
         try:
             key: dict[str, Any] = fields.pop("key")
             named: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in key.items()}
-            trial = cls(KernelKey(**named), **fields)
+            trial = cls(KernelKey(**named), **{**fields, "samples": tuple(fields.get("samples", ()))})
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a trial: {error}") from error
         trial.__dict__["id"] = given

@@ -169,13 +169,16 @@ class Space:
         return {k: v for k, v in merged.items() if k not in defaults or not _same(v, defaults[k])}
 
     def scattered(self, point: Point, rng: np.random.Generator) -> dict[str, Value]:
-        """Random choices far from a point: a random number of its knobs, at least one, have random values."""
-        knobs = [c for c in point.choices if len(c.domain) > 1]
-        if not knobs:
+        """Random choices far from a point: a random number of knobs, at least one, have random values. Knobs
+        that other points have revealed are among them.
+        """
+        domains = {**self.domains, **{c.name: tuple(c.domain) for c in point.choices}}
+        names = [name for name, domain in domains.items() if len(domain) > 1]
+        if not names:
             return point.overrides
-        count = int(rng.integers(1, len(knobs) + 1))
-        picked = [knobs[i] for i in rng.permutation(len(knobs))[:count]]
-        return self.changed(point, {c.name: c.domain[int(rng.integers(len(c.domain)))] for c in picked})
+        count = int(rng.integers(1, len(names) + 1))
+        picked = [names[i] for i in rng.permutation(len(names))[:count]]
+        return self.changed(point, {n: domains[n][int(rng.integers(len(domains[n])))] for n in picked})
 
     def nearby(self, point: Point, rng: np.random.Generator, knobs: int = 2) -> dict[str, Value]:
         """Random choices near a point: up to `knobs` knobs move by one or two places each."""
