@@ -21,6 +21,7 @@ from tilewright.tuning.child import difference, dtype_of, filling
 from tilewright.tuning.harness import Argument, KernelDescription, harness_library, host_triple
 from tilewright.tuning.measure import Built, MeasureError, Measurement, Measurer
 from tilewright.tuning.memory import GuardedMemory
+from tilewright.tuning.statistics import estimate
 
 SOURCE = Path(__file__).with_name("kernels.c")
 KERNELS = ("sum", "same_sum", "four_sums", "twice", "crashes", "aborts", "hangs", "one_wrong", "forgets_one")
@@ -218,3 +219,14 @@ def test_the_tolerance_grows_with_the_terms() -> None:
     assert difference(argument, *arrays, few)
     assert not difference(argument, *arrays, replace(few, terms=4096))
     assert difference(argument, *arrays, replace(few, reorders_sums=False))
+
+
+def test_a_copy_of_the_default_is_not_faster(measurer: Measurer, library: Path, tmp_path: Path) -> None:
+    """Equal code in two libraries, measured as in a final."""
+    copy = tmp_path / "copy.so"
+    copy.write_bytes(library.read_bytes())
+    default = built(library, "sum")
+    groups = [measurer.measure(default, built(copy, "sum"), 10).samples for _ in range(3)]
+    found = estimate(groups, 1 - 0.005 / 8)
+    assert found.lower < 0.01
+    assert abs(found.median) < 0.1
