@@ -9,28 +9,18 @@ predict: the same family without most of these terms, with other constants.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 import numpy as np
 
+from tilewright.schedule.choices import Choice as Knob
 from tilewright.schedule.core import ScheduleError
 from tilewright.tuning.space import Space, Value, Values
 
 Grid = dict[str, np.ndarray]
-
-
-@dataclass(frozen=True)
-class Knob:
-    """A choice of a synthetic rule."""
-
-    name: str
-    value: Value
-    default: Value
-    domain: Sequence[Value]
-    reorders_sums: bool = False
 
 
 @dataclass

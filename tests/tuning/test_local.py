@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tilewright.errors import CompileError
+from tilewright.schedule.choices import Choice as Knob
 from tilewright.tuning.database import Database, KernelKey
 from tilewright.tuning.harness import KernelDescription, harness_library
 from tilewright.tuning.local import LocalRunner
@@ -16,7 +17,7 @@ from tilewright.tuning.measure import Built, Measurement, Measurer
 from tilewright.tuning.search import Outcome, Search, Settings
 from tilewright.tuning.space import Point, Space, Values
 
-from .tables import Knob, tables
+from .tables import tables
 from .test_measure import ARGUMENTS
 from .test_measure import library as library  # the fixture
 from .test_search import Noise

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tilewright.schedule.choices import Choice as Knob
 from tilewright.schedule.core import ScheduleError
 from tilewright.tuning.space import Point, Space, Values
-
-from .tables import Knob
 
 
 def rule(choices: Values) -> list[Knob]:

@@ -9,47 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
+from tilewright.schedule.choices import Choice
+from tilewright.schedule.choices import Knob as Value
 from tilewright.schedule.core import ScheduleError
 
-Value = bool | int | float | str
-"""The value of a knob."""
 Values = Mapping[str, Value]
 """Values of knobs by name."""
 Key = tuple[tuple[str, Value], ...]
 """All values of a point in the order of their names: equal for equal points."""
-
-
-class Choice(Protocol):
-    """A knob that a rule asked for, as `Schedule.choices` records it."""
-
-    @property
-    def name(self) -> str:
-        """The knob's name, unique within the rule."""
-        ...
-
-    @property
-    def value(self) -> Value:
-        """The value that the rule went on with."""
-        ...
-
-    @property
-    def default(self) -> Value:
-        """The value that the rule takes unless told otherwise. It may depend on earlier choices."""
-        ...
-
-    @property
-    def domain(self) -> Sequence[Value]:
-        """The values allowed."""
-        ...
-
-    @property
-    def reorders_sums(self) -> bool:
-        """Whether the value decides on the order of a sum's terms, and so on the rounding of results."""
-        ...
 
 
 Rule = Callable[[Values], Sequence[Choice]]
