@@ -73,7 +73,7 @@ def test_ten_seeds(table: Table) -> None:
         f"{max(regret(table, s) for s in searches):.3f}"
     )
     assert float(np.mean([gain(table, s) for s in searches])) >= 0.95
-    assert max(regret(table, s) for s in searches) <= 0.06
+    assert max(regret(table, s) for s in searches) <= 0.08
 
 
 def knobs(choices: Values) -> list[Knob]:
