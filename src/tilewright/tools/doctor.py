@@ -39,6 +39,7 @@ VARIABLES = {
     "TILEWRIGHT_DEBUG": "settings for debugging: check, dump=FOLDER, strict-schedules, traceback",
     "TILEWRIGHT_CPU": "the feature set of the target cpu, in place of this machine's",
     "TILEWRIGHT_CC": "the C compiler for the runtime and for linking",
+    "TILEWRIGHT_CXX": "the C++ compiler for kernels of your own",
     "TILEWRIGHT_CACHE_DIR": "the folder of the cache",
     "TILEWRIGHT_CACHE_BYTES": "the largest size of the cache in bytes",
     "TILEWRIGHT_API_KEYS": "keys that `tilewright llm serve` accepts, separated by commas",
