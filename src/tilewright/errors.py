@@ -74,7 +74,7 @@ class UnsupportedOperator:
     hint: str = ""
     """Why it has no translation."""
     instead: str = ""
-    """What to do instead."""
+    """A way around the operator."""
 
     def __str__(self) -> str:
         shown = ", ".join(self.locations[:3])

@@ -188,7 +188,7 @@ class _System:
         same = {f.iv for f in fixed}
         self.loops = loops
         self.differences: dict[Expr, int] = {}
-        """What is known: the difference of an expression of the first access."""
+        """The known differences, by expression of the first access."""
         self.equations: list[_Equation] = []
         self.varying = {f.iv for f in enclosing_loops(a) if f.iv not in same} | _symbols_of_runs(a)
         self.renamed: dict[Expr, Dim] = {}

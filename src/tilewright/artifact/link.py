@@ -80,8 +80,8 @@ def compile_text(
     Args:
         text: The source.
         name: Its name or path in the compiler's messages.
-        target: What it is compiled for.
-        flags: Options of the compiler. Those that name folders with headers must name all that matters.
+        target: The system and processor that it is compiled for.
+        flags: Options of the compiler. Options for folders with headers must name all folders that matter.
         header: Declarations that stand before it.
         cpp: Whether it is C++.
 

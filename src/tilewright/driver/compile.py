@@ -100,8 +100,8 @@ def compile(
         replace: Kernels of your own (`tilewright.c_kernel`) that take the place of the subgraphs equal to
             their patterns. `library.report.replaced` has the number of each; none is a warning.
         schedules: Schedules for some of the kernels, in place of the target's rules: see `tilewright.pin`,
-            `tilewright.schedule_kernel` and `tilewright.load_schedules`. Of several that fit a kernel the
-            first counts. `library.kernels` lists the kernels.
+            `tilewright.schedule_kernel` and `tilewright.load_schedules`. The first that fits a kernel
+            counts. `library.kernels` lists the kernels.
         extra_metadata: Entries to add to the artifact's metadata: JSON types, under names of your own. The
             model is then not kept in the cache.
 

@@ -62,8 +62,8 @@ def groups_to_kernels(
     """Add a finalized kernel to the module for every group; return the kernel's name of each group, and all
     kernels' infos.
 
-    `rules` are the target's schedule rules by kind of group, `info` is its description. Of `schedules`, which
-    the user gives, the first that fits a kernel's name replaces the rules.
+    `rules` are the target's schedule rules by kind of group, `info` is its description. The
+    first of the user's `schedules` that fits a kernel's name replaces the rules.
 
     Raises:
         CompileError: a schedule of the user's fits no kernel's name, or does not fit the kernel.

@@ -12,12 +12,12 @@ Knob = int | bool | str
 
 @dataclass(frozen=True)
 class Choice:
-    """What a schedule rule chose for one of its knobs.
+    """The choice of a schedule rule for one of its knobs.
 
     Attributes:
         name: The knob's name, one for each kernel.
-        value: What was chosen.
-        default: What the rule chooses by itself.
+        value: The value that was chosen.
+        default: The value that the rule chooses by itself.
         domain: All values that may be chosen, in order.
         reorders_sums: Whether another value changes the order in which a sum adds its terms, and so the last
             bits of the result.

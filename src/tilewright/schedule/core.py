@@ -136,7 +136,7 @@ class ScheduleCore:
 
         Args:
             name: The knob's name, one for each kernel.
-            default: What the rule chooses by itself.
+            default: The value that the rule chooses by itself.
             among: The values that may be chosen; `default` is added. A knob of one value is not recorded.
             reorders_sums: Whether another value changes the order in which a sum adds its terms.
 

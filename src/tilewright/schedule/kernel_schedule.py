@@ -113,7 +113,7 @@ def schedule_kernel(kernel: str, **choices: Knob) -> Callable[[ScheduleFunction]
 
 
 class _Kernel(Protocol):
-    """What `save_schedules` reads of a library's kernel: see `tilewright.runtime.kernels`."""
+    """The parts of a library's kernel that `save_schedules` reads: see `tilewright.runtime.kernels`."""
 
     @property
     def name(self) -> str: ...
@@ -123,7 +123,7 @@ class _Kernel(Protocol):
 
 
 class _Library(Protocol):
-    """What `save_schedules` reads of a compiled model."""
+    """The part of a compiled model that `save_schedules` reads."""
 
     @property
     def kernels(self) -> Mapping[str, _Kernel]: ...

@@ -1,7 +1,7 @@
 """Tests whether a transformation of loops keeps the order of conflicting accesses.
 
 Each test raises `ScheduleError` with the primitive, the nest, both accesses, and two iterations that touch
-one element. What the dependence analysis cannot decide counts as a conflict, so a primitive that is applied
+one element. A case that the dependence analysis cannot decide counts as a conflict, so an applied primitive
 is right for every size and all data.
 """
 

@@ -173,7 +173,7 @@ class _Sets:
                     copy.array()[:] = data
 
     def results(self) -> list[np.ndarray]:
-        """What the kernel has written, as bytes; an empty array for an input."""
+        """The bytes that the kernel has written; an empty array for an input."""
         return [
             copies[0].array().copy() if a.role != "input" else np.empty(0, np.uint8)
             for a, copies in zip(self.arguments, self.memory, strict=True)

@@ -37,7 +37,7 @@ def _hash(value: object) -> str:
 
 @dataclass(frozen=True)
 class KernelKey:
-    """What a measured time depends on besides the choices: the kernel and the machine."""
+    """The kernel and the machine: a measured time depends on them besides the choices."""
 
     kernel: str
     """A digest of the kernel's structure as canonical text."""

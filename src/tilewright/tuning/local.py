@@ -17,7 +17,7 @@ from .statistics import estimate
 
 
 class Measures(Protocol):
-    """What measures a candidate beside the default, such as a `Measurer`."""
+    """Measures a candidate beside the default, as a `Measurer` does."""
 
     def measure(self, default: Built, candidate: Built, blocks: int) -> Measurement:
         """Measure so many blocks."""

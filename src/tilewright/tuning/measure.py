@@ -46,7 +46,7 @@ class Built:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What measuring a candidate gave."""
+    """The result of measuring a candidate."""
 
     samples: tuple[float, ...] = ()
     """Natural logarithms of the speedup, the default's time ÷ the candidate's; one for each block."""

@@ -82,7 +82,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Result:
-    """What a request gave."""
+    """The result of a request."""
 
     samples: tuple[float, ...] = ()
     """Natural logarithms of the speedup, the default's time ÷ the candidate's, one for each block."""
@@ -142,7 +142,7 @@ class Search:
 
     Args:
         space: The points.
-        seed: Of all random decisions.
+        seed: The seed of all random decisions.
         settings: Numbers of the search.
         seeds: Choices to measure first, such as those of a database.
         prior: An analytic estimate of the time of a point (any monotonic function of it) from its values.

@@ -205,7 +205,7 @@ class _Replacer:
     # -- Comparison without sizes and numbers ----------------------------------------------------------------
 
     def _loose(self, pattern: Value, value: Value, known: _Environment) -> Iterator[_Environment]:
-        """What the pattern's values and numbers stand for if `pattern` is `value`, for each way to match."""
+        """The meaning of the pattern's values and numbers if `pattern` is `value`, for each way to match."""
         values, numbers = known
         if pattern in values:
             if values[pattern] is value:
