@@ -186,7 +186,6 @@ class _System:
         self, a: Access, b: Access, loops: Sequence[LoopPair], fixed: Iterable[loop.For] = ()
     ) -> None:
         same = {f.iv for f in fixed}
-        self.loops = loops
         self.differences: dict[Expr, int] = {}
         """The known differences, by expression of the first access."""
         self.equations: list[_Equation] = []

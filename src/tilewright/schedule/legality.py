@@ -25,13 +25,14 @@ from ..dialects.tensor import free_symbols_of
 from .core import ScheduleError
 
 
-def check_independent(primitive: str, f: loop.For, *, lanes: bool = False) -> None:
-    """Raise unless the iterations of a loop may run at the same time.
+def check_independent(primitive: str, f: loop.For, *, shared: bool = False, lanes: bool = False) -> None:
+    """Raise unless the iterations of a loop may run in any order, or at the same time.
 
-    With `lanes`, which run the same statement at the same time, reductions and running values are allowed:
-    the code generator combines them across lanes.
+    With `shared`, all iterations use one copy of each buffer that is allocated outside of the loop; otherwise
+    a buffer that only the loop uses is private to an iteration. With `lanes`, reductions and running values
+    are allowed: the code generator combines them across lanes.
     """
-    for a, b in conflicting_pairs(f, shared=lanes):
+    for a, b in conflicting_pairs(f, shared=shared):
         if lanes and _combined_across_lanes(f, a, b):
             continue
         _check(primitive, a, b, [(f, f)], lambda apart: apart != (0,), f"iterations of {f.iv.name!r}")
@@ -46,7 +47,7 @@ def check_order(primitive: str, before: Sequence[loop.For], after: Sequence[loop
         after: the same loops in the new order.
     """
     places = [before.index(f) for f in after]
-    first, last = places_that_move(places)
+    first, last = _places_that_move(places)
     moved, order = before[first:last], [p - first for p in places[first:last]]
     if not moved:
         return
@@ -59,7 +60,7 @@ def check_order(primitive: str, before: Sequence[loop.For], after: Sequence[loop
             _check(primitive, a, b, [(f, f) for f in moved], reversed_by, "the new order of the loops")
 
 
-def places_that_move(order: Sequence[int]) -> tuple[int, int]:
+def _places_that_move(order: Sequence[int]) -> tuple[int, int]:
     """The range of positions, as (first, end), outside which a permutation changes nothing."""
     moved = [k for k, p in enumerate(order) if k != p]
     return (moved[0], moved[-1] + 1) if moved else (0, 0)
@@ -72,12 +73,6 @@ def check_joined(primitive: str, first: loop.For, second: loop.For) -> None:
             primitive, a, b, [(first, second)], lambda apart: apart[0] < 0,
             f"iterations of {first.iv.name!r} and {second.iv.name!r}",
         )  # fmt: skip
-
-
-def check_distributed(primitive: str, f: loop.For) -> None:
-    """Raise unless the statements in a loop may get a loop each."""
-    for a, b in conflicting_pairs(f, shared=True):
-        _check(primitive, a, b, [(f, f)], lambda apart: apart != (0,), f"iterations of {f.iv.name!r}")
 
 
 def check_unchanged(primitive: str, read: loop.Load, left: Sequence[loop.For]) -> None:

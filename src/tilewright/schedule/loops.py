@@ -9,7 +9,7 @@ from ..ir.core import Block, Operation
 from ..ir.substitution import substitute
 from ..ir.symbolic import Dim, Expr, ceildiv, free_symbols, prove_divisible, prove_eq, prove_le, smin, symbol
 from .core import ScheduleCore, ScheduleError, only_child, primitive
-from .legality import check_distributed, check_independent, check_joined, check_order
+from .legality import check_independent, check_joined, check_order
 
 
 class LoopPrimitives(ScheduleCore):
@@ -305,7 +305,7 @@ class LoopPrimitives(ScheduleCore):
             raise ScheduleError(f"vectorize: lanes must not be negative, got {lanes}")
         if any(isinstance(op, loop.For) and op.kind == loop.LoopKind.VECTORIZE for op in f.walk()):
             raise ScheduleError(f"vectorize: a loop inside {name!r} is vectorized already")
-        check_independent("vectorize", f, lanes=True)
+        check_independent("vectorize", f, shared=True, lanes=True)
         _set_kind(self, name, loop.LoopKind.VECTORIZE, lanes)
 
     @primitive
@@ -343,7 +343,7 @@ class LoopPrimitives(ScheduleCore):
         f = self.loop(name)
         if f.kind != loop.LoopKind.SERIAL:
             raise ScheduleError(f"fission: loop {name!r} is already '{f.kind}'")
-        check_distributed("fission", f)
+        check_independent("fission", f, shared=True)
         nests: list[Operation] = []
         names: list[str] = []
 

@@ -29,7 +29,7 @@ class Use:
     types: tuple[TensorType, ...]
     attributes: Mapping[str, Any]
     change: str
-    """What differs from the valid use."""
+    """The difference from the valid use."""
 
     def __str__(self) -> str:
         return f"{self.like.name}({', '.join(map(str, self.types))}; {dict(self.attributes)}): {self.change}"
