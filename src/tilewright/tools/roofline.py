@@ -22,13 +22,18 @@ from typing import Any
 
 from tilewright.artifact import disk_cache
 
-_VERSION = 3
+_VERSION = 4
 _CHAINS = 12  # independent chains of fused multiply-adds: at least latency 4 times 2 units
+_DOTS = {
+    16: 16,
+    8: 12,
+}  # independent chains of dot products, by lanes: latency 6 times 2 units, or the registers
 _TILES = 4  # products of tile registers a round: four sums of two operands each
 _TILE_FLOPS = {
     "bf16": 2.0 * 16 * 16 * 32,
     "int8": 2.0 * 16 * 16 * 64,
 }  # terms of each of the 16 x 16 sums of one product
+_DOT_FLOPS = {"bf16": 4.0, "int8": 8.0}  # operations of a dot product in each lane: pairs, quads
 _SHARES = (
     256 << 10,
     1 << 20,
@@ -43,9 +48,9 @@ class Roofline:
     """Peak float32 flop/s (a fused multiply-add counts as two) and bytes/s read from memory, with `threads`
     threads.
 
-    `bf16_flops`: peak of products of bf16 numbers summed in float32, by matrix instructions (AMX).
-    `int8_flops`: the same for 8-bit integers summed in int32. Both equal `flops` where there are no such
-    instructions.
+    `bf16_flops`: peak of products of bf16 numbers summed in float32, by matrix instructions (AMX) or dot
+    products of pairs (AVX512-BF16). `int8_flops`: the same for 8-bit integers summed in int32, by AMX or dot
+    products of quads (AVX512-VNNI, AVX-VNNI). Both equal `flops` where there are no such instructions.
     """
 
     processor: str
@@ -133,15 +138,14 @@ def measure(threads: int, processor: str = "") -> Roofline:
     """Measure now: the best of several short runs of each loop."""
     loops = _Loops()
     flops = 2.0 * loops.lanes * _CHAINS * _rate(loops.multiply_add, threads)
-    tiles = {
-        f"{name}_flops": _TILES * _TILE_FLOPS[name] * _rate(loop, threads)
-        for name, loop in loops.tiles.items()
+    products = {
+        f"{name}_flops": flops * _rate(loop, threads) for name, (loop, flops) in loops.products.items()
     }
     once = reader(threads, LARGE, loops)
     seconds = min(once() for _ in range(8))
     bandwidth = LARGE / seconds
     cached = tuple((share * threads, share * threads / _again(threads, share, loops)) for share in _SHARES)
-    return Roofline(processor or _processor(), threads, flops, bandwidth, cached=cached, **tiles)
+    return Roofline(processor or _processor(), threads, flops, bandwidth, cached=cached, **products)
 
 
 def _again(threads: int, share: int, loops: _Loops) -> float:
@@ -220,9 +224,18 @@ def _tiles_allowed(features: dict[str, bool]) -> bool:
     return bool(ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data) == 0)
 
 
+def _dot_lanes(features: dict[str, bool]) -> dict[str, int]:
+    """The lanes of the widest dot products of the processor, by the operands' type."""
+    wide = bool(features.get("avx512f"))
+    lanes = {"bf16": 16} if wide and features.get("avx512bf16") else {}
+    if wide and features.get("avx512vnni"):
+        return lanes | {"int8": 16}
+    return lanes | ({"int8": 8} if features.get("avxvnni") else {})
+
+
 class _Loops:
-    """The loops as machine code of this process; `tiles`: the loops of matrix instructions by the operands'
-    type.
+    """The loops as machine code of this process; `products`: the loops of matrix instructions or dot products
+    and the operations of one round, by the operands' type.
     """
 
     def __init__(self) -> None:
@@ -233,8 +246,12 @@ class _Loops:
         features = llvm.get_host_cpu_features()
         self.lanes = 16 if features.get("avx512f") else 8 if features.get("avx2") else 4
         tiles = tuple(_TILE_FLOPS) if _tiles_allowed(features) else ()
+        dots = {} if tiles else _dot_lanes(features)
         module = llvm.parse_assembly(
-            self._text() + (_TILE_SETUP if tiles else "") + "".join(map(_tile_loop, tiles))
+            self._text()
+            + (_TILE_SETUP if tiles else "")
+            + "".join(map(_tile_loop, tiles))
+            + "".join(_dot_loop(name, lanes) for name, lanes in dots.items())
         )
         target = llvm.Target.from_default_triple()
         self._machine = target.create_target_machine(
@@ -245,11 +262,14 @@ class _Loops:
         self.multiply_add = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_int64)(
             self._engine.get_function_address("multiply_add")
         )
-        self.tiles: dict[str, Callable[[int], Any]] = {
-            name: ctypes.CFUNCTYPE(None, ctypes.c_int64)(
-                self._engine.get_function_address(f"multiply_{name}")
+        operations = {name: _TILES * _TILE_FLOPS[name] for name in tiles}
+        operations |= {name: _DOTS[n] * _DOT_FLOPS[name] * n for name, n in dots.items()}
+        self.products: dict[str, tuple[Callable[[int], Any], float]] = {
+            name: (
+                ctypes.CFUNCTYPE(None, ctypes.c_int64)(self._engine.get_function_address(f"multiply_{name}")),
+                count,
             )
-            for name in tiles
+            for name, count in operations.items()
         }
         self.read = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_void_p, ctypes.c_int64)(
             self._engine.get_function_address("read")
@@ -356,3 +376,44 @@ exit:
   ret void
 }}
 """
+
+
+def _dot_loop(name: str, lanes: int) -> str:
+    """``multiply_bf16(n)``, ``multiply_int8(n)``: n rounds of one dot product on each chain."""
+    bits, chains = 32 * lanes, _DOTS[lanes]
+    bf16 = name == "bf16"
+    sums = f"<{lanes} x {'float' if bf16 else 'i32'}>"
+    factors = f"<{2 * lanes} x bfloat>" if bf16 else f"<{4 * lanes} x i8>"
+    product = f"@llvm.x86.avx512{'bf16.dpbf16ps' if bf16 else '.vpdpbusd'}.{bits}"
+    # Every chain starts from another value, so that LLVM cannot merge them.
+    first = [", ".join([f"float {k}.0" if bf16 else f"i32 {k}"] * lanes) for k in range(chains)]
+    starts = [f"  %a{k} = phi {sums} [ <{first[k]}>, %entry ], [ %b{k}, %loop ]" for k in range(chains)]
+    products = [
+        f"  %b{k} = call {sums} {product}({sums} %a{k}, {factors} %x, {factors} %y)" for k in range(chains)
+    ]
+    stores = [f"  store volatile {sums} %b{k}, ptr %result" for k in range(chains)]
+    return "\n".join(
+        [
+            "",
+            f"declare {sums} {product}({sums}, {factors}, {factors})",
+            f'define void @multiply_{name}(i64 %n) "prefer-vector-width"="{bits}" {{',
+            "entry:",
+            f"  %result = alloca {sums}, align 64",
+            f"  store volatile {sums} zeroinitializer, ptr %result",
+            f"  %x = load volatile {factors}, ptr %result",
+            f"  %y = load volatile {factors}, ptr %result",
+            "  br label %loop",
+            "loop:",
+            "  %i = phi i64 [ 0, %entry ], [ %j, %loop ]",
+            *starts,
+            *products,
+            "  %j = add i64 %i, 1",
+            "  %c = icmp slt i64 %j, %n",
+            "  br i1 %c, label %loop, label %exit",
+            "exit:",
+            *stores,
+            "  ret void",
+            "}",
+            "",
+        ]
+    )
