@@ -211,6 +211,43 @@ def running() -> loop.Kernel:
     return kernel_from([(N, 6)], body, kind="cumulative")
 
 
+def in_place(kernel: loop.Kernel, *pairs: tuple[int, int]) -> loop.Kernel:
+    """A kernel of which some outputs are the memory of inputs: pairs (output, input)."""
+    notes.BUFFER_ALIASES.set(kernel, pairs)
+    return kernel
+
+
+def centered() -> loop.Kernel:
+    """b0 = the means of the rows of x; b1 = x - b0, written over x."""
+
+    def body(t: TensorBuilder, x: Any) -> list[Any]:
+        mean = t.reduce("sum", (N,), (6,), lambda i, r: x[i, r] * (1 / 6))
+        return [t.compute((N, 6), lambda i, j: x[i, j] - mean[i])]
+
+    return in_place(kernel_from([(N, 6)], body), (0, 0))
+
+
+def residual() -> loop.Kernel:
+    """b0 = x0 @ x1; b1 = b0 + x2, written over x2."""
+
+    def body(t: TensorBuilder, a: Any, b: Any, x: Any) -> list[Any]:
+        y = t.reduce("sum", (N, 8), (6,), lambda i, j, r: a[i, r] * b[r, j])
+        return [t.compute((N, 8), lambda i, j: y[i, j] + x[i, j])]
+
+    return in_place(kernel_from([(N, 6), (6, 8), (N, 8)], body), (0, 2))
+
+
+def flattened() -> loop.Kernel:
+    """b0 = exp(x); b1 = b0 + x in one dimension, written over x; b2 = b0 of the rows in reverse order."""
+
+    def body(t: TensorBuilder, x: Any) -> list[Any]:
+        y = t.compute((N, 4), lambda i, j: x[i, j].apply("exp"))
+        z = t.compute((N * 4,), lambda i: y[i // 4, i % 4] + x[i // 4, i % 4])
+        return [z, t.compute((N, 4), lambda i, j: y[N - 1 - i, j])]
+
+    return in_place(kernel_from([(N, 4)], body), (0, 0))
+
+
 def unpacked(x: Any, x_scales: Any, qvalues: Any, scales: Any) -> Any:
     right = qvalues.transpose(0, 3, 1, 2, 4).reshape(12, 2, 4)[:10].astype("f8") - 128
     right *= scales.transpose(0, 2, 1).reshape(12, 2)[:10, :, None]
@@ -235,6 +272,9 @@ KERNELS: dict[str, tuple[Callable[[], loop.Kernel], Callable[..., list[Any]]]] =
     "added": (scattered("sum"), lambda *x: [added_rows(*x)]),
     "placed": (scattered(None), lambda *x: [placed_rows(*x)]),
     "running": (running, lambda x: [np.cumsum(x, 0)]),
+    "centered": (centered, lambda x: [x - x.mean(1, keepdims=True)]),
+    "residual": (residual, lambda a, b, x: [a @ b + x]),
+    "flattened": (flattened, lambda x: [(np.exp(x) + x).reshape(-1), np.exp(x)[::-1]]),
 }
 
 
@@ -265,15 +305,18 @@ def _reduces(f: loop.For) -> bool:
 
 
 def run(kernel: loop.Kernel, n: int, shuffle: bool = False) -> list[np.ndarray[Any, Any]]:
-    """Return the outputs of a kernel on random inputs. With `shuffle`, loops whose order is free run in a
-    random order.
+    """Return the outputs of a kernel on random inputs; an output that may be the memory of an input is. With
+    `shuffle`, loops whose order is free run in a random order.
     """
     module = Module()
     outputs = kernel.body.args[len(kernel.body.args) - kernel.num_outputs :]
     results = [np.full([int(evaluate(d, {"n": n})) for d in a.type.shape], np.nan, "f4") for a in outputs]
+    inputs = inputs_of(kernel, n)
+    for output, source in notes.BUFFER_ALIASES.get(kernel, ()):
+        results[output] = inputs[source].reshape(results[output].shape)
     frame = Frame(module, {"n": n}, {})
     if not shuffle:
-        frame.run_block(kernel.body, [*inputs_of(kernel, n), *results])
+        frame.run_block(kernel.body, [*inputs, *results])
         return results
     plain = loop.For.interpret
     rng = np.random.default_rng(0)
@@ -286,5 +329,5 @@ def run(kernel: loop.Kernel, n: int, shuffle: bool = False) -> list[np.ndarray[A
         return ()
 
     with mock.patch.object(loop.For, "interpret", interpret):
-        frame.run_block(kernel.body, [*inputs_of(kernel, n), *results])
+        frame.run_block(kernel.body, [*inputs, *results])
     return results

@@ -317,9 +317,12 @@ def random_arguments(r: random.Random, primitive: str, s: Schedule) -> tuple[Any
 
 @pytest.mark.parametrize("seed", range(60))
 def test_random_schedules(seed: int) -> None:
-    """Any sequence of primitives keeps what the kernel computes, and a refused primitive changes nothing."""
     r = random.Random(seed)
-    name = r.choice(list(KERNELS))
+    check_random_schedule(r, r.choice(list(KERNELS)))
+
+
+def check_random_schedule(r: random.Random, name: str) -> None:
+    """Any sequence of primitives keeps what the kernel computes, and a refused primitive changes nothing."""
     s = Schedule(KERNELS[name][0]())
     for _ in range(r.randrange(2, 12)):
         primitive = r.choice(list(PRIMITIVES))
@@ -606,3 +609,53 @@ def test_replaying_on_another_kernel_names_what_is_missing() -> None:
     s.split("b0_i1", 4)
     with pytest.raises(ScheduleError, match="no loop 'b0_i1' in kernel 'k'; loops: b0_i0, b1_i0, b2_i0"):
         Schedule(KERNELS["stencil"][0]()).replay(s.trace)
+
+
+# -- Outputs in the memory of inputs -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "use", "message"),
+    [
+        (
+            "centered",
+            lambda s: s.compute_at("b0", "b1_i1"),
+            r"compute_at: .* the store to out0 .* in block 'b1' and the load of x0 .* in block 'b0' "
+            r"\(out0 may be the memory of x0\) touch one element in the iterations \(b1_i0=0, b1_i1=0\) and "
+            r"\(b1_i0=0, b1_i1=1, b0_r0_2=0\): element \[0, 0\]",
+        ),
+        ("flattened", lambda s: s.compute_at("b0", "b2_i0"), "compute_at: block 'b0' is also read outside"),
+        (
+            "flattened",
+            lambda s: s.compute_inline("b0"),
+            r"compute_inline: .* the load of x0 .* in block 'b2' \(out0 may be the memory of x0\) touch one",
+        ),
+        (
+            "residual",
+            lambda s: s.write_into("b0", "b1"),
+            r"write_into: .* the accumulation into out0 .* and the load of x2 .* in block 'b1' \(out0",
+        ),
+    ],
+)
+def test_an_input_is_not_read_after_it_was_overwritten(
+    name: str, use: Callable[[Schedule], Any], message: str
+) -> None:
+    s = Schedule(KERNELS[name][0]())
+    with pytest.raises(ScheduleError, match=message):
+        use(s)
+    check(s.kernel, name)
+    assert s.trace == []
+
+
+def test_rows_are_overwritten_after_their_last_use() -> None:
+    s = Schedule(KERNELS["centered"][0]())
+    s.compute_at("b0", "b1_i0")
+    s.parallel("b1_i0")
+    s.vectorize("b1_i1")
+    check(s.kernel, "centered")
+    check(finalize(s), "centered")
+    s = Schedule(KERNELS["residual"][0]())
+    outer, _ = s.split("b1_i0", 4)
+    s.compute_at("b0", outer)
+    s.parallel(outer)
+    check(finalize(s), "residual")

@@ -73,6 +73,8 @@ def describe_conflict(
     """Two accesses whose order would change, and iterations that show it, for an error text."""
     witness = find_witness(a, b, loops, fixed, wrong)
     both = f"{describe(a)} in two iterations" if a is b else f"{describe(a)} and {describe(b)}"
+    if a.buffer is not b.buffer:
+        both += f" ({_buffer_name(a.buffer)} may be the memory of {_buffer_name(b.buffer)})"
     if witness is None:
         return f"{both} may touch one element; that they do not cannot be proved"
     return f"{both} touch one element {witness}"

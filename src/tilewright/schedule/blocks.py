@@ -24,7 +24,7 @@ from ..ir.substitution import substitute
 from ..ir.symbolic import Dim, Expr, free_symbols, symbol
 from ..ir.types import BufferType
 from .core import ScheduleCore, ScheduleError, primitive
-from .legality import check_unchanged
+from .legality import check_unchanged, keeps_inputs
 
 
 class BlockPrimitives(ScheduleCore):
@@ -33,6 +33,7 @@ class BlockPrimitives(ScheduleCore):
     """
 
     @primitive
+    @keeps_inputs
     def compute_at(self, name: str, at: str) -> list[str]:
         """Compute `name`, a producer block, inside a loop of its consumers (`at`), only the part they need
         there. Returns the names of its new loops.
@@ -105,6 +106,7 @@ class BlockPrimitives(ScheduleCore):
         return self.loops(name)[len(enclosing_loops(target)) + 1 :]
 
     @primitive
+    @keeps_inputs
     def decompose_reduction(self, name: str, at: str) -> str:
         """Give a reduction an initializing nest of its own before loop `at`; return the name of the new
         block.
@@ -145,6 +147,7 @@ class BlockPrimitives(ScheduleCore):
         return init.sym_name
 
     @primitive
+    @keeps_inputs
     def compute_inline(self, name: str) -> None:
         """Substitute `name`, an elementwise block, into its consumers and remove its buffer.
 
@@ -195,6 +198,7 @@ class BlockPrimitives(ScheduleCore):
             alloc.erase()
 
     @primitive
+    @keeps_inputs
     def rfactor(self, name: str) -> str:
         """Factor loop `name` out of a reduction: a partial result for each iteration, then a final reduction,
         whose name is returned.
@@ -317,6 +321,7 @@ class BlockPrimitives(ScheduleCore):
         return stage.sym_name
 
     @primitive
+    @keeps_inputs
     def cache_write(self, name: str) -> str:
         """Let block `name` write a local buffer, which a new block copies to the result.
 

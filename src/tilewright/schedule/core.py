@@ -125,6 +125,16 @@ class ScheduleCore:
         """The knobs that were asked for so far."""
         self._chosen = dict(choices or {})
         self._depth = 0
+        self.is_copy = False
+        """Whether this is a schedule of a copy, on which a primitive is tried."""
+
+    def copy(self) -> Self:
+        """A schedule of a copy of the kernel, to try a primitive on."""
+        kernel = self.kernel.clone()
+        assert isinstance(kernel, loop.Kernel)
+        copy = type(self)(kernel, self.info)
+        copy.is_copy = True
+        return copy
 
     def choose(self, name: str, default: K, among: Iterable[K], *, reorders_sums: bool = False) -> K:
         """Return the value of a knob: `default`, unless the schedule was begun with another choice.

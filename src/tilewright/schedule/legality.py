@@ -7,8 +7,10 @@ is right for every size and all data.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
 
 from ..analysis.dependence import (
     LoopPair,
@@ -18,11 +20,14 @@ from ..analysis.dependence import (
     distance,
     pairs_between,
 )
-from ..analysis.loop_nest import Access, enclosing_loops, inside, resolved
+from ..analysis.loop_nest import Access, enclosing, enclosing_loops, inside, resolved
 from ..analysis.witness import describe_conflict
 from ..dialects import loop
 from ..dialects.tensor import free_symbols_of
-from .core import ScheduleError
+from ..ir import notes
+from .core import ScheduleCore, ScheduleError
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def check_independent(primitive: str, f: loop.For, *, shared: bool = False, lanes: bool = False) -> None:
@@ -84,6 +89,42 @@ def check_unchanged(primitive: str, read: loop.Load, left: Sequence[loop.For]) -
             _check(primitive, read, op, [(f, f) for f in common], lambda apart: _sign(apart) > 0, what)
 
 
+def keeps_inputs(function: F) -> F:
+    """Decorate a primitive that may move reads behind writes or writes before reads, below `primitive`.
+
+    Where an output of the kernel may be the memory of an input, the primitive is tried on a copy first. It is
+    refused if the copy reads what it has overwritten.
+    """
+
+    @functools.wraps(function)
+    def run(schedule: ScheduleCore, *args: Any, **kwargs: Any) -> Any:
+        if notes.BUFFER_ALIASES.present(schedule.kernel) and not schedule.is_copy:
+            copy = schedule.copy()
+            function(copy, *args, **kwargs)
+            check_inputs_stay(function.__name__, copy.kernel)
+        return function(schedule, *args, **kwargs)
+
+    return cast(F, run)
+
+
+def check_inputs_stay(primitive: str, kernel: loop.Kernel) -> None:
+    """Raise if a kernel may read an element of an input after it has overwritten it: an output may be the
+    memory of an input.
+    """
+    outputs = set(kernel.body.args[len(kernel.body.args) - kernel.num_outputs :])
+    for first, second in conflicting_pairs(kernel, shared=True):
+        read, write = (first, second) if isinstance(first, loop.Load) else (second, first)
+        if not isinstance(read, loop.Load) or read.buffer in outputs:
+            continue
+        common = [f for f in enclosing_loops(read) if inside(write, f)]
+        runs = enclosing(read, loop.Runs)
+        # The data decide the order of runs.
+        first_late = -1 if runs is not None and inside(write, runs) else 0 if read is second else 1
+        late = functools.partial(_at_least, first_late)
+        what = f"iterations of {', '.join(repr(str(f.iv.name)) for f in common)}" if common else "the nests"
+        _check(primitive, write, read, [(f, f) for f in common], late, what)
+
+
 def _check(
     primitive: str,
     a: Access,
@@ -92,7 +133,7 @@ def _check(
     wrong: Callable[[tuple[int, ...]], bool],
     what: str,
 ) -> None:
-    fixed = [f for f in enclosing_loops(loops[0][0]) if inside(b, f)]
+    fixed = [f for f in enclosing_loops(loops[0][0]) if inside(b, f)] if loops else []
     apart = distance(a, b, loops, fixed)
     if apart is None:
         return
@@ -104,6 +145,10 @@ def _check(
         f"{primitive}: in the nest ({nest}), {what} depend on each other: "
         f"{describe_conflict(a, b, loops, fixed, wrong)}"
     )
+
+
+def _at_least(least: int, apart: Sequence[int]) -> bool:
+    return _sign(apart) >= least
 
 
 def _sign(apart: Sequence[int]) -> int:
