@@ -5,11 +5,12 @@
     python -m bench --resume                       # continue an interrupted run
     python -m bench --build                        # only compile the files that peers keep between runs
     python -m bench --held-out -b 1 -t 2           # models that no optimization was developed for
-    python -m bench --report                       # write table and plot again from the existing results
+    python -m bench --report                       # write all tables and plots again from existing results
 
 Every engine runs in its own process. The processes take turns; all but one are stopped. A measured row
-replaces the row of the same case in bench/results/models.json, from which models.md and models.svg are
-written. The most important rows are measured first: two threads before one, batch 1 before 8. Files that
+replaces the row of the same case in bench/results/models-CLASS.json, from which a table and a plot beside it
+are written; CLASS is this machine's class, such as amx. bench/results/README.md sets the classes side by
+side. The most important rows are measured first: two threads before one, batch 1 before 8. Files that
 peers compile ahead of time are kept beside the exported models (`tests.zoo.models.cache_dir`), so that a
 later run only measures.
 """
@@ -24,17 +25,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
-from . import report, results  # noqa: E402
+from . import overview, report, results  # noqa: E402
 from .case import Case  # noqa: E402
 from .held_out import HELD_OUT, KNOWN  # noqa: E402
+from .machines import RESULTS, results_file, results_files  # noqa: E402
 from .measure import measure, prepare  # noqa: E402
 from .models import BENCH_MODELS  # noqa: E402
 from .registry import ENGINES  # noqa: E402
 from .roofline import measure_roof  # noqa: E402
 from .start import OURS, Starter  # noqa: E402
 from .worker import EngineError  # noqa: E402
-
-RESULTS = ROOT / "bench" / "results"
 
 
 def _words(known: list[str]):  # type: ignore[no-untyped-def]
@@ -90,18 +90,39 @@ def main(arguments: list[str] | None = None) -> None:
     add(
         "--results",
         type=Path,
-        help="the file that is brought up to date (default: models.json or held_out.json here)",
+        help="the file that is brought up to date (default: models-CLASS.json or held_out-CLASS.json here)",
     )
-    add("--report", action="store_true", help="measure nothing, only write table and plot")
+    add("--report", action="store_true", help="measure nothing, only write tables, plots and overview")
     options = parser.parse_args(arguments)
     options.models = options.models or list(HELD_OUT if options.held_out else BENCH_MODELS)
-    options.results = options.results or RESULTS / ("held_out.json" if options.held_out else "models.json")
+    if options.report and not options.results:
+        _report()
+        return
+    options.results = options.results or results_file("held_out" if options.held_out else "models")
     if options.build:
         _build(options)
         return
     if not options.report:
         _measure(options)
     report.write(options.results)
+    if options.results.parent == RESULTS:
+        overview.write()
+
+
+def _report() -> None:
+    """Write the tables and plots of every class of machines, of all benchmarks that keep their rows."""
+    from . import gemm
+    from .llm import report as language_models
+
+    for kind, write in (
+        ("models", report.write),
+        ("held_out", report.write),
+        ("gemm", gemm.write),
+        ("llm", language_models.write),
+    ):
+        for path in results_files(kind).values():
+            write(path)
+    overview.write()
 
 
 def _measure(options: argparse.Namespace) -> None:

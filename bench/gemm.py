@@ -6,7 +6,7 @@ into int32): square, narrow and batched small products, those of BERT, and those
 decoding. The right operand is a constant where it is a weight, else an input. float32 and bf16 are
 `nn.Linear` or ``a @ b``; int8 is ONNX's MatMulInteger (`torch._int_mm` for torch, which has no batches), into
 a given array. Each engine runs in its own process, interleaved with the others. New measurements replace the
-corresponding ones in bench/results/gemm.json and gemm.md.
+corresponding ones in bench/results/gemm-CLASS.json and .md, CLASS being this machine's class.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
-from .results import machine  # noqa: E402
+from .machines import machine, results_file  # noqa: E402
 from .roofline import Roof, measure_roof  # noqa: E402
 from .worker import Child, holding  # noqa: E402
 
@@ -282,6 +282,11 @@ def merged(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def name(row: dict[str, Any]) -> str:
+    """The row's shape as text."""
+    return str(_shape(row))
+
+
 def _shape(row: dict[str, Any]) -> Shape:
     return Shape(**{k: row[k] for k in ("kind", "m", "n", "k", "batch", "weight")})
 
@@ -363,7 +368,7 @@ def main(arguments: list[str] | None = None) -> None:
         type=int,
         help="scheduling priority while measuring, on a machine that does other work as well",
     )
-    add("--results", type=Path, default=ROOT / "bench" / "results" / "gemm.json")
+    add("--results", type=Path, default=results_file("gemm"))
     options = parser.parse_args(arguments)
     from importlib.metadata import version
 
@@ -397,7 +402,12 @@ def main(arguments: list[str] | None = None) -> None:
         result = merged(json.loads(options.results.read_text()), result)
     options.results.parent.mkdir(parents=True, exist_ok=True)
     options.results.write_text(json.dumps(result, indent=1) + "\n")
-    options.results.with_suffix(".md").write_text(markdown(result))
+    write(options.results)
+
+
+def write(path: Path) -> None:
+    """Write the table beside the results file at `path`."""
+    path.with_suffix(".md").write_text(markdown(json.loads(path.read_text())))
 
 
 def _line(row: dict[str, Any]) -> str:

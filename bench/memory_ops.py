@@ -3,7 +3,7 @@
     python bench/memory_ops.py                     # all operators
     python bench/memory_ops.py sort topk --threads 1 --sizes L2
 
-Writes bench/results/memory_ops.json and memory_ops.md.
+Writes bench/results/memory_ops-CLASS.json and .md, CLASS being this machine's class.
 
 Each operator runs at two sizes, one that fits a core's second-level cache and one that does not, with the
 engines interleaved. The best time of each is kept, since disturbances only lengthen a run. The lower bound is
@@ -28,7 +28,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "bench" / "results"
+sys.path[:0] = [str(ROOT)]
+
+from bench.machines import results_file  # noqa: E402
+
 SIZES = ("L2", "memory")
 ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": "8589934592",
@@ -293,11 +296,10 @@ def main() -> None:
     )
     text = table(results, note)
     if options.write or not options.operators:
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "memory_ops.json").write_text(
-            json.dumps({"note": note, "results": results}, indent=1) + "\n"
-        )
-        (RESULTS / "memory_ops.md").write_text(text)
+        file = results_file("memory_ops")
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(json.dumps({"note": note, "results": results}, indent=1) + "\n")
+        file.with_suffix(".md").write_text(text)
 
 
 if __name__ == "__main__":

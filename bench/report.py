@@ -9,6 +9,7 @@ from typing import Any
 from . import results
 from .case import Case
 from .held_out import KNOWN
+from .machines import features
 from .registry import ENGINES
 from .start import OURS
 from .wanted import wanted
@@ -89,9 +90,9 @@ def panels(rows: list[Row]) -> dict[str, dict[str, dict[str, float]]]:
         chosen = {
             row["case"]["model"]: ratios(row)
             for row in rows
-            if _key(row) == key and OURS in milliseconds(row)
+            if row_key(row) == key and OURS in milliseconds(row)
         }
-        found |= {_title(*key): chosen} if chosen else {}
+        found |= {title(*key): chosen} if chosen else {}
     return found
 
 
@@ -106,43 +107,41 @@ def markdown(rows: list[Row]) -> str:
     """A summary; a section for each precision, batch and number of threads; settings."""
     if not rows:
         return "No results.\n"
-    keys = sorted({_key(row) for row in rows}, key=_order)
+    keys = sorted({row_key(row) for row in rows}, key=order)
     sections = [_heading(rows), "## Summary", _summary(rows, keys)]
     for key in keys:
-        chosen = [row for row in rows if _key(row) == key]
-        sections += [f"## {_title(*key)}", _times(chosen), _starts(chosen), _absent(chosen)]
+        chosen = [row for row in rows if row_key(row) == key]
+        sections += [f"## {title(*key)}", _times(chosen), _starts(chosen), _absent(chosen)]
     sections += ["## Engines", _settings(rows)]
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
-def _key(row: Row) -> tuple[int, int, str]:
+def row_key(row: Row) -> tuple[int, int, str]:
     case = row["case"]
     return case["threads"], case["batch"], case["precision"]
 
 
-def _title(threads: int, batch: int, precision: str) -> str:
+def title(threads: int, batch: int, precision: str) -> str:
     return f"{precision}, batch {batch}, {threads} thread{'s' * (threads > 1)}"
 
 
-def _order(key: tuple[int, int, str]) -> tuple[Any, ...]:
+def order(key: tuple[int, int, str]) -> tuple[Any, ...]:
     threads, batch, precision = key
     return (-threads, batch, precision == "bf16")
 
 
 def _heading(rows: list[Row]) -> str:
     here = rows[-1]["machine"]
+    known = features(here["flags"])
     dates = sorted({f["date"] for r in rows for f in r["engines"].values()})
     span = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
-    features = ", ".join(
-        f for f in here["flags"] if f in ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_int8")
-    )
     roofs = "; ".join(
         f"{threads} thread{'s' * (threads > 1)}: {roof['flops']['float32'] / 1e9:.0f} GFLOP/s in float32, "
         f"{roof['flops']['bf16'] / 1e9:.0f} in bf16, {roof['bandwidth'] / 1e9:.0f} GB/s"
         for threads, roof in sorted({r["case"]["threads"]: r["roof"] for r in rows}.items(), reverse=True)
     )
     return (
-        f"{span}, {here['processor']} ({features}), {here['cores']} cores. Measured peaks with {roofs}.\n\n"
+        f"{span}, {here['processor']} ({known}), {here['cores']} cores. Measured peaks with {roofs}.\n\n"
         "Median milliseconds of one inference; the engines take turns, each in a process of its own, and one "
         "that is five times "
         "slower than the fastest leaves after three turns. The ratio is the best peer's time over "
@@ -157,14 +156,14 @@ def _heading(rows: list[Row]) -> str:
 def _summary(rows: list[Row], keys: list[tuple[int, int, str]]) -> str:
     """The ratio to the best peer, models by kinds of rows; bold where it misses the goal."""
     models = list(dict.fromkeys(row["case"]["model"] for row in rows))
-    by_case = {(row["case"]["model"], _key(row)): row for row in rows}
+    by_case = {(row["case"]["model"], row_key(row)): row for row in rows}
     lines = []
     for model in models:
         found = [by_case.get((model, key)) for key in keys]
         lines.append([model, *[_ratio(row)[0] if row else "" for row in found]])
-    means = [_mean([row for row in rows if _key(row) == key]) for key in keys]
+    means = [_mean([row for row in rows if row_key(row) == key]) for key in keys]
     lines.append(["geometric mean", *means])
-    head = ["best peer ÷ ours", *[_title(*key) for key in keys]]
+    head = ["best peer ÷ ours", *[title(*key) for key in keys]]
     return table(head, lines) + "\n\nBold: less than the goal (batch 8: slower than a peer)."
 
 

@@ -7,14 +7,13 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
-import os
-import platform
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from .case import ROOT, Case
+from .machines import machine
 from .registry import ENGINES
 from .roofline import Roof
 from .start import OURS
@@ -95,16 +94,3 @@ def source() -> str:
         if file.suffix in (".py", ".c", ".h"):
             digest.update(str(file.relative_to(ROOT)).encode() + file.read_bytes())
     return digest.hexdigest()[:12]
-
-
-def machine() -> dict[str, Any]:
-    """The processor's name, its vector and matrix features, and the cores this process may use."""
-    name, flags = platform.processor() or platform.machine(), []
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-            name = value.strip()
-        elif key.strip() == "flags":
-            flags = sorted(f for f in value.split() if f.startswith(("avx", "amx", "fma", "f16c")))
-            break
-    return {"processor": name, "flags": flags, "cores": len(os.sched_getaffinity(0))}

@@ -4,7 +4,7 @@ and NumPy.
     python bench/vector_math.py                   # all functions
     python bench/vector_math.py exp gelu --target cpu:x86-64-v3
 
-Writes bench/results/vector_math.json and prints the table.
+Writes bench/results/vector_math-CLASS.json, CLASS being this machine's class, and prints the table.
 
 Each row compiles the PyTorch function as a user would and times the kernel that comes out; PyTorch (its
 vector library) and NumPy run into arrays given in advance. The engines take turns, the least time counts; a
@@ -18,6 +18,7 @@ import ctypes
 import datetime
 import json
 import re
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +31,10 @@ import torch.nn.functional as F
 import tilewright as tw
 from tilewright.tools.roofline import machine
 
-RESULTS = Path(__file__).resolve().parent / "results"
+sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]
+
+from bench.machines import results_file  # noqa: E402
+
 COUNT = 1 << 14
 Function = Callable[[torch.Tensor], torch.Tensor]
 FUNCTIONS: dict[str, tuple[Function, Any, float, float]] = {
@@ -223,7 +227,7 @@ def main() -> None:
             ),
             flush=True,
         )
-    path = options.json or (None if options.functions else RESULTS / "vector_math.json")
+    path = options.json or (None if options.functions else results_file("vector_math"))
     if path is not None:
         described = {
             "date": datetime.date.today().isoformat(),

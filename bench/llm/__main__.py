@@ -6,15 +6,16 @@
     python -m bench.llm --size tiny -e tilewright            # a small model, to test the harness
     python -m bench.llm --build                              # only make the models
     python -m bench.llm --delete                             # delete them
-    python -m bench.llm --report                             # write table and plot from the existing results
+    python -m bench.llm --report                             # write tables and plots from existing results
 
 `--install` builds llama.cpp twice. A run takes some minutes to make the models, and some to measure.
 
 The model is a Llama of a billion parameters with random weights, quantized to four bits in groups of 32
 (Q4_0) and in bf16. Every engine loads the same numbers, in its own process, which is stopped during the turns
 of the others; all get the same prompts. New measurements replace the corresponding ones in
-bench/results/llm.json, from which llm.md and llm.svg are written. Models are kept in a folder of Tilewright's
-cache: 2 GB for int4, 7 GB for bf16. `--tidy` deletes each precision's models after their measurement.
+bench/results/llm-CLASS.json, from which a table and a plot are written; CLASS is this machine's class. Models
+are kept in a folder of Tilewright's cache: 2 GB for int4, 7 GB for bf16. `--tidy` deletes each precision's
+models after their measurement.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 from tilewright.artifact.disk_cache import cache_folder  # noqa: E402
 
 from .. import results  # noqa: E402
+from ..machines import results_file, results_files  # noqa: E402
 from ..roofline import measure_roof  # noqa: E402
 from ..worker import holding  # noqa: E402
 from . import report  # noqa: E402
@@ -91,8 +93,7 @@ def main(arguments: list[str] | None = None) -> None:
     add(
         "--results",
         type=Path,
-        default=ROOT / "bench" / "results" / "llm.json",
-        help="the file that is brought up to date",
+        help="the file that is brought up to date (default: llm-CLASS.json here)",
     )
     add("--report", action="store_true", help="only write table and plot")
     options = parser.parse_args(arguments)
@@ -108,7 +109,11 @@ def main(arguments: list[str] | None = None) -> None:
         if not options.report:
             _measure(options, _installed(engines, options.environments), folder)
         if not options.build:
-            report.write(options.results)
+            chosen = [options.results] if options.results else []
+            for path in chosen or (
+                results_files("llm").values() if options.report else [results_file("llm")]
+            ):
+                report.write(path)
 
 
 def _installed(engines: list[Engine], environments: Path) -> list[Engine]:
@@ -127,7 +132,7 @@ def _installed(engines: list[Engine], environments: Path) -> list[Engine]:
 
 
 def _measure(options: argparse.Namespace, engines: list[Engine], folder: Path) -> None:
-    size = SIZES[options.size]
+    size, file = SIZES[options.size], options.results or results_file("llm")
     pythons = {engine.name: engine.python(options.environments) for engine in engines}
     for precision in options.precision:
         case, here = Case(options.size, precision, "start", options.threads), folder / precision
@@ -148,9 +153,9 @@ def _measure(options: argparse.Namespace, engines: list[Engine], folder: Path) -
                     figures, bandwidth = run.turns(workload, options.seconds)
                     read = replace(roof, bandwidth=bandwidth)
                     figures = with_ratios(figures, workload.floor_seconds(size, precision, read))
-                    results.merge(options.results, replace(case, workload=name), figures, read)
+                    results.merge(file, replace(case, workload=name), figures, read)
                     print(f"{name} (memory: {bandwidth / 1e9:.1f} GB/s)\n{report.lines(figures)}", flush=True)
-                results.merge(options.results, case, run.figures, roof)
+                results.merge(file, case, run.figures, roof)
             finally:
                 run.close()
         if options.tidy:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import results
+from ..machines import features
 from ..report import draw, number, ratios_of, table
 from .engines import ENGINES, OURS
 from .measure import Workload, workloads
@@ -113,13 +114,11 @@ def markdown(rows: list[Row]) -> str:
 
 def _heading(rows: list[Row]) -> str:
     here = rows[-1]["machine"]
+    known = features(here["flags"])
     dates = sorted({f["date"] for r in rows for f in r["engines"].values()})
     span = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
-    features = ", ".join(
-        f for f in here["flags"] if f in ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_int8")
-    )
     return (
-        f"{span}, {here['processor']} ({features}), {here['cores']} cores; `python -m bench.llm`.\n\n"
+        f"{span}, {here['processor']} ({known}), {here['cores']} cores; `python -m bench.llm`.\n\n"
         "Random weights in the shape of a Llama (1b: hidden 2048, 16 layers, 32 and 8 heads, FFN 8192, "
         "vocabulary 32,000), the same numbers for all engines; int4: codes of "
         "four bits in groups of 32 with a float16 scale (Q4_0), embeddings and head too. Medians of tokens a "

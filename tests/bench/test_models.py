@@ -17,12 +17,13 @@ pytest.importorskip("onnxruntime")
 from bench.__main__ import main
 from bench.case import Case, largest_error
 from bench.engines import Engine, Loaded
+from bench.machines import class_of, machine, results_files
 from bench.measure import left_behind
 from bench.roofline import Roof
 from bench.start import Starter
 from bench.worker import Child, EngineError, holding
 
-from bench import report, results
+from bench import overview, report, results
 
 ROOF = Roof(2, {"float32": 1e11, "bf16": 1e12}, 1e10)
 CASE = Case("mlp", "float32", 1, 2)
@@ -53,6 +54,21 @@ def test_rows_merge(tmp_path: Path) -> None:
     assert "| mlp | 1.00 | 0.500–2.00 | **2.00** | 2.00 |" in text
     assert "not yet" in text  # the LSTM, which was run by torch only
     assert "- tvm: mlp: not installed" in text
+
+
+def test_classes_of_machines_stand_beside_each_other(tmp_path: Path) -> None:
+    flags = {
+        "amx": ["avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16"],
+        "avx2": ["avx", "avx2"],
+    }
+    assert [class_of(found) for found in flags.values()] == list(flags)
+    for number, name in enumerate(["zen", "avx2", "amx"], 1):
+        path = tmp_path / f"models-{name}.json"
+        results.merge(path, CASE, {"tilewright": figure(1), "torch": figure(number, ratio=number)}, ROOF)
+    assert list(results_files("models", tmp_path)) == ["amx", "avx2", "zen"]
+    text = overview.markdown(tmp_path)
+    assert "| AVX-512 with AMX | AVX2 | zen |" in text and "](models-zen.md)" in text
+    assert "| float32, batch 1, 2 threads | 3.00 (mlp 3.00) | 2.00 (mlp 2.00) | 1.00 (mlp 1.00) |" in text
 
 
 def test_only_peers_of_our_latest_run_are_compared(tmp_path: Path) -> None:
@@ -170,7 +186,7 @@ def test_summary_tells_what_misses_its_goal() -> None:
                 "tilewright": figure(1, ratio=1, date=""),
                 "openvino": figure(1.1, ratio=1.1, date=""),
             },
-            "machine": results.machine(),
+            "machine": machine(),
             "roof": asdict(ROOF),
         }
         for batch in (1, 8)
