@@ -18,6 +18,7 @@ PAGES = {
     "guide/precision.md": (),
     "guide/pytorch.md": ("torch",),
     "index.md": (),
+    "internals/machine.md": (),
     "internals/tuning.md": (),
 }
 """Pages and the packages that their code needs."""

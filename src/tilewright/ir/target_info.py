@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from .types import DType, f32
 
@@ -28,6 +29,13 @@ class MatrixUnit:
     depth: int
     factors: DType
     result: DType
+    cycles: int = 16
+    """Processor cycles from the start of one such product to the start of the next."""
+
+    @property
+    def products_per_cycle(self) -> int:
+        """Multiply-adds of single elements in a processor cycle."""
+        return self.rows * self.columns * self.depth // self.cycles
 
 
 @dataclass(frozen=True)
@@ -46,12 +54,80 @@ class ThreadAxis:
 
 @dataclass(frozen=True)
 class CacheLevel:
-    """A data cache: `level` 1 is nearest to the core; `size` is the number of bytes that one core has to
-    itself.
-    """
+    """A data cache of `size` bytes that `cores` cores share; `level` 1 is nearest to the core."""
 
     level: int
     size: int
+    cores: int = 1
+
+    @property
+    def share(self) -> int:
+        """The bytes for one core while all cores that share the cache are busy."""
+        return self.size // self.cores
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The part of a device's description that differs between machines of one instruction set.
+
+    Schedules are made for these numbers; their results do not depend on them, except for the order of long
+    sums. The defaults describe a machine of which nothing is known.
+    """
+
+    cores: int = 16
+    """Cores that work is divided among. A library runs on any number of threads; schedules cut kernels into
+    pieces that keep so many threads equally busy.
+    """
+
+    caches: tuple[CacheLevel, ...] = ()
+    """Data caches whose sizes are known, nearest first."""
+
+    bandwidth: float | None = None
+    """Bytes per processor cycle that a core reads from memory while all cores read; None: see
+    `core_bandwidth`.
+    """
+
+    def cache(self, level: int) -> CacheLevel | None:
+        """The data cache of a level; None where it is not known."""
+        return next((cache for cache in self.caches if cache.level == level), None)
+
+    @property
+    def l1_bytes(self) -> int:
+        """Bytes of the first-level cache that one core has to itself; 32 KiB where it is not known."""
+        cache = self.cache(1)
+        return cache.share if cache is not None else 32 * 1024
+
+    @property
+    def l2_bytes(self) -> int:
+        """Bytes of the second-level cache that one core has to itself; 1 MiB where it is not known."""
+        cache = self.cache(2)
+        return cache.share if cache is not None else 1024 * 1024
+
+    @property
+    def core_bandwidth(self) -> float:
+        """Bytes per processor cycle that a core reads from memory while all cores read.
+
+        Where it is not known: what one core's line buffers allow, or an equal share of what the memory
+        channels of a server deliver.
+        """
+        if self.bandwidth is not None:
+            return self.bandwidth
+        return min(CORE_BANDWIDTH, SERVER_BANDWIDTH / self.cores)
+
+    def describe(self) -> dict[str, Any]:
+        """The description as plain data: the metadata and the cache's keys have it."""
+        caches = {f"l{c.level}": [c.size, c.cores] for c in self.caches}
+        return {"cores": self.cores, "caches": caches, "bandwidth": self.core_bandwidth}
+
+
+CORE_BANDWIDTH = 4.0
+"""Bytes per cycle that one core reads from memory: 16 outstanding cache lines of 64 bytes and a latency of
+some 250 cycles.
+"""
+SERVER_BANDWIDTH = 128.0
+"""Bytes per cycle that all cores together read from memory: eight to twelve channels of DDR5 at 3 GHz."""
+
+UNKNOWN_MACHINE = Machine()
 
 
 @dataclass(frozen=True)
@@ -68,8 +144,8 @@ class TargetInfo:
     vector_bits: int = 128
     """Width of a vector register in bits."""
 
-    caches: tuple[CacheLevel, ...] = ()
-    """Data caches whose sizes are known, nearest first."""
+    machine: Machine = UNKNOWN_MACHINE
+    """Cores, caches and memory."""
 
     memory_spaces: tuple[str, ...] = ("global", "local")
     """Spaces in which kernels may keep buffers: see `tilewright.ir.types.BufferType`."""
@@ -106,7 +182,12 @@ class TargetInfo:
     @property
     def l2_bytes(self) -> int:
         """Bytes of the second-level cache that one core has to itself; 1 MiB where it is not known."""
-        return next((cache.size for cache in self.caches if cache.level == 2), 1024 * 1024)
+        return self.machine.l2_bytes
+
+    @property
+    def cores(self) -> int:
+        """Cores that work is divided among."""
+        return self.machine.cores
 
     def lanes(self, bits: int) -> int:
         """The number of elements of `bits` bits in a vector register, at least 1."""
@@ -121,9 +202,21 @@ class TargetInfo:
         """The largest number of iterations of a loop bound to a thread axis; None where there is no limit."""
         return next((a.limit for a in self.thread_axes if a.name == axis), None)
 
+    def matrix_unit(self, factors: DType) -> MatrixUnit | None:
+        """The matrix instruction that multiplies factors of a type; None if there is none."""
+        return next((unit for unit in self.matrix_units if unit.factors is factors), None)
+
     def has_matrix_unit(self, factors: DType) -> bool:
         """Whether matrix instructions multiply factors of a type."""
-        return any(unit.factors is factors for unit in self.matrix_units)
+        return self.matrix_unit(factors) is not None
 
 
-__all__ = ["CacheLevel", "MatrixUnit", "RegisterTile", "TargetInfo", "ThreadAxis"]
+__all__ = [
+    "UNKNOWN_MACHINE",
+    "CacheLevel",
+    "Machine",
+    "MatrixUnit",
+    "RegisterTile",
+    "TargetInfo",
+    "ThreadAxis",
+]

@@ -17,7 +17,7 @@ from tilewright.ir.constant import Constant
 from tilewright.ir.core import Module, Value
 from tilewright.ir.interpreter import Interpreter
 from tilewright.ir.symbolic import Dim, symbol
-from tilewright.ir.target_info import CacheLevel, MatrixUnit, RegisterTile, TargetInfo
+from tilewright.ir.target_info import CacheLevel, Machine, MatrixUnit, RegisterTile, TargetInfo
 from tilewright.ir.types import DType, TensorType, bf16, f32, i32, u8
 from tilewright.lowering.pipeline import LoweringOptions, lower
 from tilewright.schedule import Schedule
@@ -112,7 +112,7 @@ def described(l2: int, tile: tuple[int, int]) -> TargetInfo:
     """
     return TargetInfo(
         vector_bits=512,
-        caches=(CacheLevel(2, l2),),
+        machine=Machine(2, (CacheLevel(2, l2),)),
         matrix_units=(MatrixUnit(16, 16, 32, bf16, f32),) if tile[0] == 32 else (),
         register_tiles=((f32, RegisterTile(6, 64)), (bf16, RegisterTile(*tile))),
     )

@@ -10,7 +10,7 @@ from functools import cache
 
 from ...errors import CompileError
 from ..llvm.isa import Isa
-from .caches import l2_bytes
+from .machine import common, stated, this_machine
 
 _V2 = ("+cx16", "+popcnt", "+sahf", "+sse3", "+ssse3", "+sse4.1", "+sse4.2")
 _V3 = (*_V2, "+avx", "+avx2", "+bmi", "+bmi2", "+f16c", "+fma", "+lzcnt", "+movbe")
@@ -19,12 +19,15 @@ EXTENSIONS = ("avx512bf16", "avx512fp16", "avx512vnni", "avxvnni", "amx-tile", "
 """Features beyond a level that generated code may use."""
 
 _LINUX = "x86_64-unknown-linux-gnu"
-_KIB = 1024
 
-X86_64_V2 = Isa("x86-64-v2", _LINUX, "x86-64-v2", _V2, 128, 16, masked=False, fma=False)
+X86_64_V2 = Isa(
+    "x86-64-v2", _LINUX, "x86-64-v2", _V2, 128, 16, masked=False, fma=False,
+    machine=common(32, 256),
+)  # fmt: skip
 X86_64_V3 = Isa(
-    "x86-64-v3", _LINUX, "x86-64-v3", _V3, 256, 16, masked=False, fma=True, half=True, l2_bytes=512 * _KIB
-)
+    "x86-64-v3", _LINUX, "x86-64-v3", _V3, 256, 16, masked=False, fma=True, half=True,
+    machine=common(32, 512),
+)  # fmt: skip
 X86_64_V4 = Isa(
     "x86-64-v4",
     _LINUX,
@@ -36,17 +39,22 @@ X86_64_V4 = Isa(
     fma=True,
     half=True,
     avx512=True,
-    l2_bytes=1024 * _KIB,
+    machine=common(32, 1024),
 )
 AARCH64 = Isa(
     "aarch64-linux", "aarch64-unknown-linux-gnu", "generic", ("+fp-armv8", "+neon"), 128, 32,
-    masked=False, fma=True, half=True, nan_minmax=True, l2_bytes=1024 * _KIB,
+    masked=False, fma=True, half=True, nan_minmax=True, machine=common(64, 1024),
 )  # fmt: skip
-"""Common sizes of the second-level cache at these levels: 256 KiB (the default), 512 KiB (Zen), 1 MiB
-(Skylake with AVX-512, Neoverse) or more.
+"""Caches have common sizes: a second level of 256 KiB (Nehalem to Broadwell), 512 KiB (Zen 1 to 3) or 1 MiB
+(Skylake with AVX-512, Zen 4, Neoverse).
 """
+WITH_TILES = common(48, 2048)
+"""All processors with AMX (since Sapphire Rapids) have at least these caches."""
 
 ISAS = {isa.name: isa for isa in (X86_64_V2, X86_64_V3, X86_64_V4, AARCH64)}
+
+NATIVE = "native"
+"""The name of this machine's instruction set, to which a target's name may add facts of another machine."""
 
 FORCED = "TILEWRIGHT_CPU"
 """Environment variable: the feature set, such as ``x86-64-v4+avx512vnni``, that replaces this machine's for
@@ -74,7 +82,7 @@ def host_isa() -> Isa:
 
     triple = llvm.get_process_triple()
     if platform.machine() in ("aarch64", "arm64"):
-        return replace(AARCH64, name="host", triple=triple, l2_bytes=l2_bytes() or AARCH64.l2_bytes)
+        return replace(AARCH64, name="host", triple=triple, machine=this_machine(AARCH64.machine))
     if platform.machine() not in ("x86_64", "AMD64"):
         raise CompileError(
             f"cannot compile for this processor ({platform.machine()}); known: x86-64, AArch64"
@@ -99,30 +107,37 @@ def host_isa() -> Isa:
         name for name in EXTENSIONS if f"+{name}" in features and (level is X86_64_V4 or "512" not in name)
     ]
     isa = _extended(level, extras)
-    return replace(isa, name="host", triple=triple, l2_bytes=l2_bytes() or level.l2_bytes)
+    return replace(isa, name="host", triple=triple, machine=this_machine(isa.machine))
 
 
 def isa_named(target: str) -> Isa:
     """Return the instruction set of a target's name: ``cpu`` is this host; others are ``cpu:x86-64-v3``,
-    ``cpu:x86-64-v4+avx512vnni``, ``aarch64-linux``.
+    ``cpu:x86-64-v4+avx512vnni+cores=64``, ``cpu:native+cores=8``, ``aarch64-linux``.
+
+    Only `cpu` and `cpu:native` depend on this machine.
 
     Raises:
         CompileError: an unknown name or feature.
     """
-    if target == "cpu":
+    name = target.removeprefix("cpu:")
+    if name in ("cpu", NATIVE):
         return host_isa()
-    isa = _with_extensions(target.removeprefix("cpu:"), f"the target {target!r}")
+    if name.startswith(f"{NATIVE}+"):
+        isa, facts = host_isa(), name.split("+")[1:]
+        return replace(isa, machine=stated(isa.machine, facts, f"the target {target!r}"))
+    isa = _with_extensions(name, f"the target {target!r}")
     return _emulated(isa) if os.environ.get(FORCED) and isa.triple.startswith("x86_64") else isa
 
 
 def _with_extensions(name: str, where: str) -> Isa:
-    """Return the instruction set ``level+feature+feature...``; messages call its source `where`."""
-    level, *extras = name.split("+")
+    """Return the instruction set ``level+feature+fact=value...``; messages call its source `where`."""
+    level, *rest = name.split("+")
+    extras, facts = [x for x in rest if "=" not in x], [x for x in rest if "=" in x]
     isa = ISAS.get(level)
     if isa is None:
         known = ", ".join(f"cpu:{name}" for name in ISAS if name.startswith("x86"))
         raise CompileError(f"{where}: unknown instruction set {level!r}; known: cpu, aarch64-linux, {known}")
-    if not extras:
+    if not rest:
         return isa
     for extra in extras:
         if extra not in EXTENSIONS or isa is AARCH64:
@@ -130,12 +145,14 @@ def _with_extensions(name: str, where: str) -> Isa:
             raise CompileError(f"{where}: unknown feature {extra!r} of {level}; known: {known}")
         if "512" in extra and isa is not X86_64_V4:
             raise CompileError(f"{where}: {extra} needs x86-64-v4")
-    return replace(_extended(isa, extras), name=name)
+    isa = _extended(isa, extras)
+    return replace(isa, name="+".join((level, *extras)), machine=stated(isa.machine, facts, where))
 
 
 def _extended(level: Isa, extras: Sequence[str]) -> Isa:
     features = tuple(dict.fromkeys((*level.features, *(f"+{name}" for name in extras))))
-    return replace(level, features=features, bf16="avx512bf16" in extras)
+    machine = WITH_TILES if "amx-tile" in extras else level.machine
+    return replace(level, features=features, bf16="avx512bf16" in extras, machine=machine)
 
 
 def _emulated(isa: Isa) -> Isa:

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...ir.target_info import UNKNOWN_MACHINE, Machine
+
 
 @dataclass(frozen=True)
 class Isa:
@@ -25,7 +27,7 @@ class Isa:
         avx512: tables of 16 numbers are looked up in registers; exponents, significands and approximate
             reciprocals are instructions.
         nan_minmax: minimum and maximum instructions propagate NaN.
-        l2_bytes: bytes of the second-level cache that a core has to itself; schedules are made for it.
+        machine: cores, caches and memory that schedules are made for.
         emulated: features (``amx-int8``) that the machine lacks; `emulate` replaces their instructions with
             plain code.
     """
@@ -42,7 +44,7 @@ class Isa:
     bf16: bool = False
     avx512: bool = False
     nan_minmax: bool = False
-    l2_bytes: int = 256 * 1024
+    machine: Machine = UNKNOWN_MACHINE
     emulated: tuple[str, ...] = ()
 
     def has(self, feature: str) -> bool:

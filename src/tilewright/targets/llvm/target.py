@@ -13,7 +13,7 @@ from ...artifact.kinds import suffixes_of
 from ...dialects import kernels as user_kernels
 from ...dialects import loop, simd
 from ...errors import ArtifactError
-from ...ir.target_info import CacheLevel, MatrixUnit, RegisterTile, TargetInfo
+from ...ir.target_info import MatrixUnit, RegisterTile, TargetInfo
 from ...ir.types import bf16, f32, i8, i32, u8
 from ...lowering.memory_plan import MemoryPlan
 from ...lowering.pipeline import Lowered, LoweringOptions
@@ -50,7 +50,7 @@ class LlvmTarget(Target):
         return TargetInfo(
             name=self.name,
             vector_bits=isa.vector_bits,
-            caches=(CacheLevel(2, isa.l2_bytes),),
+            machine=isa.machine,
             matrix_units=tuple(
                 MatrixUnit(16, 16, 64 // t.itemsize, t, f32 if t is bf16 else i32) for t in factors
             ),
@@ -70,7 +70,7 @@ class LlvmTarget(Target):
             "name": self.name,
             "triple": self.isa.triple,
             "features": list(self.isa.machine_features),
-            "l2_bytes": self.isa.l2_bytes,
+            "machine": self.isa.machine.describe(),
             **({"emulated": list(self.isa.emulated)} if self.isa.emulated else {}),
             **({"libraries": [x.describe() for x in libraries]} if libraries else {}),
         }

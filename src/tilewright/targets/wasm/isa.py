@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...ir.target_info import CacheLevel, Machine
 from ..llvm.isa import Isa
 
 WASM32 = Isa(
@@ -14,4 +15,5 @@ WASM32 = Isa(
     masked=False,
     fma=False,
     nan_minmax=True,
+    machine=Machine(1, (CacheLevel(1, 32 * 1024), CacheLevel(2, 256 * 1024))),
 )

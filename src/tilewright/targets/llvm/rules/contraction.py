@@ -40,6 +40,8 @@ Four cases differ:
 
 from __future__ import annotations
 
+from math import inf
+
 from ....analysis.axis_roles import Roles
 from ....analysis.index_maps import product
 from ....analysis.loop_nest import enclosing_loops, written_buffer
@@ -89,10 +91,10 @@ LONG_COLUMNS = 256
 """About the most columns of a *long* tile, in elements. A larger value writes longer contiguous pieces of the
 result's rows, with fewer rows to a tile.
 """
-REUSING_ROWS = 512
-"""Rows of A (in the whole product) from which on `simd.brgemm` does not prefetch the next panel. With so many
-rows a matrix unit computes on a panel about twice as long as the panel takes to arrive (ADR 0004). A larger
-value prefetches in more products.
+REUSING = 2
+"""How many times as long as a panel takes to arrive from memory a matrix unit must compute on it for
+`simd.brgemm` not to prefetch the next panel (ADR 0004): see `reusing_rows`. A larger value prefetches in more
+products.
 """
 FEW_TILES = 16
 """Number of tiles below which an odd number is avoided: with two (four, ...) threads one would wait during
@@ -196,7 +198,7 @@ def contraction(s: Schedule, rows: int) -> None:
         else:
             s.compact()
     _block_depth(s, main, roles, info)
-    reused = info.has_matrix_unit(factor_type(main)) and _fewest_rows(main, roles) >= REUSING_ROWS
+    reused = _fewest_rows(main, roles) >= reusing_rows(info, factor_type(main))
     tensorize_tile(s, main, roles, cache_resident=s.choose("cache_resident", reused, (False, True)))
 
 
@@ -344,6 +346,19 @@ def deepest(info: TargetInfo, factor: DType) -> int:
     cache.
     """
     return info.l2_bytes // 2 // ((TILE_ROWS + TILE_COLUMNS) * factor.itemsize)
+
+
+def reusing_rows(info: TargetInfo, factor: DType) -> float:
+    """Return the rows of A (in the whole product) from which on panels of B need no prefetch; infinite
+    without a matrix unit.
+
+    A panel of n columns and k rows takes ``n * k * itemsize / bandwidth`` cycles to arrive, and the products
+    with r rows of A take ``n * k * r / products_per_cycle``.
+    """
+    unit = info.matrix_unit(factor)
+    if unit is None:
+        return inf
+    return REUSING * unit.products_per_cycle * factor.itemsize / info.machine.core_bandwidth
 
 
 def tile_work(main: loop.Block, m: Dim, rows: int | None, n: Dim, columns: int | None) -> Dim:
