@@ -446,6 +446,11 @@ def shape_text(shape: Iterable[object]) -> str:
     return f"[{', '.join(map(str, shape))}]"
 
 
+def kernel_label(kernel: Mapping[str, Any]) -> str:
+    """A kernel's name, with the condition of a variant."""
+    return f"{kernel['name']} ({kernel['when']})" if kernel.get("when") else str(kernel["name"])
+
+
 def add_row(table: Table, *cells: str) -> None:
     """Add a row of plain text: brackets in names and shapes are not markup."""
     table.add_row(*(Text(cell) for cell in cells))

@@ -14,7 +14,17 @@ from tilewright.driver.random_inputs import symbol_bounds
 from tilewright.errors import ArtifactError
 from tilewright.runtime.expressions import evaluate
 
-from .common import add_row, compile_options, console, is_artifact, number, obtain, require_file, shape_text
+from .common import (
+    add_row,
+    compile_options,
+    console,
+    is_artifact,
+    kernel_label,
+    number,
+    obtain,
+    require_file,
+    shape_text,
+)
 
 if TYPE_CHECKING:
     from tilewright.runtime.expressions import Formula
@@ -113,7 +123,9 @@ def _show(metadata: dict[str, Any]) -> None:
         _show_parameters(metadata["parameters"])
     kernels = metadata.get("kernels", [])
     if kernels:
-        out.print(f"\nkernels ({len(kernels)})", style="bold")
+        variants = sum("variant_of" in kernel for kernel in kernels)
+        more = f" and {variants} variants" if variants else ""
+        out.print(f"\nkernels ({len(kernels) - variants}{more})", style="bold")
         table = Table(box=None)
         for column in ("name", "kind", "launches", "bytes", "flop", "operators"):
             table.add_column(
@@ -128,7 +140,7 @@ def _show(metadata: dict[str, Any]) -> None:
             operators = ", ".join(kernel.get("operators", ()))
             add_row(
                 table,
-                kernel["name"],
+                kernel_label(kernel),
                 kernel.get("kind", ""),
                 str(kernel.get("launches", "")),
                 *costs,

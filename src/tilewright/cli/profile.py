@@ -17,6 +17,7 @@ from .common import (
     function_of,
     gather_inputs,
     input_options,
+    kernel_label,
     number,
     obtain,
     progress_display,
@@ -78,7 +79,7 @@ def command(
         seconds, size, flops = row["seconds"], row["bytes"], row["flops"]
         add_row(
             table,
-            row["name"],
+            kernel_label(row),
             str(row["calls"]),
             f"{seconds * 1e3:.3f}",
             f"{seconds / total:.1%}" if total else "",

@@ -7,7 +7,7 @@ nothing. It writes to the inputs that it `updates`. Its `host.alloc`s lie in one
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -322,6 +322,9 @@ class Launch(Operation):
     """Run the `loop.kernel` called `kernel` on buffers in the kernel's order, inputs before its `num_outputs`
     outputs.
 
+    `variants` are kernels that may run in its place: pairs of guards and a kernel's name. The first whose
+    guards, expressions over the kernel's sizes, are all >= 0 runs; `kernel` runs if there is none.
+
     The sizes that the kernel needs (its `dims`) are symbols of the function, found by name.
     """
 
@@ -330,6 +333,17 @@ class Launch(Operation):
     buffers: VariadicOperand
     kernel: Attr
     num_outputs: Attr = 1
+    variants: Attr = ()
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """The names of all kernels that the launch may run, `kernel` first."""
+        return (self.kernel, *(name for _, name in self.variants))
+
+    def chosen(self, env: Frame) -> str:
+        """The kernel that runs with the sizes of `env`."""
+        holding = (name for guards, name in self.variants if all(env.evaluate(e) >= 0 for e in guards))
+        return next(holding, self.kernel)
 
     @property
     def inputs(self) -> tuple[Any, ...]:
@@ -353,10 +367,11 @@ class Launch(Operation):
     def interpret(self, env: Frame, *buffers: Array) -> Any:
         module = env.module
         assert isinstance(module, Module)
+        name = self.chosen(env)
         try:
-            kernel = module.symbol(self.kernel)
+            kernel = module.symbol(name)
         except KeyError:
-            raise IRError(f"the module has no kernel '{self.kernel}' to run", self) from None
+            raise IRError(f"the module has no kernel '{name}' to run", self) from None
         assert isinstance(kernel, Kernel)
         Frame(module, {s.name: env.dims[s.name] for s in kernel.dims}, {}).run_block(kernel.body, buffers)
         return ()
@@ -388,20 +403,25 @@ def check_launches(module: Module) -> None:
     """Check every launch of a module against the kernel it names.
 
     Raises:
-        IRError: no such kernel, or its arguments differ in number, element type or size from the buffers.
+        IRError: no such kernel, or its arguments differ in number, element type or size from the buffers; or
+            a variant's sizes are others than the kernel's.
     """
     kernels = {k.sym_name: k for k in module.functions(Kernel)}
     for op in module.walk():
-        if not isinstance(op, Launch):
-            continue
-        kernel = kernels.get(op.kernel)
-        if kernel is None:
-            raise IRError(f"the module has no kernel '{op.kernel}'", op)
-        wanted = [a.type for a in kernel.body.args]
-        if len(wanted) != len(op.buffers) or kernel.num_outputs != op.num_outputs:
-            raise IRError(
-                f"'{op.kernel}' takes {len(wanted)} buffers, {kernel.num_outputs} of them outputs", op
-            )
-        for index, (buffer, type_) in enumerate(zip(op.buffers, wanted, strict=True)):
-            if buffer.type.dtype is not type_.dtype or not prove_eq(buffer.type.size, type_.size):
-                raise IRError(f"buffer {index} of '{op.kernel}' is {type_}, got {buffer.type}", op)
+        if isinstance(op, Launch):
+            for name in op.kernels:
+                _check_launch(op, name, kernels)
+
+
+def _check_launch(op: Launch, name: str, kernels: Mapping[str, Kernel]) -> None:
+    kernel = kernels.get(name)
+    if kernel is None:
+        raise IRError(f"the module has no kernel '{name}'", op)
+    wanted = [a.type for a in kernel.body.args]
+    if len(wanted) != len(op.buffers) or kernel.num_outputs != op.num_outputs:
+        raise IRError(f"'{name}' takes {len(wanted)} buffers, {kernel.num_outputs} of them outputs", op)
+    for index, (buffer, type_) in enumerate(zip(op.buffers, wanted, strict=True)):
+        if buffer.type.dtype is not type_.dtype or not prove_eq(buffer.type.size, type_.size):
+            raise IRError(f"buffer {index} of '{name}' is {type_}, got {buffer.type}", op)
+    if kernel.dims != kernels[op.kernel].dims:
+        raise IRError(f"'{name}' has the sizes {kernel.dims}, not those of '{op.kernel}'", op)

@@ -114,7 +114,7 @@ def describe_source(model: object, module: Module) -> dict[str, str]:
 
 def _describe_kernels(lowered: Lowered) -> list[dict[str, Any]]:
     """Per distinct kernel: its launches in a run, and operations and bytes of one launch (numbers or
-    formulas)."""
+    formulas). Variants follow their kernel."""
     return [
         {
             "name": k.name,
@@ -124,11 +124,13 @@ def _describe_kernels(lowered: Lowered) -> list[dict[str, Any]]:
             "bytes": _text(k.bytes),
             "operators": list(k.origins),
             **({"slower": k.slower} if k.slower else {}),
+            **({"variant_of": base.name, "when": k.when.text} if k.when else {}),
             "choices": [choice.to_metadata() for choice in k.choices],
             "trace": [[x.name, list(x.arguments), dict(x.options), x.result] for x in k.trace],
             "locations": [str(p.portable) for p in (k.location, *k.location.fused) if p.name or p.file][:4],
         }
-        for k in lowered.kernels.values()
+        for base in lowered.kernels.values()
+        for k in (base, *base.variants)
     ]
 
 

@@ -19,6 +19,16 @@ def parse(text: str, symbols: Mapping[str, Expr]) -> Dim:
     except SyntaxError as error:
         raise ValueError(f"column {error.offset}: '{text}' is not an index expression") from None
 
+    return of_node(tree, symbols, text)
+
+
+def of_node(tree: ast.expr, symbols: Mapping[str, Expr], text: str) -> Dim:
+    """The expression of a node of Python's syntax tree of `text`.
+
+    Raises:
+        ValueError: it is no expression over `symbols`.
+    """
+
     def build(node: ast.expr) -> Dim:
         if isinstance(node, ast.Constant) and type(node.value) is int:
             return node.value

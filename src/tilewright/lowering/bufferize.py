@@ -8,7 +8,7 @@ passing); the body of a scan writes its slices into the stacked results.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..dialects import func, graph, host, loop, tensor
@@ -16,6 +16,7 @@ from ..ir import notes
 from ..ir.builder import Builder
 from ..ir.core import Block, IRError, Module, Operation, Region, Value
 from ..ir.run_time_symbols import defined_inside, mentions
+from ..ir.symbolic import Dim
 from ..ir.types import BufferType, TensorType
 from ..passes.tensor.write_in_place import computed, updates_in_place
 
@@ -39,8 +40,13 @@ results.
 """
 
 
-def bufferize(module: Module, kernels_of: KernelsOf) -> None:
-    """Replace the tensor functions by their host programs.
+Variants = Mapping[str, tuple[tuple[tuple[Dim, ...], str], ...]]
+"""The variants of kernels, as `host.Launch` has them, by the kernel's name."""
+
+
+def bufferize(module: Module, kernels_of: KernelsOf, variants: Variants | None = None) -> None:
+    """Replace the tensor functions by their host programs, whose launches may choose among the `variants` of
+    a kernel.
 
     Raises:
         IRError: a function contains an operation that is neither constant, group, view nor loop, or a kernel
@@ -48,6 +54,9 @@ def bufferize(module: Module, kernels_of: KernelsOf) -> None:
     """
     for function in module.functions(func.Func):
         _bufferize(module, function, kernels_of)
+    for op in module.walk() if variants else ():
+        if isinstance(op, host.Launch):
+            op.variants = (variants or {}).get(op.kernel, ())
     host.check_launches(module)
 
 

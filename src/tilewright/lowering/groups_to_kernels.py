@@ -7,7 +7,7 @@ The last of them keeps the naive loops, which are right for any kernel.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..analysis.axis_roles import Roles
@@ -17,11 +17,12 @@ from ..dialects.tensor import extent
 from ..errors import CompileError
 from ..ir import notes
 from ..ir.cleanup import operation_key
+from ..ir.condition import Condition
 from ..ir.core import Block, BlockArgument, Module, Operation, Value
 from ..ir.debug import debug_settings
 from ..ir.location import Location, fuse_locations
 from ..ir.substitution import substitute
-from ..ir.symbolic import Dim, smax, smin
+from ..ir.symbolic import Dim, Expr, smax, smin
 from ..ir.target_info import TargetInfo
 from ..ir.types import TensorType
 from ..passes.tensor.write_in_place import in_place_pairs
@@ -38,7 +39,8 @@ class KernelInfo:
 
     `flops` and `bytes` are those of one launch, `origins` the names of the operators that it computes.
     `slower` is the reason for a slower form than the kind's, "" for the kind's own form. `choices` are the
-    knobs of its schedule rule and `trace` the primitives that the rule applied.
+    knobs of its schedule rule and `trace` the primitives that the rule applied. `variants` are kernels of the
+    same computation: the first whose condition `when` holds runs in place of this one.
     """
 
     name: str
@@ -51,6 +53,13 @@ class KernelInfo:
     trace: tuple[Step, ...] = ()
     launches: int = 0
     location: Location = field(default_factory=Location)
+    variants: tuple[KernelInfo, ...] = ()
+    when: Condition | None = None
+
+    @property
+    def guarded(self) -> tuple[tuple[tuple[Dim, ...], str], ...]:
+        """The variants as `host.Launch` has them."""
+        return tuple((variant.when.guards, variant.name) for variant in self.variants if variant.when)
 
 
 def groups_to_kernels(
@@ -63,7 +72,8 @@ def groups_to_kernels(
     kernels' infos.
 
     `rules` are the target's schedule rules by kind of group, `info` is its description. The
-    first of the user's `schedules` that fits a kernel's name replaces the rules.
+    first of the user's `schedules` that fits a kernel's name replaces the rules. Those before it that have a
+    condition give variants of the kernel.
 
     Raises:
         CompileError: a schedule of the user's fits no kernel's name, or does not fit the kernel.
@@ -71,6 +81,7 @@ def groups_to_kernels(
     kernels: dict[Any, KernelInfo] = {}
     names: dict[tensor.Group, str] = {}
     taken: set[str] = set()
+    own_schedules = _OwnSchedules(schedules)
     for block in tensor.blocks_of_computations(module):
         for op in block.ops:
             if not isinstance(op, tensor.Group):
@@ -79,7 +90,7 @@ def groups_to_kernels(
             kernel_info = kernels.get(key)
             if kernel_info is None:
                 name = _name(op, taken)
-                own = next((x for x in schedules if x.fits(name)), None)
+                own = own_schedules.always(name)
                 made = _scheduled(op, name, rules, info, own)
                 module.body.append(made.kernel)
                 kernel_info = kernels[key] = KernelInfo(
@@ -92,14 +103,81 @@ def groups_to_kernels(
                     made.choices,
                     made.trace,
                 )
+                variants: list[KernelInfo] = []
+                for own, when in own_schedules.conditional(name, made.kernel.dims):
+                    number = f"{name}.{len(variants) + 1}"
+                    variant = _scheduled(op, number, rules, info, own)
+                    module.body.append(variant.kernel)
+                    variants.append(
+                        replace(
+                            kernel_info,
+                            name=number,
+                            slower=variant.slower,
+                            choices=variant.choices,
+                            trace=variant.trace,
+                            when=when,
+                        )
+                    )
+                kernel_info.variants = tuple(variants)
             kernel_info.launches += 1
             kernel_info.location = fuse_locations(kernel_info.location, *(m.location for m in op.body.ops))
             names[op] = kernel_info.name
-    for own in schedules:
-        if not any(map(own.fits, taken)):
-            known = ", ".join(sorted(taken))
-            raise CompileError(f"schedules: no kernel is called {own.kernel!r}; the kernels are {known}")
+    own_schedules.check_used(taken)
+    for kernel_info in kernels.values():
+        for variant_info in kernel_info.variants:
+            variant_info.launches, variant_info.location = kernel_info.launches, kernel_info.location
     return names, {kernel_info.name: kernel_info for kernel_info in kernels.values()}
+
+
+class _OwnSchedules:
+    """The user's schedules, in their order, and which of them kernels have."""
+
+    def __init__(self, schedules: Sequence[KernelSchedule]) -> None:
+        self.schedules = schedules
+        self.used: set[int] = set()
+        """The numbers of the conditional schedules of which kernels have variants."""
+        self.unused: dict[int, str] = {}
+        """Why a kernel has no variant of a conditional schedule, by the schedule's number."""
+
+    def always(self, name: str) -> KernelSchedule | None:
+        """The first schedule for the kernel `name` that has no condition."""
+        return next((x for x in self.schedules if not x.when and x.fits(name)), None)
+
+    def conditional(self, name: str, dims: Sequence[Expr]) -> list[tuple[KernelSchedule, Condition]]:
+        """The schedules of the variants of the kernel `name`, whose sizes are `dims`."""
+        found: list[tuple[KernelSchedule, Condition]] = []
+        always = self.always(name)
+        for number, own in enumerate(self.schedules):
+            if not own.when or not own.fits(name):
+                continue
+            try:
+                condition = own.condition(dims)
+            except ValueError as error:
+                self.unused[number] = f"kernel {name!r}: {error}"
+                continue
+            earlier = next((f"when={x.text!r}" for _, x in found if condition.implies(x)), None)
+            if always is not None and any(x is always for x in self.schedules[:number]):
+                earlier = "a schedule without a condition"
+            if earlier is not None:
+                self.unused[number] = (
+                    f"kernel {name!r} has {earlier} before it in the list, and the first that holds counts"
+                )
+                continue
+            self.used.add(number)
+            found.append((own, condition))
+        return found
+
+    def check_used(self, names: Iterable[str]) -> None:
+        """Raise `CompileError` for a schedule that no kernel has."""
+        for number, own in enumerate(self.schedules):
+            if not any(map(own.fits, names)):
+                known = ", ".join(sorted(names))
+                raise CompileError(f"schedules: no kernel is called {own.kernel!r}; the kernels are {known}")
+            if own.when and number not in self.used:
+                raise CompileError(
+                    f"schedules: the one of {own.kernel!r} with when={own.when!r} is for no sizes: "
+                    f"{self.unused[number]}"
+                )
 
 
 @dataclass(frozen=True)
@@ -138,7 +216,8 @@ def _scheduled(
                 return _Scheduled(finalize(schedule), choices, trace, slower)
             except ScheduleError as error:
                 if own is not None:
-                    raise CompileError(f"the schedule of kernel {name!r} does not fit: {error}") from error
+                    kernel = f"{name.partition('.')[0]!r} when {own.when!r}" if own.when else repr(name)
+                    raise CompileError(f"the schedule of kernel {kernel} does not fit: {error}") from error
                 if debug_settings().strict_schedules:
                     raise
                 slower = slower or str(error)

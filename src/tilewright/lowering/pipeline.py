@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..dialects import func, tensor
+from ..errors import CompileError
 from ..ir import notes
 from ..ir.core import Module
 from ..ir.passes import Pass, pass_name
@@ -53,6 +54,9 @@ class LoweringOptions:
 
     in_place: bool = True
     """Whether a kernel's input and output may be the same memory."""
+
+    variants: bool = False
+    """Whether host programs can choose between variants of a kernel by sizes."""
 
     row_major: RowMajorRule | None = None
     """Which right operands of contractions are row-major matrices instead of panels; None: none is."""
@@ -117,8 +121,16 @@ def lower(
     contractions = _contractions(module)
     if fused is None:
         fused = _moved(module)
+    if not options.variants and (own := next((x for x in schedules if x.when), None)) is not None:
+        raise CompileError(
+            f"schedules: the one of {own.kernel!r} has when={own.when!r}, but the target {options.info.name} "
+            "has no variants of kernels; leave the condition out"
+        )
     names, kernels = groups_to_kernels(module, options.rules, options.info, schedules)
-    bufferize(module, lambda group: [names[group]])
+    variants = {
+        k.name: tuple((v.when.guards, v.name) for v in k.variants if v.when) for k in kernels.values()
+    }
+    bufferize(module, lambda group: [names[group]], variants)
     return Lowered(module, kernels, unfused, fused, contractions)
 
 

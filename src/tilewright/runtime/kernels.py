@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 Knob = int | bool | str
@@ -64,6 +64,9 @@ class KernelDescription:
         choices: The knobs of its schedule rule; ``tw.pin`` gives them other values.
         trace: The primitives that scheduled it, as (name, arguments, options, result).
         slower: Why it has a slower form than its kind's; "" if it has not.
+        when: The condition on sizes under which this variant of a kernel runs; "" for a kernel itself.
+        variants: Kernels of the same computation that run in its place under conditions: the first whose
+            condition holds. Their names are the kernel's with ``.1``, ``.2``, ...
     """
 
     name: str
@@ -72,12 +75,16 @@ class KernelDescription:
     choices: tuple[Choice, ...]
     trace: tuple[tuple[str, tuple[Any, ...], Mapping[str, Any], Any], ...]
     slower: str = ""
+    when: str = ""
+    variants: tuple[KernelDescription, ...] = ()
 
     @property
     def schedule(self) -> str:
         """The schedule as Python code, which can be edited and given to `tilewright.compile`."""
         lines = [f"# {choice}" for choice in self.choices]
-        lines += [f"@tw.schedule_kernel({self.name!r})", "def own(s):"]
+        kernel = self.name.partition(".")[0] if self.when else self.name
+        when = f", when={self.when!r}" if self.when else ""
+        lines += [f"@tw.schedule_kernel({kernel!r}{when})", "def own(s):"]
         for name, arguments, options, result in self.trace:
             given = [repr(a) for a in arguments] + [f"{k}={v!r}" for k, v in options.items()]
             made = f"  # makes {_names(result)}" if result else ""
@@ -94,7 +101,21 @@ class KernelDescription:
             tuple(map(Choice.from_metadata, entry.get("choices", ()))),
             tuple((n, _tuples(a), o, _tuples(r)) for n, a, o, r in entry.get("trace", ())),
             entry.get("slower", ""),
+            entry.get("when", ""),
         )
+
+
+def describe_kernels(entries: Iterable[Mapping[str, Any]]) -> dict[str, KernelDescription]:
+    """The kernels that the metadata's ``kernels`` describe, by name, each with its variants."""
+    variants: dict[str, list[KernelDescription]] = {}
+    kernels = []
+    for entry in entries:
+        found = KernelDescription.from_metadata(entry)
+        if "variant_of" in entry:
+            variants.setdefault(entry["variant_of"], []).append(found)
+        else:
+            kernels.append(found)
+    return {k.name: replace(k, variants=tuple(variants.get(k.name, ()))) for k in kernels}
 
 
 def _names(result: Any) -> str:
@@ -106,4 +127,4 @@ def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, (list, tuple)) else value
 
 
-__all__ = ["Choice", "KernelDescription", "Knob"]
+__all__ = ["Choice", "KernelDescription", "Knob", "describe_kernels"]

@@ -23,7 +23,7 @@ from tilewright.errors import (
 )
 from tilewright.runtime.bound_call import BoundCall
 from tilewright.runtime.expressions import evaluate, solve_symbols
-from tilewright.runtime.kernels import KernelDescription
+from tilewright.runtime.kernels import KernelDescription, describe_kernels
 from tilewright.runtime.nested import Nested
 from tilewright.runtime.state import Memory, ModelState
 from tilewright.runtime.tensors import DTYPES, dtype_named, like, to_numpy
@@ -56,7 +56,8 @@ class KernelProfile:
     """One kernel in one run.
 
     `name` is the kernel's, `calls` are its launches; `seconds`, `bytes` moved and arithmetic operations
-    (`flops`) are those of all launches together; `locations` are places in the source model.
+    (`flops`) are those of all launches together; `locations` are places in the source model. `when` is the
+    condition on sizes under which a variant of a kernel runs.
     """
 
     name: str
@@ -65,6 +66,7 @@ class KernelProfile:
     bytes: int
     flops: int
     locations: tuple[str, ...] = ()
+    when: str = ""
 
 
 _EXCEPTIONS: dict[int, type[TilewrightError]] = {
@@ -114,7 +116,7 @@ class CompiledModel(ABC):
     @property
     def kernels(self) -> dict[str, KernelDescription]:
         """The kernels by name: how each was scheduled, and the knobs that `tilewright.pin` sets."""
-        return {k["name"]: KernelDescription.from_metadata(k) for k in self.metadata["kernels"]}
+        return describe_kernels(self.metadata["kernels"])
 
     def _describe(self, metadata: dict[str, Any], where: str) -> None:
         self.metadata = metadata
@@ -262,6 +264,7 @@ class CompiledModel(ABC):
                     moved,
                     flops,
                     tuple(kernel["locations"]),
+                    kernel.get("when", ""),
                 )
             )
         return sorted(rows, key=lambda row: -row.seconds)

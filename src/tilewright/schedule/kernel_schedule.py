@@ -1,5 +1,5 @@
 """Schedules that a user gives for kernels of a model: choices for a rule's knobs, a recorded trace, or a
-function of one's own. They print, and are kept in files.
+function of one's own, for all sizes or under a condition. They print, and are kept in files.
 
     library = tw.compile(model, args, schedules=[tw.pin("matmul_gelu", rows=96, columns=128)])
 """
@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..errors import CompileError, TilewrightError
+from ..ir.condition import Condition, check_condition, parse_condition
+from ..ir.symbolic import Expr, bounds
 from .choices import Knob
 from .core import ScheduleError, Step, trace_from_json, trace_to_json
 from .rules import ScheduleRule
@@ -29,20 +31,46 @@ VERSION = 1
 @dataclass(frozen=True)
 class KernelSchedule:
     """How kernels are scheduled in place of the target's rules. `pin`, `schedule_kernel` and
-    `load_schedules` make
-    it.
+    `load_schedules` make it.
 
     Attributes:
         kernel: The kernel's name, as `library.kernels` lists it, or a pattern: ``matmul*``.
         choices: Values of knobs of the target's rule.
         trace: Primitives to apply in place of the rule; None: the rule is applied, with `choices`.
         function: A function to call in place of the rule; None: there is none.
+        when: The condition on sizes under which a kernel has this schedule: ``batch*seq <= 64``; "": always.
     """
 
     kernel: str
     choices: Mapping[str, Knob] = field(default_factory=dict)
     trace: tuple[Step, ...] | None = None
     function: ScheduleFunction | None = None
+    when: str = ""
+
+    def __post_init__(self) -> None:
+        """Check that the condition is one.
+
+        Raises:
+            CompileError: It is none.
+        """
+        if self.when == "":
+            return
+        try:
+            check_condition(self.when)
+        except ValueError as error:
+            raise CompileError(f"the schedule of {self.kernel!r}: when={self.when!r}: {error}") from None
+
+    def condition(self, dims: Sequence[Expr]) -> Condition:
+        """The condition on the sizes `dims` of a kernel.
+
+        Raises:
+            ValueError: It has another symbol, or never holds.
+        """
+        condition = parse_condition(self.when, {d.name: d for d in dims})
+        if condition.never_holds:
+            limits = ", ".join(f"{d.name} in {'..'.join(map(_limit, bounds(d)))}" for d in dims)
+            raise ValueError(f"'{self.when}' never holds for {limits}")
+        return condition
 
     def fits(self, name: str) -> bool:
         """Whether this schedule is for the kernel called `name`."""
@@ -75,22 +103,35 @@ class KernelSchedule:
     def key(self) -> str:
         """Text that differs for different choices and traces, for the key of a cache."""
         trace = None if self.trace is None else trace_to_json(list(self.trace))
-        return json.dumps([self.kernel, sorted(self.choices.items()), trace])
+        return json.dumps([self.kernel, sorted(self.choices.items()), trace, self.when])
 
 
-def pin(kernel: str, **choices: Knob) -> KernelSchedule:
+def _limit(bound: int | None) -> str:
+    return "" if bound is None else str(bound)
+
+
+def pin(kernel: str, *, when: str = "", **choices: Knob) -> KernelSchedule:
     """A schedule with fixed values for some knobs; the rule chooses the others.
 
     Args:
         kernel: The kernel's name, as `library.kernels` lists it, or a pattern: ``matmul*``.
+        when: A condition on dynamic sizes: ``"batch*seq <= 64"``. The kernel then has a variant with these
+            choices, which runs where the condition holds. Of several schedules the first whose condition
+            holds counts; one without a condition, or else the rule's, serves all other sizes.
         choices: Values by the knob's name; `library.kernels[name].choices` lists them with their domains.
 
-    `tilewright.compile` raises `CompileError` if a kernel has no such knob or its domain no such value.
+    `tilewright.compile` raises `CompileError` if a kernel has no such knob or its domain no such value, or if
+    a condition has an unknown symbol or never decides.
+
+    Raises:
+        CompileError: `when` is no condition.
     """
-    return KernelSchedule(kernel, choices)
+    return KernelSchedule(kernel, choices, when=when)
 
 
-def schedule_kernel(kernel: str, **choices: Knob) -> Callable[[ScheduleFunction], KernelSchedule]:
+def schedule_kernel(
+    kernel: str, *, when: str = "", **choices: Knob
+) -> Callable[[ScheduleFunction], KernelSchedule]:
     """Decorate a function that schedules a kernel with primitives.
 
         @tw.schedule_kernel("matmul_relu")
@@ -103,11 +144,12 @@ def schedule_kernel(kernel: str, **choices: Knob) -> Callable[[ScheduleFunction]
 
     Args:
         kernel: The kernel's name, as `library.kernels` lists it, or a pattern: ``matmul*``.
+        when: A condition on dynamic sizes under which the kernel has this schedule, as for `pin`.
         choices: Values that ``s.choose`` returns in place of its defaults.
     """
 
     def decorate(function: ScheduleFunction) -> KernelSchedule:
-        return KernelSchedule(kernel, choices, None, function)
+        return KernelSchedule(kernel, choices, None, function, when)
 
     return decorate
 
@@ -117,6 +159,19 @@ class _Kernel(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def trace(self) -> Sequence[tuple[str, tuple[Any, ...], Mapping[str, Any], Any]]: ...
+
+    @property
+    def variants(self) -> Sequence[_Variant]: ...
+
+
+class _Variant(Protocol):
+    """The parts of a variant of a kernel that `save_schedules` reads."""
+
+    @property
+    def when(self) -> str: ...
 
     @property
     def trace(self) -> Sequence[tuple[str, tuple[Any, ...], Mapping[str, Any], Any]]: ...
@@ -143,13 +198,15 @@ def save_schedules(schedules: _Library | Iterable[KernelSchedule], path: str | P
     """
     entries: list[dict[str, Any]] = []
     if not isinstance(schedules, Iterable):
-        schedules = [_recorded(kernel) for kernel in schedules.kernels.values()]
+        schedules = [own for kernel in schedules.kernels.values() for own in _recorded(kernel)]
     for own in schedules:
         if own.function is not None:
             raise CompileError(
                 f"the schedule of {own.kernel!r} is a function: save the library compiled with it instead"
             )
         entry: dict[str, Any] = {"kernel": own.kernel}
+        if own.when:
+            entry["when"] = own.when
         if own.choices:
             entry["choices"] = dict(own.choices)
         if own.trace is not None:
@@ -158,9 +215,15 @@ def save_schedules(schedules: _Library | Iterable[KernelSchedule], path: str | P
     Path(path).write_text(json.dumps({"version": VERSION, "schedules": entries}, indent=1) + "\n")
 
 
-def _recorded(kernel: _Kernel) -> KernelSchedule:
-    steps = tuple(Step(n, a, tuple(o.items()), r) for n, a, o, r in kernel.trace)
-    return KernelSchedule(kernel.name, {}, steps)
+def _recorded(kernel: _Kernel) -> list[KernelSchedule]:
+    """The traces of a kernel's variants, then its own."""
+    traces = [*((v.trace, v.when) for v in kernel.variants), (kernel.trace, "")]
+    return [
+        KernelSchedule(
+            kernel.name, {}, tuple(Step(n, a, tuple(o.items()), r) for n, a, o, r in trace), None, when
+        )
+        for trace, when in traces
+    ]
 
 
 def load_schedules(path: str | Path) -> list[KernelSchedule]:
@@ -189,8 +252,10 @@ def load_schedules(path: str | Path) -> list[KernelSchedule]:
 def _read_entry(entry: object, where: str) -> KernelSchedule:
     if not isinstance(entry, dict) or not isinstance(entry.get("kernel"), str):
         raise CompileError(f'{where} has no "kernel", a name')
-    if unknown := entry.keys() - {"kernel", "choices", "trace"}:
-        raise CompileError(f"{where} has an unknown key {min(unknown)!r}; known: kernel, choices, trace")
+    if unknown := entry.keys() - {"kernel", "when", "choices", "trace"}:
+        raise CompileError(
+            f"{where} has an unknown key {min(unknown)!r}; known: kernel, when, choices, trace"
+        )
     choices = entry.get("choices", {})
     if not isinstance(choices, dict) or not all(isinstance(v, (int, str)) for v in choices.values()):
         raise CompileError(f'{where}: "choices" must be numbers, flags or names by the name of a knob')
@@ -200,7 +265,10 @@ def _read_entry(entry: object, where: str) -> KernelSchedule:
             trace = tuple(trace_from_json(json.dumps(entry["trace"])))
         except (ScheduleError, ValueError, TypeError, AttributeError) as error:
             raise CompileError(f'{where}: "trace" is no list of primitives: {error}') from error
-    return KernelSchedule(entry["kernel"], choices, trace)
+    try:
+        return KernelSchedule(entry["kernel"], choices, trace, None, entry.get("when", ""))
+    except CompileError as error:
+        raise CompileError(f"{where}: {error}") from None
 
 
 __all__ = ["KernelSchedule", "load_schedules", "pin", "save_schedules", "schedule_kernel"]

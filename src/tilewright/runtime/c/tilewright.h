@@ -201,7 +201,8 @@ TW_API const char* tw_last_error(void);
  * Errors: ARGUMENT, BUSY. */
 TW_API int tw_profile_enable(tw_context* context, int on);
 
-/* Copies the counters of the kernels, in the order of "kernels" in the metadata.
+/* Copies the counters of the kernels, in the order of "kernels" in the metadata. Variants of a kernel, of
+ * which each run chooses one by the sizes, are kernels of their own.
  *
  * nanoseconds: receives the total wall time of each kernel, `num_kernels` values.
  * calls: receives the number of launches of each kernel, `num_kernels` values.

@@ -72,13 +72,13 @@ def host_outputs(main: func.Func) -> list[tuple[str, BufferType]]:
 
 
 def kernel_order(module: Module) -> list[str]:
-    """The kernels launched by a module's host functions, in order of first launch, which numbers them at run
-    time.
+    """The kernels launched by a module's host functions, variants among them, in order of first launch, which
+    numbers them at run time.
     """
     launches = (
         op for function in func.entries(module) for op in function.walk() if isinstance(op, host.Launch)
     )
-    return list(dict.fromkeys(op.kernel for op in launches))
+    return list(dict.fromkeys(name for op in launches for name in op.kernels))
 
 
 def print_host(module: Module, codes: Mapping[str, KernelCode], isa: Isa, weights_size: int) -> str:
@@ -200,7 +200,8 @@ class _Printer:
     def __init__(self, tables: _Tables, main: func.Func, number: int) -> None:
         self.tables, self.main, self.number = tables, main, number
         self.codes, self.kernels, self.order = tables.codes, tables.kernels, tables.order
-        self.launched = list(dict.fromkeys(op.kernel for op in main.walk() if isinstance(op, host.Launch)))
+        launches = [op for op in main.walk() if isinstance(op, host.Launch)]
+        self.launched = list(dict.fromkeys(name for op in launches for name in op.kernels))
         self.solver = _solver(main)
         self.solved = [step.symbol for step in self.solver.steps if isinstance(step, Define)]
         """The symbols in the order in which `solve` derives them."""
@@ -394,6 +395,7 @@ class _Printer:
             for name in self.launched
             for d in (self.codes[name].extent, self.codes[name].grain, *self.kernels[name].dims)
         ]
+        used += [e for op in launches for guards, _ in op.variants for e in guards]
         index = self._symbol_values(emit, "%symbols", used, self.solved)
         most = max((len(op.buffers) for op in launches), default=0)
         buffers = emit.alloca(f"[{max(most, 1)} x ptr]", 16)
@@ -504,11 +506,29 @@ class _Program:
         emit, printer = self.emit, self.printer
         for number, value in enumerate(op.buffers):
             emit.line(f"store ptr {self.places[value]}, ptr {printer._slot(emit, self.buffers, number)}")
-        code = printer.codes[op.kernel]
-        what = f"i32 {printer.order.index(op.kernel)}, ptr @{code.symbol}"
-        items = f"i64 {self.index.value(code.extent)}, i64 {self.index.value(code.grain)}"
+        chosen = self._kernel(op.kernel)
+        for guards, name in reversed(op.variants):
+            flag, _ = self.index.conditions(guards)
+            variant = self._kernel(name)
+            if flag is None:
+                chosen = variant
+                continue
+            chosen = [
+                (kind, a if a == b else emit.op(f"select i1 {flag}, {kind} {a}, {kind} {b}"))
+                for (kind, a), (_, b) in zip(variant, chosen, strict=True)
+            ]
         dims = self.dims[tuple(s.name for s in printer.kernels[op.kernel].dims)]
-        emit.op(f"call i32 @tw_launch(ptr %context, {what}, {items}, ptr {self.buffers}, ptr {dims})")
+        arguments = ", ".join(f"{kind} {value}" for kind, value in chosen)
+        emit.op(f"call i32 @tw_launch(ptr %context, {arguments}, ptr {self.buffers}, ptr {dims})")
+
+    def _kernel(self, name: str) -> list[tuple[str, str]]:
+        """Types and values of a kernel's arguments of `tw_launch`: its number, function, range and grain."""
+        code = self.printer.codes[name]
+        number, values = (
+            self.printer.order.index(name),
+            [self.index.value(d) for d in (code.extent, code.grain)],
+        )
+        return [("i32", str(number)), ("ptr", f"@{code.symbol}"), *(("i64", value) for value in values)]
 
     def _store(self, symbol: Expr, value: str) -> None:
         """Store the value of a symbol that has just become known, for the kernels."""

@@ -62,7 +62,9 @@ class LlvmTarget(Target):
     def lowering(self) -> LoweringOptions:
         info = self.info
         row_major = partial(reads_row_major, info) if libraries_for(info) else None
-        return LoweringOptions(panel=partial(panel_of, self.isa), rules=RULES, info=info, row_major=row_major)
+        return LoweringOptions(
+            panel=partial(panel_of, self.isa), rules=RULES, info=info, variants=True, row_major=row_major
+        )
 
     def describe(self) -> dict[str, Any]:
         libraries = libraries_for(self.info)
