@@ -42,8 +42,8 @@ ALLOWED: dict[str, set[str]] = {
 """The folders that each folder may import, besides itself."""
 ALLOWED["driver"] = {*ALLOWED}
 ALLOWED["kernels"] = {*ALLOWED}
-ALLOWED["tuning"] = {*ALLOWED, ""}
 ALLOWED["tools"] = {*ALLOWED, ""}
+ALLOWED["tuning"] = {*ALLOWED, ""}
 ALLOWED["integrations"] = {*ALLOWED, ""}
 ALLOWED["llm"] = {*ALLOWED, ""}
 ALLOWED["cli"] = {*ALLOWED, ""}

@@ -28,6 +28,7 @@ __all__ = [
     "ShapeError",
     "SizeError",
     "TilewrightError",
+    "TunedWarning",
     "UnsupportedOperator",
     "UnsupportedOperatorError",
     "WeightsError",
@@ -55,6 +56,12 @@ class DimsWarning(UserWarning):
 
 class ReplaceWarning(UserWarning):
     """A kernel of the option `replace` takes the place of nothing in the model."""
+
+
+class TunedWarning(UserWarning):
+    """A database of measured choices has damaged lines, nothing for this machine, or choices that this
+    version compiles to other code.
+    """
 
 
 class SizeError(CompileError, ValueError):

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tilewright.tools.roofline import Roofline, machine, measure, usable_cores
+from tilewright.driver.cores import usable_cores
+from tilewright.tools.roofline import Roofline, machine, measure
 
 
 def test_peaks_are_not_beaten_by_numpy() -> None:

@@ -103,7 +103,7 @@ def command(
         raise click.UsageError(
             f"{model} is an artifact; bench takes a model (.onnx or .pt2), which the other engines can run"
         )
-    from tilewright.tools.roofline import usable_cores
+    from tilewright.driver.cores import usable_cores
 
     count = threads or usable_cores()
     source = source_of(model)

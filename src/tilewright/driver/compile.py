@@ -13,6 +13,7 @@ from ..errors import (
     ArtifactError,
     CompileError,
     ReplaceWarning,
+    TunedWarning,
     UnsupportedOperatorError,
     internal_errors,
 )
@@ -40,8 +41,11 @@ if TYPE_CHECKING:
     from ..passes.graph.split_interpreted import Part
     from ..runtime.model import CompiledModel
     from ..schedule.kernel_schedule import KernelSchedule
+    from ..targets.base import Target
     from . import cache as artifact_cache
     from .precision import OutputError
+    from .tuned import Tuned
+    from .tuning_database import Database
 
 Result = TypeVar("Result")
 
@@ -64,6 +68,7 @@ def compile(
     dump: str | Path | None = None,
     replace: Sequence[KernelDefinition] = (),
     schedules: Iterable[KernelSchedule] = (),
+    tuned: Database | str | Path | None = None,
     extra_metadata: Mapping[str, Any] | None = None,
 ) -> CompiledModel:
     """Compile a model for a target and load it.
@@ -103,6 +108,9 @@ def compile(
         schedules: Schedules for some of the kernels, in place of the target's rules: see `tilewright.pin`,
             `tilewright.schedule_kernel` and `tilewright.load_schedules`. The first that fits a kernel
             counts. `library.kernels` lists the kernels.
+        tuned: A database of `tilewright.tune`, or its path. Kernels that it has measured choices for, on this
+            target and with this number of threads, are compiled with them. `library.report.tuned` tells what
+            became of each.
         extra_metadata: Entries to add to the artifact's metadata: JSON types, under names of your own. The
             model is then not kept in the cache.
 
@@ -134,6 +142,7 @@ def compile(
         dump=dump_folder(dump or debug.dump),
         replace=kernels_to_place(replace),
         schedules=kernel_schedules(schedules),
+        tuned=None if tuned is None else _tuned(tuned, resolved_target, thread_count(threads)),
         extra_metadata=dict(extra_metadata or {}),
         **({} if progress is None else {"progress": progress}),
     )
@@ -148,7 +157,15 @@ def compile(
             ReplaceWarning,
             stacklevel=2,
         )
+    if unused := library.report.tuned_unused:
+        warnings.warn("tuned: " + "; ".join(unused), TunedWarning, stacklevel=2)
     return library
+
+
+def _tuned(tuned: object, target: Target, threads: int | None) -> Tuned | None:
+    from .tuned import tuned_option
+
+    return tuned_option(tuned, target, threads)
 
 
 def _find_or_compile(
@@ -207,6 +224,8 @@ def _key_parts(
         importer += artifact_cache.key_of_kernels(options.target, (*KERNELS.values(), *options.replace))
         for own in options.schedules:
             code += own.key() + ("" if own.function is None else user_code.fingerprint_of(own.function))
+        if options.tuned is not None:
+            code += options.tuned.key()
     except user_code.UnknownContents as error:
         return None, str(error)
     precision = None if options.precision is None else options.precision.name
@@ -346,6 +365,7 @@ class Compilation:
         report.distinct_kernels = len(lowered.kernels)
         report.contractions, report.conversions = lowered.contractions, lowered.conversions
         report.slower = {k.name: k.slower for k in lowered.kernels.values() if k.slower}
+        report.tuned = {k.name: k.tuned for k in lowered.kernels.values() if k.tuned}
         report.bytes_before, report.bytes_after = (
             str(b) if (top := bounds(b)[1]) is None else top for b in (before, after)
         )
@@ -448,7 +468,8 @@ class Compilation:
     def _lower_with(self, run_pass: Callable[[Pass, Module], object], module: Module) -> Lowered:
         from ..lowering.pipeline import lower
 
-        return lower(module, self.target.lowering, run_pass, self.precision, self.options.schedules)
+        options = self.options
+        return lower(module, self.target.lowering, run_pass, self.precision, options.schedules, options.tuned)
 
     def ir(self, level: str, library: CompiledModel) -> str:
         """The text of a level: ``graph``, ``tensor``, ``loop``, ``host``, the target's code, ``asm``.

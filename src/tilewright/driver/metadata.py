@@ -124,6 +124,7 @@ def _describe_kernels(lowered: Lowered) -> list[dict[str, Any]]:
             "bytes": _text(k.bytes),
             "operators": list(k.origins),
             **({"slower": k.slower} if k.slower else {}),
+            **({"tuned": k.tuned} if k.tuned else {}),
             **({"variant_of": base.name, "when": k.when.text} if k.when else {}),
             "choices": [choice.to_metadata() for choice in k.choices],
             "trace": [[x.name, list(x.arguments), dict(x.options), x.result] for x in k.trace],

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..ir.types import DType
     from ..schedule.kernel_schedule import KernelSchedule
     from ..targets.base import Target
+    from .tuned import Tuned
 
 
 def _no_progress(stage: str) -> None:
@@ -51,6 +52,8 @@ class CompileOptions:
     """Kernels that take the place of equal subgraphs."""
     schedules: tuple[KernelSchedule, ...] = ()
     """The caller's schedules of kernels; of several that fit a kernel, the first counts."""
+    tuned: Tuned | None = None
+    """Measured choices for kernels without a schedule of the caller's."""
     extra_metadata: Mapping[str, Any] = field(default_factory=dict)
     """Entries to add to the artifact's metadata."""
     progress: Callable[[str], None] = _no_progress

@@ -58,6 +58,9 @@ class Report:
     consumers."""
     slower: dict[str, str] = field(default_factory=dict)
     """Kernels that the schedule of their kind does not fit, and why: they run in a slower form."""
+    tuned: dict[str, str] = field(default_factory=dict)
+    """Kernels with an entry in the database of the option `tuned`: "measured choices" where they are used, or
+    else why not."""
     replaced: dict[str, int] = field(default_factory=dict)
     """Number of subgraphs that each kernel of the option `replace` took the place of, by the kernel's
     name."""
@@ -91,9 +94,17 @@ class Report:
             contractions=metadata["contractions"],
             conversions=metadata["conversions"],
             slower={k["name"]: k["slower"] for k in metadata["kernels"] if "slower" in k},
+            tuned={k["name"]: k["tuned"] for k in metadata["kernels"] if "tuned" in k},
             replaced=metadata.get("replaced", {}),
             measure_error=measure_error,
         )
+
+    @property
+    def tuned_unused(self) -> list[str]:
+        """Why measured choices are not used, kernel by kernel."""
+        from ..schedule.tuned import TUNED
+
+        return [f"kernel '{name}': {state}" for name, state in self.tuned.items() if state != TUNED]
 
     @property
     def total_seconds(self) -> float:
@@ -124,6 +135,7 @@ class Report:
         ]
         lines += [f"kernel '{name}' replaces {count} subgraphs" for name, count in self.replaced.items()]
         lines += [f"kernel '{name}' has a slower form: {reason}" for name, reason in self.slower.items()]
+        lines += self.tuned_lines()
         if self.pass_seconds:
             lines.append(
                 "seconds of passes: " + ", ".join(f"{k} {v:.3f}" for k, v in self.pass_seconds.items())
@@ -141,6 +153,13 @@ class Report:
         return [
             f"optimization {self.opt} (LLVM {opt_level(self.opt).llvm}): {', '.join(self.passes)}{without}"
         ]
+
+    def tuned_lines(self) -> list[str]:
+        """The use of measured choices; no line without the option `tuned`."""
+        from ..schedule.tuned import TUNED
+
+        used = [name for name, state in self.tuned.items() if state == TUNED]
+        return [*([f"measured choices: {', '.join(used)}"] if used else []), *self.tuned_unused]
 
     def precision_lines(self) -> list[str]:
         """The effect of the option `precision`, its error included, which is measured; no line without that

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..analysis.axis_roles import Roles
 from ..analysis.index_maps import product
-from ..dialects import loop, scalar, tensor
+from ..dialects import scalar, tensor
 from ..dialects.tensor import extent
 from ..errors import CompileError
 from ..ir import notes
@@ -25,12 +25,12 @@ from ..ir.substitution import substitute
 from ..ir.symbolic import Dim, Expr, smax, smin
 from ..ir.target_info import TargetInfo
 from ..ir.types import TensorType
-from ..passes.tensor.write_in_place import in_place_pairs
 from ..schedule import Schedule, ScheduleError, Step, finalize
 from ..schedule.choices import Choice
 from ..schedule.kernel_schedule import KernelSchedule
-from ..schedule.rules import ScheduleRule, rules_for
-from .tensor_to_loop import kernel_of_group
+from ..schedule.rules import ScheduleRule
+from ..schedule.tuned import TUNED, TunedChoices, TunedKernels
+from .kernel_forms import Form, Scheduled, forms, structure_of, unscheduled
 
 
 @dataclass
@@ -40,7 +40,8 @@ class KernelInfo:
     `flops` and `bytes` are those of one launch, `origins` the names of the operators that it computes.
     `slower` is the reason for a slower form than the kind's, "" for the kind's own form. `choices` are the
     knobs of its schedule rule and `trace` the primitives that the rule applied. `variants` are kernels of the
-    same computation: the first whose condition `when` holds runs in place of this one.
+    same computation: the first whose condition `when` holds runs in place of this one. `tuned` says what
+    became of measured choices: "" where there are none, `TUNED` where they are used, else why not.
     """
 
     name: str
@@ -51,6 +52,7 @@ class KernelInfo:
     slower: str = ""
     choices: tuple[Choice, ...] = ()
     trace: tuple[Step, ...] = ()
+    tuned: str = ""
     launches: int = 0
     location: Location = field(default_factory=Location)
     variants: tuple[KernelInfo, ...] = ()
@@ -67,66 +69,78 @@ def groups_to_kernels(
     rules: Mapping[str, ScheduleRule],
     info: TargetInfo,
     schedules: Sequence[KernelSchedule] = (),
+    tuned: TunedKernels | None = None,
 ) -> tuple[dict[tensor.Group, str], dict[str, KernelInfo]]:
     """Add a finalized kernel to the module for every group; return the kernel's name of each group, and all
     kernels' infos.
 
     `rules` are the target's schedule rules by kind of group, `info` is its description. The
     first of the user's `schedules` that fits a kernel's name replaces the rules. Those before it that have a
-    condition give variants of the kernel.
+    condition give variants of the kernel. `tuned` has measured choices for some of the kernels without a
+    schedule of the user's.
 
     Raises:
         CompileError: a schedule of the user's fits no kernel's name, or does not fit the kernel.
     """
-    kernels: dict[Any, KernelInfo] = {}
-    names: dict[tensor.Group, str] = {}
-    taken: set[str] = set()
+    kernels: dict[str, KernelInfo] = {}
+    names = kernel_names(module)
     own_schedules = _OwnSchedules(schedules)
-    for block in tensor.blocks_of_computations(module):
-        for op in block.ops:
-            if not isinstance(op, tensor.Group):
-                continue
-            key = group_key(op)
-            kernel_info = kernels.get(key)
-            if kernel_info is None:
-                name = _name(op, taken)
-                own = own_schedules.always(name)
-                made = _scheduled(op, name, rules, info, own)
-                module.body.append(made.kernel)
-                kernel_info = kernels[key] = KernelInfo(
-                    name,
-                    op.kind,
-                    group_flops(op),
-                    group_bytes(op),
-                    _origins(op),
-                    made.slower,
-                    made.choices,
-                    made.trace,
-                )
-                variants: list[KernelInfo] = []
-                for own, when in own_schedules.conditional(name, made.kernel.dims):
-                    number = f"{name}.{len(variants) + 1}"
-                    variant = _scheduled(op, number, rules, info, own)
-                    module.body.append(variant.kernel)
-                    variants.append(
-                        replace(
-                            kernel_info,
-                            name=number,
-                            slower=variant.slower,
-                            choices=variant.choices,
-                            trace=variant.trace,
-                            when=when,
-                        )
+    for op, name in names.items():
+        kernel_info = kernels.get(name)
+        if kernel_info is None:
+            own = own_schedules.always(name)
+            made = _scheduled(op, name, rules, info, own, tuned)
+            module.body.append(made.kernel)
+            kernel_info = kernels[name] = KernelInfo(
+                name,
+                op.kind,
+                group_flops(op),
+                group_bytes(op),
+                _origins(op),
+                made.slower,
+                made.choices,
+                made.trace,
+                made.tuned,
+            )
+            variants: list[KernelInfo] = []
+            for own, when in own_schedules.conditional(name, made.kernel.dims):
+                number = f"{name}.{len(variants) + 1}"
+                variant = _scheduled(op, number, rules, info, own)
+                module.body.append(variant.kernel)
+                variants.append(
+                    replace(
+                        kernel_info,
+                        name=number,
+                        slower=variant.slower,
+                        choices=variant.choices,
+                        trace=variant.trace,
+                        tuned="",
+                        when=when,
                     )
-                kernel_info.variants = tuple(variants)
-            kernel_info.launches += 1
-            kernel_info.location = fuse_locations(kernel_info.location, *(m.location for m in op.body.ops))
-            names[op] = kernel_info.name
-    own_schedules.check_used(taken)
+                )
+            kernel_info.variants = tuple(variants)
+        kernel_info.launches += 1
+        kernel_info.location = fuse_locations(kernel_info.location, *(m.location for m in op.body.ops))
+    own_schedules.check_used(kernels)
     for kernel_info in kernels.values():
         for variant_info in kernel_info.variants:
             variant_info.launches, variant_info.location = kernel_info.launches, kernel_info.location
-    return names, {kernel_info.name: kernel_info for kernel_info in kernels.values()}
+    return names, kernels
+
+
+def kernel_names(module: Module) -> dict[tensor.Group, str]:
+    """The name of the kernel of each group of a module, the same for equal groups."""
+    names: dict[tensor.Group, str] = {}
+    known: dict[Any, str] = {}
+    taken: set[str] = set()
+    for block in tensor.blocks_of_computations(module):
+        for op in block.ops:
+            if isinstance(op, tensor.Group):
+                key = group_key(op)
+                if key not in known:
+                    known[key] = _name(op, taken)
+                names[op] = known[key]
+    return names
 
 
 class _OwnSchedules:
@@ -180,66 +194,57 @@ class _OwnSchedules:
                 )
 
 
-@dataclass(frozen=True)
-class _Scheduled:
-    """A finalized kernel, its rule's choices and primitives, and why it has a slower form, if so."""
-
-    kernel: loop.Kernel
-    choices: tuple[Choice, ...] = ()
-    trace: tuple[Step, ...] = ()
-    slower: str = ""
-
-
 def _scheduled(
     group: tensor.Group,
     name: str,
     rules: Mapping[str, ScheduleRule],
     info: TargetInfo,
     own: KernelSchedule | None,
-) -> _Scheduled:
+    tuned: TunedKernels | None = None,
+) -> Scheduled:
     """The kernel of a group in the form that the user's `own` schedule gives it, else in the fastest that
-    fits.
+    fits, with measured choices where there are some.
 
     Raises:
         CompileError: the user's schedule does not fit the kernel.
     """
     slower = ""
-    for kind, rows in _kinds(group):
-        for rule in rules_for(kind, info, rules):
-            schedule = Schedule(_unscheduled(group, name), info, own.choices if own else None)
-            try:
-                if own is not None:
-                    own.schedule(schedule, rule, rows)
-                else:
-                    rule(schedule, rows)
-                choices, trace = tuple(schedule.choices), tuple(schedule.trace)
-                return _Scheduled(finalize(schedule), choices, trace, slower)
-            except ScheduleError as error:
-                if own is not None:
-                    kernel = f"{name.partition('.')[0]!r} when {own.when!r}" if own.when else repr(name)
-                    raise CompileError(f"the schedule of kernel {kernel} does not fit: {error}") from error
-                if debug_settings().strict_schedules:
-                    raise
-                slower = slower or str(error)
-    return _Scheduled(finalize(Schedule(_unscheduled(group, name), info)), slower=slower)
+    measured = None if own is not None or tuned is None else tuned.find(structure_of(group))
+    for form in forms(group, name, info, rules):
+        try:
+            if own is not None:
+                return _own(form, own, slower)
+            if measured is not None and tuned is not None:
+                return _tuned(form, measured, tuned, slower)
+            return form.scheduled(slower=slower)
+        except ScheduleError as error:
+            if own is not None:
+                kernel = f"{name.partition('.')[0]!r} when {own.when!r}" if own.when else repr(name)
+                raise CompileError(f"the schedule of kernel {kernel} does not fit: {error}") from error
+            if debug_settings().strict_schedules:
+                raise
+            slower = slower or str(error)
+    return Scheduled(finalize(Schedule(unscheduled(group, name), info)), slower=slower)
 
 
-def _unscheduled(group: tensor.Group, name: str) -> loop.Kernel:
-    kernel = kernel_of_group(group, name)
-    if pairs := in_place_pairs(group):
-        notes.BUFFER_ALIASES.set(kernel, pairs)
-    return kernel
+def _own(form: Form, own: KernelSchedule, slower: str) -> Scheduled:
+    """A kernel in the form that the user's schedule gives it."""
+    schedule = Schedule(unscheduled(form.group, form.name), form.info, own.choices)
+    own.schedule(schedule, form.rule, form.rows)
+    return Scheduled(finalize(schedule), tuple(schedule.choices), tuple(schedule.trace), slower)
 
 
-def _kinds(group: tensor.Group) -> list[tuple[str, int]]:
-    """The kinds under which a group can be scheduled, fastest first, each with the number of axes that
-    members share.
-    """
-    kinds = [(group.kind, int(notes.ROW_AXES.get(group, 0)))]
-    # an epilogue reads the sum at the point where it was written
-    if group.kind == tensor.GroupKind.CONTRACTION:
-        kinds.append((tensor.GroupKind.ROWS, min(len(r.type.shape) for r in group.body.terminator.operands)))
-    return [*kinds, (tensor.GroupKind.PLAIN, 0)]
+def _tuned(form: Form, measured: TunedChoices, tuned: TunedKernels, slower: str) -> Scheduled:
+    """A kernel with measured choices if they still give the code that was measured, else with the rule's
+    own."""
+    try:
+        made = form.scheduled(measured.choices, slower)
+        if tuned.digest(made.kernel) == measured.digest:
+            return replace(made, tuned=TUNED)
+        state = "its choices give other code than was measured; tune again"
+    except ScheduleError as error:
+        state = f"its choices do not fit any longer: {error}; tune again"
+    return replace(form.scheduled(slower=slower), tuned=state)
 
 
 def group_key(group: tensor.Group) -> Any:

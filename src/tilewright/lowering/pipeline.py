@@ -27,6 +27,7 @@ from ..passes.tensor.pack_operands import PanelRule, RowMajorRule
 from ..passes.tensor.write_in_place import write_in_place
 from ..schedule.kernel_schedule import KernelSchedule
 from ..schedule.rules import ScheduleRule
+from ..schedule.tuned import TunedKernels
 from .bufferize import bufferize
 from .groups_to_kernels import KernelInfo, groups_to_kernels, moved_bytes
 
@@ -100,11 +101,12 @@ def lower(
     run_pass: Callable[[Pass, Module], object],
     precision: DType | None = None,
     schedules: Sequence[KernelSchedule] = (),
+    tuned: TunedKernels | None = None,
 ) -> Lowered:
     """Lower a graph-level module in place to its host program and scheduled kernels.
 
     `run_pass` runs a pass on a module; it may time, check or skip the pass. `schedules` are the user's, for
-    some of the kernels.
+    some of the kernels, and `tuned` measured choices for some of the others.
 
     Raises:
         UnsupportedOperatorError: an operator has no lowering.
@@ -126,7 +128,7 @@ def lower(
             f"schedules: the one of {own.kernel!r} has when={own.when!r}, but the target {options.info.name} "
             "has no variants of kernels; leave the condition out"
         )
-    names, kernels = groups_to_kernels(module, options.rules, options.info, schedules)
+    names, kernels = groups_to_kernels(module, options.rules, options.info, schedules, tuned)
     variants = {
         k.name: tuple((v.when.guards, v.name) for v in k.variants if v.when) for k in kernels.values()
     }

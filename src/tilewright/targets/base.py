@@ -16,6 +16,7 @@ from ..lowering.pipeline import Lowered, LoweringOptions
 from ..runtime.model import CompiledModel
 
 if TYPE_CHECKING:
+    from ..dialects import loop
     from ..dialects.kernels import KernelDefinition
 
 Progress = Callable[[str], None]
@@ -72,6 +73,14 @@ class Target(ABC):
         """Return the metadata's description of the target: name, features. It is a part of the cache's
         keys.
         """
+
+    def kernel_code(self, kernel: loop.Kernel) -> str:
+        """Return a text that is equal for finalized kernels of equal code. A database of measured choices
+        keeps a digest of it; by default it is the kernel's own text.
+        """
+        from ..ir.printer import print_op
+
+        return print_op(kernel)
 
     def kernel_compilers(self, kernels: Iterable[KernelDefinition]) -> str:
         """Return a text that identifies the compilers of the code of the user's `kernels` for this target. It

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import os
 import platform
 import threading
 import time
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.artifact import disk_cache
+from tilewright.driver.cores import usable_cores
 
 _VERSION = 4
 _CHAINS = 12  # independent chains of fused multiply-adds: at least latency 4 times 2 units
@@ -97,13 +97,6 @@ class Roofline:
         """
         bandwidth = self.bandwidth if held is None else self.bandwidth_of(held)
         return max(flops / self.peak_of(dtypes), num_bytes / bandwidth)
-
-
-def usable_cores() -> int:
-    """The number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0)) or 1
-    return os.cpu_count() or 1
 
 
 @cache

@@ -25,7 +25,7 @@ import numpy as np
 
 from tilewright.errors import TilewrightError
 
-from .database import Failure
+from ..driver.tuning_database import Failure
 from .harness import KernelDescription, harness_library
 
 

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .database import Failure
+from ..driver.tuning_database import Failure
 from .space import Key, Point, Space, Values, is_ordered
 from .statistics import UNKNOWN, Estimate, estimate
 

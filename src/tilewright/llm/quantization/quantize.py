@@ -10,9 +10,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from ...driver.cores import usable_cores
 from ...errors import WeightsError
 from ...ir.interpreter import Array
-from ...tools.roofline import usable_cores
 from .packing import pack_bits, unpack_bits
 from .schemes import BLOCK, Scheme
 

@@ -4,6 +4,7 @@ library.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -76,6 +77,15 @@ class LlvmTarget(Target):
             **({"emulated": list(self.isa.emulated)} if self.isa.emulated else {}),
             **({"libraries": [x.describe() for x in libraries]} if libraries else {}),
         }
+
+    def kernel_code(self, kernel: loop.Kernel) -> str:
+        from .kernel import print_kernel
+
+        code = print_kernel(kernel, self.isa, "kernel")
+        text = "\n".join([code.text, *code.helpers.values(), str((code.extent, code.grain, code.scratch))])
+        for number, dim in enumerate(kernel.dims):
+            text = re.sub(rf"(?<![\w]){re.escape(dim.name)}(?!\w)", f"size_{number}", text)
+        return text
 
     def kernel_compilers(self, kernels: Iterable[user_kernels.KernelDefinition]) -> str:
         return compilers_of_kernels(kernels, self.info.name, self.isa)

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from tilewright.driver.tuning_database import Database, KernelKey, Trial
 from tilewright.errors import TilewrightError
-from tilewright.tuning.database import Database, KernelKey, Trial
 
 KEY = KernelKey.of(
     "kernel(a[n, 64])",
@@ -119,7 +119,7 @@ def test_lines_of_other_processes_are_seen(tmp_path: Path) -> None:
 
 WRITER = """
 import sys
-from tilewright.tuning.database import Database, KernelKey, Trial
+from tilewright.driver.tuning_database import Database, KernelKey, Trial
 path, number = sys.argv[1], int(sys.argv[2])
 database = Database(path)
 print("ready", flush=True)

@@ -28,9 +28,14 @@ Failure = Literal["compile error", "crash", "hang", "wrong"]
 its results differ from the default's.
 """
 FAILURES: tuple[Failure, ...] = ("compile error", "crash", "hang", "wrong")
+Stage = Literal["race", "final", "chosen", "model"]
+"""What a trial records: a measurement on the search's way or in its final; the search's verdict, which is the
+default's choices where nothing is faster; a measurement of the chosen candidate within the whole model.
+"""
 
 
-def _hash(value: object) -> str:
+def hash_of(value: object) -> str:
+    """A hash of a value that JSON holds."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
@@ -68,8 +73,8 @@ class KernelKey:
         """The key of a kernel with the canonical text `structure`; `without_sizes` is the same text with the
         sizes left out.
         """
-        family = _hash(without_sizes) if without_sizes else ""
-        return cls(_hash(structure), triple, tuple(sorted(features)), tuple(caches), int(threads), family)
+        family = hash_of(without_sizes) if without_sizes else ""
+        return cls(hash_of(structure), triple, tuple(sorted(features)), tuple(caches), int(threads), family)
 
     def distance(self, other: KernelKey) -> float:
         """How far the choices of another key may be off: 0 for the same key, infinite for another family."""
@@ -94,8 +99,7 @@ class Trial:
     """The knobs' values that differ from the defaults."""
     digest: str
     """A digest of the generated code."""
-    stage: Literal["race", "final"] = "race"
-    """Whether the search measured it on its way or in the paired final."""
+    stage: Stage = "race"
     speedup: float | None = None
     """The median; None where there is a failure."""
     lower: float | None = None
@@ -110,6 +114,8 @@ class Trial:
     """Why there is no time."""
     message: str = ""
     """The failure in words."""
+    task: str = ""
+    """What was to be measured, as `tilewright.tuning.execution.Task` identifies it; "" for other trials."""
     date: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="microseconds"))
     """When it was measured (ISO 8601, UTC)."""
     version: str = __version__
@@ -124,7 +130,7 @@ class Trial:
     @cached_property
     def id(self) -> str:
         """A hash of all other fields."""
-        return _hash(self._fields())
+        return hash_of(self._fields())
 
     def _fields(self) -> dict[str, Any]:
         fields = asdict(self)
@@ -150,7 +156,7 @@ class Trial:
         number, given = fields.pop("format", None), fields.pop("id", None)
         if number != FORMAT:
             raise ValueError(f"format {number}, but this Tilewright reads format {FORMAT}")
-        if given != _hash(fields):
+        if given != hash_of(fields):
             raise ValueError("its contents do not have its hash")
         try:
             key: dict[str, Any] = fields.pop("key")
@@ -304,14 +310,36 @@ class Database:
         """
         latest: dict[tuple[str, str], Trial] = {}
         failed: set[tuple[str, str]] = set()
-        for trial in sorted(self.of(key), key=lambda t: (t.stage == "final", t.date)):
-            candidate = _hash(dict(trial.choices)), trial.digest
+        measured = [t for t in self.of(key) if t.stage in ("race", "final")]
+        for trial in sorted(measured, key=lambda t: (t.stage == "final", t.date)):
+            candidate = hash_of(dict(trial.choices)), trial.digest
             if trial.failure is not None:
                 failed.add(candidate)
             latest[candidate] = trial
         able = [t for c, t in latest.items() if c not in failed and (t.lower or 0.0) > 1 + margin]
         finals = [t for t in able if t.stage == "final"]
         return max(finals or able, key=lambda t: (t.lower or 0.0, t.id), default=None)
+
+    def chosen(self, key: KernelKey) -> Trial | None:
+        """The choices that `tilewright.compile` uses for a key: those of the latest search's verdict. None
+        where there is none, where it is the default, or where the latest measurement of these choices within
+        a whole model was not faster.
+        """
+        latest = max(
+            (t for t in self.of(key) if t.stage == "chosen"), key=lambda t: (t.date, t.id), default=None
+        )
+        if latest is None or not latest.choices:
+            return None
+        same = [t for t in self.of(key) if t.digest == latest.digest]
+        if any(t.failure is not None for t in same):
+            return None
+        inside = max((t for t in same if t.stage == "model"), key=lambda t: (t.date, t.id), default=None)
+        return None if inside is not None and (inside.lower or 0.0) <= 1.0 else latest
+
+    @property
+    def keys(self) -> tuple[KernelKey, ...]:
+        """The keys of all trials."""
+        return tuple(self._by_key)
 
     def seeds(self, key: KernelKey, most: int = 8) -> list[dict[str, Any]]:
         """Choices worth trying first: the best of this key and of others of its kernel or family, the
@@ -320,10 +348,11 @@ class Database:
         found: list[dict[str, Any]] = []
         near = sorted(
             (k for k in self._by_key if key.distance(k) < math.inf),
-            key=lambda k: (key.distance(k), _hash(asdict(k))),
+            key=lambda k: (key.distance(k), hash_of(asdict(k))),
         )
         for other in near:
-            faster = [t for t in self.of(other) if t.failure is None and (t.speedup or 0.0) > 1]
+            trials = [t for t in self.of(other) if t.stage in ("race", "final")]
+            faster = [t for t in trials if t.failure is None and (t.speedup or 0.0) > 1]
             faster.sort(key=lambda t: (-(t.lower or 0.0), t.id))
             for trial in faster[: 3 if other != key else most]:
                 if dict(trial.choices) not in found:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from tilewright.errors import CompileError
+from tilewright.driver.tuning_database import Database, KernelKey
+from tilewright.errors import CompileError, TilewrightError
 from tilewright.schedule.choices import Choice as Knob
-from tilewright.tuning.database import Database, KernelKey
+from tilewright.tuning.execution import LocalExecutor
 from tilewright.tuning.harness import KernelDescription, harness_library
-from tilewright.tuning.local import LocalRunner
 from tilewright.tuning.measure import Built, Measurement, Measurer
+from tilewright.tuning.runner import Runner
 from tilewright.tuning.search import Outcome, Search, Settings
 from tilewright.tuning.space import Point, Space, Values
 
@@ -47,11 +49,14 @@ class Simulated:
         self.points: dict[str, Point] = {}
         self.stop_after, self.measured = stop_after, 0
 
-    def build(self, point: Point) -> Built:
+    def build(self, points: Sequence[Point]) -> list[Built | TilewrightError]:
+        return [self.build_one(point) for point in points]
+
+    def build_one(self, point: Point) -> Built | TilewrightError:
         digest = hashlib.blake2b(repr(point.key).encode(), digest_size=8).hexdigest()
         self.points[digest] = point
         if digest.endswith("7"):
-            raise CompileError("too large")
+            return CompileError("too large")
         return Built(Path("x.so"), KernelDescription("f", (), 1), digest)
 
     def measure(self, default: Built, candidate: Built, blocks: int) -> Measurement:
@@ -65,10 +70,10 @@ class Simulated:
         return Measurement(noise.samples(TABLE.default / TABLE.time(point.values), blocks), 1e-4, 1e-4)
 
 
-def tune(database: Database, simulated: Simulated, seed: int = 3) -> tuple[Outcome, LocalRunner]:
+def tune(database: Database, simulated: Simulated, seed: int = 3) -> tuple[Outcome, Runner]:
     search = Search(TABLE.space(), seed=seed, settings=SETTINGS, prior=TABLE.prior)
-    runner = LocalRunner(search, KEY, simulated.build, simulated, database)
-    return runner.run(), runner
+    runner = Runner(search, KEY, simulated.build, database)
+    return runner.run(LocalExecutor(simulated)), runner
 
 
 def test_planted_failures_are_never_accepted_and_never_lost(tmp_path: Path) -> None:
@@ -102,11 +107,11 @@ def test_an_interrupted_search_goes_on_where_it_stopped(tmp_path: Path, stop: in
 
 
 def test_a_default_that_cannot_be_built_is_an_error() -> None:
-    def build(point: Point) -> Built:
-        raise CompileError("no")
+    def build(points: Sequence[Point]) -> list[Built | TilewrightError]:
+        return [CompileError("no") for _ in points]
 
     with pytest.raises(CompileError):
-        LocalRunner(Search(TABLE.space()), KEY, build, Simulated(), Database())
+        Runner(Search(TABLE.space()), KEY, build, Database())
 
 
 @pytest.mark.skipif(os.name != "posix", reason="the kernels are for POSIX")
@@ -117,10 +122,13 @@ def test_a_real_search(library: Path, tmp_path: Path) -> None:
     def rule(choices: Values) -> list[Knob]:
         return [Knob("kernel", choices.get("kernel", "sum"), "sum", names, True)]
 
-    def build(point: Point) -> Built:
+    def build(points: Sequence[Point]) -> list[Built | TilewrightError]:
+        return [build_one(point) for point in points]
+
+    def build_one(point: Point) -> Built | TilewrightError:
         name = str(point.values["kernel"])
         if name == "absent":
-            raise CompileError("no such kernel")
+            return CompileError("no such kernel")
         kernel = KernelDescription(name, ARGUMENTS, extent=64, reorders_sums=point.reorders_sums, terms=256)
         return Built(library, kernel, name)
 
@@ -128,7 +136,7 @@ def test_a_real_search(library: Path, tmp_path: Path) -> None:
     search = Search(Space(rule), settings=settings)
     database = Database(tmp_path / "a.jsonl")
     measurer = Measurer(harness_library(), leg_seconds=4e-4, reproducers=tmp_path / "failures")
-    outcome = LocalRunner(search, KEY, build, measurer, database).run()
+    outcome = Runner(search, KEY, build, database).run(LocalExecutor(measurer))
     assert outcome.point.values["kernel"] == "four_sums"
     assert {t.choices["kernel"]: t.failure for t in database if t.failure is not None} == {
         "crashes": "crash",
