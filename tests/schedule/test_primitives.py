@@ -5,6 +5,7 @@ arguments.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from tilewright.dialects.tensor_builder import TensorBuilder
 from tilewright.ir.equality import first_difference
 from tilewright.ir.parser import parse_op
 from tilewright.ir.printer import print_op
+from tilewright.ir.target_info import TargetInfo, ThreadAxis
 from tilewright.ir.verifier import verify
 from tilewright.schedule import PRIMITIVES, Schedule, ScheduleError, finalize, trace_from_json, trace_to_json
 
@@ -74,12 +76,18 @@ CASES: dict[str, tuple[str, Callable[[Schedule], Any]]] = {
         ),
     ),
     "tile": ("matmul", lambda s: s.tile("b0_i0", "b0_i1", 4, 3)),
-    "parallel": ("matmul", lambda s: (s.parallel("b0_i0"), s.parallel("b1_i0"))),
-    "grain": ("matmul", lambda s: (s.parallel("b1_i0"), s.grain("max(1, 64 // n)"))),
+    "parallel": ("matmul", lambda s: (s.compute_at("b0", "b1_i0"), s.parallel("b1_i0"))),
+    "grain": (
+        "matmul",
+        lambda s: (s.fuse_loops("b0_i0", "b1_i0"), s.parallel("b0_i0"), s.grain("max(1, 64 // n)")),
+    ),
     "vectorize": ("matmul", lambda s: (s.vectorize("b0_i1"), s.vectorize("b1_i1", 8))),
     "vectorize a reduction": ("softmax", lambda s: (s.vectorize("b0_r0"), s.vectorize("b2_r0"))),
     "unroll": ("matmul", lambda s: (s.unroll("b0_i1"), s.unroll("b0_i0", 2))),
-    "bind": ("matmul", lambda s: (s.bind("b0_i0", "thread.x"), s.bind("b0_i1", "block.x"))),
+    "bind": (
+        "matmul",
+        lambda s: (s.compute_at("b0", "b1_i0"), s.bind("b1_i0", "block.x"), s.bind("b1_i1", "thread.x")),
+    ),
     "fission": ("decaying", lambda s: (s.split("column2", 16), s.fission("column2_i"))),
     "fission merged loops": (
         "softmax",
@@ -336,7 +344,14 @@ def check_random_schedule(r: random.Random, name: str) -> None:
             assert len(s.trace) == steps
     check(s.kernel, name, (1, 5))
     check_trace(s, name)
-    finalize(s)
+    try:
+        finalize(s)
+    except ScheduleError as error:
+        assert re.match("(parallel|bind): loop .* stands beside it", str(error))
+        for f in walk_loops(s.kernel):
+            if f.kind == "parallel" or "." in f.kind:
+                f.kind = "serial"
+        finalize(s)
     check(s.kernel, name, (1, 5))
 
 
@@ -609,6 +624,48 @@ def test_replaying_on_another_kernel_names_what_is_missing() -> None:
     s.split("b0_i1", 4)
     with pytest.raises(ScheduleError, match="no loop 'b0_i1' in kernel 'k'; loops: b0_i0, b1_i0, b2_i0"):
         Schedule(KERNELS["stencil"][0]()).replay(s.trace)
+
+
+# -- Threads -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "use", "message"),
+    [
+        (
+            "matmul",
+            lambda s: s.parallel("b1_i0"),
+            "parallel: loop 'b1_i0' is 'parallel', and the nest of loop 'b0_i0' stands beside it in",
+        ),
+        (
+            "scalar_sum",
+            lambda s: s.bind(s.add_unit_loop("b1"), "block.x"),
+            "bind: loop 'b1_unit' is 'block.x', and the nest of loop 'b0_r0' stands beside it",
+        ),
+        (
+            "scalar_sum",
+            lambda s: s.parallel(s.add_unit_loop("b1")),
+            "parallel: .* and the nest of loop 'b0_r0' stands beside it",
+        ),
+    ],
+)
+def test_threads_share_one_loop_around_everything(
+    name: str, use: Callable[[Schedule], Any], message: str
+) -> None:
+    s = Schedule(KERNELS[name][0]())
+    use(s)
+    scheduled = print_op(s.kernel)
+    with pytest.raises(ScheduleError, match=message):
+        finalize(s)
+    assert print_op(s.kernel) == scheduled
+
+
+def test_loops_run_on_threads_that_the_target_has() -> None:
+    info = TargetInfo(name="gpu", thread_axes=(ThreadAxis("block.x"), ThreadAxis("thread.x", 256)))
+    s = Schedule(KERNELS["running"][0](), info)
+    s.parallel("b0_i1")
+    with pytest.raises(ScheduleError, match="'parallel'; the target gpu has block.x, thread.x"):
+        finalize(s)
 
 
 # -- Outputs in the memory of inputs -------------------------------------------------------------------------

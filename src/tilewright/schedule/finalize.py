@@ -14,6 +14,7 @@ from ..ir.builder import Builder
 from ..ir.core import Operation, Value
 from ..ir.symbolic import Expr, free_symbols
 from .compact import compact_buffers
+from .legality import check_threads
 from .schedule import Schedule
 from .unroll_and_jam import unroll_and_jam
 
@@ -21,9 +22,13 @@ from .unroll_and_jam import unroll_and_jam
 def finalize(schedule: Schedule) -> loop.Kernel:
     """Return the kernel without blocks, ready for code generation. The schedule must not be used
     afterwards.
+
+    Raises:
+        ScheduleError: A loop cannot run as the schedule says.
     """
-    initialize_reductions(schedule)
     kernel = schedule.kernel
+    check_threads(kernel, schedule.info)
+    initialize_reductions(schedule)
     inline_blocks(kernel)
     compact_buffers(kernel, schedule.info.cache_line)
     promote_accumulators(kernel)

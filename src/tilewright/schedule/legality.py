@@ -20,11 +20,13 @@ from ..analysis.dependence import (
     distance,
     pairs_between,
 )
-from ..analysis.loop_nest import Access, enclosing, enclosing_loops, inside, resolved
+from ..analysis.loop_nest import Access, enclosing, enclosing_loops, inside, resolved, walk_loops
 from ..analysis.witness import describe_conflict
 from ..dialects import loop
 from ..dialects.tensor import free_symbols_of
 from ..ir import notes
+from ..ir.core import Operation
+from ..ir.target_info import TargetInfo
 from .core import ScheduleCore, ScheduleError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -123,6 +125,39 @@ def check_inputs_stay(primitive: str, kernel: loop.Kernel) -> None:
         late = functools.partial(_at_least, first_late)
         what = f"iterations of {', '.join(repr(str(f.iv.name)) for f in common)}" if common else "the nests"
         _check(primitive, write, read, [(f, f) for f in common], late, what)
+
+
+def check_threads(kernel: loop.Kernel, info: TargetInfo) -> None:
+    """Raise unless loops are bound to threads that the target has, and one loop over them holds all other
+    statements of the kernel: each thread runs the whole kernel for its part of that loop.
+    """
+    statements = [op for op in kernel.body.ops if not isinstance(op, loop.Alloc)]
+    known = {axis.name for axis in info.thread_axes}
+    for f in walk_loops(kernel):
+        if f.kind != loop.LoopKind.PARALLEL and "." not in f.kind:
+            continue
+        primitive = "parallel" if f.kind == loop.LoopKind.PARALLEL else "bind"
+        if info.name and f.kind not in known:
+            raise ScheduleError(
+                f"{primitive}: loop {f.iv.name!r} is '{f.kind}'; the target {info.name} has "
+                f"{', '.join(sorted(known))}"
+            )
+        if not f.kind.startswith("thread") and len(statements) > 1:
+            other = next(op for op in statements if not inside(f, op))
+            raise ScheduleError(
+                f"{primitive}: loop {f.iv.name!r} is '{f.kind}', and {_nest_name(other)} stands beside it in "
+                f"kernel {kernel.sym_name!r}, where each thread would run it: put all statements inside one "
+                "loop (compute_at, fuse_loops), or leave the loop serial"
+            )
+
+
+def _nest_name(op: Operation) -> str:
+    """A statement at the top of a kernel, as error texts show it."""
+    if isinstance(op, loop.For):
+        return f"the nest of loop {str(op.iv.name)!r}"
+    if isinstance(op, loop.Block):
+        return f"block {op.sym_name!r}"
+    return f"'{op.name}'"
 
 
 def _check(

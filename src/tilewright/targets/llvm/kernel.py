@@ -398,9 +398,10 @@ def _emit_for(g: KernelContext, f: loop.For) -> list[Val]:
 
 
 def _emit_loop(g: KernelContext, f: loop.For) -> list[Val]:
-    if "." in f.kind:
+    if "." in f.kind or f.kind == loop.LoopKind.PARALLEL:
         raise InternalError(
-            f"loop '{f.iv.name}' is bound to a GPU's '{f.kind}'; this is a CPU's kernel (at {f.location})"
+            f"loop '{f.iv.name}' is '{f.kind}': a CPU's threads share one loop around all statements of a "
+            f"kernel (at {f.location})"
         )
     if f.kind == loop.LoopKind.VECTORIZE and g.lanes is None:
         plan = plan_lanes(g, f)
