@@ -21,6 +21,7 @@ from tilewright.ir.printer import print_op
 from tilewright.ir.target_info import TargetInfo, ThreadAxis
 from tilewright.ir.verifier import verify
 from tilewright.schedule import PRIMITIVES, Schedule, ScheduleError, finalize, trace_from_json, trace_to_json
+from tilewright.schedule.finalize import finished
 
 from .kernels import KERNELS, inputs_of, kernel_from, run
 
@@ -347,11 +348,12 @@ def check_random_schedule(r: random.Random, name: str) -> None:
     try:
         finalize(s)
     except ScheduleError as error:
-        assert re.match("(parallel|bind): loop .* stands beside it", str(error))
+        assert re.match("(parallel|bind): .* stands beside it|vectorize: .* cannot run in lanes", str(error))
         for f in walk_loops(s.kernel):
             if f.kind == "parallel" or "." in f.kind:
                 f.kind = "serial"
-        finalize(s)
+        if not str(error).startswith("vectorize"):
+            finished(s)
     check(s.kernel, name, (1, 5))
 
 
@@ -425,7 +427,16 @@ def check_random_schedule(r: random.Random, name: str) -> None:
             lambda s: (s.vectorize("b0_i1"), s.vectorize("b0_i0")),
             "vectorize: a loop inside 'b0_i0' is vectorized already",
         ),
-        ("matmul", lambda s: s.vectorize("b0_i1", -4), "vectorize: lanes must not be negative, got -4"),
+        (
+            "matmul",
+            lambda s: s.vectorize("b0_i1", -4),
+            "vectorize: lanes must be 0 or .* got -4",
+        ),
+        (
+            "matmul",
+            lambda s: s.vectorize("b0_i1", 6),
+            "vectorize: lanes must be 0 or .* got 6",
+        ),
         (
             "matmul",
             lambda s: s.unroll("b0_i0"),
@@ -665,6 +676,62 @@ def test_loops_run_on_threads_that_the_target_has() -> None:
     s = Schedule(KERNELS["running"][0](), info)
     s.parallel("b0_i1")
     with pytest.raises(ScheduleError, match="'parallel'; the target gpu has block.x, thread.x"):
+        finalize(s)
+
+
+# -- Lanes ---------------------------------------------------------------------------------------------------
+
+
+def split_columns(s: Schedule) -> str:
+    return s.split("b0_i1", 3)[0]
+
+
+def lanes_around_runs(s: Schedule) -> str:
+    _, columns, rows, _ = s.tile("b0_i0", "b0_i1", 4, 3)
+    s.split_runs("b0", rows)
+    return columns
+
+
+def lanes_around_a_tile(s: Schedule) -> str:
+    outer, inner = s.split("b0_i0", 4)
+    s.tensorize("b0", inner, "b0_i1", (), "b0_r0", 8)
+    return outer
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "reason"),
+    [
+        ("matmul", split_columns, r"the extent of loop 'b0_i1_i' .* differs between lanes"),
+        ("grouped", lanes_around_runs, "'loop.runs' inside does not run in lanes"),
+        ("matmul", lanes_around_a_tile, "'simd.brgemm' inside does not run in lanes"),
+    ],
+)
+def test_a_loop_that_cannot_run_in_lanes_is_refused_at_the_end(
+    name: str, make: Callable[[Schedule], str], reason: str
+) -> None:
+    s = Schedule(KERNELS[name][0]())
+    f = make(s)
+    before = print_op(s.kernel)
+    assert not s.can_vectorize(f)
+    assert print_op(s.kernel) == before
+    s.vectorize(f)
+    with pytest.raises(ScheduleError, match=f"vectorize: loop '{f}' .* cannot run in lanes: {reason}"):
+        finalize(s)
+
+
+def test_loops_that_can_run_in_lanes() -> None:
+    s = Schedule(KERNELS["matmul"][0]())
+    assert s.can_vectorize("b0_i1") and s.can_vectorize("b0_r0", 8) and not s.can_vectorize("b0_r0", 3)
+    assert s.trace == []
+    with pytest.raises(ScheduleError, match="no loop 'b9'"):
+        s.can_vectorize("b9")
+
+
+def test_a_target_without_vectors() -> None:
+    s = Schedule(KERNELS["matmul"][0](), TargetInfo(name="gpu", vector_bits=0))
+    assert not s.can_vectorize("b0_i1")
+    s.vectorize("b0_i1")
+    with pytest.raises(ScheduleError, match="'b0_i1' .* the target gpu has no vectors"):
         finalize(s)
 
 

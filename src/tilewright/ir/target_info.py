@@ -142,7 +142,10 @@ class TargetInfo:
     """The target's name, with its features: ``cpu:x86-64-v4``."""
 
     vector_bits: int = 128
-    """Width of a vector register in bits."""
+    """Width of a vector register in bits; 0 where code has no vectors."""
+
+    masked: bool = False
+    """Whether every vector instruction can leave out lanes, so that loops with conditions run in lanes."""
 
     machine: Machine = UNKNOWN_MACHINE
     """Cores, caches and memory."""

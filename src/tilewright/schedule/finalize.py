@@ -13,21 +13,28 @@ from ..ir import notes
 from ..ir.builder import Builder
 from ..ir.core import Operation, Value
 from ..ir.symbolic import Expr, free_symbols
+from .blocks import BlockPrimitives
 from .compact import compact_buffers
-from .legality import check_threads
-from .schedule import Schedule
+from .legality import check_lanes, check_threads
 from .unroll_and_jam import unroll_and_jam
 
 
-def finalize(schedule: Schedule) -> loop.Kernel:
+def finalize(schedule: BlockPrimitives) -> loop.Kernel:
     """Return the kernel without blocks, ready for code generation. The schedule must not be used
     afterwards.
 
     Raises:
         ScheduleError: A loop cannot run as the schedule says.
     """
+    check_threads(schedule.kernel, schedule.info)
+    kernel = finished(schedule)
+    check_lanes(kernel, schedule.info)
+    return kernel
+
+
+def finished(schedule: BlockPrimitives) -> loop.Kernel:
+    """Return the kernel of a schedule in the form for code generation, of which nothing is checked."""
     kernel = schedule.kernel
-    check_threads(kernel, schedule.info)
     initialize_reductions(schedule)
     inline_blocks(kernel)
     compact_buffers(kernel, schedule.info.cache_line)
@@ -36,7 +43,7 @@ def finalize(schedule: Schedule) -> loop.Kernel:
     return kernel
 
 
-def initialize_reductions(schedule: Schedule) -> None:
+def initialize_reductions(schedule: BlockPrimitives) -> None:
     """Apply `decompose_reduction` to every reduction that is not initialized, outside its outermost reduction
     loop.
     """

@@ -20,6 +20,7 @@ from ..analysis.dependence import (
     distance,
     pairs_between,
 )
+from ..analysis.lanes import obstacle_to_lanes
 from ..analysis.loop_nest import Access, enclosing, enclosing_loops, inside, resolved, walk_loops
 from ..analysis.witness import describe_conflict
 from ..dialects import loop
@@ -148,6 +149,20 @@ def check_threads(kernel: loop.Kernel, info: TargetInfo) -> None:
                 f"{primitive}: loop {f.iv.name!r} is '{f.kind}', and {_nest_name(other)} stands beside it in "
                 f"kernel {kernel.sym_name!r}, where each thread would run it: put all statements inside one "
                 "loop (compute_at, fuse_loops), or leave the loop serial"
+            )
+
+
+def check_lanes(kernel: loop.Kernel, info: TargetInfo, name: str | None = None) -> None:
+    """Raise unless the vectorized loops of a finished kernel, or those called `name`, can run in lanes."""
+    for f in walk_loops(kernel):
+        if f.kind != loop.LoopKind.VECTORIZE or name not in (None, f.iv.name):
+            continue
+        reason = obstacle_to_lanes(f, masked=info.masked)
+        if info.vector_bits == 0:
+            reason = f"the target {info.name} has no vectors"
+        if reason is not None:
+            raise ScheduleError(
+                f"vectorize: loop {f.iv.name!r} of kernel {kernel.sym_name!r} cannot run in lanes: {reason}"
             )
 
 

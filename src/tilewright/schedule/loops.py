@@ -294,15 +294,16 @@ class LoopPrimitives(ScheduleCore):
 
         Args:
             name: The loop.
-            lanes: The number of lanes; 0 means the target's vector width.
+            lanes: The number of lanes, a power of two; 0 means the target's vector width.
 
         Raises:
-            ScheduleError: There is no such loop, it is not serial, a loop inside is vectorized already, or
-                `lanes` is negative.
+            ScheduleError: There is no such loop, it is not serial, a loop inside is vectorized already, its
+                iterations depend on each other, or `lanes` is no power of two from 2 to 64. The end of the
+                schedule raises it if a statement inside has no form for lanes: see `can_vectorize`.
         """
         f = self.loop(name)
-        if lanes < 0:
-            raise ScheduleError(f"vectorize: lanes must not be negative, got {lanes}")
+        if lanes not in (0, 2, 4, 8, 16, 32, 64):
+            raise ScheduleError(f"vectorize: lanes must be 0 or a power of two from 2 to 64, got {lanes}")
         if any(isinstance(op, loop.For) and op.kind == loop.LoopKind.VECTORIZE for op in f.walk()):
             raise ScheduleError(f"vectorize: a loop inside {name!r} is vectorized already")
         check_independent("vectorize", f, shared=True, lanes=True)

@@ -16,6 +16,9 @@ from __future__ import annotations
 
 from .blocks import BlockPrimitives
 from .compact import BufferPrimitives
+from .core import ScheduleError
+from .finalize import finished
+from .legality import check_lanes
 from .loops import LoopPrimitives
 from .online_softmax import SoftmaxPrimitives
 from .row_runs import RunPrimitives
@@ -33,6 +36,24 @@ class Schedule(
     QuantizedPrimitives,
 ):
     """A kernel being scheduled. Every method that changes it is a primitive and is recorded in `trace`."""
+
+    def can_vectorize(self, name: str, lanes: int = 0) -> bool:
+        """Return whether the loop `name` could run in lanes if the schedule ended here.
+
+        `vectorize` refuses a loop whose iterations depend on each other. Whether the code generator has
+        lanes for all statements inside is known at the end of a schedule, which is refused if it has not.
+
+        Raises:
+            ScheduleError: There is no such loop.
+        """
+        self.loop(name)
+        copy = self.copy()
+        try:
+            copy.vectorize(name, lanes)
+            check_lanes(finished(copy), self.info, name)
+        except ScheduleError:
+            return False
+        return True
 
 
 __all__ = ["Schedule"]

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ...analysis.index_maps import flatten_index
+from ...analysis.lanes import obstacle_to_lanes
 from ...dialects import loop
 from ...dialects.scalar import (
     COMBINER_OP,
@@ -50,9 +51,10 @@ class _Body:
 
 def plan_lanes(g: KernelContext, f: loop.For) -> tuple[int, int] | None:
     """(lanes, parts) for a vector loop; None if its iterations cannot run in lanes."""
-    body = _Body(set(f.body.args))
-    if not _look(g, f, f.body, body):
+    if obstacle_to_lanes(f, masked=g.isa.masked, resolve=g.index.resolve) is not None:
         return None
+    body = _Body(set(f.body.args))
+    _look(g, f, f.body, body)
     extent = g.index.resolve(f.extent)
     most = bounds(extent)[1]
     widths = body.bits - {64}
@@ -83,8 +85,8 @@ def plan_lanes(g: KernelContext, f: loop.For) -> tuple[int, int] | None:
     return lanes, parts
 
 
-def _look(g: KernelContext, f: loop.For, block: Block, facts: _Body) -> bool:
-    """Collect properties of a body; False if it cannot run in lanes."""
+def _look(g: KernelContext, f: loop.For, block: Block, facts: _Body) -> None:
+    """Collect properties of a body that can run in lanes."""
 
     def varies(e: Dim) -> bool:
         e = g.index.resolve(e)
@@ -103,25 +105,15 @@ def _look(g: KernelContext, f: loop.For, block: Block, facts: _Body) -> bool:
                 if not isinstance(op, Constant):
                     _count(facts, op.result.type)
         elif isinstance(op, (loop.Load, loop.Store, loop.Accumulate)):
-            if not _look_at_access(g, f, op, facts, varies, operands_vary):
-                return False
+            _look_at_access(g, f, op, facts, varies, operands_vary)
         elif isinstance(op, loop.For):
-            if varies(op.extent) or op.kind == loop.LoopKind.VECTORIZE:
-                return False
             facts.nested = True
             facts.carried = max(facts.carried, len(op.inits))
             facts.varying.update(op.body.args)
-            if not _look(g, f, op.body, facts):
-                return False
+            _look(g, f, op.body, facts)
             facts.varying.update(op.results)
         elif isinstance(op, loop.If):
-            if any(varies(e) for e in op.conditions) and not g.isa.masked:
-                return False
-            if not _look(g, f, op.body, facts):
-                return False
-        elif not isinstance(op, loop.Yield):
-            return False
-    return True
+            _look(g, f, op.body, facts)
 
 
 def _look_at_access(
@@ -131,7 +123,7 @@ def _look_at_access(
     facts: _Body,
     varies: Callable[[Dim], bool],
     operands_vary: bool,
-) -> bool:
+) -> None:
     dtype: DType = op.buffer.type.dtype
     address = g.index.resolve(flatten_index(op.indices, op.buffer.type.shape))
     dynamic = any(v in facts.varying for v in op.dynamic)
@@ -144,15 +136,10 @@ def _look_at_access(
             facts.varying.add(op.result)
             _count(facts, dtype)
             facts.scattered |= moves and not (isinstance(step, int) and abs(step) == 1)
-        return True
+        return
     if op.value in facts.varying or moves:
         _count(facts, dtype)
     facts.scattered |= not (isinstance(step, int) and abs(step) == 1)
-    if dynamic:  # Lanes may access the same element, and then their order matters.
-        return False
-    if isinstance(op, loop.Accumulate):
-        return isinstance(step, int) and step != 0
-    return moves or op.value not in facts.varying
 
 
 def _count(facts: _Body, dtype: DType) -> None:

@@ -57,6 +57,12 @@ def scatter(s: Schedule, rows: int) -> None:
         f.iv.name for f in enclosing_loops(copy)[-1:] if f.kind == loop.LoopKind.SERIAL
     ]  # a single element has no loops
     for name in lanes or last:
+        _vectorize(s, name)
+
+
+def _vectorize(s: Schedule, name: str) -> None:
+    """Vectorize a loop, unless the data give each lane a place of its own."""
+    if s.can_vectorize(name):
         s.vectorize(name)
 
 
@@ -77,7 +83,7 @@ def _in_place(s: Schedule, update: loop.Block, own: list[int]) -> None:
         s.parallel(shared)
         set_grain(s, work)
     if lanes is not None:
-        s.vectorize(lanes)
+        _vectorize(s, lanes)
 
 
 def _axes_apart(update: loop.Block) -> list[int]:
