@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from tilewright.kernels import Kernel, c_kernel
     from tilewright.schedule.kernel_schedule import load_schedules, pin, save_schedules, schedule_kernel
     from tilewright.tools.minimize import minimize
+    from tilewright.tuning.tune import tune
 
 __all__ = [
     "ArtifactError",
@@ -83,6 +84,7 @@ __all__ = [
     "scan",
     "schedule_kernel",
     "tensor",
+    "tune",
     "u16",
     "u32",
     "u64",
@@ -103,6 +105,7 @@ _HOME = {
     "UnsupportedOperatorError": "tilewright.errors",
     "jit": "tilewright.driver.jit",
     "minimize": "tilewright.tools.minimize",
+    "tune": "tilewright.tuning.tune",
     "Kernel": "tilewright.kernels",
     "c_kernel": "tilewright.kernels",
     **dict.fromkeys("bf16 boolean f16 f32 f64 i8 i16 i32 i64 u8 u16 u32 u64".split(), "tilewright.ir.types"),

@@ -29,6 +29,7 @@ _COMMANDS = {
     "profile": "Show where a model's time goes, kernel by kernel.",
     "minimize": "Reduce a failing model to a minimal one.",
     "run": "Run a model once.",
+    "tune": "Measure schedules of a model's kernels and keep the best.",
 }
 
 

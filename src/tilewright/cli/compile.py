@@ -64,6 +64,9 @@ if TYPE_CHECKING:
     is_flag=True,
     help="List the passes that ran, with their times. The cache is not used.",
 )
+@click.option(
+    "--tuned", metavar="FILE", help="Database of `tilewright tune`, whose choices for this machine are used."
+)
 @click.option("--disable", metavar="PASS", multiple=True, help="Pass to leave out. May be repeated.")
 @click.option("--dump", metavar="FOLDER", help="Folder to write the module to after each pass.")
 @click.option(
@@ -85,6 +88,7 @@ def command(
     no_checks: bool,
     verify: bool,
     show_passes: bool,
+    tuned: str | None,
     disable: tuple[str, ...],
     dump: str | None,
     check: bool,
@@ -116,6 +120,7 @@ def command(
         opt=opt,
         checks=not no_checks,
         cache=cache_wanted() and not show_passes,
+        tuned=tuned,
         disable=disable,
         dump=dump,
         check=check,
@@ -127,6 +132,8 @@ def command(
     out.print(f"{output}: {size}, {kernels} kernels, compiled in {seconds:.1f} s", highlight=False)
     report: Report = library.report
     lines = [*(report.opt_lines() if opt != DEFAULT and not show_passes else []), *report.precision_lines()]
+    if tuned is not None:
+        lines += report.tuned_lines() or [f"no kernel of this model has measured choices in {tuned}"]
     if report.uncached:
         lines.append(f"not cached: {report.uncached}")
     if lines:

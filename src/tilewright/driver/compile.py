@@ -371,6 +371,29 @@ class Compilation:
         )
         report.memory = plan.to_metadata()
 
+    def grouped(self) -> Module:
+        """The optimized graph, lowered to groups of tensor computations, each of which becomes a kernel."""
+        from ..lowering.pipeline import tensor_passes
+
+        assert self.graph is not None
+        module = self.graph.clone()
+        for step in tensor_passes(self.target.lowering, self.precision):
+            self._run_enabled(step, module)
+        return module
+
+    def with_choices(self, tuned: Tuned) -> CompiledModel:
+        """The library of the same optimized graph with measured choices."""
+        assert self.graph is not None
+        other = Compilation(changed(self.options, tuned=tuned))
+        other.source = self.source
+        with internal_errors():
+            return other._generate(self.graph.clone())
+
+    def _run_enabled(self, step: Callable[[Module], object], module: Module) -> None:
+        from ..ir.passes import Pipeline
+
+        Pipeline([step]).run(module, disabled=self.options.disabled)
+
     def lower_only(self, module: Module) -> Lowered:
         """Optimize and lower a graph-level module in place, and compare the result with what the target can
         run.
@@ -477,12 +500,8 @@ class Compilation:
         Raises:
             CompileError: No such level; the message lists them.
         """
-        from ..ir.passes import Pipeline
         from ..ir.printer import print_op
         from ..lowering.pipeline import tensor_passes
-
-        def run_enabled(step: Callable[[Module], object], module: Module) -> None:
-            Pipeline([step]).run(module, disabled=self.options.disabled)
 
         assert self.graph is not None
         if level == "graph":
@@ -492,10 +511,10 @@ class Compilation:
             # The choice of results written in place belongs to the host program.
             options = changed(self.target.lowering, in_place=False)
             for step in tensor_passes(options, self.precision):
-                run_enabled(step, module)
+                self._run_enabled(step, module)
             return print_op(module)
         if level in ("loop", "host"):
-            lowered = self._lower_with(run_enabled, self.graph.clone())
+            lowered = self._lower_with(self._run_enabled, self.graph.clone())
             return print_op(lowered.module)
         text = library.code_text(level)
         if text is None:

@@ -280,7 +280,7 @@ class Database:
             with FileLock(f"{self.path}.lock"):
                 handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
                 try:
-                    if not _ends_a_line(handle):
+                    if data and not _ends_a_line(handle):
                         data = b"\n" + data  # a writer was killed in its line
                     while data:
                         data = data[os.write(handle, data) :]
@@ -291,6 +291,15 @@ class Database:
                 f"the database {self.path} cannot be written: {error.strerror or error}; free space, or give "
                 "another path"
             ) from error
+
+    def check_writable(self) -> None:
+        """Make the file, if it is not there.
+
+        Raises:
+            TilewrightError: It cannot be written.
+        """
+        if self.path is not None:
+            self._append(b"")
 
     def merge(self, *others: Database | str | Path) -> int:
         """Add the trials of other databases; return how many were new."""

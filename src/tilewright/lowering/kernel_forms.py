@@ -46,6 +46,16 @@ class Form:
     rule: ScheduleRule
     info: TargetInfo
 
+    def choices(self, choices: Mapping[str, Knob]) -> tuple[Choice, ...]:
+        """All knobs that the rule asks for with these choices, without making the kernel's code.
+
+        Raises:
+            ScheduleError: The rule does not fit the kernel, or refuses the choices.
+        """
+        schedule = Schedule(unscheduled(self.group, self.name), self.info, choices)
+        self.rule(schedule, self.rows)
+        return tuple(schedule.choices)
+
     def scheduled(self, choices: Mapping[str, Knob] | None = None, slower: str = "") -> Scheduled:
         """The kernel that the rule makes with these choices in place of its defaults; those that it does not
         ask for have no effect.

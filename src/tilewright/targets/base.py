@@ -5,11 +5,13 @@ library.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UnsupportedOperator
 from ..ir.constant import Constant
+from ..ir.symbolic import Dim
 from ..ir.target_info import TargetInfo
 from ..lowering.memory_plan import MemoryPlan
 from ..lowering.pipeline import Lowered, LoweringOptions
@@ -25,6 +27,21 @@ Progress = Callable[[str], None]
 
 Weights = Iterable[tuple[int, Constant]]
 """Pairs of an offset in bytes and the constant that lies there."""
+
+
+@dataclass(frozen=True)
+class KernelObjects:
+    """A kernel compiled apart from a model, for measuring it."""
+
+    objects: list[bytes]
+    """Relocatable objects, to be linked to a shared library that exports `symbol`."""
+    symbol: str
+    extent: Dim
+    """The number of iterations of a launch."""
+    grain: Dim
+    """A thread gets at least so many of them."""
+    scratch: Dim
+    """Bytes of each thread's private memory."""
 
 
 class Target(ABC):
@@ -81,6 +98,15 @@ class Target(ABC):
         from ..ir.printer import print_op
 
         return print_op(kernel)
+
+    measures_kernels: bool = False
+    """Whether `kernel_objects` compiles kernels apart from a model, so that `tilewright.tune` can measure
+    them.
+    """
+
+    def kernel_objects(self, kernels: Sequence[loop.Kernel], llvm_opt_level: int) -> list[KernelObjects]:
+        """Compile finalized kernels, each for itself."""
+        raise NotImplementedError
 
     def kernel_compilers(self, kernels: Iterable[KernelDefinition]) -> str:
         """Return a text that identifies the compilers of the code of the user's `kernels` for this target. It

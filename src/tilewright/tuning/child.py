@@ -2,6 +2,9 @@
 
 Standard input gives a job as one line of JSON and stays open; when it ends, because the parent has died, the
 process ends. Standard output gets one line of JSON for each event. Only NumPy and the harness are needed.
+
+With ``--serve`` standard input gives any number of jobs, and each is done by a copy of this process: starting
+Python and NumPy takes longer than measuring.
 """
 
 from __future__ import annotations
@@ -10,10 +13,13 @@ import ctypes
 import json
 import math
 import os
+import select
+import signal
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -294,19 +300,64 @@ def measure(job: Mapping[str, Any]) -> None:
         say("done")
 
 
+def serve() -> None:
+    """Do each job in a forked process with a session of its own. The events "begin" (pid) and "end" (pid,
+    status as `os.waitpid` gives it) enclose those of a job.
+    """
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    rest = b""
+    while True:
+        while b"\n" not in rest:
+            data = os.read(0, 1 << 16)
+            if not data:
+                return
+            rest += data
+        line, _, rest = rest.partition(b"\n")
+        pid = os.fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            os.setsid()
+            say("begin", pid=os.getpid())
+            _work(json.loads(line))
+        ended = 0
+        while not ended:
+            ready, _, _ = select.select([0, woken], [], [])
+            if woken in ready:
+                os.read(woken, 1 << 10)
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if not ended and 0 in ready:  # the parent has died: it sends no job before the end of this one
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(pid, signal.SIGKILL)
+                return
+        say("end", pid=pid, status=status)
+
+
 def main() -> None:
     """Read the job and do it."""
+    if "--serve" in sys.argv[1:]:
+        serve()
+        os._exit(0)
     job = json.loads(sys.stdin.buffer.readline())
-    if sys.platform != "win32":
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
     def watch() -> None:
         sys.stdin.buffer.read()
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+    _work(job)
+
+
+def _work(job: Mapping[str, Any]) -> NoReturn:
+    """Do a job and end the process."""
+    if sys.platform != "win32":
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
         measure(job)
     except Exception as error:

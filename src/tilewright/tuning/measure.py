@@ -105,16 +105,15 @@ class Measurer:
     def _run(self, job: dict[str, Any]) -> Measurement:
         default_seconds, seen = None, "start"
         legs: list[list[float]] = []
-        with _child(job) as (process, events):
+        with _SERVER.doing(job) as child:
             while True:
                 wait = self._deadline(seen, default_seconds)
                 try:
-                    event = events.get(timeout=wait)
+                    event = child.next_event(wait)
                 except queue.Empty:
                     return self._failed(seen, "hang", f"no answer in {wait:.3g} s", default_seconds)
                 if event is None:
-                    message = _ended(process)
-                    return self._failed(seen, "crash", message, default_seconds)
+                    return self._failed(seen, "crash", child.ended(), default_seconds)
                 seen = event["event"]
                 if seen == "error":
                     raise MeasureError(f"the default cannot be measured: {event['message']}")
@@ -164,64 +163,163 @@ class Measurer:
         return f"(cat {folder / 'job.json'}; sleep 60) | python -m tilewright.tuning.child"
 
 
-def _ended(process: subprocess.Popen[bytes]) -> str:
-    code = process.wait()
-    if code >= 0:
-        return f"the process ended with status {code}"
-    with suppress(ValueError):
-        return f"the process was ended by {signal.Signals(-code).name}"
-    return f"the process was ended by signal {-code}"
+_PATIENCE = 10
+"""A process that waits without computing, as one does that the system does not run, has so many times as long
+as one that computes.
+"""
 
 
-@contextmanager
-def _child(
-    job: dict[str, Any],
-) -> Iterator[tuple[subprocess.Popen[bytes], queue.Queue[dict[str, Any] | None]]]:
-    """A process that does a job, and its events, None at the end. Leaving kills it and what it started."""
-    root = str(Path(__file__).parents[2])
-    path = os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH", "")) if p)
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tilewright.tuning.child"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": path},
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise MeasureError(f"no process can be started: {error}") from error
-    events: queue.Queue[dict[str, Any] | None] = queue.Queue()
+class _Child:
+    """A process that does a job."""
 
-    def read() -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            with suppress(ValueError):
-                events.put(json.loads(line))
-        events.put(None)
+    def __init__(self, pid: int, events: queue.Queue[dict[str, Any] | None]) -> None:
+        self.pid, self._events = pid, events
+        self.status: int | None = None
+        """How it ended, as `os.waitpid` gives it; None: it runs, or nobody knows."""
 
-    reader = threading.Thread(target=read, daemon=True)
-    try:
-        reader.start()
-        assert process.stdin is not None
-        with suppress(BrokenPipeError):
-            process.stdin.write(json.dumps(job).encode() + b"\n")
-            process.stdin.flush()
-        yield process, events
-    finally:
-        _kill(process)
+    def next_event(self, seconds: float) -> dict[str, Any] | None:
+        """The next event; None at the end of the process.
+
+        Raises:
+            queue.Empty: There is none though the process has computed for so long, or ten times as long has
+                passed. Time in which the process is stopped does not count.
+        """
+        before, waits = _computed(self.pid), 0
+        while True:
+            try:
+                event = self._events.get(timeout=seconds)
+            except queue.Empty:
+                now = _computed(self.pid)
+                if now is None or before is None or now - before >= 0.5 * seconds or waits >= _PATIENCE:
+                    raise
+                waits += not _is_stopped(self.pid)
+                continue
+            if event is not None and event["event"] == "end":
+                self.status = int(event["status"])
+                return None
+            return event
+
+    def ended(self) -> str:
+        """How the process ended, in words."""
+        if self.status is None:
+            return "the process ended"
+        code = os.waitstatus_to_exitcode(self.status)
+        if code >= 0:
+            return f"the process ended with status {code}"
+        with suppress(ValueError):
+            return f"the process was ended by {signal.Signals(-code).name}"
+        return f"the process was ended by signal {-code}"
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of a process from its state on, as Linux lists them; none elsewhere."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return []
+
+
+def _computed(pid: int) -> float | None:
+    """The seconds that a process has computed; None where the system does not say."""
+    fields = _stat(pid)
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if fields else None
+
+
+def _is_stopped(pid: int) -> bool:
+    return _stat(pid)[:1] in (["T"], ["t"])
+
+
+class _Server:
+    """The process that makes the measuring ones, started at the first job."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def doing(self, job: dict[str, Any]) -> Iterator[_Child]:
+        """Begin a job. Leaving kills its process and what that has started."""
+        with self._lock:
+            try:
+                child = self._begin(job)
+            except BaseException:  # such as an interruption: whose job's events follow is unknown
+                self.stop()
+                raise
+            try:
+                yield child
+            finally:
+                self._end(child)
+
+    def _begin(self, job: dict[str, Any]) -> _Child:
+        line = json.dumps(job).encode() + b"\n"
+        for _ in range(2):  # a server that has died since the last job is started again
+            if self._process is None or self._process.poll() is not None:
+                self._start()
+            assert self._process is not None and self._process.stdin is not None
+            try:
+                self._process.stdin.write(line)
+                self._process.stdin.flush()
+                event = self._events.get(timeout=_START_SECONDS)
+            except (OSError, queue.Empty):
+                event = None
+            if event is not None:
+                return _Child(int(event["pid"]), self._events)
+            self.stop()
+        raise MeasureError("the process that measures cannot be started")
+
+    def _end(self, child: _Child) -> None:
+        if child.status is not None:
+            return
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
+        with suppress(queue.Empty):
+            while (event := self._events.get(timeout=_START_SECONDS)) is not None:
+                if event["event"] == "end":
+                    return
+        self.stop()
+
+    def _start(self) -> None:
+        if not hasattr(os, "fork"):
+            raise MeasureError("measuring needs a system on which processes fork: Linux, macOS, BSD")
+        root = str(Path(__file__).parents[2])
+        path = os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH", "")) if p)
+        one = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tilewright.tuning.child", "--serve"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={**os.environ, **one, "PYTHONPATH": path},
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise MeasureError(f"no process can be started: {error}") from error
+        events: queue.Queue[dict[str, Any] | None] = queue.Queue()
+
+        def read() -> None:
+            assert process.stdout is not None
+            for line in process.stdout:
+                with suppress(ValueError):
+                    events.put(json.loads(line))
+            events.put(None)
+
+        threading.Thread(target=read, daemon=True).start()
+        self._process, self._events = process, events
+
+    def stop(self) -> None:
+        """End the process; the next job starts another one."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
         process.wait()
-        reader.join(5)
         for pipe in (process.stdin, process.stdout):
             with suppress(OSError):
                 if pipe is not None:
                     pipe.close()
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End a process and its group."""
-    if os.name == "posix":
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-    elif process.poll() is None:
-        process.kill()
+_START_SECONDS = 120.0
+"""The time in which the server must start and answer."""
+_SERVER = _Server()

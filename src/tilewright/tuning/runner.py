@@ -66,6 +66,13 @@ class Runner:
         """Tasks without an answer."""
         return len(self._open)
 
+    def digest_of(self, point: Point) -> str:
+        """The digest of a point's code, "" for one that was not built."""
+        if point.key == self.search.space.default.key:
+            return self.default.digest
+        built = self._built.get(point.key)
+        return built.digest if isinstance(built, Built) else ""
+
     def tasks(self) -> list[Task]:
         """The next tasks: all of a batch at once, and none while a task of it is open or at the end. All
         candidates of a batch are built before any is measured.

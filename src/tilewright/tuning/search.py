@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -172,6 +172,7 @@ class Search:
         self._told: dict[int, Result] = {}
         self._number = 0
         self._descended: set[Key] = set()
+        self._finishing = self._in_final = False
         self.outcome: Outcome | None = None
         """The end; None while the search goes on."""
         self._fitted: tuple[object, Any] | None = None
@@ -194,6 +195,19 @@ class Search:
         """Give the result of a request. A second result of a request is ignored."""
         if self._open.pop(request.number, None) is not None:
             self._told[request.number] = result
+
+    def finish(self, finalists: int | None = None) -> None:
+        """Propose nothing more: after the open requests the final follows, with at most so many
+        candidates.
+        """
+        self._finishing = True
+        if finalists is not None:
+            self.settings = replace(self.settings, finalists=finalists)
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the final has begun, or the search is over."""
+        return self._in_final
 
     @property
     def trials(self) -> int:
@@ -241,7 +255,7 @@ class Search:
         yield from self._final()
 
     def _left(self) -> int:
-        return self.settings.trials - self.trials
+        return 0 if self._finishing else self.settings.trials - self.trials
 
     def _best_score(self) -> float:
         return max((c.score for c in self._measured.values()), default=0.0)
@@ -311,7 +325,7 @@ class Search:
             candidates.append(candidate)
         yield from self._measure(candidates, s.blocks)
         blocks = s.blocks
-        while blocks < s.most_blocks:
+        while blocks < s.most_blocks and not self._finishing:
             lead = self._ranking(1)
             if not lead or lead[0].score <= 0:
                 return
@@ -449,7 +463,7 @@ class Search:
 
         The bound holds for all finalists together (Bonferroni), and no sample that chose them counts.
         """
-        s = self.settings
+        s, self._in_final = self.settings, True
         finalists = [c for c in self._ranking(s.finalists) if c.score > 0]
         risk = s.risk / max(1, len(finalists))
         running = finalists

@@ -31,6 +31,8 @@ class BuiltCpuLibrary(BuiltCode, Library):
 class CpuTarget(LlvmTarget):
     """A CPU with the given instruction set."""
 
+    measures_kernels = True
+
     def __init__(self, name: str, isa: Isa, runs_here: bool) -> None:
         super().__init__(name, isa)
         self.runs_here = runs_here

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,7 +20,7 @@ from ...ir.types import bf16, f32, i8, i32, u8
 from ...lowering.memory_plan import MemoryPlan
 from ...lowering.pipeline import Lowered, LoweringOptions
 from ...runtime.model import CompiledModel, LibraryFunction, goes_beside
-from ..base import Progress, Target, Weights
+from ..base import KernelObjects, Progress, Target, Weights
 from .brgemm import panel_of, tile_shape
 from .c_kernels import compilers_of_kernels, objects_of_kernels
 from .isa import Isa
@@ -87,6 +88,23 @@ class LlvmTarget(Target):
         for number, dim in enumerate(kernel.dims):
             text = re.sub(rf"(?<![\w]){re.escape(dim.name)}(?!\w)", f"size_{number}", text)
         return text
+
+    def kernel_objects(self, kernels: Sequence[loop.Kernel], llvm_opt_level: int) -> list[KernelObjects]:
+        from .build import kernel_modules
+        from .kernel import print_kernel
+        from .toolchain import compile_objects
+
+        codes = [print_kernel(kernel, self.isa, "kernel") for kernel in kernels]
+        modules = [kernel_modules([code]) for code in codes]
+        objects = iter(
+            compile_objects([t for texts in modules for t in texts], self.isa, None, llvm_opt_level)
+        )
+        found = []
+        for kernel, code, texts in zip(kernels, codes, modules, strict=True):
+            called = {op.library for op in kernel.walk() if isinstance(op, simd.ExternalGemm)}
+            own = [*islice(objects, len(texts)), *objects_of(sorted(called))]
+            found.append(KernelObjects(own, code.symbol, code.extent, code.grain, code.scratch))
+        return found
 
     def kernel_compilers(self, kernels: Iterable[user_kernels.KernelDefinition]) -> str:
         return compilers_of_kernels(kernels, self.info.name, self.isa)
