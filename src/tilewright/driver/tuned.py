@@ -72,7 +72,10 @@ class Tuned:
     def find(self, structure: str) -> TunedChoices | None:
         """The choices for the kernel with this structure."""
         entry = self._entries.get(self._key(structure))
-        return None if entry is None else TunedChoices(entry.choices, entry.digest)
+        if entry is None:
+            return None
+        variants = (TunedChoices(v["choices"], v["digest"], v["when"]) for v in entry.variants or ())
+        return TunedChoices(entry.choices, entry.digest, variants=tuple(variants))
 
     def digest(self, kernel: loop.Kernel) -> str:
         """A digest of the code of a finalized kernel."""
@@ -80,7 +83,10 @@ class Tuned:
 
     def key(self) -> str:
         """Text that differs for different entries, for the key of the cache of compiled models."""
-        entries = ((key.kernel, sorted(e.choices.items()), e.digest) for key, e in self._entries.items())
+        entries = (
+            (key.kernel, sorted(e.choices.items()), e.digest, [*map(dict, e.variants or ())])
+            for key, e in self._entries.items()
+        )
         return json.dumps(sorted(entries, key=lambda e: e[0]))
 
 

@@ -110,6 +110,10 @@ class Trial:
     """The time of one run of the candidate."""
     samples: tuple[float, ...] = ()
     """Natural logarithms of the speedup, one for each block: a resumed search takes them again."""
+    variants: tuple[Mapping[str, Any], ...] | None = None
+    """A verdict for dynamic sizes: "when", "choices" and "digest" of each variant. The first whose condition
+    over the structure's sizes ``size_0``, ``size_1``, ... holds counts; `choices` serve all other sizes.
+    """
     failure: Failure | None = None
     """Why there is no time."""
     message: str = ""
@@ -135,6 +139,8 @@ class Trial:
     def _fields(self) -> dict[str, Any]:
         fields = asdict(self)
         fields["choices"] = dict(self.choices)
+        if self.variants is not None:
+            fields["variants"] = [dict(variant) for variant in self.variants]
         return {name: value for name, value in fields.items() if value is not None}
 
     def to_json(self) -> str:
@@ -161,7 +167,8 @@ class Trial:
         try:
             key: dict[str, Any] = fields.pop("key")
             named: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in key.items()}
-            trial = cls(KernelKey(**named), **{**fields, "samples": tuple(fields.get("samples", ()))})
+            lists = {k: tuple(v) for k, v in fields.items() if isinstance(v, list)}
+            trial = cls(KernelKey(**named), **{**fields, "samples": (), **lists})
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a trial: {error}") from error
         trial.__dict__["id"] = given
@@ -337,7 +344,7 @@ class Database:
         latest = max(
             (t for t in self.of(key) if t.stage == "chosen"), key=lambda t: (t.date, t.id), default=None
         )
-        if latest is None or not latest.choices:
+        if latest is None or not (latest.choices or latest.variants):
             return None
         same = [t for t in self.of(key) if t.digest == latest.digest]
         if any(t.failure is not None for t in same):

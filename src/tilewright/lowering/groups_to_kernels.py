@@ -6,6 +6,7 @@ The last of them keeps the naive loops, which are right for any kernel.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,7 +18,7 @@ from ..dialects.tensor import extent
 from ..errors import CompileError
 from ..ir import notes
 from ..ir.cleanup import operation_key
-from ..ir.condition import Condition
+from ..ir.condition import Condition, parse_condition
 from ..ir.core import Block, BlockArgument, Module, Operation, Value
 from ..ir.debug import debug_settings
 from ..ir.location import Location, fuse_locations
@@ -30,7 +31,7 @@ from ..schedule.choices import Choice
 from ..schedule.kernel_schedule import KernelSchedule
 from ..schedule.rules import ScheduleRule
 from ..schedule.tuned import TUNED, TunedChoices, TunedKernels
-from .kernel_forms import Form, Scheduled, forms, structure_of, unscheduled
+from .kernel_forms import Form, Scheduled, forms, sizes_of, structure_of, unscheduled
 
 
 @dataclass
@@ -70,6 +71,8 @@ def groups_to_kernels(
     info: TargetInfo,
     schedules: Sequence[KernelSchedule] = (),
     tuned: TunedKernels | None = None,
+    *,
+    measured_variants: bool = False,
 ) -> tuple[dict[tensor.Group, str], dict[str, KernelInfo]]:
     """Add a finalized kernel to the module for every group; return the kernel's name of each group, and all
     kernels' infos.
@@ -77,7 +80,7 @@ def groups_to_kernels(
     `rules` are the target's schedule rules by kind of group, `info` is its description. The
     first of the user's `schedules` that fits a kernel's name replaces the rules. Those before it that have a
     condition give variants of the kernel. `tuned` has measured choices for some of the kernels without a
-    schedule of the user's.
+    schedule of the user's; those for ranges of sizes are used with `measured_variants`.
 
     Raises:
         CompileError: a schedule of the user's fits no kernel's name, or does not fit the kernel.
@@ -102,23 +105,29 @@ def groups_to_kernels(
                 made.trace,
                 made.tuned,
             )
-            variants: list[KernelInfo] = []
-            for own, when in own_schedules.conditional(name, made.kernel.dims):
-                number = f"{name}.{len(variants) + 1}"
-                variant = _scheduled(op, number, rules, info, own)
-                module.body.append(variant.kernel)
-                variants.append(
-                    replace(
-                        kernel_info,
-                        name=number,
-                        slower=variant.slower,
-                        choices=variant.choices,
-                        trace=variant.trace,
-                        tuned="",
-                        when=when,
-                    )
+            variants = [
+                (when, _scheduled(op, f"{name}.{number}", rules, info, own_variant))
+                for number, (own_variant, when) in enumerate(
+                    own_schedules.conditional(name, made.kernel.dims), 1
                 )
-            kernel_info.variants = tuple(variants)
+            ]
+            if own is None and not variants and tuned is not None and measured_variants:
+                variants, state = _measured_variants(op, name, rules, info, tuned)
+                kernel_info.tuned = state or made.tuned
+            for _, variant in variants:
+                module.body.append(variant.kernel)
+            kernel_info.variants = tuple(
+                replace(
+                    kernel_info,
+                    name=variant.kernel.sym_name,
+                    slower=variant.slower,
+                    choices=variant.choices,
+                    trace=variant.trace,
+                    tuned=variant.tuned,
+                    when=when,
+                )
+                for when, variant in variants
+            )
         kernel_info.launches += 1
         kernel_info.location = fuse_locations(kernel_info.location, *(m.location for m in op.body.ops))
     own_schedules.check_used(kernels)
@@ -225,6 +234,39 @@ def _scheduled(
                 raise
             slower = slower or str(error)
     return Scheduled(finalize(Schedule(unscheduled(group, name), info)), slower=slower)
+
+
+def _measured_variants(
+    group: tensor.Group,
+    name: str,
+    rules: Mapping[str, ScheduleRule],
+    info: TargetInfo,
+    tuned: TunedKernels,
+) -> tuple[list[tuple[Condition, Scheduled]], str]:
+    """The variants that measured choices for ranges of sizes give, with their conditions.
+
+    If the choices of one no longer give the code that was measured, there are none, and the second result
+    says why.
+    """
+    measured = tuned.find(structure_of(group))
+    if measured is None or not measured.variants:
+        return [], ""
+    found: list[tuple[Condition, Scheduled]] = []
+    names = sizes_of(group)
+    for choices in measured.variants:
+        text = re.sub(r"\bsize_(\d+)\b", lambda m: names[int(m[1])], choices.when)
+        try:
+            made = _tuned(
+                next(forms(group, f"{name}.{len(found) + 1}", info, rules)), choices, tuned, slower=""
+            )
+        except ScheduleError as error:
+            return [], f"its choices do not fit any longer: {error}; tune again"
+        if made.tuned != TUNED:
+            return [], made.tuned
+        condition = parse_condition(text, {d.name: d for d in made.kernel.dims})
+        if not condition.never_holds:
+            found.append((condition, made))
+    return found, ""
 
 
 def _own(form: Form, own: KernelSchedule, slower: str) -> Scheduled:

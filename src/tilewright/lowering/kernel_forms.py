@@ -100,13 +100,23 @@ def structure_of(group: tensor.Group) -> str:
     """The kind and the naive kernel of a group as text: equal for groups that a rule schedules alike,
     whatever the model calls its tensors and sizes.
     """
+    return _structure(group)[0]
+
+
+def sizes_of(group: tensor.Group) -> tuple[str, ...]:
+    """The names of the sizes that a group's structure calls ``size_0``, ``size_1``, ..."""
+    return _structure(group)[1]
+
+
+def _structure(group: tensor.Group) -> tuple[str, tuple[str, ...]]:
     kernel = unscheduled(group, "kernel")
     for number, argument in enumerate(kernel.body.args):
         argument.hint = f"a{number}"
     text = print_op(kernel)
-    for number, name in enumerate(sorted((d.name for d in kernel.dims), key=text.index)):
+    names = tuple(sorted((d.name for d in kernel.dims), key=text.index))
+    for number, name in enumerate(names):
         text = re.sub(rf"(?<![\w.@%]){re.escape(name)}(?!\w)", f"size_{number}", text)
-    return f"{group.kind} {int(notes.ROW_AXES.get(group, 0))}\n{text}"
+    return f"{group.kind} {int(notes.ROW_AXES.get(group, 0))}\n{text}", names
 
 
 def without_sizes(structure: str) -> str:
@@ -114,4 +124,4 @@ def without_sizes(structure: str) -> str:
     return _NUMBER.sub("n", structure)
 
 
-__all__ = ["Form", "Scheduled", "forms", "structure_of", "unscheduled", "without_sizes"]
+__all__ = ["Form", "Scheduled", "forms", "sizes_of", "structure_of", "unscheduled", "without_sizes"]

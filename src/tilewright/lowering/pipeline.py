@@ -128,11 +128,10 @@ def lower(
             f"schedules: the one of {own.kernel!r} has when={own.when!r}, but the target {options.info.name} "
             "has no variants of kernels; leave the condition out"
         )
-    names, kernels = groups_to_kernels(module, options.rules, options.info, schedules, tuned)
-    variants = {
-        k.name: tuple((v.when.guards, v.name) for v in k.variants if v.when) for k in kernels.values()
-    }
-    bufferize(module, lambda group: [names[group]], variants)
+    names, kernels = groups_to_kernels(
+        module, options.rules, options.info, schedules, tuned, measured_variants=options.variants
+    )
+    bufferize(module, lambda group: [names[group]], {k.name: k.guarded for k in kernels.values()})
     return Lowered(module, kernels, unfused, fused, contractions)
 
 

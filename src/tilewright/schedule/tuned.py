@@ -23,6 +23,10 @@ class TunedChoices:
     """A digest of the code that was measured. Where the choices give other code, the compiler has changed,
     and the measurement says nothing.
     """
+    when: str = ""
+    """The condition of a variant over the sizes ``size_0``, ``size_1``, ... of the kernel's structure."""
+    variants: tuple[TunedChoices, ...] = ()
+    """Choices for ranges of sizes: the first whose condition holds counts, before `choices`."""
 
 
 class TunedKernels(Protocol):
