@@ -12,12 +12,14 @@ from __future__ import annotations
 from contextlib import suppress
 
 from ....analysis.axis_roles import Roles
+from ....analysis.index_maps import product
 from ....analysis.loop_nest import enclosing_loops, walk_loops, written_buffer
 from ....dialects import loop
 from ....ir import notes
 from ....ir.target_info import TargetInfo
 from ....ir.types import f32
 from ....schedule import Schedule, ScheduleError
+from .balance import balanced_part, register_rows
 from .common import (
     blocks_of,
     choose_part,
@@ -27,7 +29,7 @@ from .common import (
     upper_limit,
     vectorize_inner,
 )
-from .contraction import factor_type, tensorize_tile
+from .contraction import factor_type, row_cycles, tensorize_tile
 
 LEAST_ROWS = 16
 """Rows of a tile that is high enough. K and V are read once for each tile: larger tiles read them less often.
@@ -74,9 +76,18 @@ def chain(s: Schedule, rows: int) -> None:
     far = upper_limit(first.axes[first_roles.n[-1]].upper + 1) > most
     if m and far and upper_limit(s.loop(m).extent) > FAR_ROWS * height:
         height *= FAR_ROWS
+    chosen = None
     if m:
         extent = s.loop(m).extent
-        default = height if upper_limit(extent) > height else None
+        row = row_cycles(first, first_roles, info) + row_cycles(second, roles, info)
+        default = balanced_part(
+            height if upper_limit(extent) > height else None,
+            extent,
+            2 if info.has_matrix_unit(factor_type(first)) else 1,
+            product(s.loop(x).extent for x in outer),
+            lambda rows: register_rows(rows, mr) * row,
+            info.cores,
+        )
         chosen = choose_part(s, "rows", default, extent, mr, MOST_ROWS)
     if m and chosen:
         m_outer, m_inner = s.split(m, chosen)

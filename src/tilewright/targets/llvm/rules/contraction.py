@@ -40,6 +40,8 @@ Four cases differ:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from math import inf
 
 from ....analysis.axis_roles import Roles
@@ -52,6 +54,7 @@ from ....ir.symbolic import Dim, Expr, bounds, free_symbols, smax, smin
 from ....ir.target_info import TargetInfo
 from ....ir.types import DType
 from ....schedule import Schedule
+from .balance import Load, balanced, even_parts, products_per_cycle, register_rows, total_of
 from .common import (
     blocks_of,
     choose_part,
@@ -96,17 +99,13 @@ REUSING = 2
 `simd.brgemm` not to prefetch the next panel (ADR 0004): see `reusing_rows`. A larger value prefetches in more
 products.
 """
-FEW_TILES = 16
-"""Number of tiles below which an odd number is avoided: with two (four, ...) threads one would wait during
-the last tile, so the rows are cut into one more piece. With more tiles the loss is small.
-"""
 FAR_CACHES = 4
 """Multiple of the second-level cache: a result of at least this many times its bytes goes to memory. A larger
 value makes fewer results' tiles low and long.
 """
-TALL_ROWS, TILES_LEFT = 384, 16
+TALL_ROWS, TILES_LEFT = 384, 8
 """Bounds on tall tiles of matrix units: at most `TALL_ROWS` rows, and about `TILES_LEFT` tiles of the whole
-result for the threads. A matrix unit loads rows of A from the second-level cache faster than a panel of B
+result for each core. A matrix unit loads rows of A from the second-level cache faster than a panel of B
 arrives from beyond it. With a larger `TALL_ROWS` each panel is used more often; with a larger `TILES_LEFT`
 tiles are lower, and the threads are balanced better.
 """
@@ -114,6 +113,10 @@ TALL_DEPTH = 768
 """Terms of the sum from which on tiles are tall although B stays in the second-level cache. With shorter sums
 writing the result takes a larger part of the time, and low, long tiles write longer pieces. A larger value
 makes fewer tiles tall.
+"""
+Tile = tuple[int | None, int, int | None]
+"""A tile of the result: its rows, the lines of an image that share it, and its columns. None for rows or
+columns means that the loop stays whole.
 """
 UNKNOWN_EXTENT = 4096
 """The assumed extent of a symbolic axis without an upper bound. A larger value gives the choice of a tile
@@ -156,8 +159,9 @@ def contraction(s: Schedule, rows: int) -> None:
     tall = tall and (not resident or (deep and many))
     rows_lead = resident or (tall and many and _left_exceeds_cache(main, roles, info))
     long = not tall and (resident or to_memory)
-    height, lines, columns = _tile(s, m, lines_of, n, main, roles, info, long, tall)
     tile = info.register_tile(factor_type(main))
+    usual = _tile(s, m, lines_of, n, main, roles, info, long, tall)
+    height, lines, columns = _balanced_tile(s, usual, m, lines_of, n, outer_n + batch, main, roles, info)
     if m:
         height = choose_part(s, "rows", height, s.loop(m).extent, tile.rows, TALL_ROWS)
     panel = roles.nr if roles.padded else tile.columns
@@ -494,7 +498,7 @@ def _tile(
     info: TargetInfo,
     long: bool,
     tall: bool,
-) -> tuple[int | None, int, int | None]:
+) -> Tile:
     """Choose a tile: its rows, the iterations of the next outer row loop that share it (lines of an image),
     and its columns. None for rows or columns means that the loop stays whole.
 
@@ -512,8 +516,8 @@ def _tile(
     columns = max(nr, min(2 * nr, TILE_COLUMNS))
     if _few_rows(main, roles) and _lies_wide(main, roles):
         return None, 1, BLOCK_COLUMNS  # all (few) rows of A by columns of B, which is read where it lies
-    if total_m <= mr and total_n < 16 * columns:
-        # One register tile of rows and fewer than 16 tiles: only columns can be divided among the threads.
+    if total_m <= mr and total_n < TILES_LEFT * info.cores * columns:
+        # One register tile of rows and few tiles: only columns can be divided among the threads.
         columns = nr
     rows = mr * max(4, TILE_ROWS // mr + 1)  # the register tiles that exceed `TILE_ROWS`, at least four
     if long and columns < total_n:  # a tile of equal area with longer pieces of the result's rows
@@ -526,18 +530,79 @@ def _tile(
         depth = product(upper_limit(axis.upper + 1, UNKNOWN_EXTENT) for axis in main.reduce_axes)
         depth = min(upper_limit(depth), deepest(info, factor))
         most = info.l2_bytes // 2 // (depth * factor.itemsize) // mr * mr
-        enough = total_m // -(-TILES_LEFT // -(-total_n // columns))
+        enough = total_m // -(-TILES_LEFT * info.cores // -(-total_n // columns))
         rows = max(rows, min(TALL_ROWS, most, enough))
     lines = 1
     if outer_m and isinstance(extent := s.loop(outer_m[-1]).extent, int):
         lines = even_part(extent, max(1, rows // total_m))
     if m and isinstance(extent := s.loop(m).extent, int):
-        pieces, others = -(-extent // rows), -(-total_n // columns)
         rows = -(-even_part(extent, rows) // mr) * mr
-        alone = not outer_m and not roles.batch and not info.has_matrix_unit(factor)
-        if alone and pieces > 1 and pieces * others % 2 and pieces * others < FEW_TILES:
-            rows = -(-extent // (pieces + 1))
     return (None if total_m <= rows else rows), lines, (None if total_n <= columns else columns)
+
+
+def _balanced_tile(
+    s: Schedule,
+    usual: Tile,
+    m: str | None,
+    lines_of: list[str],
+    n: str,
+    others: list[str | None],
+    main: loop.Block,
+    roles: Roles,
+    info: TargetInfo,
+) -> Tile:
+    """Return the tile that `_tile` chose, or one of at most its size by which the cores are busier; see
+    `balance`. A tile with fewer lines, rows or columns serves; only an image's line that is a tile alone is
+    cut. Sizes that the compiler does not know leave the tile as it is.
+    """
+    lines = s.loop(lines_of[-1]).extent if lines_of else 1
+    rows = s.loop(m).extent if m else 1
+    columns = s.loop(n).extent
+    rest = product(s.loop(x).extent for x in (*lines_of[:-1], *others) if x is not None)
+    depth = product(axis.upper + 1 for axis in main.reduce_axes)
+    if not (
+        isinstance(lines, int)
+        and isinstance(rows, int)
+        and isinstance(columns, int)
+        and isinstance(rest, int)
+        and isinstance(depth, int)
+    ):
+        return usual
+    tile = info.register_tile(factor_type(main))
+    panel = roles.nr if roles.padded else tile.columns
+    speed = products_per_cycle(info, factor_type(main))
+    of_rows = partial(register_rows, tile=tile.rows)
+
+    def load(t: Tile) -> Load:
+        high, wide = t[0] or rows, min(t[2] or columns, columns)
+        count = -(-lines // t[1]) * -(-rows // high) * -(-columns // wide) * rest
+        height, heights = of_rows(high), total_of(rows, high, of_rows)
+        width, widths = (-(-w // panel) * panel for w in (wide, columns))
+        term = depth / speed
+        return Load(count, t[1] * height * width * term, lines * heights * widths * term * rest)
+
+    def tiles() -> Iterator[Tile]:
+        widths = [
+            None if w >= columns else w
+            for w in range(panel, -(-min(usual[2] or columns, columns) // panel) * panel + 1, panel)
+        ]
+        # A matrix unit takes two registers of equally many rows at a time.
+        unit = 2 if info.has_matrix_unit(factor_type(main)) else 1
+        heights = even_parts(rows, min(usual[0] or rows, rows), -(-tile.rows // 2), unit)
+        for width in widths:
+            for high in even_parts(lines, usual[1], 1):
+                yield usual[0], high, width
+            for height in heights:
+                yield (None if height >= rows else height), 1 if lines > 1 else usual[1], width
+
+    return balanced(usual, tiles, load, info.cores)
+
+
+def row_cycles(main: loop.Block, roles: Roles, info: TargetInfo) -> float:
+    """Return the processor cycles of one row of one batch of a product."""
+    columns = product(main.axes[p].upper + 1 for p in roles.n)
+    depth = product(axis.upper + 1 for axis in main.reduce_axes)
+    return upper_limit(columns * depth, UNKNOWN_EXTENT) / products_per_cycle(info, factor_type(main))
 
 
 def even_part(extent: int, most: int) -> int:

@@ -4,8 +4,10 @@ its neighbours.
 
 from __future__ import annotations
 
+from ....analysis.index_maps import product
 from ....analysis.loop_nest import enclosing_loops
 from ....schedule import Schedule
+from .balance import balanced_part
 from .common import blocks_of, choose_part, fuse_all, point_cost, set_grain, upper_limit, vector_loop
 
 COLUMNS = 1024
@@ -32,14 +34,16 @@ def cumulative(s: Schedule, rows: int) -> None:
         lanes = chosen.iv.name
         columns = []
         width = upper_limit(chosen.extent)
-        part = choose_part(
-            s,
-            "columns",
+        unit = 8 * s.info.lanes(32)
+        default = balanced_part(
             COLUMNS if width > COLUMNS else None,
             chosen.extent,
-            8 * s.info.lanes(32),
-            4 * COLUMNS,
+            unit,
+            product(s.loop(x).extent for x in parallel),
+            lambda n: n * work / s.info.lanes(32),
+            s.info.cores,
         )
+        part = choose_part(s, "columns", default, chosen.extent, unit, 4 * COLUMNS)
         if part:
             column, lanes = s.split(lanes, part)
             columns, width = [column], part

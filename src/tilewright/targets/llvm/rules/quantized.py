@@ -8,13 +8,15 @@ multiplied as integers; rows of bf16 meet panels that are dequantized to bf16 fi
 from __future__ import annotations
 
 from ....analysis.axis_roles import Roles
+from ....analysis.index_maps import product
 from ....analysis.loop_nest import enclosing_loops
 from ....dialects import loop
 from ....ir import notes
-from ....ir.symbolic import Expr, free_symbols
+from ....ir.symbolic import Expr, ceildiv, free_symbols, smin
 from ....ir.target_info import TargetInfo
 from ....ir.types import i8
 from ....schedule import Schedule
+from .balance import balanced_part, products_per_cycle
 from .common import choose_part, fuse_all, loop_of, same_place, set_grain, upper_limit
 
 ROWS = 128
@@ -49,14 +51,22 @@ def quantized(
         n = s.add_unit_loop(root.sym_name)
     columns = max(roles.nr, COLUMNS // roles.nr * roles.nr)
     total = s.loop(n).extent
-    width = choose_part(
-        s, "columns", columns if upper_limit(total) > columns else None, total, roles.nr, 8 * COLUMNS
-    )
-    n_outer, n_inner = s.split(n, width) if width else (None, n)
+    rows = s.loop(m).extent if m is not None else 1
     height = ROWS if _is_integer(main) else 2 * ROWS
+    above = product(s.loop(x).extent for x in rows_of) * ceildiv(rows, height)
+    column = max(upper_limit(smin(rows, height)), 3) * groups * size / products_per_cycle(info, i8)
+    default = balanced_part(
+        columns if upper_limit(total) > columns else None,
+        total,
+        roles.nr,
+        above if isinstance(above, int) else 1,
+        lambda n: n * column,
+        info.cores,
+    )
+    width = choose_part(s, "columns", default, total, roles.nr, 8 * COLUMNS)
+    n_outer, n_inner = s.split(n, width) if width else (None, n)
     m_outer, m_inner = None, m
     if m is not None:
-        rows = s.loop(m).extent
         chosen = choose_part(s, "rows", height if upper_limit(rows) > height else None, rows, 16, 4 * ROWS)
         if chosen:
             height = chosen

@@ -4,9 +4,11 @@ steps; other columns are for other threads.
 
 from __future__ import annotations
 
+from ....analysis.index_maps import product
 from ....analysis.loop_nest import enclosing_loops
 from ....ir import notes
 from ....schedule import Schedule
+from .balance import balanced_part
 from .common import (
     blocks_of,
     choose_part,
@@ -42,9 +44,15 @@ def recurrence(s: Schedule, rows: int) -> None:
         name = lanes.iv.name
         names.remove(name)
         width = upper_limit(lanes.extent)
-        part = choose_part(
-            s, "columns", COLUMNS if width > COLUMNS else None, lanes.extent, s.info.lanes(32), 8 * COLUMNS
+        default = balanced_part(
+            COLUMNS if width > COLUMNS else None,
+            lanes.extent,
+            s.info.lanes(32),
+            product(s.loop(x).extent for x in names),
+            lambda n: n * work / s.info.lanes(32),
+            s.info.cores,
         )
+        part = choose_part(s, "columns", default, lanes.extent, s.info.lanes(32), 8 * COLUMNS)
         if part:
             outer, name = s.split(name, part)
             names, width = [*names, outer], part
