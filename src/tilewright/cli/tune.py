@@ -42,6 +42,11 @@ _LINES_EVERY = 10.0
     show_default=True,
     help="File of trials, to which new ones are appended.",
 )
+@click.option(
+    "--shapes",
+    type=click.IntRange(min=2),
+    help="Number of sizes of the dynamic dimensions to tune for, between the bounds of --dims.",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the search.")
 @click.option(
     "--merge", is_flag=True, help="Join the databases given in place of MODEL, without measuring anything."
@@ -56,6 +61,7 @@ def command(
     opt: str,
     budget: str,
     database: str,
+    shapes: int | None,
     seed: int,
     merge: bool,
     output: str | None,
@@ -94,6 +100,7 @@ def command(
                 database=database,
                 opt=opt,
                 seed=seed,
+                shapes=shapes,
                 progress=report,
                 **compile_arguments(target, dims, threads, precision),
             )

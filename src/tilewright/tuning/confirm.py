@@ -33,10 +33,21 @@ class Confirmation:
     """The log speedup of all kernels together."""
     wrong: str = ""
     """How the results differ; "" where they do not."""
+    samples: tuple[float, ...] = ()
+    """The samples of `whole`."""
 
     def estimate(self, name: str) -> Estimate:
         """The log speedup of a kernel."""
         return estimate([self.kernels[name]])
+
+    @classmethod
+    def of(cls, parts: Sequence[Confirmation]) -> Confirmation:
+        """Comparisons with inputs of several sizes as one."""
+        wrong = next((part.wrong for part in parts if part.wrong), "")
+        names = dict.fromkeys(name for part in parts for name in part.kernels)
+        kernels = {name: tuple(s for part in parts for s in part.kernels.get(name, ())) for name in names}
+        samples = tuple(s for part in parts for s in part.samples)
+        return cls(kernels, estimate([samples]), wrong, samples)
 
 
 def compare(
@@ -68,7 +79,8 @@ def compare(
         total: dict[str, float] = {}
         for _ in range(runs):
             for row in library.profile_raw(*inputs):
-                total[row.name] = total.get(row.name, 0.0) + row.nanoseconds
+                name = row.name.partition(".")[0]  # a variant counts for its kernel
+                total[name] = total.get(name, 0.0) + row.nanoseconds
         return total
 
     once = sum(leg(default, 1).values()) * 1e-9
@@ -82,7 +94,8 @@ def compare(
         return tuple(round(log((of(a) + of(d) + 1.0) / (of(b) + of(c) + 1.0)), 6) for a, b, c, d in blocks)
 
     kernels = {name: ratios(lambda times, name=name: times.get(name, 0.0)) for name in names}  # type: ignore[misc]
-    return Confirmation(kernels, estimate([ratios(lambda times: sum(times.values()))]))
+    whole = ratios(lambda times: sum(times.values()))
+    return Confirmation(kernels, estimate([whole]), samples=whole)
 
 
 def _difference(expected: object, given: object, reorders_sums: bool) -> str:

@@ -161,6 +161,7 @@ class Runner:
             request.stage,
             request.blocks,
             number,
+            *([list(self.default.kernel.dims)] if self.default.kernel.dims else []),
         ]
         task = hash_of([what, self.key.triple, self.key.features, self.key.caches, self.key.threads])
         if (known := self._recorded.get(task)) is not None:

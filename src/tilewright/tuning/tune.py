@@ -25,13 +25,15 @@ from ..runtime.model import CompiledModel
 from ..runtime.tensors import to_numpy
 from ..targets.registry import resolve
 from ..tools.roofline import machine
-from .confirm import compare, speedup
+from .confirm import Confirmation, compare, speedup
 from .execution import Executor, LocalExecutor
 from .kernels import Builder, ModelKernel, kernels_of
 from .measure import Measurer
 from .runner import Runner
 from .search import Search, Settings
 from .session import KernelState, Progress, Session
+from .shapes import candidates_for, measure_shapes, sample_evenly, shapes_to_measure, verdict_of
+from .space import Point
 
 if TYPE_CHECKING:
     from ..dialects.kernels import KernelDefinition
@@ -41,6 +43,12 @@ if TYPE_CHECKING:
 _BUDGET = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?", re.ASCII)
 CONFIRMING = 0.1
 """The part of the budget for comparing whole models."""
+ANCHORS = 3
+"""Shapes at which candidates are searched for, where there are several."""
+SERVING = 0.5
+"""The part of the budget for measuring the candidates at all shapes, where there are several."""
+COMPARED = 4
+"""Shapes at which whole models are compared."""
 SETTINGS = Settings(trials=300)
 """The searches' settings. They do not depend on the budget, so that a longer session takes up a shorter one's
 trials."""
@@ -67,6 +75,7 @@ def tune(
     seed: int = 0,
     progress: Report | None = None,
     executor: Executor | None = None,
+    shapes: int | Sequence[Mapping[str, int]] | None = None,
 ) -> Database:
     """Search for faster schedules of a model's kernels by measuring them on this machine.
 
@@ -80,7 +89,7 @@ def tune(
 
     Args:
         model: A model, as for `tilewright.compile`.
-        args: Example inputs. Dynamic dimensions are measured at their sizes.
+        args: Example inputs. Dynamic dimensions are measured at their sizes, unless there are `shapes`.
         budget: The time to spend, from the end of the first compilation on: seconds, or a text such as "90s",
             "10m" or "1h30m".
         database: The file of trials, or an open database.
@@ -96,6 +105,9 @@ def tune(
         seed: The seed of the searches' random decisions.
         progress: Called with the progress: see `tilewright.tuning.session.Progress`.
         executor: What measures candidates; the default measures in this machine's processes, one at a time.
+        shapes: The sizes of dynamic dimensions to tune for, by name: ``[{"batch": 1, "seq": 64}, ...]``; or
+            their number, for sizes that are spread between the bounds. A kernel then has up to four variants,
+            which a run chooses by the sizes of its inputs.
 
     Returns:
         The database.
@@ -119,6 +131,8 @@ def tune(
     if not isinstance(compilation, Compilation):
         raise CompileError("tune: the interpreter runs parts of this model; it cannot be tuned")
     tuning = _Tuning(compilation, library, trials, threads or usable_cores(), seed, seconds, report)
+    if shapes is not None:
+        tuning.shapes = shapes_to_measure(shapes, tuning.bounds())
     own = None
     try:
         with tempfile.TemporaryDirectory(dir=temporary.folder(), prefix="tune-") as folder:
@@ -207,7 +221,10 @@ class _Tuning:
         self.report = report
         self.states: list[KernelState] = []
         self.notes: list[str] = []
-        self.inputs: list[np.ndarray] = []
+        self.inputs: list[list[np.ndarray]] = []
+        """Inputs of the sizes at which whole models are compared."""
+        self.shapes: list[dict[str, int]] = []
+        """The sizes to find variants for; empty: one size is searched for."""
         self.can_run = compilation.target.runs_here and list(library.functions) == ["main"]
 
     def tell(self, stage: Any) -> None:
@@ -216,10 +233,31 @@ class _Tuning:
 
     def search(self, args: Any, executor: Executor, folder: Path, llvm_opt_level: int) -> None:
         """Search for all kernels within the budget, without the part for the comparison of whole models."""
+        self.begun = time.monotonic()
+        left = self.seconds * (1 - CONFIRMING)
+        if not self.shapes:
+            self._search_at(self._sizes(args), args, executor, folder, llvm_opt_level, left)
+            return
+        anchors = sample_evenly(self.shapes, ANCHORS)
+        for sizes in anchors:
+            part = left * (1 - SERVING) / len(anchors)
+            self._search_at(sizes, None, executor, folder, llvm_opt_level, part)
+        self._serve_shapes(executor, folder, llvm_opt_level, self.begun + left)
+
+    def _search_at(
+        self,
+        sizes: Mapping[str, int],
+        args: Any,
+        executor: Executor,
+        folder: Path,
+        llvm_opt_level: int,
+        seconds: float,
+    ) -> None:
+        """Search for all kernels at one size of each dynamic dimension."""
         target = self.compilation.target
-        sizes = self._sizes(args)
         kernels, others = kernels_of(self.compilation, keys_for(target, self.threads), sizes)
-        self.notes += [f"kernel '{other.name}' is left out: {other.reason}" for other in others]
+        notes = [f"kernel '{other.name}' is left out: {other.reason}" for other in others]
+        self.notes += [note for note in notes if note not in self.notes]
         times = self._times(args, sizes)
         self.states = [self._state(kernel, times) for kernel in kernels]
         if not kernels:
@@ -231,13 +269,57 @@ class _Tuning:
             search = Search(kernel.space(), seed=self.seed, settings=SETTINGS, seeds=seeds)
             return Runner(search, kernel.key, builder, self.database)
 
-        self.begun = time.monotonic()
-        left = self.seconds * (1 - CONFIRMING)
-        session = Session(self.states, self.database, executor, start, left, lambda: self.tell("searching"))
+        if not self.shapes:
+            self.begun = time.monotonic()
+        session = Session(
+            self.states, self.database, executor, start, seconds, lambda: self.tell("searching")
+        )
         session.run()
         for state in self.states:
-            if state.state == "left out":
+            if state.state == "left out" and not self.shapes:
                 self.notes.append(f"kernel '{state.kernel.name}' is left out: {state.reason}")
+
+    def _serve_shapes(self, executor: Executor, folder: Path, llvm_opt_level: int, end: float) -> None:
+        """Measure the best candidates of the searches at all shapes, and choose variants."""
+        target = self.compilation.target
+        key = keys_for(target, self.threads)
+        at = [{k.name: k for k in kernels_of(self.compilation, key, sizes)[0]} for sizes in self.shapes]
+        states = [s for s in self.states if self.database.of(s.kernel.key)]
+        states.sort(key=lambda s: -s.weight)
+
+        def build(kernel: ModelKernel, points: Sequence[Point]) -> Sequence[Any]:
+            return Builder(kernel, target, folder, self.threads, llvm_opt_level)(points)
+
+        for number, state in enumerate(states):
+            name = state.kernel.name
+            own = {tuple(kernels[name].sizes.items()): kernels[name] for kernels in at}
+            if len(own) < 2:
+                continue  # its sizes do not change
+            state.state = "is compared"
+            self.tell("searching")
+            weight = state.weight / (sum(s.weight for s in states[number:]) or 1.0)
+            until = time.monotonic() + weight * (end - time.monotonic())
+            points = candidates_for(self.database, state.kernel)
+            try:
+                shares, digests = measure_shapes(list(own.values()), points, build, executor, until)
+            except TilewrightError as error:
+                state.state, state.reason = "left out", str(error)
+                self.notes.append(f"kernel '{name}' is left out: {state.reason}")
+                continue
+            trial, variants = verdict_of(state.kernel, [dict(s) for s in own], points, shares, digests)
+            self.database.add(trial)
+            state.state, state.speedup = "done", trial.speedup or 1.0
+            if len(variants) > 1:
+                ranges = "; ".join(v.when or "otherwise" for v in variants)
+                self.notes.append(f"kernel '{name}' has variants: {ranges}")
+        if self.can_run:
+            few = sample_evenly(self.shapes, COMPARED)
+            self.inputs = [list(random_inputs(self.library.metadata, sizes).values()) for sizes in few]
+
+    def bounds(self) -> dict[str, tuple[int, int]]:
+        """The bounds of the dynamic dimensions; one without an upper bound has a large one."""
+        symbols = symbol_bounds(self.library.metadata)
+        return {n: (lo, LARGEST_SIZE if hi is None else hi) for n, (lo, hi) in symbols.items()}
 
     def confirm(self) -> None:
         """Keep only choices that make their kernels faster within the model, and the model as a whole."""
@@ -260,13 +342,18 @@ class _Tuning:
         with library:
             used = [(s, t) for s, t in chosen if s.kernel.name not in dict(_unused(library))]
             left = self.seconds - (time.monotonic() - self.begun)
-            found = compare(
-                self.library,
-                library,
-                self.inputs,
-                [state.kernel.name for state, _ in used],
-                any(self._reorders(state, trial) for state, trial in used),
-                max(1.0, left / 2),
+            found = Confirmation.of(
+                [
+                    compare(
+                        self.library,
+                        library,
+                        inputs,
+                        [state.kernel.name for state, _ in used],
+                        any(self._reorders(state, trial) for state, trial in used),
+                        max(1.0, left / 2) / len(self.inputs),
+                    )
+                    for inputs in self.inputs
+                ]
             )
         if found.wrong:
             self.notes.append(f"no choice is kept: within the model {found.wrong}")
@@ -338,9 +425,10 @@ class _Tuning:
         if not self.can_run:
             return {}
         found = self._example(args)
-        self.inputs = list(random_inputs(self.library.metadata, sizes).values()) if found is None else found
+        inputs = list(random_inputs(self.library.metadata, sizes).values()) if found is None else found
+        self.inputs = [inputs]
         try:
-            return {row.name: row.seconds for row in self.library.profile(*self.inputs, repeat=5)}
+            return {row.name: row.seconds for row in self.library.profile(*inputs, repeat=5)}
         except TilewrightError as error:
             self.notes.append(f"the model does not run on random inputs ({error}); give it examples")
             self.can_run = False
