@@ -58,6 +58,8 @@ class Settings:
     """Candidates of the final."""
     final_blocks: int = 10
     """Blocks of each process of the final; the better half of the finalists is measured again and again."""
+    final_rounds: int = 4
+    """Rounds that measure the last two finalists again where it is not clear that one is better."""
     final_processes: int = 3
     """Processes that measure each finalist in each round."""
     margin: float = 0.01
@@ -461,11 +463,12 @@ class Search:
     def _final(self) -> Generator[list[Request], dict[int, Result], None]:
         """Measure the finalists afresh, halving their number each round; accept the best with confidence.
 
-        The bound holds for all finalists together (Bonferroni), and no sample that chose them counts.
+        The bound holds for all finalists and rounds together (Bonferroni), and no sample that chose them
+        counts.
         """
         s, self._in_final = self.settings, True
         finalists = [c for c in self._ranking(s.finalists) if c.score > 0]
-        risk = s.risk / max(1, len(finalists))
+        risk = s.risk / max(1, len(finalists)) / (1 + s.final_rounds)
         running = finalists
         while running:
             yield from self._measure(running, s.final_blocks, "final", s.final_processes)
@@ -475,7 +478,16 @@ class Search:
                 break
             running = running[: len(running) // 2]
         chosen, chosen_estimate = self.space.default, Estimate(0.0, 0.0, 0.0, 0)
-        able = [(estimate(c.fresh, 1 - risk, 4000), c.point) for c in running]
+        for _ in range(s.final_rounds):
+            known = [estimate(c.fresh, 1 - risk, 10_000) for c in running]
+            if any(e.lower > math.log1p(s.margin) for e in known):
+                break
+            running = [c for c, e in zip(running, known, strict=True) if e.median > math.log1p(s.margin)]
+            if not running:
+                break
+            yield from self._measure(running, s.final_blocks, "final", s.final_processes)
+            running = [c for c in running if c.failure is None]
+        able = [(estimate(c.fresh, 1 - risk, 10_000), c.point) for c in running]
         for found, point in able:
             if found.lower > math.log1p(s.margin) and found.median > chosen_estimate.median:
                 chosen, chosen_estimate = point, found

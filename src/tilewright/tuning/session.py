@@ -53,7 +53,6 @@ class KernelState:
     begun: float = 0.0
     given: float = 0.0
     """Seconds that it has got."""
-    in_flight: int = 0
 
     @property
     def weight(self) -> float:
@@ -136,12 +135,13 @@ class Session:
                 state.reason = f"its share of the budget is {state.share * self.seconds:.1f} s, too little"
 
     def _has_room(self) -> bool:
-        return not self._active or sum(s.in_flight for s in self._active) < 2 * self.executor.width - 1
+        """Whether to begin another search. Batches have eight tasks, the last ones of a race fewer."""
+        return len(self._active) < -(-self.executor.width // 2)
 
     def _activate(self, state: KernelState, waiting: Sequence[KernelState], left: float) -> None:
         rest = state.weight + sum(s.weight for s in (*waiting, *self._active))
-        state.given = left * (state.weight / rest if rest else 1.0) * (1 + len(self._active))
-        state.given = min(left, state.given)
+        side_by_side = min(-(-self.executor.width // 2), 1 + len(self._active) + len(waiting))
+        state.given = min(left, left * (state.weight / rest if rest else 1.0) * side_by_side)
         state.begun, state.state = self.clock(), "searches"
         try:
             state.runner = self.start(state.kernel)
@@ -156,7 +156,6 @@ class Session:
             try:
                 for task in state.runner.tasks():
                     self.executor.submit(task)
-                state.in_flight = state.runner.open
             except TilewrightError as error:
                 self._leave_out(state, str(error))
                 continue
@@ -170,7 +169,6 @@ class Session:
                 state.runner.take(answer)  # type: ignore[arg-type]
             except MeasureError as error:
                 self._leave_out(state, str(error))
-            state.in_flight = state.runner.open
 
     def _watch(self) -> None:
         """Begin the finals of searches whose time is over; note how far each search is."""
