@@ -45,6 +45,8 @@ if TYPE_CHECKING:
         u64,
     )
     from tilewright.kernels import Kernel, c_kernel
+    from tilewright.kernels.define import kernel
+    from tilewright.kernels.loops.language import *  # noqa: F403
     from tilewright.schedule.kernel_schedule import load_schedules, pin, save_schedules, schedule_kernel
     from tilewright.tools.minimize import minimize
     from tilewright.tuning.tune import tune
@@ -74,6 +76,7 @@ __all__ = [
     "i64",
     "i8",
     "jit",
+    "kernel",
     "load",
     "load_schedules",
     "minimize",
@@ -108,6 +111,15 @@ _HOME = {
     "tune": "tilewright.tuning.tune",
     "Kernel": "tilewright.kernels",
     "c_kernel": "tilewright.kernels",
+    "kernel": "tilewright.kernels.define",
+    **dict.fromkeys(
+        (
+            "acos acosh all any argmax argmin array asin asinh atan atanh axes axis cast ceil claim cos "
+            "cosh erf exp exp2 expm1 floor isinf isnan log log1p log2 max min prod rsqrt sigmoid sin "
+            "sinh sqrt sum tan tanh trunc"
+        ).split(),
+        "tilewright.kernels.loops.language",
+    ),
     **dict.fromkeys("bf16 boolean f16 f32 f64 i8 i16 i32 i64 u8 u16 u32 u64".split(), "tilewright.ir.types"),
     **dict.fromkeys(
         ("load_schedules", "pin", "save_schedules", "schedule_kernel"), "tilewright.schedule.kernel_schedule"

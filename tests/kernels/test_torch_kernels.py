@@ -11,6 +11,7 @@ import torch
 import tilewright as tw
 from tilewright.errors import ShapeError
 
+from .loop_programs import EXAMPLES, layer_norm_reference
 from .sources import RMS, moments_kernel, rms_kernel, rms_reference
 
 
@@ -101,3 +102,33 @@ def test_replaced_in_a_model() -> None:
         assert library.report.replaced == {"rms": 2}
         assert library.ir("graph").count("kernel.apply") == 2 and "rms_norm" not in library.ir("graph")
         torch.testing.assert_close(library(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_a_loop_program(tmp_path: Path) -> None:
+    kernel = EXAMPLES["layer_norm"].kernel
+
+    class Norm(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(16, 16)
+            self.weight, self.bias = (torch.nn.Parameter(torch.randn(16)) for _ in range(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y, mean = kernel(self.linear(x), self.weight, self.bias)
+            result: torch.Tensor = y.tanh() + mean[:, None]
+            return result
+
+    x, w, b = torch.randn(5, 16), torch.randn(16), torch.randn(16)
+    y, mean = kernel(x, w, b)
+    expected = layer_norm_reference(x.numpy(), w.numpy(), b.numpy())
+    np.testing.assert_allclose(y, expected[0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(mean, expected[1], rtol=1e-4, atol=1e-5)
+    torch.library.opcheck(kernel.torch, (x, w, b), test_utils="test_faketensor")
+    model = Norm().eval().requires_grad_(False)
+    wanted = model(x)
+    library = tw.compile(model, (x,), dims={"x": {0: "batch"}})
+    torch.testing.assert_close(library(x), wanted, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(torch.compile(model, backend="tilewright")(x), wanted, rtol=1e-4, atol=1e-5)
+    program = torch.export.export(model, (x,), dynamic_shapes=({0: torch.export.Dim("n", min=1)},))
+    torch.export.save(program, tmp_path / "model.pt2")
+    torch.testing.assert_close(tw.compile(tmp_path / "model.pt2")(x), wanted, rtol=1e-4, atol=1e-5)

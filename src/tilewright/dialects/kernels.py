@@ -1,10 +1,10 @@
 """Kernels of the user's as operators: their descriptions, and one operation for each level.
 
 A `KernelDefinition` states a kernel once: its name, the element types and symbolic shapes of its inputs and
-outputs, its meaning (a NumPy function), and an implementation for each family of targets. `kernel.apply` is
-the operator of the graph level, `kernel.run` the computation of the tensor level, `kernel.call` the call in a
-loop kernel. Each names the definition by its digest, which the text of a module, and so the cache's keys,
-contain.
+outputs, its meaning (a NumPy function), and an implementation for each family of targets or a loop program.
+`kernel.apply` is the operator of the graph level. A loop program becomes tensor computations; other code is
+`kernel.run`, a computation of the tensor level, then `kernel.call`, the call in a loop kernel. Each names the
+definition by its digest, which the text of a module, and so the cache's keys, contain.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..errors import KernelError, ShapeError
+from ..errors import KernelError, OutOfRangeError, ShapeError
 from ..ir.core import Attr, Effect, IRError, Module, Operation, Value, VariadicOperand, operation
 from ..ir.interpreter import Array, Frame
 from ..ir.shape_solver import Define, ShapeSolver
@@ -39,6 +39,34 @@ class Implementation(Protocol):
     @property
     def fingerprint(self) -> str:
         """A text that changes with the code; part of the kernel's digest."""
+
+
+class LoopProgram(Protocol):
+    """A kernel's code for every target: a program that becomes tensor computations."""
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The Python function."""
+
+    def lower(
+        self,
+        t: TensorBuilder,
+        kernel: KernelDefinition,
+        inputs: Sequence[TensorRef],
+        sizes: Mapping[Expr, Dim],
+        scalars: Mapping[str, Scalar],
+        checks: bool = True,
+    ) -> list[TensorRef]:
+        """The outputs for inputs, leading dimensions joined to one.
+
+        Args:
+            t: Where they are built.
+            kernel: The kernel.
+            inputs: The inputs in order.
+            sizes: The values of the kernel's symbols.
+            scalars: The values of its numbers.
+            checks: Whether indices from data are checked at run time.
+        """
 
 
 @dataclass(frozen=True)
@@ -107,6 +135,8 @@ class KernelDefinition:
         self.name, self.reference, self.digest = name, reference, digest
         self.scalars, self.split, self.grain = dict(scalars), split, grain
         self.implementations = dict(implementations)
+        self.program: LoopProgram | None = None
+        """The loop program that computes it on every target; None where `implementations` do."""
         self.pattern: PatternTracer | None = None
         """Traces the composition of operators that this kernel may replace; None: none is known."""
         symbols: dict[str, Expr] = {}
@@ -231,6 +261,14 @@ class KernelDefinition:
                 dtype, shape = types[step.input]
                 known = ", ".join(f"{n} = {v}" for n, v in values.items())
                 raise self._wrong(p, dtype, tuple(shape), f"its size {step.dim} is {size}, with {known}")
+        for output in self.outputs:
+            sizes = [evaluate(d, values) for d in output.shape]
+            if any(isinstance(n, int) and n < 0 for n in sizes):
+                known = ", ".join(f"{n} = {v}" for n, v in values.items())
+                raise ShapeError(
+                    f"kernel {self.name!r}: the output {output.name!r}, {output.spec}, has a negative size "
+                    f"with {known}"
+                )
         return Binding({s: values[s.name] for s in self.symbols}, lead or ())
 
     def _wrong(self, p: Parameter, dtype: DType, shape: tuple[Any, ...], why: str = "") -> ShapeError:
@@ -286,6 +324,8 @@ class KernelDefinition:
         try:
             with np.errstate(all="ignore"):
                 results = self.reference(*arrays, **scalars)
+        except (OutOfRangeError, KernelError):
+            raise
         except Exception as error:
             raise self.error(f"its reference raises {type(error).__name__}: {error}") from error
         results = results if isinstance(results, (tuple, list)) else (results,)
@@ -342,13 +382,16 @@ def scalars_of(op: Apply | Run | Call) -> dict[str, Scalar]:
 
 @operation
 class Apply(GraphOp):
-    """A kernel of the user's on tensors; `scalars` are the values of its numbers in order."""
+    """A kernel of the user's on tensors; `scalars` are the values of its numbers in order, `checks` tells
+    whether a loop program checks indices from data.
+    """
 
     name = "kernel.apply"
     inputs: VariadicOperand
     kernel: Attr
     digest: Attr
     scalars: Attr = ()
+    checks: Attr = True
 
     def infer_types(self) -> Sequence[Type]:
         definition = definition_of(self)
@@ -371,6 +414,11 @@ class Apply(GraphOp):
             t.reshape(x, definition.flat(p, binding))
             for p, x in zip(definition.inputs, operands, strict=True)
         ]
+        if definition.program is not None:
+            results = definition.program.lower(
+                t, definition, flat, binding.sizes, scalars_of(self), self.checks
+            )
+            return [t.reshape(y, r.type.shape) for y, r in zip(results, self.results, strict=True)]
         run = Run(
             [x.value for x in flat],
             kernel=self.kernel,
@@ -453,6 +501,7 @@ __all__ = [
     "Binding",
     "Call",
     "Implementation",
+    "LoopProgram",
     "KernelDefinition",
     "Parameter",
     "PatternTracer",

@@ -5,17 +5,16 @@ from __future__ import annotations
 import inspect
 import keyword
 import re
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..artifact import disk_cache
 from ..dialects.kernels import KERNELS, Scalar
-from ..driver import user_code
 from ..errors import KernelError
 from ..ir.types import TensorSpec
 from ..targets.llvm.c_kernels import FAMILIES, CSource
+from .contents import contents
 from .kernel import Kernel
 
 Tensors = Sequence[TensorSpec] | Mapping[str, TensorSpec]
@@ -109,7 +108,7 @@ def c_kernel(
             grain,
         )
     )
-    digest = disk_cache.digest(described, code.fingerprint, _contents(reference), _contents(pattern))
+    digest = disk_cache.digest(described, code.fingerprint, contents(reference), contents(pattern))
     kernel = Kernel(
         name,
         inputs=ins,
@@ -175,19 +174,6 @@ def _named(
 def _check_name(kernel: str, what: str, word: str) -> None:
     if not re.fullmatch(r"[A-Za-z_]\w*", word, re.ASCII) or keyword.iskeyword(word):
         raise KernelError(f"kernel {kernel!r}: {word!r} cannot be the name of {what} in C and Python")
-
-
-def _contents(function: Callable[..., Any] | None) -> str:
-    """A text that changes with a function of the user's; one that never repeats where its contents cannot be
-    read.
-    """
-    if function is None:
-        return ""
-    try:
-        known = user_code.fingerprint_of(function)
-    except user_code.UnknownContents:
-        return secrets.token_hex(16)
-    return known or f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}"
 
 
 __all__ = ["c_kernel"]

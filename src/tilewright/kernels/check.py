@@ -45,13 +45,17 @@ def check(
         link.link_shared([data], path, isa, [symbol])
         function = ctypes.CDLL(str(path))[symbol]
         function.restype = None
-        for chosen in _chosen(kernel, sizes, rng):
+        for chosen in chosen_sizes(kernel, sizes, rng):
             _trial(kernel, function, chosen, numbers, rng, rtol, atol)
 
 
-def _chosen(
-    kernel: KernelDefinition, sizes: int | Sequence[Mapping[str, int]], rng: np.random.Generator
+def chosen_sizes(
+    kernel: KernelDefinition,
+    sizes: int | Sequence[Mapping[str, int]],
+    rng: np.random.Generator,
+    among: Sequence[int] = SIZES,
 ) -> Iterator[dict[str, int]]:
+    """The sizes of each trial by name: those given, or as many as told of `among`."""
     names = [s.name for s in kernel.symbols]
     if not isinstance(sizes, int):
         for given in sizes:
@@ -62,7 +66,7 @@ def _chosen(
             yield dict(given)
         return
     for trial in range(sizes):
-        yield {n: 1 if trial == 0 else int(rng.choice(SIZES)) for n in names}
+        yield {n: 1 if trial == 0 else int(rng.choice(among)) for n in names}
 
 
 def _trial(
@@ -77,7 +81,7 @@ def _trial(
     where = ", ".join(f"{n} = {v}" for n, v in sizes.items())
     shapes = [[int(evaluate(d, sizes)) for d in p.shape] for p in (*kernel.inputs, *kernel.outputs)]
     count = len(kernel.inputs)
-    inputs = [_random(rng, p.dtype.numpy, s) for p, s in zip(kernel.inputs, shapes, strict=False)]
+    inputs = [random_array(rng, p.dtype.numpy, s) for p, s in zip(kernel.inputs, shapes, strict=False)]
     expected = kernel.compute(inputs, numbers)
     total = 1 if kernel.split is None else sizes[kernel.split]
     for ranges in _ranges(kernel, total):
@@ -106,7 +110,7 @@ def _trial(
             edges = slice(None, GUARD), slice(memory.size - GUARD, None)
             if any(memory[edge].tobytes() != old[edge].tobytes() for edge in edges):
                 raise kernel.error(f"it writes outside of its output {p.name!r}, with {where}")
-            _compare(kernel, p.name, y, wanted.reshape(y.shape), rtol, atol, f"{where}, {parts}")
+            compare(kernel, p.name, y, wanted.reshape(y.shape), rtol, atol, f"{where}, {parts}")
 
 
 def _ranges(kernel: KernelDefinition, total: int) -> list[list[tuple[int, int]]]:
@@ -117,7 +121,8 @@ def _ranges(kernel: KernelDefinition, total: int) -> list[list[tuple[int, int]]]
     return [whole, [(a, b) for a, b in reversed(list(itertools.pairwise(cuts))) if a < b]]
 
 
-def _random(rng: np.random.Generator, dtype: np.dtype[Any], shape: Sequence[int]) -> Array:
+def random_array(rng: np.random.Generator, dtype: np.dtype[Any], shape: Sequence[int]) -> Array:
+    """Small random numbers of an element type."""
     if dtype.kind == "b":
         return rng.random(shape) < 0.5
     if dtype.kind in "iu":
@@ -133,7 +138,7 @@ def _guarded(x: Array) -> tuple[Array, Array]:
     return memory, middle.reshape(x.shape)
 
 
-def _compare(
+def compare(
     kernel: KernelDefinition,
     name: str,
     y: Array,
@@ -141,7 +146,13 @@ def _compare(
     rtol: float | None,
     atol: float | None,
     where: str,
+    other: str = "the reference",
 ) -> None:
+    """Refuse an output that differs from what `other` computes.
+
+    Raises:
+        KernelError: The message shows the first difference.
+    """
     usual = 0.0 if wanted.dtype.kind in "biu" else _TOLERANCE[wanted.dtype.itemsize]
     a, b = (x.astype(np.float64 if usual else x.dtype) for x in (y, wanted))
     if usual:
@@ -152,12 +163,13 @@ def _compare(
         near = a == b
     if near.all():
         return
+    against = other.replace("the reference", "its reference")
     first = tuple(int(i) for i in np.argwhere(~near)[0])
     raise kernel.error(
-        f"it differs from its reference in {int((~near).sum())} of {near.size} elements of {name!r}, with "
-        f"{where}: the first is {name}[{', '.join(map(str, first))}] = {y[first]!s}, the reference has "
+        f"it differs from {against} in {int((~near).sum())} of {near.size} elements of {name!r}, with "
+        f"{where}: the first is {name}[{', '.join(map(str, first))}] = {y[first]!s}, {other} has "
         f"{wanted[first]!s}"
     )
 
 
-__all__ = ["check"]
+__all__ = ["check", "chosen_sizes", "compare", "random_array"]

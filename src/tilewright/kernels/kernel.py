@@ -21,6 +21,9 @@ from ..ir.core import Module
 from ..ir.substitution import evaluate
 from ..ir.types import TensorSpec, TensorType
 from ..targets.llvm.c_kernels import CSource, header
+from .loops.check import Inputs, check_program
+from .loops.plain import run_plain
+from .loops.program import Program
 
 if TYPE_CHECKING:
     from ..runtime.model import CompiledModel
@@ -30,7 +33,7 @@ class Kernel(KernelDefinition):
     """A kernel of the user's, which is called like a function.
 
     On `tilewright.Tensor`s it is an operator: recorded in functions that are traced, else computed at once by
-    the reference. On torch tensors it is the operator `torch`. `c_kernel` makes kernels.
+    the reference. On torch tensors it is the operator `torch`. `c_kernel` and `kernel` make kernels.
     """
 
     def __init__(
@@ -46,8 +49,9 @@ class Kernel(KernelDefinition):
         grain: int | None,
         digest: str,
         pattern: Callable[..., Any] | None,
+        program: Program | None = None,
     ) -> None:
-        """Describe a kernel; `c_kernel` does.
+        """Describe a kernel; `c_kernel` and `kernel` do.
 
         Args:
             name: As of `KernelDefinition`, as are the next ones.
@@ -60,6 +64,7 @@ class Kernel(KernelDefinition):
             grain: How many elements of that range are worth a thread.
             digest: A digest of everything that shapes results.
             pattern: A function on `tilewright.Tensor`s of the same arguments and results.
+            program: The loop program, if the kernel is one.
         """
         super().__init__(
             name,
@@ -74,6 +79,7 @@ class Kernel(KernelDefinition):
         )
         if pattern is not None:
             self.pattern = lambda types, numbers: _trace(self, pattern, types, numbers)
+        self.program = program
         self._libraries: dict[tuple[Scalar, ...], CompiledModel] = {}
 
     def __repr__(self) -> str:
@@ -199,6 +205,23 @@ class Kernel(KernelDefinition):
         results = results if isinstance(results, (tuple, list)) else (results,)
         return tuple(np.asarray(y).reshape(shape) for y, shape in zip(results, shapes, strict=True))
 
+    def plain(self, *arrays: Any, **scalars: Scalar) -> Any:
+        """The outputs that the function of a loop program computes when Python runs it, element by element:
+        slow, but with `print` and a debugger.
+
+        Args:
+            *arrays: The inputs in order, as arrays.
+            **scalars: The numbers that differ from their defaults.
+
+        Raises:
+            KernelError: The kernel is no loop program, or does what it must not.
+        """
+        if self.program is None:
+            raise self.error("it is no loop program, so Python cannot run it")
+        numbers = dict(zip(self.scalars, self.numbers(scalars), strict=True))
+        results = run_plain(self, self.program.function, [np.asarray(x) for x in arrays], numbers)
+        return results[0] if len(results) == 1 else results
+
     def place(self, module: Module) -> int:
         """Put this kernel in place of the subgraphs of `module`, a graph, that are equal to its pattern;
         return their number.
@@ -222,12 +245,14 @@ class Kernel(KernelDefinition):
         seed: int = 0,
         rtol: float | None = None,
         atol: float | None = None,
+        inputs: Inputs | None = None,
         **scalars: Scalar,
     ) -> None:
         """Compare the compiled kernel with the reference on random inputs, in this process.
 
-        Each trial runs the whole range at once, then in several parts in another order, with memory behind
-        the tensors that must not change and outputs that are NaN before.
+        Each trial of a C or C++ source runs the whole range at once, then in several parts in another order,
+        with memory behind the tensors that must not change and outputs that are NaN before. A loop program
+        is also compared with `plain`.
 
         Args:
             sizes: The number of trials with sizes drawn from odd and even numbers (the first has all sizes
@@ -235,6 +260,8 @@ class Kernel(KernelDefinition):
             seed: The seed of sizes and inputs. Floats are normal, integers small.
             rtol: The relative tolerance; None: by the outputs' element type.
             atol: The absolute tolerance; None: by the outputs' element type.
+            inputs: For a loop program: a function of the sizes by name and a random generator that makes the
+                inputs, such as indices in range; None: random ones.
             **scalars: The numbers that differ from their defaults.
 
         Raises:
@@ -243,6 +270,12 @@ class Kernel(KernelDefinition):
         """
         from .check import check
 
+        if self.program is not None:
+            numbers = dict(zip(self.scalars, self.numbers(scalars), strict=True))
+            check_program(
+                self, lambda arrays: self.run(arrays, **scalars), sizes, seed, rtol, atol, numbers, inputs
+            )
+            return
         check(self, sizes, seed, rtol, atol, self.numbers(scalars))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...dialects import graph
 from ...dialects.graph.checks import ElementCheck
 from ...dialects.graph.elementwise import splat_value
+from ...dialects.kernels import Apply
 from ...ir.core import Module, Operation, Value
 from ...ir.symbolic import Dim, prove_eq, prove_le, prove_lt, smax, smin
 from ...ir.types import boolean
@@ -23,6 +24,9 @@ def remove_checks(module: Module) -> None:
     """Remove all checks of indices and divisors, which are then assumed to hold."""
     for op in _checks(module):
         op.erase()
+    for apply in list(module.walk()):
+        if isinstance(apply, Apply):
+            apply.checks = False
 
 
 def drop_known_checks(module: Module) -> None:

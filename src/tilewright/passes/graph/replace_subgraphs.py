@@ -66,7 +66,7 @@ def inline_kernels(module: Module, info: TargetInfo) -> None:
         if not isinstance(op, Apply):
             continue
         definition = definition_of(op)
-        if definition.implementation(info.name) is not None:
+        if definition.program is not None or definition.implementation(info.name) is not None:
             continue
         if definition.pattern is None:
             known = ", ".join(definition.implementations) or "no target"

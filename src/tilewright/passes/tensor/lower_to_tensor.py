@@ -63,7 +63,7 @@ def _lower(op: Operation, origin: str | None, missing: list[Operation]) -> None:
         return
     if not isinstance(op, graph.GraphOp):
         return
-    origin = origin or op.name.partition(".")[2]
+    origin = origin or (op.kernel if isinstance(op, kernels.Apply) else op.name.partition(".")[2])
     builder = Builder.before(op)
     before, block = op.previous, op.parent
     results = empty_results(op, builder) or _defined(op, "decompose", lambda: op.decompose(builder))
