@@ -66,52 +66,52 @@ def _chosen(function: Callable[..., Any], combine: Callable[[Any, Any], Any]) ->
 
 
 def sum(values: Iterable[Any]) -> Any:
-    """The sum of the values of a generator, in any order."""
+    """The sum of `values`, a generator, in any order."""
     return builtins.sum(values)
 
 
 def prod(values: Iterable[Any]) -> Any:
-    """The product of the values of a generator, in any order."""
+    """The product of `values`, a generator, in any order."""
     return math.prod(values)
 
 
 def max(*values: Any) -> Any:
-    """The largest value of a generator, or of several numbers; NaN if one of them is NaN."""
+    """The largest of `values`, a generator or several numbers; NaN if one of them is NaN."""
     return _chosen(np.max, np.maximum)(*values)
 
 
 def min(*values: Any) -> Any:
-    """The smallest value of a generator, or of several numbers; NaN if one of them is NaN."""
+    """The smallest of `values`, a generator or several numbers; NaN if one of them is NaN."""
     return _chosen(np.min, np.minimum)(*values)
 
 
 def argmax(values: Iterable[Any]) -> Any:
-    """The position (i64) of the largest value of a generator over one axis; the first of equal ones."""
+    """The position (i64) of the largest of `values`, a generator over one axis; the first of equal ones."""
     return np.argmax(list(values))
 
 
 def argmin(values: Iterable[Any]) -> Any:
-    """The position (i64) of the smallest value of a generator over one axis; the first of equal ones."""
+    """The position (i64) of the smallest of `values`, a generator over one axis; the first of equal ones."""
     return np.argmin(list(values))
 
 
 def any(values: Iterable[Any]) -> bool:
-    """Whether one of the conditions of a generator holds."""
+    """Whether one of `values`, a generator of conditions, holds."""
     return builtins.any(values)
 
 
 def all(values: Iterable[Any]) -> bool:
-    """Whether all conditions of a generator hold."""
+    """Whether all of `values`, a generator of conditions, hold."""
     return builtins.all(values)
 
 
 def cast(x: Any, dtype: DType) -> Any:
-    """A number converted to another element type: truncated and saturated from float to integer."""
+    """The number `x` converted to the element type `dtype`: truncated and saturated from float to integer."""
     return scalar.cast_array(x, dtype)[()]
 
 
 def claim(condition: Any) -> None:
-    """Promise that a condition holds, such as ``0 <= k`` and ``k < x.n`` of an index from data. It is not
+    """Promise that `condition` holds, such as ``0 <= k`` and ``k < x.n`` of an index from data. It is not
     checked in compiled code.
 
     Raises:
@@ -122,7 +122,7 @@ def claim(condition: Any) -> None:
 
 
 def array(dtype: DType, *sizes: int) -> Any:
-    """A local array of a kernel, without contents."""
+    """A local array of a kernel of element type `dtype` and `sizes`, without contents."""
     from .plain import View
 
     return View("array", np.zeros(sizes, dtype.numpy), {}, dtype, writable=True)
@@ -139,7 +139,7 @@ def _unary(name: str) -> Callable[[Any], Any]:
             return np.asarray(function(x)).astype(bool if name.startswith("is") else x.dtype)[()]
 
     run.__name__ = run.__qualname__ = name
-    run.__doc__ = f"The function {name} of a float."
+    run.__doc__ = f"The function {name} of a float `x`."
     return run
 
 
