@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright import nn
 from tilewright.dialects import graph
 from tilewright.dialects.graph.reduce import Argmax, ReduceMax, ReduceProd, ReduceSum
 from tilewright.ir import notes
@@ -29,6 +30,9 @@ pytestmark = pytest.mark.every_isa
         ((700, 601), (0, 1), 2),
         ((3, 70, 601, 5), (1, 2), 2),
         ((20000, 16), (0,), 2),
+        ((8, 40000), (1,), 2),
+        ((9, 40000), (1,), 1),  # sums along rows: each result is work of its own
+        ((64, 4096), (1,), 1),
         ((4, 4096), (1,), 1),  # too little work
         ((100, 4000), (1,), 1),  # Enough results for all workers.
     ],
@@ -40,6 +44,11 @@ def test_pieces(shape: tuple[int, ...], axes: tuple[int, ...], kernels: int) -> 
     once, twice = (tw.compile(module, threads=threads)(x) for threads in (1, 2))
     np.testing.assert_allclose(once, x.sum(axes, dtype=np.float64), rtol=1e-4, atol=1e-3)
     np.testing.assert_array_equal(once, twice)
+
+
+def test_a_softmax_of_long_rows_stays_one_kernel() -> None:
+    library = tw.compile(lambda x: nn.functional.softmax(x, axis=-1), (np.zeros((16, 16384), np.float32),))
+    assert [k.kind for k in library.kernels.values()] == ["rows"]
 
 
 @pytest.mark.parametrize("make", [ReduceMax, ReduceProd, Argmax], ids=lambda c: c.__name__)

@@ -21,13 +21,18 @@ from ...dialects.tensor_builder import TensorBuilder
 from ...ir import notes
 from ...ir.builder import Builder
 from ...ir.core import Module, Value
-from ...ir.symbolic import Dim, Expr, bounds, ceildiv, smin, symbol
+from ...ir.symbolic import Dim, Expr, bounds, ceildiv, free_symbols, smin, symbol
 from ...ir.types import TensorType
 from ...ir.walk import post_order
 
 FEW = 64
 """Largest number of results of a reduction that is split: about one vector, which does not keep several
 workers busy. A larger value splits more reductions.
+"""
+FEW_ROWS = 8
+"""The same for sums along contiguous memory: a vector runs along the sum, so each result is work of its own
+for a worker. Split sums cannot share a kernel with what uses them (softmax). A larger value splits more of
+them.
 """
 LONG = 1 << 18
 """Least number of points of a reduction that is split: the work that is worth a second kernel. A larger value
@@ -79,10 +84,18 @@ def _cut(op: tensor.Compute) -> tuple[Expr, int] | None:
     split.
     """
     results, sizes = bounds(product(op.shape))[1], _known_sizes(op)
-    if results is None or results > FEW or results * math.prod(sizes) < LONG:
+    few = FEW_ROWS if _is_along_rows(op) else FEW
+    if results is None or results > few or results * math.prod(sizes) < LONG:
         return None
     place = next((k for k, n in enumerate(sizes) if n >= PIECES), None)
     return None if place is None else (op.reduce_axes[place], -(-sizes[place] // PIECES))
+
+
+def _is_along_rows(op: tensor.Compute) -> bool:
+    """Whether the reduction runs along the last dimension of what it reads, and no result axis does."""
+    last = [free_symbols(read.indices[-1]) for read in op.reads if read.indices]
+    inner = op.reduce_axes[-1]
+    return any(inner in used for used in last) and not any(used & set(op.axes) for used in last)
 
 
 def _known_sizes(op: tensor.Compute) -> list[int]:
