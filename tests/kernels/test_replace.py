@@ -16,7 +16,7 @@ from tilewright.ir.core import Module
 from tilewright.nn import functional
 from tilewright.passes import register_pass, unregister_pass
 
-from .sources import moments_kernel, rms_kernel
+from .sources import rms_kernel
 
 rng = np.random.default_rng(0)
 
@@ -167,10 +167,6 @@ def test_wrong_arguments() -> None:
         tw.compile(lambda x: x + 1, (x,), replace=["rms"])  # type: ignore[list-item]
     with pytest.raises(CompileError, match="the kernel 'rms' has no pattern; define it with pattern="):
         tw.compile(lambda x: x + 1, (x,), replace=[rms_kernel(pattern=None)])
-    with pytest.raises(CompileError, match="has several outputs"):
-        moments = moments_kernel()
-        moments.pattern = swish().pattern
-        tw.compile(lambda x: x + 1, (x,), replace=[moments])
     with pytest.raises(KernelError, match="its pattern contains no operator"):
         tw.compile(lambda x: x + 1, (x,), replace=[swish(lambda x, y: x)])
     with pytest.raises(KernelError, match="its pattern returns tensor<f32>"):
@@ -189,3 +185,92 @@ def test_the_cache_knows_what_is_replaced() -> None:
         assert library.report.replaced == {"swish": 1}
     assert library.report.cached
     assert not tw.compile(model, (x, y)).report.replaced
+
+
+def norm_and_mean(x: Any, w: Any, y: Any, mean: Any) -> None:
+    for i in tw.axis(x.n):
+        m = tw.sum(x[i, k] for k in tw.axis(x.d)) / x.d
+        mean[i] = m
+        for j in tw.axis(x.d):
+            y[i, j] = (x[i, j] - m) * w[j]
+
+
+NORM_TYPES = {"x": tw.f32["n", "d"], "w": tw.f32["d"], "y": tw.f32["n", "d"], "mean": tw.f32["n"]}
+
+
+def several(pattern: Callable[..., Any]) -> tw.Kernel:
+    return tw.kernel(types=NORM_TYPES, pattern=pattern)(norm_and_mean)
+
+
+def test_patterns_with_several_results() -> None:
+    def pattern(x: Any, w: Any) -> Any:
+        mean = x.mean(-1)
+        return (x - mean[:, None]) * w, mean
+
+    x, w, v = normal(6, 8), normal(8), normal(8)
+    kernel = several(pattern)
+
+    def model(x: Any, w: Any, v: Any) -> Any:
+        h = tnp.tanh(x)
+        mean = h.mean(-1)
+        early = mean * 3  # before the second factor is known
+        y = (h - mean[:, None]) * tnp.exp(v)
+        other = h.mean(-1)[:, None] * x
+        return y + early[:, None], mean, other
+
+    def twice(x: Any, w: Any, v: Any) -> Any:
+        total = x
+        for factor in (w, v):
+            mean = total.mean(-1)
+            total = (total - mean[:, None]) * factor + mean[:, None]
+        return total
+
+    def depends(x: Any, w: Any, v: Any) -> Any:
+        mean = x.mean(-1)
+        return (x - mean[:, None]) * (w + mean.sum()), mean  # a factor from the second result
+
+    def only_one(x: Any, w: Any, v: Any) -> Any:
+        return (x - x.mean(-1)[:, None]) * w
+
+    for function, count in ((model, 1), (twice, 2), (depends, 0), (only_one, 1)):
+        for options in ({}, {"opt": "O0"}, {"dims": {"x": {0: "n"}}}):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ReplaceWarning)
+                library = tw.compile(function, (x, w, v), replace=[kernel], **options)
+            assert library.report.replaced == {"norm_and_mean": count}, function
+            results = library(x, w, v)
+            expected = function(*map(tw.Tensor, (x, w, v)))
+            for a, b in zip(
+                results if isinstance(results, (tuple, list)) else (results,),
+                expected if isinstance(expected, tuple) else (expected,),
+                strict=True,
+            ):
+                np.testing.assert_allclose(a, np.asarray(b), rtol=1e-4, atol=1e-5)
+
+
+def test_results_that_do_not_depend_on_each_other() -> None:
+    def pattern(x: Any, w: Any) -> Any:
+        return x * w, x.max(-1)
+
+    x, w = normal(6, 8), normal(8)
+    kernel = several(pattern)
+    library = tw.compile(lambda x, w: (x.max(-1), x * w), (x, w), replace=[kernel])
+    assert library.report.replaced == {"norm_and_mean": 1}
+    with pytest.warns(ReplaceWarning):
+        tw.compile(lambda x, w: (x * w, tnp.tanh(x).max(-1)), (x, w), replace=[kernel])
+    with pytest.raises(KernelError, match="two results of its pattern are the same"):
+        tw.compile(
+            lambda x, w: x * w,
+            (x, w),
+            replace=[
+                tw.kernel(
+                    types={**NORM_TYPES, "mean": tw.f32["n", "d"]}, pattern=lambda x, w: (x * w, x * w)
+                )(both)
+            ],
+        )
+
+
+def both(x: Any, w: Any, y: Any, mean: Any) -> None:
+    for i, j in tw.axes(x.n, x.d):
+        y[i, j] = x[i, j] * w[j]
+        mean[i, j] = x[i, j]

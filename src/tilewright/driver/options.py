@@ -106,14 +106,12 @@ def kernels_to_place(replace: Iterable[object]) -> tuple[KernelDefinition, ...]:
     found = []
     for kernel in (replace,) if isinstance(replace, KernelDefinition) else replace:
         if not isinstance(kernel, KernelDefinition):
-            raise CompileError(f"replace: {kernel!r} is no kernel; tilewright.c_kernel makes one")
+            raise CompileError(f"replace: {kernel!r} is no kernel; tilewright.kernel makes one")
         if kernel.pattern is None:
             raise CompileError(
                 f"replace: the kernel {kernel.name!r} has no pattern; define it with pattern=, a function on "
                 "tilewright.Tensor of the same arguments"
             )
-        if len(kernel.outputs) != 1:
-            raise CompileError(f"replace: the kernel {kernel.name!r} has several outputs; one is expected")
         found.append(kernel)
     return tuple(found)
 

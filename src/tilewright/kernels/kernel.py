@@ -230,7 +230,7 @@ class Kernel(KernelDefinition):
         level="graph", before="recognize")``.
 
         Raises:
-            KernelError: The kernel has no pattern, or several outputs.
+            KernelError: The kernel has no pattern.
         """
         from ..passes.graph.replace_subgraphs import replace_subgraphs
 

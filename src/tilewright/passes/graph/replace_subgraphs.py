@@ -1,10 +1,11 @@
 """Puts kernels of the user's in place of equal subgraphs, and their patterns in place of kernels that a
 target has no code for.
 
-A kernel's pattern is a traced function: a graph of operators over its inputs with one result. An occurrence
-is found in two steps. First the graph's operators and wiring are compared with those of the pattern, sizes
-and numbers left out, which finds the inputs, and the values of the kernel's numbers. Then the pattern is
-traced on exactly these inputs, and all is compared.
+A kernel's pattern is a traced function: a graph of operators over its inputs with one or several results. An
+occurrence is found in two steps. First the graph's operators and wiring are compared with those of the
+pattern, sizes and numbers left out, which finds the inputs, and the values of the kernel's numbers: from the
+first result, then from each of the others. Then the pattern is traced on exactly these inputs, and all is
+compared.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ...dialects.kernels import Apply, KernelDefinition, Scalar, definition_of, 
 from ...errors import ShapeError, UnsupportedOperator, UnsupportedOperatorError
 from ...ir.builder import Builder
 from ...ir.cleanup import cse, dce
-from ...ir.core import IRError, Module, Operation, OpResult, Value
+from ...ir.core import Effect, IRError, Module, Operation, OpResult, Value
 from ...ir.equality import attributes_equal
 from ...ir.symbolic import Expr, prove_eq, symbol
 from ...ir.target_info import TargetInfo
@@ -35,6 +36,8 @@ LEADING = (1, 2, 3)
 """Numbers of leading dimensions that ``"*n"`` is tried with."""
 _Environment = tuple[dict[Value, Value], dict[str, Scalar]]
 """The values and numbers that a pattern's values and numbers stand for."""
+_Form = tuple[Value, ...]
+"""The results of a pattern."""
 
 
 def replace_subgraphs(module: Module, kernels: Sequence[KernelDefinition]) -> dict[str, int]:
@@ -107,7 +110,7 @@ class _Replacer:
             if isinstance(default, float)
         }
         self.forms = [form for types in self._types() for form in self._forms(types, self.marks)]
-        self._exact: dict[Any, list[Value]] = {}
+        self._exact: dict[Any, list[_Form]] = {}
 
     def _types(self) -> Iterator[list[TensorType]]:
         """Symbolic types of the inputs, for each number of leading dimensions."""
@@ -121,8 +124,8 @@ class _Replacer:
                 types.append(TensorType(p.dtype, (*lead, *shape[1:]) if p.spec.lead is not None else shape))
             yield types
 
-    def _forms(self, types: Sequence[TensorType], numbers: Mapping[str, Scalar]) -> list[Value]:
-        """The result of the pattern on inputs of these types: as written, simplified, and with its operators
+    def _forms(self, types: Sequence[TensorType], numbers: Mapping[str, Scalar]) -> list[_Form]:
+        """The results of the pattern on inputs of these types: as written, simplified, and with its operators
         recognized."""
         assert self.kernel.pattern is not None
         written = self.kernel.pattern(types, {**self.kernel.scalars, **numbers})
@@ -136,28 +139,56 @@ class _Replacer:
         for module in (written, simple, recognized):
             main = module.symbol("main")
             assert isinstance(main, func.Func)
-            if len(main.outputs) != 1:
-                raise self.kernel.error("a kernel with several outputs cannot replace a subgraph")
-            (result,) = main.outputs
-            if result.defining_op is None or isinstance(result.defining_op, graph.Constant):
-                raise self.kernel.error("its pattern contains no operator, so nothing can be replaced")
-            results.append(result)
+            form = tuple(main.outputs)
+            for result in form:
+                if result.defining_op is None or isinstance(result.defining_op, graph.Constant):
+                    raise self.kernel.error("its pattern contains no operator, so nothing can be replaced")
+            if len(set(form)) != len(form):
+                raise self.kernel.error("two results of its pattern are the same")
+            results.append(form)
         return results
 
     def replace(self, op: Operation) -> bool:
-        """Put the kernel in place of `op` and what it depends on, if that is the pattern."""
-        if len(op.results) != 1 or not isinstance(op, graph.GraphOp):
+        """Put the kernel in place of `op`, which gives its first output, and of what gives the others, if
+        they are the pattern.
+        """
+        if op.parent is None or not isinstance(op, graph.GraphOp):
             return False
         for form in self.forms:
-            assert form.defining_op is not None
-            if type(form.defining_op) is not type(op):
+            root = form[0].defining_op
+            if root is None or type(root) is not type(op) or len(op.results) != len(root.results):
                 continue
-            for values, numbers in self._loose(form, op.results[0], ({}, {})):
-                arguments = self._arguments(form, values)
-                if arguments is not None and self._is_exact(arguments, numbers, op.results[0]):
-                    self._put(op, arguments, numbers)
-                    return True
+            first = op.results[_number_of(form[0])]
+            for values, numbers in self._loose(form[0], first, ({}, {})):
+                for results, (known, found) in self._others(form[1:], (first,), (values, numbers)):
+                    arguments = self._arguments(form[0], known)
+                    if (
+                        arguments is not None
+                        and self._is_exact(arguments, found, results)
+                        and self._put(results, arguments, found)
+                    ):
+                        return True
         return False
+
+    def _others(
+        self, patterns: Sequence[Value], found: _Form, known: _Environment
+    ) -> Iterator[tuple[_Form, _Environment]]:
+        """The values of the block that the pattern's further results may be, behind those `found`."""
+        if not patterns:
+            yield found, known
+            return
+        first, *rest = patterns
+        op = first.defining_op
+        anchor = found[0].defining_op
+        assert op is not None and anchor is not None and anchor.parent is not None
+        for candidate in anchor.parent.ops:
+            if type(candidate) is not type(op) or len(candidate.results) != len(op.results):
+                continue
+            value = candidate.results[_number_of(first)]
+            if value in found:
+                continue
+            for environment in self._loose(first, value, known):
+                yield from self._others(rest, (*found, value), environment)
 
     def _arguments(self, form: Value, values: Mapping[Value, Value]) -> list[Value] | None:
         """The graph's values that the pattern's arguments stand for; None if one is missing or does not
@@ -177,30 +208,42 @@ class _Replacer:
     def _numbers(self, found: Mapping[str, Scalar]) -> dict[str, Scalar]:
         return {**self.kernel.scalars, **found}
 
-    def _is_exact(self, arguments: list[Value], found: Mapping[str, Scalar], result: Value) -> bool:
+    def _is_exact(self, arguments: list[Value], found: Mapping[str, Scalar], results: _Form) -> bool:
         numbers = self._numbers(found)
         key = tuple(v.type for v in arguments), tuple(numbers.items())
         if key not in self._exact:
             self._exact[key] = self._forms([v.type for v in arguments], numbers)
         for form in self._exact[key]:
-            assert form.defining_op is not None and form.defining_op.parent is not None
-            same: dict[Value, Value] = dict(zip(form.defining_op.parent.args, arguments, strict=True))
-            if _equal(form, result, same):
+            first = form[0].defining_op
+            assert first is not None and first.parent is not None
+            same: dict[Value, Value] = dict(zip(first.parent.args, arguments, strict=True))
+            if all(_equal(a, b, same) for a, b in zip(form, results, strict=True)):
                 return True
         return False
 
-    def _put(self, op: Operation, arguments: list[Value], found: Mapping[str, Scalar]) -> None:
+    def _put(self, results: _Form, arguments: list[Value], found: Mapping[str, Scalar]) -> bool:
+        """Put the kernel in place of `results`; whether that is possible."""
+        roots = [r.defining_op for r in results]
+        place = _earliest([op for op in roots if op is not None])
+        if not _moved_before(place, arguments, {op for op in roots if op is not None}):
+            return False
         numbers = self._numbers(found)
-        apply = Builder.before(op)(
+        apply = Builder.before(place).insert(
             Apply(
                 arguments,
                 kernel=self.kernel.name,
                 digest=self.kernel.digest,
                 scalars=tuple(numbers[n] for n in self.kernel.scalars),
-                location=op.location,
+                location=place.location,
             )
         )
-        op.replace_by((_shaped(op, apply),))
+        for old, new in zip(results, apply.results, strict=True):
+            old.replace_by(_shaped(place, old, new))
+        for op in dict.fromkeys(r.defining_op for r in results):
+            assert op is not None
+            if not any(r.users for r in op.results):
+                op.erase()
+        return True
 
     # -- Comparison without sizes and numbers ----------------------------------------------------------------
 
@@ -316,16 +359,53 @@ def _equal_arrays(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
     return bool(np.allclose(a.astype(np.float64), b.astype(np.float64), rtol=1e-6, atol=0, equal_nan=True))
 
 
-def _shaped(op: Operation, value: Value) -> Value:
-    """`value` in the shape of the result that it replaces, if the sizes are written differently."""
-    wanted = op.results[0].type
+def _earliest(ops: Sequence[Operation]) -> Operation:
+    """The first of operations of one block."""
+    if len(ops) == 1:
+        return ops[0]
+    block = ops[0].parent
+    assert block is not None
+    return next(op for op in block.ops if op in ops)
+
+
+def _moved_before(place: Operation, values: Sequence[Value], roots: set[Operation]) -> bool:
+    """Move what computes `values` to before `place` where it stands behind; False, and nothing is moved, if
+    it depends on one of `roots` or has effects.
+    """
+    if len(roots) == 1:
+        return True
+    block = place.parent
+    assert block is not None
+    behind: dict[Operation, None] = {}
+    op: Operation | None = place
+    while op is not None:
+        behind[op] = None
+        op = op.next
+    needed: set[Operation] = set()
+    stack = [v.defining_op for v in values]
+    while stack:
+        op = stack.pop()
+        if op is None or op not in behind or op in needed:
+            continue
+        if op in roots or op.regions or op.effects is not Effect.PURE:
+            return False
+        needed.add(op)
+        stack += [v.defining_op for v in op.operands]
+    for op in [op for op in behind if op in needed]:
+        block.insert_before(place, op)
+    return True
+
+
+def _shaped(place: Operation, old: Value, value: Value) -> Value:
+    """`value` in the shape of `old`, which it replaces, if the sizes are written differently."""
+    wanted = old.type
     if value.type is wanted:
         return value
     if value.type.dtype is not wanted.dtype or not all(
         itertools.starmap(prove_eq, zip(value.type.shape, wanted.shape, strict=True))
     ):
-        raise IRError(f"is {wanted}, but the kernel in its place gives {value.type}", op)
-    result: Value = Builder.before(op)(graph.Reshape(value, shape=wanted.shape))
+        raise IRError(f"is {wanted}, but the kernel in its place gives {value.type}", place)
+    result: Value = Builder.before(place)(graph.Reshape(value, shape=wanted.shape))
     return result
 
 
