@@ -783,3 +783,62 @@ def test_rows_are_overwritten_after_their_last_use() -> None:
     s.compute_at("b0", outer)
     s.parallel(outer)
     check(finalize(s), "residual")
+
+
+# -- Statements that touch many elements ---------------------------------------------------------------------
+
+
+def parts_of_a_sum(s: Schedule) -> str:
+    """Tiles that add to the same elements, in a loop over parts of the sum."""
+    s.split("b0_r0", 2)
+    s.reorder("b0_r0_o", "b0_i0", "b0_i1", "b0_r0_i")
+    s.decompose_reduction("b0", "b0_r0_o")
+    s.tensorize("b0", "b0_i0", "b0_i1", (), "b0_r0_i", 8)
+    return "b0_r0_o"
+
+
+def test_tiles_that_write_the_same_elements_stay_in_order() -> None:
+    s = Schedule(KERNELS["matmul"][0]())
+    f = parts_of_a_sum(s)
+    message = (
+        rf"in the nest \({f}\), iterations of '{f}' depend on each other: 'simd.brgemm' writing the buffer "
+        r"of 'b0_init' from element 0 on in two iterations touch one element in the iterations \(b0_r0_o=0, "
+        r"element_0=0, element_1=0\) and \(b0_r0_o=1, element_0=0, element_1=0\): element \[0, 0\], n = 3"
+    )
+    with pytest.raises(ScheduleError, match=f"parallel: {message}"):
+        s.parallel(f)
+    with pytest.raises(ScheduleError, match=f"fission: {message}"):
+        s.fission(f)
+    check(s.kernel, "matmul")
+
+
+def test_tiles_beside_each_other_run_on_threads() -> None:
+    """Also where they end with the buffer, and where a tile's rows are apart."""
+    s = Schedule(KERNELS["matmul"][0]())
+    s.split("b1_i0", 4)
+    s.split("b1_i1", 3)
+    s.reorder("b1_i0_o", "b1_i1_o", "b1_i0_i", "b1_i1_i")
+    at = s.fuse("b1_i0_o", "b1_i1_o")
+    s.compute_at("b0", at)
+    s.write_into("b0", "b1")
+    s.tensorize("b0", *s.loops("b0")[1:3], (), s.loops("b0")[3], 8)
+    s.parallel(at)
+    check(s.kernel, "matmul")
+    check(finalize(s), "matmul")
+
+
+def test_iterations_of_the_parallel_loops_of_finished_kernels_are_independent() -> None:
+    """The check at the end of a schedule finds what a wrong rewrite, here planted, makes of a kernel."""
+    s = Schedule(KERNELS["matmul"][0]())
+    s.fuse_loops("b0_i0", "b1_i0")
+    s.reorder("b0_r0", "b0_i1")
+    s.parallel("b0_i0")
+    (store,) = (op for op in s.kernel.walk() if isinstance(op, loop.Store) and op.buffer.hint == "out0")
+    row, column = store.indices
+    store.indices = (row // 2, column)
+    with pytest.raises(
+        ScheduleError,
+        match=r"parallel loop 'b0_i0' of kernel 'k': .* the store to out0 at \[b0_i0 // 2, b1_i1\] in two "
+        r"iterations touch one element in the iterations \(b0_i0=0, b1_i1=0\) and \(b0_i0=1, b1_i1=0\)",
+    ):
+        finalize(s)

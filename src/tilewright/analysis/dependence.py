@@ -23,19 +23,22 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from ..dialects import loop
+from ..dialects.elements import Elements, Statement
 from ..dialects.tensor import free_symbols_of, is_dynamic_symbol
 from ..ir import notes
 from ..ir.core import Operation, Value
 from ..ir.substitution import substitute
 from ..ir.symbolic import Dim, Expr, FloorDiv, Mod, Symbol, bounds, free_symbols, prove_eq, prove_le, symbol
-from .index_maps import flatten_index
+from .index_maps import flatten_index, product
 from .loop_nest import (
     Access,
+    Touch,
     accesses_of,
     address,
     enclosing,
     enclosing_loops,
     inside,
+    interval_of,
     keeps_contents,
     resolved,
 )
@@ -44,7 +47,7 @@ LoopPair = tuple[loop.For, loop.For]
 """The loops of two accesses whose iterations are compared: the same loop twice, or two neighbours."""
 
 
-def conflicting_pairs(root: Operation, *, shared: bool = False) -> Iterator[tuple[Access, Access]]:
+def conflicting_pairs(root: Operation, *, shared: bool = False) -> Iterator[tuple[Touch, Touch]]:
     """Yield pairs of accesses inside `root` to one memory, of which at least one writes; the earlier in the
     program first. An access is paired with itself, too.
 
@@ -57,27 +60,39 @@ def conflicting_pairs(root: Operation, *, shared: bool = False) -> Iterator[tupl
             yield from _conflicting(itertools.combinations_with_replacement(accesses, 2))
 
 
-def pairs_between(first: loop.For, second: loop.For) -> Iterator[tuple[Access, Access]]:
+def pairs_between(first: loop.For, second: loop.For) -> Iterator[tuple[Touch, Touch]]:
     """Yield pairs of accesses to one memory, one inside each of two loops, of which at least one writes."""
     later = _by_memory(second)
     for buffer, accesses in _by_memory(first).items():
         yield from _conflicting(itertools.product(accesses, later.get(buffer, ())))
 
 
-def _by_memory(root: Operation) -> dict[Value, list[Access]]:
+def _by_memory(root: Operation) -> dict[Value, list[Touch]]:
     aliases = _aliases(root)
-    accesses: dict[Value, list[Access]] = {}
+    accesses: dict[Value, list[Touch]] = {}
     for op in root.walk():
-        if isinstance(op, (loop.Load, loop.Store, loop.Accumulate)):
-            accesses.setdefault(aliases.get(op.buffer, op.buffer), []).append(op)
+        for touch in touches_of(op):
+            accesses.setdefault(aliases.get(touch.buffer, touch.buffer), []).append(touch)
     return accesses
 
 
-def _conflicting(pairs: Iterable[tuple[Access, Access]]) -> Iterator[tuple[Access, Access]]:
-    return ((a, b) for a, b in pairs if not (isinstance(a, loop.Load) and isinstance(b, loop.Load)))
+def _conflicting(pairs: Iterable[tuple[Touch, Touch]]) -> Iterator[tuple[Touch, Touch]]:
+    return ((a, b) for a, b in pairs if writes(a) or writes(b))
 
 
-def commute(a: Access, b: Access) -> bool:
+def touches_of(op: Operation) -> Sequence[Touch]:
+    """What an operation itself reads and writes in buffers."""
+    if isinstance(op, (loop.Load, loop.Store, loop.Accumulate)):
+        return (op,)
+    return op.touched() if isinstance(op, Statement) else ()
+
+
+def writes(touch: Touch) -> bool:
+    """Whether an access, or a statement, writes."""
+    return touch.writes if isinstance(touch, Elements) else not isinstance(touch, loop.Load)
+
+
+def commute(a: Touch, b: Touch) -> bool:
     """Whether two accesses may change places: both accumulate, with one combiner."""
     return isinstance(a, loop.Accumulate) and isinstance(b, loop.Accumulate) and a.combiner == b.combiner
 
@@ -88,7 +103,7 @@ def depends_on_data(e: Dim) -> bool:
 
 
 def distance(
-    a: Access, b: Access, loops: Sequence[LoopPair], fixed: Iterable[loop.For] = ()
+    a: Touch, b: Touch, loops: Sequence[LoopPair], fixed: Iterable[loop.For] = ()
 ) -> tuple[int | None, ...] | None:
     """Return how many iterations `b` is behind `a` when both touch one element.
 
@@ -111,10 +126,16 @@ def distance(
     return tuple(system.differences.get(first.iv) for first, _ in loops)
 
 
-def places(a: Access, b: Access) -> list[tuple[Dim, Dim]]:
+def places(a: Touch, b: Touch) -> list[tuple[Dim, Dim]]:
     """Return pairs of numbers, one of each access, that are equal where both touch one element: the indices,
     or the flat addresses if two buffers of different shapes share memory.
     """
+    if isinstance(a, Elements) or isinstance(b, Elements):
+        shape = a.buffer.type.shape
+        if shape != b.buffer.type.shape:
+            return [(address(a), address(b))]
+        cuts = [d for d in range(1, len(shape)) if _separable(a, d) and _separable(b, d)]
+        return list(zip(_indices(a, cuts), _indices(b, cuts), strict=True))
     if (moved := _at_same_address(a, b)) is not None:
         a = moved
     elif (moved := _at_same_address(b, a)) is not None:
@@ -122,6 +143,56 @@ def places(a: Access, b: Access) -> list[tuple[Dim, Dim]]:
     else:
         return [(address(a), address(b))]
     return list(zip(resolved(a, a.indices), resolved(b, b.indices), strict=True))
+
+
+def _separable(op: Touch, d: int) -> bool:
+    """Whether the address of an access is split by `_whole` into indices of the dimensions before `d` and
+    indices of those from `d` on.
+    """
+    if not isinstance(op, Elements):
+        return True
+    shape = op.buffer.type.shape
+    stride = product(shape[d:])
+    where = address(op)
+    within = interval_of(where - _whole(where, stride), op.points)
+    if within is None:
+        return False
+    # A buffer without elements is not touched.
+    sizes = [s for s in shape if isinstance(s, Expr) and isinstance(s.atom, Symbol) and s.lower == 0]
+    positive: dict[Expr, Dim] = {s: symbol(s.name, 1, s.upper, s.multiple_of) for s in sizes}
+    lower, end, stride = (
+        substitute(e, positive) for e in (within.lower, within.lower + within.extent, stride)
+    )
+    return prove_le(0, lower) and prove_le(end, stride)
+
+
+def _whole(where: Dim, stride: Dim) -> Dim:
+    """The terms of an address that are multiples of a stride."""
+    whole: Dim = 0
+    for term in _terms(where):
+        if prove_eq(term % stride, 0):
+            whole = whole + term
+    return whole
+
+
+def _indices(op: Touch, cuts: Sequence[int]) -> list[Dim]:
+    """The indices of an access, one for each group of dimensions that end before the `cuts`."""
+    shape = op.buffer.type.shape
+    if not isinstance(op, Elements):
+        groups = itertools.pairwise((0, *cuts, len(shape)))
+        return list(resolved(op, [flatten_index(op.indices[i:j], shape[i:j]) for i, j in groups]))
+    rest, indices = address(op), []
+    for d in cuts:
+        stride = product(shape[d:])
+        whole = _whole(rest, stride)
+        indices.append(whole // stride)
+        rest = rest - whole
+    return [*indices, rest]
+
+
+def _terms(e: Dim) -> list[Dim]:
+    """The terms of a sum."""
+    return [e] if isinstance(e, int) else [product((c, *(x.expr for x in atoms))) for c, atoms in e.terms]
 
 
 def _at_same_address(op: Access, other: Access) -> Access | None:
@@ -146,7 +217,7 @@ def _is_private(buffer: Value, root: Operation) -> bool:
     """Whether only `root` uses a buffer, and no iteration of it uses what another has written."""
     accesses = accesses_of(buffer)
     if len(accesses) < len(buffer.users) or not all(inside(op, root) for op in accesses):
-        return False
+        return False  # `compact` does not move a buffer that other statements use
     around = [*enclosing_loops(root), *([root] if isinstance(root, loop.For) else [])]
     return not any(keeps_contents(op, f) for op in accesses for f in around)
 
@@ -182,26 +253,31 @@ class _Equation:
 class _System:
     """The equations of two accesses that touch one element, and the differences that follow from them."""
 
-    def __init__(
-        self, a: Access, b: Access, loops: Sequence[LoopPair], fixed: Iterable[loop.For] = ()
-    ) -> None:
+    def __init__(self, a: Touch, b: Touch, loops: Sequence[LoopPair], fixed: Iterable[loop.For] = ()) -> None:
         same = {f.iv for f in fixed}
         self.differences: dict[Expr, int] = {}
         """The known differences, by expression of the first access."""
         self.equations: list[_Equation] = []
-        self.varying = {f.iv for f in enclosing_loops(a) if f.iv not in same} | _symbols_of_runs(a)
+        points = (set(x.points) if isinstance(x, Elements) else set() for x in (a, b))
+        own, others = (sorted(x, key=lambda s: str(s.name)) for x in points)
+        self.varying = {f.iv for f in enclosing_loops(a) if f.iv not in same} | _symbols_of_runs(a) | {*own}
         self.renamed: dict[Expr, Dim] = {}
         """The second access's variables that differ from the first's, under names of their own."""
         for f in enclosing_loops(b):
             if f.iv not in same:
                 upper = None if f.iv.upper is None else substitute(f.iv.upper, self.renamed)
                 self.renamed[f.iv] = symbol(f"{f.iv.name}__second", f.iv.lower, upper)
+        for s in others:
+            upper = None if s.upper is None else substitute(s.upper, self.renamed)
+            self.renamed[s] = symbol(f"{s.name}__second", s.lower, upper)
         for s in _symbols_of_runs(b):
             self.renamed[s] = symbol(f"{s.name}__second", s.lower, None)
         self.others = {s for s in self.renamed.values() if isinstance(s, Expr)}
         both = [f for f in enclosing_loops(a) if f.iv in self.renamed and inside(b, f)]
         self.partner: dict[Expr, Dim] = {f.iv: self.renamed[f.iv] for f in both}
         self.partner |= {first.iv: self.renamed[second.iv] for first, second in loops}
+        if isinstance(a, Elements) and isinstance(b, Elements) and a.op is b.op:
+            self.partner |= {s: self.renamed[s] for s in own if s in self.renamed}
         for iv in self.partner:
             if iv.upper == iv.lower:
                 self.differences[iv] = 0
@@ -302,7 +378,9 @@ class _System:
 
 
 def _by_range(coefficient: Dim, rest: Range) -> Sequence[int] | None:
-    """The values of x where ``coefficient * x + rest == 0``, from the range of the rest."""
+    """The values of x where ``coefficient * x + rest == 0``, from the range of the rest, if there is at most
+    one.
+    """
     low, high = rest
     if low is None or high is None:
         return None
@@ -310,7 +388,7 @@ def _by_range(coefficient: Dim, rest: Range) -> Sequence[int] | None:
         coefficient, low, high = -coefficient, -high, -low
     if isinstance(coefficient, int) and isinstance(low, int) and isinstance(high, int):
         values = range(-(high // coefficient), -low // coefficient + 1)
-        return values if len(values) == 1 else None
+        return values if len(values) <= 1 else None
     return (0,) if prove_le(1 - coefficient, low) and prove_le(high, coefficient - 1) else None
 
 
@@ -410,7 +488,7 @@ def _is_negative(e: Dim) -> bool:
     return e < 0 if isinstance(e, int) else prove_le(e, -1)
 
 
-def _symbols_of_runs(op: Operation) -> set[Expr]:
+def _symbols_of_runs(op: Touch) -> set[Expr]:
     """The symbols that the `loop.runs` around an operation define."""
     symbols: set[Expr] = set()
     parent = op.parent_op
@@ -429,4 +507,6 @@ __all__ = [
     "distance",
     "pairs_between",
     "places",
+    "touches_of",
+    "writes",
 ]

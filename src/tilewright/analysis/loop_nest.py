@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..dialects import loop, scalar
+from ..dialects.elements import Elements
 from ..dialects.tensor import free_symbols_of, is_dynamic_symbol
 from ..ir import notes
 from ..ir.core import Operation, Value
@@ -14,6 +15,8 @@ from ..ir.symbolic import Dim, Expr, free_symbols, prove_eq, prove_le, smax, smi
 from .index_maps import flatten_index, symbols_of
 
 Access = loop.Load | loop.Store | loop.Accumulate
+Touch = Access | Elements
+"""An access to one element in each iteration, or the elements that a statement reads or writes in each."""
 EXPRESSION_ATTRIBUTES = ("indices", "guard", "conditions", "bindings", "range")
 
 
@@ -64,7 +67,7 @@ def _substitute_op(op: Operation, mapping: dict[Expr, Dim]) -> None:
                 _substitute_op(child, inner)
 
 
-def enclosing_loops(op: Operation) -> list[loop.For]:
+def enclosing_loops(op: Operation | Elements) -> list[loop.For]:
     """The loops around `op`, outermost first."""
     loops = []
     parent = op.parent_op
@@ -75,7 +78,7 @@ def enclosing_loops(op: Operation) -> list[loop.For]:
     return loops[::-1]
 
 
-def enclosing(op: Operation, kind: type[Operation]) -> Operation | None:
+def enclosing(op: Operation | Elements, kind: type[Operation]) -> Operation | None:
     """The innermost operation of a class around `op`."""
     parent = op.parent_op
     while parent is not None and not isinstance(parent, kind):
@@ -88,9 +91,9 @@ def accesses_of(buffer: Value) -> list[Access]:
     return [op for op in buffer.users if isinstance(op, (loop.Load, loop.Store, loop.Accumulate))]
 
 
-def inside(op: Operation, ancestor: Operation) -> bool:
+def inside(op: Operation | Elements, ancestor: Operation) -> bool:
     """Whether `op` stands within `ancestor`."""
-    parent: Operation | None = op
+    parent: Operation | None = op.op if isinstance(op, Elements) else op
     while parent is not None:
         if parent is ancestor:
             return True
@@ -111,7 +114,7 @@ def reduce_variables(block: loop.Block) -> frozenset[Expr]:
     return symbols_of(block.bindings[len(block.axes) :])
 
 
-def keeps_contents(op: Access, f: loop.For) -> bool:
+def keeps_contents(op: Touch, f: loop.For) -> bool:
     """Whether an access adds to what earlier iterations of loop `f` left in its buffer.
 
     The block of a reduction sets the initial value itself, in the first iteration of its reduction loops,
@@ -125,7 +128,7 @@ def keeps_contents(op: Access, f: loop.For) -> bool:
     return not notes.INITIALIZED.get(block) and f.iv in reduce_variables(block)
 
 
-def resolved(op: Operation, exprs: Sequence[Dim]) -> tuple[Dim, ...]:
+def resolved(op: Operation | Elements, exprs: Sequence[Dim]) -> tuple[Dim, ...]:
     """Index expressions of an operation in terms of loop variables (through the bindings of its block)."""
     block = enclosing(op, loop.Block)
     if not isinstance(block, loop.Block):
@@ -134,8 +137,10 @@ def resolved(op: Operation, exprs: Sequence[Dim]) -> tuple[Dim, ...]:
     return tuple(substitute(e, mapping) for e in exprs)
 
 
-def address(op: Access) -> Dim:
+def address(op: Touch) -> Dim:
     """The flat address of an access, in elements from the start of its buffer, in terms of loop variables."""
+    if isinstance(op, Elements):
+        return resolved(op, (op.address,))[0]
     # The address is flattened before loop variables are substituted, so that the row, column and image of one
     # axis recombine.
     return resolved(op, (flatten_index(op.indices, op.buffer.type.shape),))[0]

@@ -15,12 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ..dialects import loop
+from ..dialects.elements import Elements
 from ..dialects.tensor import free_symbols_of, is_dynamic_symbol
 from ..ir.core import BlockArgument, Operation, Value
-from ..ir.substitution import evaluate
+from ..ir.substitution import evaluate, substitute
 from ..ir.symbolic import Dim, Expr
 from .dependence import LoopPair, depends_on_data, places
-from .loop_nest import Access, enclosing, resolved
+from .loop_nest import Touch, address, enclosing, resolved
 
 POINTS = 1 << 15
 """Upper bound on the points of a nest that are looked at for each choice of sizes."""
@@ -54,8 +55,11 @@ class Witness:
         return f"{text}: element {list(self.element)}{sizes}"
 
 
-def describe(op: Access) -> str:
+def describe(op: Touch) -> str:
     """An access as error texts show it: ``the store to y at [i, j] in block 'b0'``."""
+    if isinstance(op, Elements):
+        what = "writing" if op.writes else "reading"
+        return f"'{op.op.name}' {what} {_buffer_name(op.buffer)} from element {_first(op)} on"
     verb = {loop.Load: "load of", loop.Store: "store to", loop.Accumulate: "accumulation into"}[type(op)]
     indices = ", ".join(map(str, resolved(op, op.indices)))
     block = enclosing(op, loop.Block)
@@ -63,9 +67,14 @@ def describe(op: Access) -> str:
     return f"the {verb} {_buffer_name(op.buffer)} at [{indices}]{where}"
 
 
+def _first(elements: Elements) -> Dim:
+    """The lowest address, where strides are positive."""
+    return substitute(address(elements), dict.fromkeys(elements.points, 0))
+
+
 def describe_conflict(
-    a: Access,
-    b: Access,
+    a: Touch,
+    b: Touch,
     loops: Sequence[LoopPair],
     fixed: Iterable[loop.For],
     wrong: Callable[[tuple[int, ...]], bool],
@@ -81,8 +90,8 @@ def describe_conflict(
 
 
 def find_witness(
-    a: Access,
-    b: Access,
+    a: Touch,
+    b: Touch,
     loops: Sequence[LoopPair],
     fixed: Iterable[loop.For],
     wrong: Callable[[tuple[int, ...]], bool],
@@ -98,7 +107,7 @@ def find_witness(
     """
     shared = [f.iv.name for f in fixed]
     for size in SIZES:
-        sizes = _sizes([a, b], size)
+        sizes = _sizes((a, b), size)
         first, second = _points(a, sizes), _points(b, sizes)
         if first is None or second is None:
             return None
@@ -109,8 +118,8 @@ def find_witness(
 
 
 def _meeting(
-    a: Access,
-    b: Access,
+    a: Touch,
+    b: Touch,
     first: Points,
     second: Points,
     loops: Sequence[LoopPair],
@@ -134,7 +143,7 @@ def _meeting(
                     {name: int(values[j]) for name, values in second.items()},
                     tuple(map(int, place[len(shared) :])),
                     sizes,
-                    any(map(depends_on_data, (*a.indices, *b.indices))),
+                    any(depends_on_data(e) for pair in compared for e in pair),
                 )
     return None
 
@@ -151,7 +160,7 @@ def _elements(
     return result
 
 
-def _points(op: Access, sizes: Mapping[str, int]) -> Points | None:
+def _points(op: Touch, sizes: Mapping[str, int]) -> Points | None:
     """Iterations in which an access runs: of long loops the first and the last ones; None if data decide."""
     around: list[Operation] = []
     parent = op.parent_op
@@ -161,23 +170,27 @@ def _points(op: Access, sizes: Mapping[str, int]) -> Points | None:
         if isinstance(parent, loop.For | loop.If):
             around.append(parent)
         parent = parent.parent_op
-    depth = sum(isinstance(f, loop.For) for f in around)
+    own = op.points if isinstance(op, Elements) else ()
+    depth = len(own) + sum(isinstance(f, loop.For) for f in around)
     each = max(4, int(POINTS ** (1 / max(1, depth))))
     points: Points = {}
     count = 1
-    for outer in reversed(around):
+    for outer in (*reversed(around), *own):
         if isinstance(outer, loop.If):
             count, points = _where(outer.conditions, points, count, sizes)
             continue
-        assert isinstance(outer, loop.For)
-        extent = np.broadcast_to(np.asarray(evaluate(outer.extent, {**sizes, **points})), count)
+        iv = outer.iv if isinstance(outer, loop.For) else outer
+        assert isinstance(iv, Expr)
+        extent = np.broadcast_to(np.asarray(evaluate(iv.upper + 1, {**sizes, **points})), count)
         ranges = [_ends(int(n), each) for n in extent]
         repeat = [len(r) for r in ranges]
         if sum(repeat) > 8 * POINTS:
             return None
         points = {name: np.repeat(values, repeat) for name, values in points.items()}
-        points[outer.iv.name] = np.concatenate([*ranges, np.zeros(0, np.int64)])
-        count = len(points[outer.iv.name])
+        points[iv.name] = np.concatenate([*ranges, np.zeros(0, np.int64)])
+        count = len(points[iv.name])
+    if isinstance(op, Elements):
+        return points
     guards = [e for e in resolved(op, op.guard) if not depends_on_data(e)]
     return _where(guards, points, count, sizes)[1]
 
@@ -198,12 +211,17 @@ def _ends(extent: int, most: int) -> npt.NDArray[np.int64]:
     return np.concatenate([np.arange(most // 2), np.arange(extent - most // 2, extent)]).astype(np.int64)
 
 
-def _sizes(accesses: Sequence[Access], size: int) -> dict[str, int]:
+def _sizes(accesses: Sequence[Touch], size: int) -> dict[str, int]:
     """A value of each symbol of the nests that is no loop variable: `size`, within the symbol's bounds."""
     symbols: set[Expr] = set()
     variables: set[Expr] = set()
     for op in accesses:
-        expressions: list[Any] = [*resolved(op, (*op.indices, *op.guard))]
+        expressions: list[Any]
+        if isinstance(op, Elements):
+            expressions = [address(op), *(s.upper for s in op.points)]
+            variables.update(op.points)
+        else:
+            expressions = [*resolved(op, (*op.indices, *op.guard))]
         parent = op.parent_op
         while parent is not None:
             if isinstance(parent, loop.For):

@@ -22,6 +22,7 @@ from ..ir.shape_solver import Define, ShapeSolver
 from ..ir.substitution import substitute
 from ..ir.symbolic import Dim, Expr, free_symbols, prove_eq
 from ..ir.types import DType, TensorSpec, TensorType, Type
+from .elements import Elements, Statement
 from .graph.base import GraphOp, tensor_type
 from .tensor_builder import TensorBuilder, TensorRef
 
@@ -454,7 +455,7 @@ class Run(Operation):
 
 
 @operation
-class Call(Operation):
+class Call(Statement):
     """The call of a kernel of the user's on buffers, inputs before its `num_outputs` outputs.
 
     `range` is the number of iterations that threads share. The reference stands for all of them, so the
@@ -481,6 +482,10 @@ class Call(Operation):
 
     def infer_types(self) -> Sequence[Type]:
         return ()
+
+    def touched(self) -> tuple[Elements, ...]:
+        first = len(self.buffers) - self.num_outputs
+        return tuple(self.box(v, 0, [(v.type.size, 1)], k >= first) for k, v in enumerate(self.buffers))
 
     def interpret(self, env: Frame, *buffers: Array) -> tuple[()]:
         count = len(buffers) - self.num_outputs

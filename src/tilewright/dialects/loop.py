@@ -20,6 +20,7 @@ from ..ir.core import Attr, Effect, IRError, Operand, Operation, OptionalOperand
 from ..ir.interpreter import Array, Frame
 from ..ir.symbolic import Dim
 from ..ir.types import BufferType, DType, Type
+from .elements import Elements, Statement
 from .scalar import BINARY, COMBINER_OP, combiner_identity
 from .tensor import extent
 
@@ -152,7 +153,7 @@ class If(Operation):
 
 
 @operation
-class Runs(Operation):
+class Runs(Statement):
     """Run the body for each run of equal elements in ``range[1]`` elements of the flat buffer `index`, from
     ``range[0]`` on.
 
@@ -173,6 +174,9 @@ class Runs(Operation):
 
     def infer_types(self) -> Sequence[Type]:
         return ()
+
+    def touched(self) -> tuple[Elements, ...]:
+        return (self.box(self.index, self.range[0], [(self.range[1], 1)]),)
 
     def interpret(self, env: Frame, index: Array) -> tuple[()]:
         start, count = (int(env.evaluate(e)) for e in self.range)

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.core import Attr, Effect, Operand, Operation, OptionalOperand, operation
+from ..ir.core import Attr, Effect, Operand, OptionalOperand, operation
 from ..ir.interpreter import Array, Frame
 from ..ir.symbolic import Dim, ceildiv
 from ..ir.types import Type
+from .elements import Elements, Statement
 from .tensor import sorted_places
 
 
@@ -60,7 +61,7 @@ def depth_block(k: Dim, most: int, multiple: int) -> int:
 
 
 @operation
-class BatchReduceGemm(Operation):
+class BatchReduceGemm(Statement):
     """One tile of a contraction (batch-reduce GEMM): ``C[m, n] (+)= sum over r.., k of A[a(m, r, k)] * B[b(n,
     r, k)]``.
 
@@ -112,6 +113,21 @@ class BatchReduceGemm(Operation):
     def infer_types(self) -> Sequence[Type]:
         return ()
 
+    def touched(self) -> tuple[Elements, ...]:
+        outer = list(self.reductions)
+        a = [(self.lines, self.a_line), (self.m, self.a_m), (self.k, self.a_k)]
+        b = [
+            (ceildiv(self.n, self.nr), self.b_panel),
+            (ceildiv(self.k, self.group), self.b_k),
+            (self.nr * self.group, 1),
+        ]
+        c = [(self.lines, self.c_line), (self.m, self.c_m), (self.n, 1)]
+        return (
+            self.box(self.a, self.a_offset, [*a, *zip(outer, self.a_r, strict=True)]),
+            self.box(self.b, self.b_offset, [*b, *zip(outer, self.b_r, strict=True)]),
+            self.box(self.c, self.c_offset, c, writes=True),
+        )
+
     def interpret(self, env: Frame, a: Array, b: Array, c: Array) -> None:
         def value(e: Dim) -> int:
             return int(env.evaluate(e))
@@ -141,7 +157,7 @@ class BatchReduceGemm(Operation):
 
 
 @operation
-class ExternalGemm(Operation):
+class ExternalGemm(Statement):
     """A tile of a matrix product that a C function of a registered library computes: ``C = A @ B``.
 
     All addresses are in elements from the start of flat, row-major buffers: A has `m` rows of `k` elements
@@ -170,6 +186,13 @@ class ExternalGemm(Operation):
     def infer_types(self) -> Sequence[Type]:
         return ()
 
+    def touched(self) -> tuple[Elements, ...]:
+        return (
+            self.box(self.a, self.a_offset, [(self.m, self.lda), (self.k, 1)]),
+            self.box(self.b, self.b_offset, [(self.k, self.ldb), (self.n, 1)]),
+            self.box(self.c, self.c_offset, [(self.m, self.ldc), (self.n, 1)], writes=True),
+        )
+
     def interpret(self, env: Frame, a: Array, b: Array, c: Array) -> None:
         def places(offset: Dim, rows: int, stride: Dim, columns: int) -> Any:
             start, step = int(env.evaluate(offset)), int(env.evaluate(stride))
@@ -183,7 +206,7 @@ class ExternalGemm(Operation):
 
 
 @operation
-class QuantizedGemm(Operation):
+class QuantizedGemm(Statement):
     """A tile of a product with quantized weights: ``C[m, n] = sum over g of a_scales[m, g] b_scales[n, g]
     (sum over k of A[m, g, k] (B[n, g, k] - 2**(bits - 1)))``. The inner sums are exact.
 
@@ -225,6 +248,16 @@ class QuantizedGemm(Operation):
     def infer_types(self) -> Sequence[Type]:
         return ()
 
+    def touched(self) -> tuple[Elements, ...]:
+        panels, depth = ceildiv(self.n, self.nr), self.groups * self.size
+        return (
+            self.box(self.a, self.a_offset, [(self.m, self.a_m), (depth, 1)]),
+            self.box(self.a_scales, self.a_scales_offset, [(self.m, self.a_scales_m), (self.groups, 1)]),
+            self.box(self.b, self.b_offset, [(panels * self.panel_bytes, 1)]),
+            self.box(self.b_scales, self.b_scales_offset, [(panels * self.groups * self.nr, 1)]),
+            self.box(self.c, self.c_offset, [(self.m, self.c_m), (self.n, 1)], writes=True),
+        )
+
     def interpret(
         self,
         env: Frame,
@@ -262,7 +295,7 @@ class QuantizedGemm(Operation):
 
 
 @operation
-class Dequantize(Operation):
+class Dequantize(Statement):
     """Multiply one panel of packed quantized values by their scales and round to bf16.
 
     The result is a panel of `simd.brgemm` with pairs of successive rows interleaved: ``y[k // 2, n, k % 2]``.
@@ -284,6 +317,14 @@ class Dequantize(Operation):
 
     def infer_types(self) -> Sequence[Type]:
         return ()
+
+    def touched(self) -> tuple[Elements, ...]:
+        size = self.groups * self.size * self.nr
+        return (
+            self.box(self.b, self.b_offset, [(size * self.bits // 8, 1)]),
+            self.box(self.b_scales, self.b_scales_offset, [(self.groups * self.nr, 1)]),
+            self.box(self.y, 0, [(size, 1)], writes=True),
+        )
 
     def interpret(self, env: Frame, b: Array, b_scales: Array, y: Array) -> None:
         start, scales_start = (int(env.evaluate(e)) for e in (self.b_offset, self.b_scales_offset))
@@ -309,7 +350,7 @@ def unpacked(b: Array, panels: int, groups: int, size: int, nr: int, bits: int) 
 
 
 @operation
-class Argsort(Operation):
+class Argsort(Statement):
     """Sort indirectly: ``y[y_offset + j * y_step]`` is the position of the j-th element, for j < k, of the
     sorted ``x[x_offset + i * x_step]``, i < n.
 
@@ -334,6 +375,12 @@ class Argsort(Operation):
 
     def infer_types(self) -> Sequence[Type]:
         return ()
+
+    def touched(self) -> tuple[Elements, ...]:
+        return (
+            self.box(self.x, self.x_offset, [(self.n, self.x_step)]),
+            self.box(self.y, self.y_offset, [(self.k, self.y_step)], writes=True),
+        )
 
     def interpret(self, env: Frame, x: Array, y: Array, keys: Array, places: Array) -> None:
         n, k, x_offset, x_step, y_offset, y_step = (

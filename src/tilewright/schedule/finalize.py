@@ -15,7 +15,7 @@ from ..ir.core import Operation, Value
 from ..ir.symbolic import Expr, free_symbols
 from .blocks import BlockPrimitives
 from .compact import compact_buffers
-from .legality import check_lanes, check_threads
+from .legality import check_lanes, check_races, check_threads
 from .unroll_and_jam import unroll_and_jam
 
 
@@ -29,6 +29,7 @@ def finalize(schedule: BlockPrimitives) -> loop.Kernel:
     check_threads(schedule.kernel, schedule.info)
     kernel = finished(schedule)
     check_lanes(kernel, schedule.info)
+    check_races(kernel)
     return kernel
 
 

@@ -19,11 +19,13 @@ from ..analysis.dependence import (
     depends_on_data,
     distance,
     pairs_between,
+    writes,
 )
 from ..analysis.lanes import obstacle_to_lanes
-from ..analysis.loop_nest import Access, enclosing, enclosing_loops, inside, resolved, walk_loops
-from ..analysis.witness import describe_conflict
+from ..analysis.loop_nest import Touch, enclosing, enclosing_loops, inside, resolved, walk_loops
+from ..analysis.witness import describe_conflict, find_witness
 from ..dialects import loop
+from ..dialects.elements import Elements
 from ..dialects.tensor import free_symbols_of
 from ..ir import notes
 from ..ir.core import Operation
@@ -33,17 +35,21 @@ from .core import ScheduleCore, ScheduleError
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def check_independent(primitive: str, f: loop.For, *, shared: bool = False, lanes: bool = False) -> None:
+def check_independent(
+    primitive: str, f: loop.For, *, shared: bool = False, lanes: bool = False, undecided: bool = False
+) -> None:
     """Raise unless the iterations of a loop may run in any order, or at the same time.
 
     With `shared`, all iterations use one copy of each buffer that is allocated outside of the loop; otherwise
     a buffer that only the loop uses is private to an iteration. With `lanes`, reductions and running values
-    are allowed: the code generator combines them across lanes.
+    are allowed: the code generator combines them across lanes. With `undecided`, so are conflicts for which
+    the analysis finds no two iterations.
     """
     for a, b in conflicting_pairs(f, shared=shared):
         if lanes and _combined_across_lanes(f, a, b):
             continue
-        _check(primitive, a, b, [(f, f)], lambda apart: apart != (0,), f"iterations of {f.iv.name!r}")
+        what = f"iterations of {f.iv.name!r}"
+        _check(primitive, a, b, [(f, f)], lambda apart: apart != (0,), what, undecided)
 
 
 def check_order(primitive: str, before: Sequence[loop.For], after: Sequence[loop.For]) -> None:
@@ -116,8 +122,8 @@ def check_inputs_stay(primitive: str, kernel: loop.Kernel) -> None:
     """
     outputs = set(kernel.body.args[len(kernel.body.args) - kernel.num_outputs :])
     for first, second in conflicting_pairs(kernel, shared=True):
-        read, write = (first, second) if isinstance(first, loop.Load) else (second, first)
-        if not isinstance(read, loop.Load) or read.buffer in outputs:
+        read, write = (second, first) if writes(first) else (first, second)
+        if writes(read) or read.buffer in outputs:
             continue
         common = [f for f in enclosing_loops(read) if inside(write, f)]
         runs = enclosing(read, loop.Runs)
@@ -126,6 +132,18 @@ def check_inputs_stay(primitive: str, kernel: loop.Kernel) -> None:
         late = functools.partial(_at_least, first_late)
         what = f"iterations of {', '.join(repr(str(f.iv.name)) for f in common)}" if common else "the nests"
         _check(primitive, write, read, [(f, f) for f in common], late, what)
+
+
+def check_races(kernel: loop.Kernel) -> None:
+    """Raise if iterations of a parallel loop of a finished kernel depend on each other.
+
+    The primitives have refused what cannot be decided. This finds their errors, and those of the rewrites at
+    the end of a schedule.
+    """
+    for f in walk_loops(kernel):
+        if f.kind == loop.LoopKind.PARALLEL or f.kind.startswith("block"):
+            name = f"{f.kind} loop {f.iv.name!r} of kernel {kernel.sym_name!r}"
+            check_independent(name, f, shared=True, undecided=True)
 
 
 def check_threads(kernel: loop.Kernel, info: TargetInfo) -> None:
@@ -177,11 +195,12 @@ def _nest_name(op: Operation) -> str:
 
 def _check(
     primitive: str,
-    a: Access,
-    b: Access,
+    a: Touch,
+    b: Touch,
     loops: Sequence[LoopPair],
     wrong: Callable[[tuple[int, ...]], bool],
     what: str,
+    undecided: bool = False,
 ) -> None:
     fixed = [f for f in enclosing_loops(loops[0][0]) if inside(b, f)] if loops else []
     apart = distance(a, b, loops, fixed)
@@ -189,6 +208,8 @@ def _check(
         return
     choices = [(-1, 0, 1) if d is None else (d,) for d in apart]
     if not any(wrong(signs) for signs in itertools.product(*choices)):
+        return
+    if undecided and find_witness(a, b, loops, fixed, wrong) is None:
         return
     nest = ", ".join(str(f.iv.name) for f in enclosing_loops(a))
     raise ScheduleError(
@@ -206,11 +227,13 @@ def _sign(apart: Sequence[int]) -> int:
     return next((1 if d > 0 else -1 for d in apart if d), 0)
 
 
-def _combined_across_lanes(f: loop.For, a: Access, b: Access) -> bool:
+def _combined_across_lanes(f: loop.For, a: Touch, b: Touch) -> bool:
     """Whether a conflict is that of a reduction over loop `f`, which adds to one element in all iterations,
     or of a load of the running value, which must stand in the innermost loop with its accumulation.
     """
     for op in (a, b):
+        if isinstance(op, Elements):
+            return False
         if any(depends_on_data(e) or f.iv in free_symbols_of(e) for e in resolved(op, op.indices)):
             return False
     kinds = {type(op) for op in (a, b)}
