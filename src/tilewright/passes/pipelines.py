@@ -24,6 +24,7 @@ from .graph.remove_checks import drop_known_checks
 from .graph.simplify import simplify
 from .graph.update_slices import update_slices
 from .info import Condition, PassInfo, describe
+from .tensor.align_epilogues import align_epilogues
 from .tensor.collapse_axes import collapse_axes
 from .tensor.defer_row_scales import defer_row_scales
 from .tensor.expand_argsort import expand_argsort
@@ -83,6 +84,7 @@ PASSES: tuple[PassInfo, ...] = (
     _packing(pack_operands, arguments=("panel", "row_major")),
     _packing(transpose_weights, min_opt=2),
     _packing(hoist_invariants, min_opt=1),
+    _packing(align_epilogues, min_opt=1),
     _tensor(split_concat),
     _tensor(split_reductions, min_opt=1),
     _tensor(form_groups, required=True, arguments=("info", "row_groups")),

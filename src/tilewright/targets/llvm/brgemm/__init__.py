@@ -49,7 +49,12 @@ def panel_of(isa: Isa, a: DType, b: DType, columns: int | None = None) -> simd.P
     if b not in (bf16, *BYTES):
         return simd.Panel(nr if columns is None else _even_panel(isa, nr, isa.lanes(b.bits), columns))
     group = 2 if b is bf16 else byte_group(isa, a, b)
-    return simd.Panel(nr, group, ROW // b.itemsize if _in_tiles(isa, b, group) else group)
+    if _in_tiles(isa, b, group):
+        return simd.Panel(nr, group, ROW // b.itemsize)
+    if b is bf16 and columns is not None:  # A group of a convolution has few columns.
+        lanes = isa.lanes(32)
+        nr = min(nr, -(-columns // lanes) * lanes)
+    return simd.Panel(nr, group, group)
 
 
 def _even_panel(isa: Isa, nr: int, lanes: int, columns: int) -> int:

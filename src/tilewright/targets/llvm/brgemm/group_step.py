@@ -60,6 +60,15 @@ def is_shifted(isa: Isa, p: Problem) -> bool:
     return instruction is not None and p.dtype is p.b_dtype and "vpdpbusd" in instruction[0]
 
 
+def has_pair_products(isa: Isa, p: Problem, lanes: int) -> bool:
+    """Whether pairs of bf16 are multiplied by one instruction in vectors of `lanes` sums."""
+    return p.dtype is bf16 and p.group == 2 and _has_bf16_products(isa, lanes)
+
+
+def _has_bf16_products(isa: Isa, lanes: int) -> bool:
+    return isa.has("avx512bf16") and lanes * 32 == isa.vector_bits
+
+
 def _dot_instruction(isa: Isa, a: DType, b: DType, lanes: int) -> tuple[str, bool] | None:
     """The intrinsic ``(sums, quads, quads)`` for operands of these types, and whether it takes B before A."""
     bits, kinds = 32 * lanes, "".join("s" if x is i8 else "u" for x in (a, b))
@@ -163,7 +172,7 @@ def _bf16_pairs(
     e: Emitter, isa: Isa, lanes: int, words: list[str], row: list[str], acc: list[str]
 ) -> list[str]:
     sums, whole, pairs = f"<{lanes} x float>", f"<{lanes} x i32>", f"<{2 * lanes} x bfloat>"
-    dots = isa.has("avx512bf16") and lanes * 32 == isa.vector_bits
+    dots = _has_bf16_products(isa, lanes)
     if not dots:  # A bf16 is the upper half of a float32.
         raw = [e.op(f"bitcast {pairs} {x} to {whole}") for x in row]
         sixteen, upper = e.splat(whole, "i32", "16"), e.splat(whole, "i32", "-65536")
@@ -185,4 +194,4 @@ def _bf16_pairs(
     return result
 
 
-__all__ = ["byte_group", "group_step", "has_quads", "is_shifted"]
+__all__ = ["byte_group", "group_step", "has_pair_products", "has_quads", "is_shifted"]

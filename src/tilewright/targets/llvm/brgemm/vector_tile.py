@@ -15,7 +15,7 @@ from ..conversions import loaded
 from ..emitter import REDUCED, Carried, Emitter
 from ..isa import Isa
 from ..values import storage
-from .group_step import group_step, is_shifted
+from .group_step import group_step, has_pair_products, is_shifted
 from .problem import LLVM_TYPES, MIN_CHAINS, Problem, SymbolicArguments, accumulator_of, named, tile_rows
 
 PREFETCH = 384
@@ -24,7 +24,7 @@ PREFETCH = 384
 A larger value prefetches rows of B earlier, which may evict them again before their use.
 """
 LINE = 64
-"""Distance of the prefetch of A along a row, in bytes: one cache line.
+"""Distance of the prefetch of A along a row, in bytes: one cache line. Dot products prefetch later rows.
 
 A large float32 tile needs a line of A in eight iterations of its inner loop, about 200 cycles. A larger value
 prefetches earlier.
@@ -33,6 +33,13 @@ MAX_UNROLL = 4
 """Steps of k per iteration of the inner loop of small tiles; large tiles use half as many.
 
 A larger value saves loop overhead and lengthens the code.
+"""
+SPARE = 5
+"""Registers besides the accumulators with which an iteration of the inner loop may take two steps of
+interleaved rows.
+
+LLVM loads the rows of both steps at the beginning of the iteration. Dot products overwrite their accumulator,
+so that too few registers lead to copies of most accumulators in each iteration.
 """
 
 
@@ -88,6 +95,8 @@ class _VectorTileWriter:
         self.shifted = is_shifted(isa, p)
         self.size = (tile.rows + self.shifted) * tile.vectors
         self.unroll = MAX_UNROLL if self.size <= MIN_CHAINS else MAX_UNROLL // 2
+        if p.group > 1 and isa.vector_registers >= 32 and isa.vector_registers - self.size < SPARE:
+            self.unroll = 1
         self.chains = self._chain_count()
         # Small tiles read B faster than prefetches can be issued.
         self.ahead = PREFETCH // self.size if self.size > MIN_CHAINS else 0
@@ -215,9 +224,14 @@ class _VectorTileWriter:
             if streams:
                 e.line(f"call void @llvm.prefetch.p0(ptr {next_now}, i32 0, i32 2, i32 1)")
             if self.ahead and p.a_k == 1 and count > 1:
-                for i in range(tile.rows):
+                # Dot products use a line of A in half the time, which is too short for a line that another
+                # core has written: they prefetch the rows of the next tile below.
+                first, ahead = (tile.rows, 0) if has_pair_products(self.isa, p, tile.lanes) else (0, LINE)
+                for i in range(first, first + tile.rows):
                     row = e.at(a_now, e.mul(str(i), self.dims(p.a_m)), p.dtype.itemsize)
-                    e.line(f"call void @llvm.prefetch.p0(ptr {e.at(row, str(LINE), 1)}, i32 0, i32 3, i32 1)")
+                    e.line(
+                        f"call void @llvm.prefetch.p0(ptr {e.at(row, str(ahead), 1)}, i32 0, i32 3, i32 1)"
+                    )
             for u in range(count):
                 chain = u % self.chains if count > 1 else 0
                 part = slice(chain * size, (chain + 1) * size)
