@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     )
     from tilewright.kernels import Kernel, c_kernel
     from tilewright.kernels.define import kernel
+    from tilewright.kernels.family import KernelFamily
+    from tilewright.kernels.loops.generic import element_type
     from tilewright.kernels.loops.language import *  # noqa: F403
     from tilewright.schedule.kernel_schedule import load_schedules, pin, save_schedules, schedule_kernel
     from tilewright.tools.minimize import minimize
@@ -56,6 +58,7 @@ __all__ = [
     "CompileError",
     "Kernel",
     "KernelError",
+    "KernelFamily",
     "ShapeError",
     "State",
     "Tensor",
@@ -68,6 +71,7 @@ __all__ = [
     "c_kernel",
     "compile",
     "cond",
+    "element_type",
     "f16",
     "f32",
     "f64",
@@ -112,6 +116,8 @@ _HOME = {
     "Kernel": "tilewright.kernels",
     "c_kernel": "tilewright.kernels",
     "kernel": "tilewright.kernels.define",
+    "KernelFamily": "tilewright.kernels.family",
+    "element_type": "tilewright.kernels.loops.generic",
     **dict.fromkeys(
         (
             "acos acosh all any argmax argmin array asin asinh atan atanh axes axis cast ceil claim cos "

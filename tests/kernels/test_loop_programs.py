@@ -238,3 +238,31 @@ def test_the_package_has_the_language() -> None:
     for name in language.__all__:
         assert getattr(tw, name) is getattr(language, name)
         assert name not in tw.__all__, "`import *` would hide Python's own"
+
+
+T = tw.element_type("T", tw.f32, tw.bf16)
+
+
+def normed(x: Any, y: Any, top: Any) -> None:
+    for i in tw.axis(x.n):
+        m = tw.max(abs(tw.cast(x[i, k], tw.f32)) for k in tw.axis(x.d))
+        top[i] = m
+        for j in tw.axis(x.d):
+            y[i, j] = tw.cast(tw.cast(x[i, j], tw.f32) / m, T)
+
+
+def test_several_element_types() -> None:
+    family = tw.kernel(types={"x": T["n", "d"], "y": T["n", "d"], "top": tw.f32["n"]})(normed)
+    assert isinstance(family, tw.KernelFamily) and repr(family) == "KernelFamily(normed_f32, normed_bf16)"
+    family.check(3)
+    for dtype, tolerance in ((tw.f32, 1e-6), (tw.bf16, 1e-2)):
+        x = normal(4, 5).astype(dtype.numpy)
+        y, top = tw.compile(lambda x: family(x), (x,))(x)
+        assert y.dtype == dtype.numpy and top.dtype == np.float32
+        wide = x.astype(np.float32)
+        expected = wide / np.abs(wide).max(1, keepdims=True)
+        np.testing.assert_allclose(y.astype(np.float32), expected, rtol=tolerance)
+    with pytest.raises(ShapeError, match=r"the inputs are \(float16\); it takes \(float32\); \(bfloat16\)"):
+        family(normal(4, 5).astype(np.float16))
+    with pytest.raises(tw.KernelError, match="the element type 'U' has the choices"):
+        tw.element_type("U")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
@@ -14,7 +16,9 @@ from ..ir.builder import Builder
 from ..ir.core import Module
 from ..ir.types import TensorSpec, TensorType
 from .contents import contents
+from .family import KernelFamily
 from .kernel import Kernel
+from .loops.generic import GenericSpec
 from .loops.program import Program
 
 
@@ -26,7 +30,7 @@ def kernel(function: Callable[..., Any], /) -> Kernel: ...
 def kernel(
     *,
     name: str | None = None,
-    types: Mapping[str, TensorSpec] | None = None,
+    types: Mapping[str, TensorSpec | GenericSpec] | None = None,
     outputs: Sequence[str] | None = None,
     reference: Callable[..., Any] | None = None,
     pattern: Callable[..., Any] | None = None,
@@ -38,7 +42,7 @@ def kernel(
     /,
     *,
     name: str | None = None,
-    types: Mapping[str, TensorSpec] | None = None,
+    types: Mapping[str, TensorSpec | GenericSpec] | None = None,
     outputs: Sequence[str] | None = None,
     reference: Callable[..., Any] | None = None,
     pattern: Callable[..., Any] | None = None,
@@ -47,7 +51,7 @@ def kernel(
 
     The function's parameters are arrays, with types such as ``tw.f32["n", "d"]``, and numbers with defaults.
     It returns nothing: arrays whose elements it assigns are its outputs. Its source is read, not run;
-    `Kernel.plain` runs it as Python.
+    `Kernel.plain` runs it as Python. Where arrays have an `element_type`, the result is a `KernelFamily`.
 
     Args:
         function: The function, where `kernel` is a decorator without arguments.
@@ -68,14 +72,34 @@ def kernel(
 def _define(
     function: Callable[..., Any],
     name: str | None,
-    types: Mapping[str, TensorSpec] | None,
+    types: Mapping[str, TensorSpec | GenericSpec] | None,
+    outputs: Sequence[str] | None,
+    reference: Callable[..., Any] | None,
+    pattern: Callable[..., Any] | None,
+) -> Kernel | KernelFamily:
+    word = name or function.__name__
+    program = Program(function, word)
+    given = types or {}
+    elements = program.elements(given)
+    if not elements:
+        return _one(program, given, outputs, reference, pattern)
+    kernels = []
+    for dtypes in itertools.product(*(e.choices for e in elements)):
+        own = f"{word}_{'_'.join(d.name for d in dtypes)}"
+        program = Program(function, own, dict(zip(elements, dtypes, strict=True)))
+        kernels.append(_one(program, given, outputs, reference, pattern))
+    return KernelFamily(word, kernels)
+
+
+def _one(
+    program: Program,
+    types: Mapping[str, TensorSpec | GenericSpec],
     outputs: Sequence[str] | None,
     reference: Callable[..., Any] | None,
     pattern: Callable[..., Any] | None,
 ) -> Kernel:
-    word = name or function.__name__
-    program = Program(function, word)
-    tensors, numbers = program.parameters(types or {})
+    word, function = program.name, program.function
+    tensors, numbers = program.parameters(types)
     written = [n for n in (program.written() if outputs is None else outputs) if n in tensors]
 
     def run(*arrays: Any, **scalars: Any) -> Any:
@@ -85,7 +109,11 @@ def _define(
         (word, [(n, s.dtype.name, s.sizes) for n, s in tensors.items()], written, list(numbers.items()))
     )
     digest = disk_cache.digest(
-        described, "".join(program.source.lines), contents(function), contents(reference), contents(pattern)
+        described,
+        "".join(program.source.lines),
+        contents(inspect.unwrap(function)),
+        contents(reference),
+        contents(pattern),
     )
     try:
         made = Kernel(

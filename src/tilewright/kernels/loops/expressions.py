@@ -12,6 +12,7 @@ from ...errors import KernelError, TilewrightError
 from ...ir.symbolic import Expr
 from ...ir.types import i64
 from .arrays import Array, Index
+from .generic import ElementType
 from .language import PRIMITIVES, Primitive
 from .source import Missing, Problem, Source
 from .state import State, Unassigned, Variable
@@ -112,6 +113,8 @@ class Expressions(State):
             found = self.source.lookup(node.id)
         if found is Missing:
             raise self.source.undefined(node.id, self.variables)
+        if isinstance(found, ElementType):
+            return self.chosen.get(found, found)
         return self._of_variable(node.id, found) if isinstance(found, Variable) else plain(found)
 
     def _of_variable(self, name: str, found: Variable) -> Any:
@@ -144,7 +147,8 @@ class Expressions(State):
         if isinstance(x, (Node, Weak, Expr)):
             raise Problem(f"a number has no attribute {node.attr!r}")
         try:
-            return plain(getattr(x, node.attr))
+            found = getattr(x, node.attr)
+            return self.chosen.get(found, found) if isinstance(found, ElementType) else plain(found)
         except AttributeError as error:
             raise Problem(str(error)) from None
 

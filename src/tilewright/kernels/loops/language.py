@@ -15,6 +15,7 @@ from ...dialects import scalar
 from ...errors import KernelError
 from ...frontends.trace import where
 from ...ir.types import DType
+from .generic import ElementType, current
 
 
 @dataclass(frozen=True)
@@ -105,9 +106,9 @@ def all(values: Iterable[Any]) -> bool:
     return builtins.all(values)
 
 
-def cast(x: Any, dtype: DType) -> Any:
+def cast(x: Any, dtype: DType | ElementType) -> Any:
     """The number `x` converted to the element type `dtype`: truncated and saturated from float to integer."""
-    return scalar.cast_array(x, dtype)[()]
+    return scalar.cast_array(x, current(dtype))[()]
 
 
 def claim(condition: Any) -> None:
@@ -121,11 +122,11 @@ def claim(condition: Any) -> None:
         raise KernelError("a condition that the kernel claims does not hold")
 
 
-def array(dtype: DType, *sizes: int) -> Any:
+def array(dtype: DType | ElementType, *sizes: int) -> Any:
     """A local array of a kernel of element type `dtype` and `sizes`, without contents."""
     from .plain import View
 
-    return View("array", np.zeros(sizes, dtype.numpy), {}, dtype, writable=True)
+    return View("array", np.zeros(sizes, current(dtype).numpy), {}, current(dtype), writable=True)
 
 
 def _unary(name: str) -> Callable[[Any], Any]:

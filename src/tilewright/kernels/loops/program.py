@@ -18,9 +18,10 @@ from ...ir.core import Module
 from ...ir.interpreter import Interpreter
 from ...ir.substitution import substitute
 from ...ir.symbolic import Dim, Expr
-from ...ir.types import TensorSpec, TensorType
+from ...ir.types import DType, TensorSpec, TensorType
 from .arrays import Array
 from .emission import Emitter
+from .generic import ElementType, GenericSpec, running
 from .source import Problem, Source
 from .state import Variable
 from .statements import Statements
@@ -29,21 +30,27 @@ from .statements import Statements
 class Program:
     """A loop program, which `lower` turns into tensor computations."""
 
-    def __init__(self, function: Callable[..., Any], name: str) -> None:
+    def __init__(
+        self, function: Callable[..., Any], name: str, chosen: Mapping[ElementType, DType] | None = None
+    ) -> None:
         """Read a program.
 
         Args:
             function: The user's function.
             name: The name of the kernel.
+            chosen: The element types that `ElementType`s stand for.
 
         Raises:
             KernelError: The source cannot be read.
         """
-        self.function: Callable[..., Any] = function
         self.name = name
         self.source = Source(function, name)
+        self.chosen = dict(chosen or {})
+        self.function: Callable[..., Any] = running(function, self.chosen) if self.chosen else function
 
-    def parameters(self, types: Mapping[str, TensorSpec]) -> tuple[dict[str, TensorSpec], dict[str, Scalar]]:
+    def parameters(
+        self, types: Mapping[str, TensorSpec | GenericSpec]
+    ) -> tuple[dict[str, TensorSpec], dict[str, Scalar]]:
         """The types of the arrays and the defaults of the numbers, by name.
 
         Args:
@@ -62,7 +69,9 @@ class Program:
             node = nodes.get(p.name)
             if node is None:
                 raise self.source.error(self.source.tree, f"the parameter {p.name!r} has no type of its own")
-            spec = types[p.name] if p.name in types else self._annotation(p, node)
+            spec: Any = types[p.name] if p.name in types else self._annotation(p, node)
+            if isinstance(spec, GenericSpec):
+                spec = spec.of(self.chosen)
             if isinstance(spec, TensorSpec):
                 tensors[p.name] = spec
             elif isinstance(p.default, (bool, int, float)) and spec in (p.empty, float, int, bool):
@@ -75,10 +84,22 @@ class Program:
                 )
         return tensors, numbers
 
+    def elements(self, types: Mapping[str, Any]) -> list[ElementType]:
+        """The element types of arrays that are to be chosen, in order."""
+        nodes = {a.arg: a for a in (*self.source.tree.args.args, *self.source.tree.args.kwonlyargs)}
+        found: dict[ElementType, None] = {}
+        for p in inspect.signature(self.function).parameters.values():
+            if p.name in nodes:
+                spec = types[p.name] if p.name in types else self._annotation(p, nodes[p.name])
+                if isinstance(spec, GenericSpec):
+                    found[spec.element] = None
+        return list(found)
+
     def _annotation(self, p: inspect.Parameter, node: ast.arg) -> Any:
         if not isinstance(p.annotation, str):
             return p.annotation
-        names = {**self.function.__globals__, **inspect.getclosurevars(self.function).nonlocals}
+        function = inspect.unwrap(self.function)
+        names = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
         try:
             return eval(p.annotation, names)
         except Exception as error:
@@ -121,7 +142,7 @@ class Program:
             KernelError: The program is wrong; the message shows the line.
         """
         state = Statements(Emitter(t), self.name, checks)
-        state.source = self.source
+        state.source, state.chosen = self.source, self.chosen
         given = iter(inputs)
         outputs: dict[str, Array] = {}
         reading = {p.name for p in kernel.inputs}
@@ -191,8 +212,6 @@ class Program:
         Raises:
             OutOfRangeError: An index from data is outside.
         """
-        from ...ir.types import DType
-
         types = [TensorType(DType.of(x), x.shape) for x in arrays]
         return tuple(Interpreter(self.module(kernel, types, scalars)).run("main", arrays))
 

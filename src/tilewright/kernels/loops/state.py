@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,10 +10,11 @@ from typing import Any
 from ...dialects.graph.checks import index_message
 from ...ir.location import Location
 from ...ir.symbolic import Dim, prove_le
-from ...ir.types import boolean, i64
+from ...ir.types import DType, boolean, i64
 from .arrays import Access, Array, Index, Place, Span, conflict, index_text, places_of
 from .emission import Emitter
 from .facts import Fact, Known, Loop, consequences, find_point, show, text_of
+from .generic import ElementType
 from .source import Problem
 from .stores import Write, Writer, check_race
 from .values import Node, call, make, negation, read, select, to_node
@@ -59,6 +60,7 @@ class State:
     """Variables, arrays, loops and conditions at a point of the program."""
 
     def __init__(self, emitter: Emitter, kernel: str, checks: bool) -> None:
+        self.chosen: Mapping[ElementType, DType] = {}
         self.emitter, self.kernel, self.checks = emitter, kernel, checks
         self.writer = Writer(emitter)
         self.variables: dict[str, Any] = {}
