@@ -173,6 +173,7 @@ OPTIONAL_PACKAGES: Mapping[str, tuple[str, str]] = {
     "wasmtime": ("wasmtime", "running artifacts for the target wasm32"),
     "safetensors": ("'tilewright[nn]'", "files of weights"),
     "sklearn": ("'tilewright[tune]'", "tuning"),
+    "distributed": ("'tilewright[tune-distributed]'", "tuning on several machines"),
     **dict.fromkeys(
         (
             "h11",

@@ -47,6 +47,11 @@ _LINES_EVERY = 10.0
     type=click.IntRange(min=2),
     help="Number of sizes of the dynamic dimensions to tune for, between the bounds of --dims.",
 )
+@click.option(
+    "--scheduler",
+    metavar="ADDRESS",
+    help="Measure on the workers of the Dask scheduler at ADDRESS, such as tcp://10.0.0.5:8786.",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the search.")
 @click.option(
     "--merge", is_flag=True, help="Join the databases given in place of MODEL, without measuring anything."
@@ -62,6 +67,7 @@ def command(
     budget: str,
     database: str,
     shapes: int | None,
+    scheduler: str | None,
     seed: int,
     merge: bool,
     output: str | None,
@@ -101,6 +107,7 @@ def command(
                 opt=opt,
                 seed=seed,
                 shapes=shapes,
+                executor=scheduler,
                 progress=report,
                 **compile_arguments(target, dims, threads, precision),
             )

@@ -26,6 +26,7 @@ from ..runtime.tensors import to_numpy
 from ..targets.registry import resolve
 from ..tools.roofline import machine
 from .confirm import Confirmation, compare, speedup
+from .distributed import DaskExecutor
 from .execution import Executor, LocalExecutor
 from .kernels import Builder, ModelKernel, kernels_of
 from .measure import Measurer
@@ -74,7 +75,7 @@ def tune(
     schedules: Sequence[KernelSchedule] = (),
     seed: int = 0,
     progress: Report | None = None,
-    executor: Executor | None = None,
+    executor: Executor | str | None = None,
     shapes: int | Sequence[Mapping[str, int]] | None = None,
 ) -> Database:
     """Search for faster schedules of a model's kernels by measuring them on this machine.
@@ -108,6 +109,9 @@ def tune(
         shapes: The sizes of dynamic dimensions to tune for, by name: ``[{"batch": 1, "seq": 64}, ...]``; or
             their number, for sizes that are spread between the bounds. A kernel then has up to four variants,
             which a run chooses by the sizes of its inputs.
+        executor: What measures candidates: the address of a Dask scheduler, whose workers do (see
+            `tilewright.tuning.distributed.DaskExecutor`), or an executor of your own. The default measures in
+            processes of this machine, one at a time.
 
     Returns:
         The database.
@@ -134,10 +138,13 @@ def tune(
     if shapes is not None:
         tuning.shapes = shapes_to_measure(shapes, tuning.bounds())
     own = None
+    own: Executor | None = None
     try:
         with tempfile.TemporaryDirectory(dir=temporary.folder(), prefix="tune-") as folder:
             if executor is None:
                 executor = own = LocalExecutor(measurer_for(compilation, trials))
+            elif isinstance(executor, str):
+                executor = own = DaskExecutor(executor)
             tuning.search(args, executor, Path(folder), opt_level(opt).llvm)
     finally:
         if own is not None:
@@ -180,7 +187,7 @@ def open_database(database: str | Path | Database) -> Database:
     return found
 
 
-def _check_target(target: Any, executor: Executor | None) -> None:
+def _check_target(target: Any, executor: Executor | str | None) -> None:
     if not target.measures_kernels:
         raise CompileError(
             f"tune: kernels for the target {target.name} cannot be measured apart from a model; targets that "
@@ -189,7 +196,7 @@ def _check_target(target: Any, executor: Executor | None) -> None:
     if not target.runs_here and executor is None:
         raise CompileError(
             f"tune: this machine cannot run code for {target.name}, so nothing can be measured; run tune on "
-            "such a machine, and use its database here"
+            "such a machine and use its database here, or give it workers that are such machines (executor)"
         )
 
 
