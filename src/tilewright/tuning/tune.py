@@ -105,13 +105,12 @@ def tune(
         schedules: Schedules of your own. Their kernels are not tuned.
         seed: The seed of the searches' random decisions.
         progress: Called with the progress: see `tilewright.tuning.session.Progress`.
-        executor: What measures candidates; the default measures in this machine's processes, one at a time.
-        shapes: The sizes of dynamic dimensions to tune for, by name: ``[{"batch": 1, "seq": 64}, ...]``; or
-            their number, for sizes that are spread between the bounds. A kernel then has up to four variants,
-            which a run chooses by the sizes of its inputs.
         executor: What measures candidates: the address of a Dask scheduler, whose workers do (see
             `tilewright.tuning.distributed.DaskExecutor`), or an executor of your own. The default measures in
             processes of this machine, one at a time.
+        shapes: The sizes of dynamic dimensions to tune for, by name: ``[{"batch": 1, "seq": 64}, ...]``; or
+            their number, for sizes that are spread between the bounds. A kernel then has up to four variants,
+            which a run chooses by the sizes of its inputs.
 
     Returns:
         The database.
@@ -137,7 +136,6 @@ def tune(
     tuning = _Tuning(compilation, library, trials, threads or usable_cores(), seed, seconds, report)
     if shapes is not None:
         tuning.shapes = shapes_to_measure(shapes, tuning.bounds())
-    own = None
     own: Executor | None = None
     try:
         with tempfile.TemporaryDirectory(dir=temporary.folder(), prefix="tune-") as folder:
