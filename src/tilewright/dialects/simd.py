@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,6 +38,35 @@ class Panel:
             else max(self.depth, self.group)
         )
         return ceildiv(k, unit) * unit
+
+
+class Tile(NamedTuple):
+    """How the innermost code of a product uses registers and prefetches. The results are the same but for the
+    order of sums. A matrix unit has tiles of its own; of these numbers its code takes `share`.
+    """
+
+    rows: int = 0
+    """The most rows of a register tile of a whole panel; 0: as many as the registers hold."""
+    columns: int = 0
+    """Columns of a register tile, a divisor of the panel's; 0: the panel's, or half of them where one tile
+    then holds all rows.
+    """
+    unroll: int = 0
+    """Terms of the sum in an iteration of the inner loop of large tiles; 0: the code generator's choice."""
+    ahead: int = 384
+    """Distance of the prefetch of the right operand into the first-level cache, in multiply-adds of vectors;
+    0: no such prefetch.
+
+    The default takes about 200 cycles, the latency of a shared cache. A larger value prefetches rows earlier,
+    which may evict them again before their use.
+    """
+    share: int = 8
+    """The most blocks of rows that share the prefetch of the next panel into the second-level cache; 0: no
+    such prefetch.
+
+    Vector code divides it among all blocks. With more sharers each prefetches less in a step, and the panel
+    arrives later.
+    """
 
 
 def k_divides(k: Dim, by: int) -> bool:
@@ -77,7 +106,7 @@ class BatchReduceGemm(Statement):
     on narrow types take them: element (k, n) is at ``b_panel * (n // nr) + b_k * (k // group) + (n % nr) *
     group + k % group``. `padded` promises that the last panel of B may be read in full and that zeros follow
     its rows as `Panel.padded_rows` says. `cache_resident` says that B stays in a cache because it is read
-    often, so that code need not prefetch it.
+    often, so that code need not prefetch it. `tile` has the numbers of a `Tile`.
 
     Source: Georganas et al., "High-Performance Deep Learning via a Single Building Block", 2019.
     """
@@ -109,6 +138,7 @@ class BatchReduceGemm(Statement):
     padded: Attr = False
     group: Attr = 1
     cache_resident: Attr = False
+    tile: Attr = tuple(Tile())
 
     def infer_types(self) -> Sequence[Type]:
         return ()

@@ -147,6 +147,9 @@ class TargetInfo:
     masked: bool = False
     """Whether every vector instruction can leave out lanes, so that loops with conditions run in lanes."""
 
+    vector_registers: int = 16
+    """Number of vector registers."""
+
     machine: Machine = UNKNOWN_MACHINE
     """Cores, caches and memory."""
 

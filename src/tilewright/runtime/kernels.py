@@ -99,7 +99,7 @@ class KernelDescription:
             entry["kind"],
             entry["launches"],
             tuple(map(Choice.from_metadata, entry.get("choices", ()))),
-            tuple((n, _tuples(a), o, _tuples(r)) for n, a, o, r in entry.get("trace", ())),
+            tuple((n, _tuples(a), _options(o), _tuples(r)) for n, a, o, r in entry.get("trace", ())),
             entry.get("slower", ""),
             entry.get("when", ""),
         )
@@ -120,6 +120,10 @@ def describe_kernels(entries: Iterable[Mapping[str, Any]]) -> dict[str, KernelDe
 
 def _names(result: Any) -> str:
     return ", ".join(map(str, result)) if isinstance(result, tuple) else str(result)
+
+
+def _options(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _tuples(value) for name, value in options.items()}
 
 
 def _tuples(value: Any) -> Any:

@@ -85,6 +85,7 @@ class TensorizePrimitives(ScheduleCore):
         group: int = 1,
         lines: str | None = None,
         cache_resident: bool = False,
+        tile: tuple[int, ...] = (),
     ) -> None:
         """Replace the innermost loops of a contraction with one `simd.brgemm`.
 
@@ -102,27 +103,31 @@ class TensorizePrimitives(ScheduleCore):
             group: Rows of the right operand that are interleaved.
             lines: A further loop over rows, around `m` (lines of an image).
             cache_resident: Whether the right operand stays in a cache, so that it need not be prefetched.
+            tile: The numbers of a `tilewright.dialects.simd.Tile`: rows and columns of a register tile, terms
+                in an iteration of the inner loop, distance and sharers of prefetches. Numbers that are left
+                out are the defaults.
 
         Raises:
-            ScheduleError: The loops are not the innermost ones of a perfect nest, or an address is not affine
-                in them.
+            ScheduleError: The loops are not the innermost ones of a perfect nest, an address is not affine in
+                them, or the registers do not hold the tile.
         """
-        tile = _ContractionTile(self, name, m, n, reductions, k, lines)
-        a, b, c = tile.left_strides(), tile.right_strides(nr, group), tile.result_strides()
+        nest = _ContractionTile(self, name, m, n, reductions, k, lines)
+        registers = _register_tile(self, tile, nest, nr, padded and group == 1)
+        a, b, c = nest.left_strides(), nest.right_strides(nr, group), nest.result_strides()
         if b.column != group or c.column != 1:
             raise ScheduleError(
                 f"tensorize: columns {n!r} are not contiguous in the right factor "
                 f"(stride {b.column}) and the result (stride {c.column})"
             )
         op = simd.BatchReduceGemm(
-            tile.left.buffer,
-            tile.right.buffer,
-            tile.update.buffer,
-            m=tile.rows.extent,
-            n=tile.columns.extent,
-            k=tile.depth.extent,
+            nest.left.buffer,
+            nest.right.buffer,
+            nest.update.buffer,
+            m=nest.rows.extent,
+            n=nest.columns.extent,
+            k=nest.depth.extent,
             nr=nr,
-            reductions=tuple(f.extent for f in tile.outer),
+            reductions=tuple(f.extent for f in nest.outer),
             a_offset=a.offset,
             b_offset=b.offset,
             c_offset=c.offset,
@@ -133,16 +138,17 @@ class TensorizePrimitives(ScheduleCore):
             b_k=b.depth,
             b_r=b.outer,
             c_m=c.row,
-            lines=tile.line.extent if tile.line is not None else 1,
+            lines=nest.line.extent if nest.line is not None else 1,
             a_line=a.line,
             c_line=c.line,
-            accumulate=tile.reduces_outside,
+            accumulate=nest.reduces_outside,
             padded=padded,
             group=group,
             cache_resident=cache_resident,
-            location=tile.block.location,
+            tile=tuple(registers),
+            location=nest.block.location,
         )
-        tile.replace_by(op)
+        nest.replace_by(op)
 
     @primitive
     def call_library(self, name: str, m: str, n: str, k: str, library: str, symbol: str) -> None:
@@ -350,6 +356,40 @@ class _ContractionTile:
         if parts is None:
             raise ScheduleError(f"{self.primitive_name}: the address of {what} ({e}) is not affine in {iv}")
         return parts
+
+
+def _register_tile(
+    s: ScheduleCore, tile: tuple[int, ...], nest: _ContractionTile, nr: int, divisible: bool
+) -> simd.Tile:
+    """Return the register tile of these numbers for panels of `nr` columns, which may be computed in parts if
+    they are `divisible`.
+
+    Raises:
+        ScheduleError: There are too many numbers or a negative one, the columns do not divide a panel into
+            vectors, the registers do not hold the tile, or the code of a matrix unit does not take them.
+    """
+    fields = ", ".join(simd.Tile._fields)
+    if len(tile) > len(simd.Tile._fields) or any(x < 0 for x in tile):
+        raise ScheduleError(f"tensorize: tile must be up to five numbers from 0 on ({fields}), got {tile}")
+    found = simd.Tile(*tile)
+    factor = nest.left.buffer.type.dtype
+    if s.info.has_matrix_unit(factor) and found[:-1] != simd.Tile()[:-1]:
+        raise ScheduleError(
+            f"tensorize: a matrix unit multiplies {factor}; of ({fields}) it takes share only"
+        )
+    lanes = s.info.lanes(max(factor.bits, 32))
+    if found.columns and (not divisible or nr % found.columns or found.columns % lanes):
+        raise ScheduleError(
+            f"tensorize: tile has {found.columns} columns, which must be a multiple of {lanes} that divides "
+            f"the {nr} of a padded panel of rows that are not interleaved"
+        )
+    vectors = -(-(found.columns or nr) // lanes)
+    if found.rows and found.rows * vectors + vectors + 1 > s.info.vector_registers:
+        raise ScheduleError(
+            f"tensorize: a tile of {found.rows} rows of {vectors} vectors does not fit in "
+            f"{s.info.vector_registers} vector registers"
+        )
+    return found
 
 
 def _factor_loads(block: loop.Block, primitive_name: str) -> tuple[loop.Accumulate, list[loop.Load]]:

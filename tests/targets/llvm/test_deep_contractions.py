@@ -103,7 +103,7 @@ def test_panels_of_many_rows_stay_near(rows: int, tile: tuple[int, int], cache_r
     module, a, wanted = product(rows, 64, 64, bf16, False, rows=rows)
     trace = scheduled(module, a, wanted, described(192 * 1024, tile))
     (step,) = (step for step in trace if step.startswith("tensorize"))
-    assert step.endswith("True)") == cache_resident
+    assert ("True, tile=" in step) == cache_resident
 
 
 def described(l2: int, tile: tuple[int, int]) -> TargetInfo:

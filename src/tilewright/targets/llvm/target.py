@@ -53,6 +53,7 @@ class LlvmTarget(Target):
             name=self.name,
             vector_bits=isa.vector_bits,
             masked=isa.masked,
+            vector_registers=isa.vector_registers,
             machine=isa.machine,
             matrix_units=tuple(
                 MatrixUnit(16, 16, 64 // t.itemsize, t, f32 if t is bf16 else i32) for t in factors

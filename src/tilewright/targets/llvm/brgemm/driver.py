@@ -127,7 +127,9 @@ class Driver:
         self.emitter.loop("0", self.dims(self.problem.lines), "1", [], body)
 
     def _tile_rows(self, vectors: int) -> int:
-        return tile_rows(self.isa, vectors) - is_shifted(self.isa, self.problem)
+        p = self.problem
+        most = tile_rows(self.isa, vectors) - is_shifted(self.isa, p)
+        return min(most, p.tile.rows) if p.tile.rows and vectors * p.lanes == p.width else most
 
     def _line(self, b: str, c: str, line: str, vectors: int, columns: str | None, lanes: int | None) -> None:
         p, e = self.problem, self.emitter
@@ -197,10 +199,10 @@ class Driver:
         steps: Dim = p.k
         for r in p.reductions:
             steps = steps * r
-        if not (isinstance(steps, int) and p.padded and vectors * p.lanes == p.width):
+        if not (p.tile.share and isinstance(steps, int) and p.padded and vectors * p.lanes == p.width):
             return lambda block: None
         size = steps * p.width * p.splits * p.dtype.itemsize
-        turns = max(1, steps // (MAX_UNROLL // 2))
+        turns = max(1, steps // (p.tile.unroll or MAX_UNROLL // 2))
         number = e.mul(e.mul(blocks, self.dims(p.lines)), str(p.splits))
         each = (
             e.divide(str(size // turns), int(number))

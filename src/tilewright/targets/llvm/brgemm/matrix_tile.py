@@ -32,9 +32,8 @@ ROW = 64
 """Bytes of a row of a tile register."""
 Ahead = Callable[[str], tuple[str, int]]
 """Maps the number of a row block to the address it prefetches and the cache lines it prefetches per step."""
-SHARERS, MOST_SHARERS = 4, 8
-"""Row blocks that share the prefetch of the next panel: if their number is symbolic, and at most.
-
+SHARERS = 4
+"""The most row blocks that share the prefetch of the next panel if their number is symbolic: see `simd.Tile`.
 With more sharers each step prefetches less, and the panel arrives later.
 """
 _A, _B = 4, 6  # The first tile registers of A and B.
@@ -115,8 +114,10 @@ class MatrixDriver(Driver):
         one.
         """
         p, e = self.problem, self.emitter
-        sharers = min(max(int(blocks), 1), MOST_SHARERS) if blocks.isdigit() else SHARERS
-        share = -(-2 * ROWS // sharers) if p.padded and vectors == 2 and not p.cache_resident else 0
+        most = max(p.tile.share, 1)
+        sharers = min(max(int(blocks), 1) if blocks.isdigit() else SHARERS, most)
+        prefetched = p.padded and vectors == 2 and not p.cache_resident and p.tile.share
+        share = -(-2 * ROWS // sharers) if prefetched else 0
         following = e.at(b, self.dims(p.b_panel), p.dtype.itemsize)
         return lambda block: (e.at(following, e.mul(e.remainder(block, sharers), str(share * 64)), 1), share)
 

@@ -79,6 +79,7 @@ class Problem:
     padded: bool
     group: int
     cache_resident: bool
+    tile: simd.Tile
 
 
 class SymbolicArguments:
@@ -141,7 +142,10 @@ def problem_of(op: simd.BatchReduceGemm, isa: Isa, dtype: DType, c_dtype: DType)
     m, lines = op.m, op.lines
     if lines != 1 and prove_eq(op.a_line, m * op.a_m) and prove_eq(op.c_line, m * op.c_m):
         m, lines = lines * m, 1
-    if group == 1 and op.padded and lines == 1 and _fit_half(m, width // lanes, isa):
+    tile = simd.Tile(*op.tile)
+    if tile.columns and nr % tile.columns == 0 and tile.columns % lanes == 0:
+        width = tile.columns
+    elif group == 1 and op.padded and lines == 1 and _fit_half(m, width // lanes, isa):
         width //= 2
     kept = [i for i, e in enumerate(reductions) if e != 1]
     return Problem(
@@ -169,4 +173,5 @@ def problem_of(op: simd.BatchReduceGemm, isa: Isa, dtype: DType, c_dtype: DType)
         padded=op.padded,
         group=group,
         cache_resident=op.cache_resident,
+        tile=tile,
     )

@@ -18,11 +18,6 @@ from ..values import storage
 from .group_step import group_step, has_pair_products, is_shifted
 from .problem import LLVM_TYPES, MIN_CHAINS, Problem, SymbolicArguments, accumulator_of, named, tile_rows
 
-PREFETCH = 384
-"""Distance of the prefetch of B, in vector multiply-adds (about 200 cycles, the latency of a shared cache).
-
-A larger value prefetches rows of B earlier, which may evict them again before their use.
-"""
 LINE = 64
 """Distance of the prefetch of A along a row, in bytes: one cache line. Dot products prefetch later rows.
 
@@ -97,9 +92,11 @@ class _VectorTileWriter:
         self.unroll = MAX_UNROLL if self.size <= MIN_CHAINS else MAX_UNROLL // 2
         if p.group > 1 and isa.vector_registers >= 32 and isa.vector_registers - self.size < SPARE:
             self.unroll = 1
+        if p.tile.unroll and self.size > MIN_CHAINS:
+            self.unroll = p.tile.unroll
         self.chains = self._chain_count()
         # Small tiles read B faster than prefetches can be issued.
-        self.ahead = PREFETCH // self.size if self.size > MIN_CHAINS else 0
+        self.ahead = p.tile.ahead // self.size if self.size > MIN_CHAINS else 0
         self.kinds = ["ptr", *[self.vector] * (self.size * self.chains)]
 
     def _chain_count(self) -> int:
@@ -310,4 +307,4 @@ class _VectorTileWriter:
                     e.line(f"store {narrow} {value}, ptr {where}, align {itemsize}")
 
 
-__all__ = ["LINE", "MAX_UNROLL", "PREFETCH", "VectorTile", "tile_function"]
+__all__ = ["LINE", "MAX_UNROLL", "VectorTile", "tile_function"]

@@ -29,7 +29,7 @@ from .common import (
     upper_limit,
     vectorize_inner,
 )
-from .contraction import factor_type, row_cycles, tensorize_tile
+from .contraction import choose_tile, factor_type, row_cycles, tensorize_tile
 
 LEAST_ROWS = 16
 """Rows of a tile that is high enough. K and V are read once for each tile: larger tiles read them less often.
@@ -114,8 +114,9 @@ def chain(s: Schedule, rows: int) -> None:
             s.write_into(second.sym_name, root.sym_name)
     _limit_columns(s, before, at, info, most)
     s.compact()
-    tensorize_tile(s, first, first_roles)
-    tensorize_tile(s, second, roles)
+    for block, its_roles in ((first, first_roles), (second, roles)):
+        tile = choose_tile(s, block, its_roles, prefix=f"{block.sym_name}.")
+        tensorize_tile(s, block, its_roles, tile=tile)
     before_root = [b for b in blocks_of(s) if b is not root]
     merge_rows(s, before_root)
     # Deepest blocks first: they vectorize their columns. Blocks with one value per row then find a vector

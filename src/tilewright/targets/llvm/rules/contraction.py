@@ -47,7 +47,7 @@ from math import inf
 from ....analysis.axis_roles import Roles
 from ....analysis.index_maps import product
 from ....analysis.loop_nest import enclosing_loops, written_buffer
-from ....dialects import loop
+from ....dialects import loop, simd
 from ....ir import notes
 from ....ir.substitution import substitute
 from ....ir.symbolic import Dim, Expr, bounds, free_symbols, smax, smin
@@ -114,6 +114,9 @@ TALL_DEPTH = 768
 writing the result takes a larger part of the time, and low, long tiles write longer pieces. A larger value
 makes fewer tiles tall.
 """
+SHARES, AHEAD = (1, 2, 4, 8, 16), (0, 96, 192, 384, 768)
+"""Choices of the numbers of `simd.Tile` that a search tries."""
+USUAL_TILE = simd.Tile()
 Tile = tuple[int | None, int, int | None]
 """A tile of the result: its rows, the lines of an image that share it, and its columns. None for rows or
 columns means that the loop stays whole.
@@ -203,7 +206,8 @@ def contraction(s: Schedule, rows: int) -> None:
             s.compact()
     _block_depth(s, main, roles, info)
     reused = _fewest_rows(main, roles) >= reusing_rows(info, factor_type(main))
-    tensorize_tile(s, main, roles, cache_resident=s.choose("cache_resident", reused, (False, True)))
+    resident = s.choose("cache_resident", reused, (False, True))
+    tensorize_tile(s, main, roles, resident, choose_tile(s, main, roles, resident))
 
 
 def _divisors(extent: Dim) -> list[int]:
@@ -374,7 +378,42 @@ def tile_work(main: loop.Block, m: Dim, rows: int | None, n: Dim, columns: int |
     return smax(height, 3) * width * substitute(depth, {axis: axis.upper for axis in main.axes}) // 2
 
 
-def tensorize_tile(s: Schedule, block: loop.Block, roles: Roles, cache_resident: bool = False) -> None:
+def choose_tile(
+    s: Schedule, block: loop.Block, roles: Roles, cache_resident: bool = False, prefix: str = ""
+) -> simd.Tile:
+    """Ask how the innermost code of a product uses registers and prefetches. `prefix` tells the knobs of two
+    products in a kernel apart.
+    """
+    info, usual = s.info, simd.Tile()
+    factor = factor_type(block)
+    if info.has_matrix_unit(factor):
+        if cache_resident or not roles.padded:
+            return usual
+        return usual._replace(share=s.choose(f"{prefix}share", usual.share, SHARES))
+    rows = info.register_tile(factor).rows
+    lanes = info.lanes(max(factor.bits, 32))
+    found = usual._replace(
+        rows=s.choose(f"{prefix}tile_rows", usual.rows, range(rows), reorders_sums=True),
+        unroll=s.choose(f"{prefix}unroll", usual.unroll, (0, 1, 2, 4, 8)),
+    )
+    if roles.group == 1:
+        found = found._replace(ahead=s.choose(f"{prefix}ahead", usual.ahead, AHEAD))
+        if roles.padded:
+            parts = [n for n in range(lanes, roles.nr, lanes) if roles.nr % n == 0]
+            columns = s.choose(f"{prefix}tile_columns", usual.columns, (0, *parts), reorders_sums=True)
+            found = found._replace(columns=columns)
+    if roles.padded:
+        found = found._replace(share=s.choose(f"{prefix}share", usual.share, (0, usual.share)))
+    return found
+
+
+def tensorize_tile(
+    s: Schedule,
+    block: loop.Block,
+    roles: Roles,
+    cache_resident: bool = False,
+    tile: simd.Tile = USUAL_TILE,
+) -> None:
     """Replace the loops of a contraction's tile with a `simd.brgemm`, if there are a column loop and a
     reduction loop.
 
@@ -400,6 +439,7 @@ def tensorize_tile(s: Schedule, block: loop.Block, roles: Roles, cache_resident:
             roles.group,
             lines,
             cache_resident,
+            tile=tuple(tile),
         )
 
 
