@@ -11,6 +11,8 @@ from ...schedule.rules import ScheduleRule
 
 WORKGROUP = 64
 """Invocations in a workgroup. A larger value gives fewer workgroups; devices allow 256 at least."""
+WORKGROUPS = (16, 32, 64, 128, 256)
+"""Choices of the invocations in a workgroup."""
 
 
 def one_invocation_per_element(s: Schedule, rows: int) -> None:
@@ -40,7 +42,7 @@ def one_invocation_per_element(s: Schedule, rows: int) -> None:
     fused = parallel[0]
     for name in parallel[1:]:
         fused = s.fuse(fused, name)
-    outer, thread = s.split(fused, WORKGROUP)
+    outer, thread = s.split(fused, s.choose("workgroup", WORKGROUP, WORKGROUPS))
     for b in producers:
         s.compute_at(b.sym_name, thread)
     s.bind(outer, loop.LoopKind.BLOCK_X)

@@ -94,10 +94,14 @@ def choose_part(
     return value or None
 
 
-def choose_loop(s: Schedule, name: str, default: loop.For, among: Iterable[loop.For]) -> loop.For:
-    """Ask for one of some loops, by name."""
+def choose_loop(
+    s: Schedule, name: str, default: loop.For, among: list[loop.For], block: loop.Block
+) -> loop.For:
+    """Ask for the one of some loops around a block that fills vectors, by name."""
     loops = {str(f.iv.name): f for f in (*among, default)}
-    return loops[s.choose(name, str(default.iv.name), loops)]
+    reduced = reduce_variables(block)
+    reorders_sums = any(f.iv in reduced for f in loops.values())
+    return loops[s.choose(name, str(default.iv.name), loops, reorders_sums=reorders_sums)]
 
 
 def contiguity(block: loop.Block, iv: Expr) -> float:
@@ -185,7 +189,7 @@ def vectorize_inner(s: Schedule, block: loop.Block, own: list[loop.For]) -> None
     chosen = vector_loop(block, own)
     if chosen is None:
         return
-    chosen = choose_loop(s, f"{block.sym_name}.lanes", chosen, own)
+    chosen = choose_loop(s, f"{block.sym_name}.lanes", chosen, own, block)
     reduced = reduce_variables(block)
     names = [f.iv.name for f in own]
     if chosen.iv in reduced:

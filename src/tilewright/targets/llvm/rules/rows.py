@@ -285,7 +285,7 @@ def single(s: Schedule) -> None:
     reduced = reduce_variables(block)
     chosen = vector_loop(block, own)
     assert chosen is not None
-    chosen = choose_loop(s, "lanes", chosen, own)
+    chosen = choose_loop(s, "lanes", chosen, own, block)
     parallel = [f.iv.name for f in own if f.iv not in reduced and f is not chosen]
     inner = [f.iv.name for f in own if f.iv in reduced and f is not chosen]
     work = point_cost(block) * points_of(f for f in own if f.iv in reduced or f is chosen)
@@ -321,6 +321,8 @@ MAX_DOT_PRODUCTS = 16
 """Upper bound on the dot products that are computed side by side, each with an accumulator in registers. A
 larger value loads less often and needs more registers.
 """
+TOGETHER = (1, 4, 8, 16, 32)
+"""Choices of the most dot products side by side that a search tries; with one there are none."""
 MAX_FIRST, MAX_FURTHER = 8, 4
 """Upper bounds on the results along the first axis, and along each further axis, of which `MAX_DOT_PRODUCTS`
 are computed side by side. With a larger `MAX_FIRST` fewer results are left for the further axes.
@@ -347,15 +349,18 @@ def _results_together(s: Schedule, blocks: list[loop.Block]) -> bool:
     loads = [op for op in main.body.ops if isinstance(op, loop.Load)]
     sizes: dict[int, int] = {}
     number = 1
-    for p in range(len(main.axes)):
+    axes = (
+        [] if any(op.dynamic for op in loads) else [p for p in range(len(main.axes)) if loop_of(s, main, p)]
+    )
+    most = s.choose("together", MAX_DOT_PRODUCTS, TOGETHER, reorders_sums=True) if axes else 1
+    for p in axes:
         name = loop_of(s, main, p)
-        if name is None or any(op.dynamic for op in loads):
-            continue
+        assert name is not None
         iv = s.loop(name).iv
         moved = [iv in moving(op) for op in loads]
         size = divisor(
             s.loop(name).extent,
-            min(MAX_FIRST if number == 1 else MAX_FURTHER, MAX_DOT_PRODUCTS // number),
+            min(MAX_FIRST if number == 1 else MAX_FURTHER, most // number),
         )
         if any(moved) and not all(moved) and size > 1:
             sizes[p] = size

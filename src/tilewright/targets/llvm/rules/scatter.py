@@ -10,7 +10,7 @@ from ....dialects.tensor import free_symbols_of
 from ....ir.substitution import linear_in
 from ....ir.symbolic import Expr, prove_eq
 from ....schedule import Schedule
-from .common import blocks_of, loop_of, point_cost, set_grain, upper_limit
+from .common import blocks_of, choose_part, loop_of, point_cost, set_grain, upper_limit
 from .rows import serial
 
 PART = 8
@@ -38,8 +38,13 @@ def scatter(s: Schedule, rows: int) -> None:
     for name in around[copy]:
         work *= upper_limit(s.loop(name).extent, 1024)
     if lanes is not None:
-        if not shared and upper_limit(s.loop(lanes[0]).extent) > PART * s.info.lanes(32):
-            (a, first), (b, second) = (s.split(name, PART * s.info.lanes(32)) for name in lanes)
+        part = None
+        if not shared:
+            unit, extent = s.info.lanes(32), s.loop(lanes[0]).extent
+            default = PART * unit if upper_limit(extent) > PART * unit else None
+            part = choose_part(s, "columns", default, extent, unit, 8 * PART * unit)
+        if part:
+            (a, first), (b, second) = (s.split(name, part) for name in lanes)
             shared, lanes = [(a, b)], (first, second)
             around = {block: [f.iv.name for f in enclosing_loops(block)] for block in blocks}
         for name, block in zip(lanes, blocks, strict=True):

@@ -1,0 +1,39 @@
+"""The knobs of schedule rules: all are documented, and other values give the same results."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import tilewright.targets
+from tests.schedule.knobs import EXAMPLES, sampled, wrong_values
+from tilewright.runtime.kernels import Choice
+
+RULES = Path(tilewright.targets.__file__).parent
+PAGE = Path(__file__).parents[2] / "docs" / "internals" / "knobs.md"
+ASKED = re.compile(r"""\b(?:choose|choose_part|choose_loop)\(\s*(?:s,\s*)?f?"(?:\{[\w.]+\}\.?)?(\w+)""")
+
+
+def test_the_page_names_every_knob() -> None:
+    """No knob is missing on the page, and the page names no other."""
+    rules = [*RULES.glob("*/rules/*.py"), *RULES.glob("*/rules.py")]
+    asked = {name for file in rules for name in ASKED.findall(file.read_text())}
+    table = [line.split("|")[1] for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    assert {"rows", "share", "lanes", "workgroup"} <= asked
+    assert {name for cell in table for name in re.findall(r"`(\w+)`", cell)} == asked
+
+
+def test_a_sample_is_spread_over_the_domain() -> None:
+    choice = Choice("rows", 24, 24, ((0, 96, 8),))
+    assert sampled(choice, None) == [0, 8, 16, *range(32, 97, 8)]
+    assert sampled(choice, 3) == [0, 48, 96]
+    assert sampled(choice, 1) == [56]
+
+
+@pytest.mark.every_isa
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_other_values_give_the_same_results(name: str) -> None:
+    """One value of each knob; ``python -m tests.schedule.knobs`` takes all."""
+    assert list(wrong_values(name, 1)) == []
