@@ -593,6 +593,14 @@ def check_random_schedule(r: random.Random, name: str) -> None:
             "are not the innermost loops around 'b0'",
         ),
         (
+            "residual",
+            lambda s: (
+                s.fuse("b0_i0", "b0_i1"),
+                s.call_library("b0", "b0_i0_b0_i1_f", "b0_r0", "b0_r0", "acme", "sgemm"),
+            ),
+            "call_library: .* are not the innermost loops around 'b0'",
+        ),
+        (
             "matmul",
             lambda s: s.tensorize("b0", "b0_i0", "b0_i1", "b0_r0", "b0_r0", 8),
             r"tensorize: reductions must be tuple\[str, ...\]",

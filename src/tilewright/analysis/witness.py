@@ -128,8 +128,9 @@ def _meeting(
     sizes: Mapping[str, int],
 ) -> Witness | None:
     compared = places(a, b)
-    places_a = _elements([x for x, _ in compared], first, sizes)
-    places_b = _elements([y for _, y in compared], second, sizes)
+    # A buffer of one element has no indices: all places are equal.
+    places_a = _elements([*(x for x, _ in compared), 0], first, sizes)
+    places_b = _elements([*(y for _, y in compared), 0], second, sizes)
     by_place: dict[tuple[int, ...], list[int]] = defaultdict(list)
     same_a, same_b = ([points[name] for name in shared] for points in (first, second))
     for k, place in enumerate(zip(*same_a, *places_a, strict=True)):
@@ -141,7 +142,7 @@ def _meeting(
                 return Witness(
                     {name: int(values[k]) for name, values in first.items()},
                     {name: int(values[j]) for name, values in second.items()},
-                    tuple(map(int, place[len(shared) :])),
+                    tuple(map(int, place[len(shared) : -1])),
                     sizes,
                     any(depends_on_data(e) for pair in compared for e in pair),
                 )

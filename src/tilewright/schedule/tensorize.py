@@ -243,7 +243,8 @@ class _ContractionTile:
         """Return the outermost loop of the tile."""
         name = self.block.sym_name
         around = enclosing_loops(self.block)
-        if set(around[-len(self.tile) :]) != set(self.tile):
+        innermost = around[-len(self.tile) :]
+        if len(innermost) != len(self.tile) or set(innermost) != set(self.tile):
             raise ScheduleError(
                 f"{self.primitive_name}: {[f.iv.name for f in self.tile]} are not the innermost loops "
                 f"around {name!r} ({s.loops(name)})"
