@@ -26,7 +26,9 @@ from tilewright.llm.perplexity import CompiledScorer, LibraryScorer, Perplexity,
 from tilewright.llm.quantization import ActivationStatistics  # noqa: E402
 from tilewright.llm.weights import Conversion, convert, open_checkpoint  # noqa: E402
 
-OPTIONS = LibraryOptions(context=96, chunk=40, max_batch=2, cache_dtype="float32", precision=None)
+OPTIONS = LibraryOptions(
+    context=96, chunk=40, max_batch=2, cache_dtype="float32", precision=None, prompt_factors="bfloat16"
+)
 TOKENS = np.random.default_rng(0).integers(0, 400, 230).astype(np.int32)
 
 

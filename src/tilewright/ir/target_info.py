@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from .types import DType, f32
+from .types import DType, bf16, f32
 
 
 @dataclass(frozen=True)
@@ -165,6 +165,11 @@ class TargetInfo:
     register_tiles: tuple[tuple[DType, RegisterTile], ...] = ((f32, RegisterTile(1, 4)),)
     """Tiles of contractions in registers, by the type of the factors. Types that are not listed use the tile
     of float32.
+    """
+
+    quantized_factors: DType = bf16
+    """The type in which many rows are fastest multiplied by quantized weights: bf16, or i8 where products of
+    bytes are several times as fast.
     """
 
     cache_line: int = 64

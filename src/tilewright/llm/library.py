@@ -26,8 +26,9 @@ from ..frontends.nn import Deferred, Embedding, Linear
 from ..frontends.trace import Tensor
 from ..frontends.trace.tensor import concrete
 from ..ir.constant import Constant
-from ..ir.types import bf16
+from ..ir.types import bf16, i8
 from ..passes.tensor.pack_quantized import fits_panels
+from ..targets.registry import resolve
 from .cache import NoCache
 from .config import Config
 from .cost import decode_work
@@ -54,8 +55,8 @@ from .weights import Checkpoint, LazyTensor, open_checkpoint
 if TYPE_CHECKING:
     from ..runtime.model import CompiledModel
 
-PREFILL = bf16
-"""The type of operands in which ``prefill`` multiplies quantized weights, except in the head."""
+PROMPT_FACTORS = {"bfloat16": bf16, "int8": i8}
+"""The types of operands in which ``prefill`` can multiply quantized weights, by the names of the option."""
 TOKENIZER = ".tokenizer"
 """Suffix of the tokenizer's folder beside a library."""
 
@@ -84,6 +85,10 @@ class LibraryOptions:
     """
     precision: str | None = "bf16"
     """Data type of the operands of products that are not quantized; None is float32."""
+    prompt_factors: str | None = None
+    """Data type in which ``prefill`` multiplies quantized weights, except in the head: "bfloat16", or "int8"
+    as in ``decode``. None: the faster one of the target.
+    """
     pooling: str = "mean"
     """The pooling of ``embed``: see `layers.pooled`."""
 
@@ -147,6 +152,7 @@ def compile_library(
     has_state = isinstance(model, CausalLM) and model.has_state
     if has_state:  # Speculated tokens cannot be rolled back.
         options = replace(options, speculated=1)
+    options = with_prompt_factors(options, target)
     module = import_model(functions_of(model, options), None, {}, None)
     estimate(estimated(module, options.page_count, options.precision))
     description = {
@@ -172,6 +178,21 @@ def compile_library(
         extra_metadata={"llm": description},
         cache=False,  # The cache would keep whole artifacts.
     )
+
+
+def with_prompt_factors(options: LibraryOptions, target: str) -> LibraryOptions:
+    """The options with a known `prompt_factors`.
+
+    Raises:
+        CompileError: it is no known name.
+    """
+    name = options.prompt_factors
+    if name is None:
+        fastest = resolve(target).info.quantized_factors
+        name = next(name for name, dtype in PROMPT_FACTORS.items() if dtype is fastest)
+    elif name not in PROMPT_FACTORS:
+        raise CompileError(f"prompt_factors={name!r} is unknown; known: {', '.join(PROMPT_FACTORS)}")
+    return replace(options, prompt_factors=name)
 
 
 def described(config: Config) -> dict[str, Any]:
@@ -401,12 +422,14 @@ def complete(config: Mapping[str, Any]) -> Config:
 def functions_of(model: LanguageModel, options: LibraryOptions) -> dict[str, Any]:
     """The functions to compile, each with example arguments and the bounds of its sizes.
 
-    `options.speculated` must be 1 for a model with state.
+    `options.speculated` must be 1 for a model with state. Without `options.prompt_factors`, prompts multiply
+    quantized weights in bf16.
     """
+    of_prompts = PROMPT_FACTORS[options.prompt_factors or "bfloat16"]
 
     def embed(tokens: Tensor) -> Tensor:
         whole = tokens[None]
-        with factors(PREFILL):
+        with factors(of_prompts):
             hidden = model.hidden(whole, NoCache(whole)) if isinstance(model, CausalLM) else model(whole)
         return pooled(hidden, kind=options.pooling)[0]
 
@@ -426,7 +449,7 @@ def functions_of(model: LanguageModel, options: LibraryOptions) -> dict[str, Any
         cache = PagedCache(
             pages, tokens.shape[0], start[None], table[None], beside(None if slot is None else slot[None])
         )
-        with factors(PREFILL):
+        with factors(of_prompts):
             hidden = model.hidden(tokens[None], cache)
         return model.head(hidden[0, -1:])[0]  # Only one row, as in a decoding step.
 

@@ -18,16 +18,16 @@ from ..errors import CompileError, RequestError
 from ..frontends.trace import Tensor
 from ..frontends.trace import numpy as tnp
 from ..ir.types import DType, i8
-from .library import PREFILL, LibraryOptions, model_of
+from .library import PROMPT_FACTORS, LibraryOptions, model_of, with_prompt_factors
 from .models.base import CausalLM
 from .paged_cache import PagedCache, Pages
 from .quantized_linear import factors
 from .runner import PAGE, Floats, Ints, Runner
 from .weights import Checkpoint
 
-NUMERICS: dict[str, DType] = {"prefill": PREFILL, "decode": i8}
-"""The operand type of products with quantized weights in each library function; prompts and generated tokens
-are rounded differently.
+NUMERICS = ("prefill", "decode")
+"""The library functions. They may multiply quantized weights with operands of different types, so that
+prompts and generated tokens are rounded differently.
 """
 
 
@@ -135,13 +135,19 @@ class CompiledScorer:
                 "a library and measure its perplexity"
             )
         self.options = replace(
-            options, context=min(options.context, model.config.context), max_batch=1, pages=None
+            with_prompt_factors(options, target),
+            context=min(options.context, model.config.context),
+            max_batch=1,
+            pages=None,
         )
         pages = Pages(self.options.page_count, self.options.cache_dtype)
         self.library = compile(
-            {name: self._function(model, pages, NUMERICS[name]) for name in numerics},
+            {name: self._function(model, pages, self._factors(name)) for name in numerics},
             target=target, precision=options.precision, progress=progress, checks=False, cache=False,
         )  # fmt: skip
+
+    def _factors(self, numerics: str) -> DType:
+        return i8 if numerics == "decode" else PROMPT_FACTORS[self.options.prompt_factors or "bfloat16"]
 
     def _function(self, model: CausalLM, pages: Pages, dtype: DType) -> Any:
         options = self.options

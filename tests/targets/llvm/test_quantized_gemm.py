@@ -117,26 +117,47 @@ def test_a_row_is_the_same_among_any_others() -> None:
             np.testing.assert_array_equal(library(x[:m]), alone[:m])
 
 
+def test_the_largest_products_are_exact() -> None:
+    """Extreme activations times extreme quantized values stay exact where products are summed in 16 bits."""
+    module, _ = model((symbol("m", 1, 8),), 128, 16, 1, 4, scale=np.float32)
+    constants = [op for op in module.walk() if isinstance(op, graph.Constant)]
+    qvalues, scales = np.full((16, 128), 7, ml_dtypes.int4), np.ones((16, 1), np.float32)
+    for op, array in zip(constants, (qvalues, scales), strict=True):
+        op.value = Constant(array, "extreme")
+    for target in ("cpu", PLAIN):
+        if not resolve(target).runs_here:
+            continue
+        with tw.compile(module, target=target, cache=False) as library:
+            for m in (1, 8):
+                np.testing.assert_array_equal(library(np.full((m, 128), 127, np.float32)), 7 * 127 * 128)
+
+
 def test_qvalues_are_packed_two_to_a_byte() -> None:
     module, _ = model((1,), 256, 64, 8, 4)
     with tw.compile(module, cache=False) as library:
         if "simd.quantized_gemm" not in library.ir("loop"):
-            pytest.skip("this machine has no dot product of bytes")
+            pytest.skip("this machine has no products of bytes")
         assert library.report.memory["weights_bytes"] == 64 * 256 // 2 + 64 * 8 * 2
 
 
+@pytest.mark.parametrize(("bits", "groups"), ((4, 3), (4, 1), (8, 2), (8, 24)))
 @pytest.mark.parametrize("factors", (i8, bf16), ids=str)
-def test_machines_without_dot_products(factors: DType) -> None:
+def test_machines_without_dot_products(factors: DType, bits: int, groups: int) -> None:
+    """Without ``vpdpbusd``, bytes are multiplied in pairs, exactly; weights are packed all the same."""
     if not resolve(PLAIN).runs_here:
         pytest.skip("for x86-64 only")
-    module, weights = model((symbol("m", 1, 40),), 64, 33, 2, 4, factors=factors)
+    module, weights = model((symbol("m", 1, 40),), 96, 33, groups, bits, factors=factors)
     with tw.compile(module, target=PLAIN, cache=False) as library:
+        assert ("simd.quantized_gemm" in library.ir("loop")) == (factors is i8)
         for m in (1, 5, 40):
-            x = rows_of(m, 64)
+            x = rows_of(m, 96)
             if factors is i8:
-                close(library(x), x, weights, 2)
+                close(library(x), x, weights, groups)
             else:
-                np.testing.assert_allclose(library(x), nearest(x) @ nearest(weights).T, rtol=0, atol=1e-5)
+                left, right = nearest(x), nearest(weights)
+                np.testing.assert_allclose(
+                    library(x), left @ right.T, rtol=0, atol=1e-6 * (np.abs(left) @ np.abs(right).T).max()
+                )
 
 
 @pytest.mark.parametrize("columns", (64, 70, 33, 1))

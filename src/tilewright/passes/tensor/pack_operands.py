@@ -32,7 +32,7 @@ from ...ir.cleanup import dce
 from ...ir.constant import Constant
 from ...ir.core import Module, Value
 from ...ir.symbolic import Dim, Expr, bounds, ceildiv, free_symbols, prove_eq, prove_le
-from ...ir.types import DType, bf16, f16, f32, f64, i8, i32, u8, u16, u32
+from ...ir.types import DType, bf16, f16, f32, f64, i4, i8, i32, u8, u16, u32
 from .pack_quantized import Packing, pack_quantized, read_from_panels
 
 BYTES = (i8, u8)
@@ -41,7 +41,7 @@ PanelRule = Callable[[DType, DType, int | None], Panel]
 """The layout of packed right operands of a target.
 
 Called with the element types of the left and the right operand, and with the number of columns if the right
-operand is a constant.
+operand is a constant. The type i4 stands for quantized weights of any number of bits.
 """
 
 RowMajorRule = Callable[[Contraction], bool]
@@ -57,7 +57,7 @@ def pack_operands(module: Module, panel: PanelRule, row_major: RowMajorRule | No
     for block in tensor.blocks_of_computations(module):
         for op in list(block.ops):
             if isinstance(op, tensor.Compute) and notes.QUANTIZED.present(op):
-                packing = pack_quantized(op, panel(i8, u8, None), packed)
+                packing = pack_quantized(op, panel(i8, i4, None), packed)
                 if packing is not None:
                     packings |= {packing.qvalues: packing, packing.scales: packing}
             elif isinstance(op, tensor.Compute) and (contraction := match_contraction(op)) is not None:

@@ -18,8 +18,9 @@ from __future__ import annotations
 
 from ....dialects import simd
 from ....ir.symbolic import Dim, prove_eq
-from ....ir.types import DType, bf16, f32, i32
+from ....ir.types import DType, bf16, f32, i4, i32
 from ..isa import Isa
+from .byte_dots import has_byte_dots
 from .dequantize import dequantize_function
 from .driver import Driver
 from .group_step import byte_group, has_quads
@@ -43,8 +44,12 @@ def panel_of(isa: Isa, a: DType, b: DType, columns: int | None = None) -> simd.P
 
     Rows of narrow types are interleaved in the groups that dot-product instructions read; machines without
     such instructions widen groups as fast as rows. A known number of `columns` may make panels narrower or
-    wider.
+    wider. For quantized weights of any number of bits `b` is i4. Their panels are narrow, one or two vectors
+    wide, so that a tile has many rows and an unpacked value serves all of them.
     """
+    if b is i4:
+        vectors = 2 if isa.vector_registers >= 32 else 1
+        return simd.Panel(vectors * isa.lanes(32), 4 if has_byte_dots(isa) else 1)
     _, nr = tile_shape(isa, b)
     if b not in (bf16, *BYTES):
         return simd.Panel(nr if columns is None else _even_panel(isa, nr, isa.lanes(b.bits), columns))
@@ -112,6 +117,7 @@ def brgemm_function(op: simd.BatchReduceGemm, isa: Isa) -> tuple[str, dict[str, 
 __all__ = [
     "brgemm_function",
     "dequantize_function",
+    "has_byte_dots",
     "panel_of",
     "quantized_function",
     "tile_rows",

@@ -99,24 +99,31 @@ def quad_step(
     Raises:
         NotImplementedError: the instruction set has no such dot product.
     """
+    sums = f"<{lanes} x i32>"
+    result = []
+    for i, word in enumerate(words):
+        factor = e.op(f"bitcast {sums} {e.splat(sums, 'i32', word)} to <{4 * lanes} x i8>")
+        for v, x in enumerate(row):
+            result.append(dot_of_quads(e, isa, a, b, lanes, factor, x, acc[i * len(row) + v]))
+    return result
+
+
+def dot_of_quads(e: Emitter, isa: Isa, a: DType, b: DType, lanes: int, x: str, y: str, total: str) -> str:
+    """`total` plus the dot product of each lane's quads of the bytes `x` of type `a` and `y` of type `b`.
+
+    Raises:
+        NotImplementedError: the instruction set has no such dot product.
+    """
     dot = _dot_instruction(isa, a, b, lanes)
     if dot is None:
         raise NotImplementedError(f"quads of {a.label} and {b.label} on {isa.name}")
     instruction, swapped = dot
     sums, quads = f"<{lanes} x i32>", f"<{4 * lanes} x i8>"
-    result = []
-    for i, word in enumerate(words):
-        factor = e.op(f"bitcast {sums} {e.splat(sums, 'i32', word)} to {quads}")
-        for v, x in enumerate(row):
-            first, second = (x, factor) if swapped else (factor, x)
-            total = acc[i * len(row) + v]
-            result.append(
-                e.op(f"call {sums} @{instruction}({sums} {total}, {quads} {first}, {quads} {second})")
-            )
-    return result
+    first, second = (y, x) if swapped else (x, y)
+    return e.op(f"call {sums} @{instruction}({sums} {total}, {quads} {first}, {quads} {second})")
 
 
-def _multiply_pairs(isa: Isa, lanes: int) -> str | None:
+def multiply_pairs(isa: Isa, lanes: int) -> str | None:
     """The intrinsic that multiplies signed 16-bit integers and adds the two products of each pair; None
     without one.
     """
@@ -137,7 +144,7 @@ def _byte_pairs(
     sums, wide = f"<{lanes} x i32>", f"<{2 * lanes} x i16>"
     extend_a, extend_b = ("sext" if x is i8 else "zext" for x in (p.dtype, p.b_dtype))
     row = [e.op(f"{extend_b} <{2 * lanes} x i8> {x} to {wide}") for x in row]
-    instruction = _multiply_pairs(isa, lanes)
+    instruction = multiply_pairs(isa, lanes)
     halves = [] if instruction else [_halves(e, sums, e.op(f"bitcast {wide} {x} to {sums}")) for x in row]
     result = []
     for i, word in enumerate(words):
@@ -194,4 +201,13 @@ def _bf16_pairs(
     return result
 
 
-__all__ = ["byte_group", "group_step", "has_pair_products", "has_quads", "is_shifted"]
+__all__ = [
+    "byte_group",
+    "dot_of_quads",
+    "group_step",
+    "has_pair_products",
+    "has_quads",
+    "is_shifted",
+    "multiply_pairs",
+    "quad_step",
+]

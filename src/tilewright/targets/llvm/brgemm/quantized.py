@@ -5,7 +5,8 @@ A tile is a few rows times one panel. Its integer sum over a group starts with t
 zero-point offset. At the end of each group the sum is scaled and added to a float32 sum, in the order of the
 groups, so that a row's result does not depend on the number of rows. With few rows the weights are read from
 memory once and the bandwidth of memory bounds the speed; panels are prefetched `AHEAD` bytes before their
-use.
+use. With many rows the dot products bound it: a tile of six rows of two vectors unpacks each quantized value
+for six products.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from functools import partial
 
 from ....dialects import simd
 from ....ir.symbolic import Dim, bounds
-from ....ir.types import f32, i8, u8
+from ....ir.types import f32
 from ..emitter import Carried, Emitter
 from ..isa import Isa
-from .group_step import has_quads, quad_step
+from .byte_dots import ByteDots, has_byte_dots
 from .problem import SymbolicArguments, named
 from .quantized_matrix import (
     HEIGHT,
@@ -57,7 +58,7 @@ def quantized_function(op: simd.QuantizedGemm, isa: Isa) -> tuple[str, dict[str,
             whole vectors.
     """
     lanes = isa.lanes(32)
-    if not has_quads(isa, i8, u8) or op.nr % lanes or op.c.type.dtype is not f32:
+    if not has_byte_dots(isa) or op.nr % lanes or op.c.type.dtype is not f32:
         raise NotImplementedError(f"simd.quantized_gemm on {isa.name}")
     scales = op.b_scales.type.dtype
     p = QuantizedProblem(op.bits, op.groups, op.size, lanes, op.nr // lanes, scales, op.a_m, op.a_scales_m)
@@ -124,7 +125,7 @@ class _Writer:
     def _by_vectors(self) -> None:
         """Compute blocks of rows whose heights differ by at most one; each block takes all panels."""
         e, p, isa = self.e, self.p, self.isa
-        limit = max(1, min(MOST_ROWS, (isa.vector_registers - 3 * p.vectors - 2) // (2 * p.vectors)))
+        limit = _most_rows(p, isa)
         self.sums = e.alloca(f"[{limit * p.groups} x i32]", 64)
         if self.m.isdigit():
             m = int(self.m)
@@ -216,33 +217,78 @@ class _Writer:
         e.line("call void @llvm.x86.tilerelease()")
 
 
+def _most_rows(p: QuantizedProblem, isa: Isa) -> int:
+    """The largest number of rows of a vector tile.
+
+    Each vector of a row needs an integer and a floating-point sum. Unpacked values, a mask and a broadcast
+    word need registers, too.
+    """
+    dots = ByteDots(Emitter(), isa, p.lanes, p.bits)
+    spare = isa.vector_registers - 2 * p.vectors - 2
+    return max(1, min(MOST_ROWS, spare // ((1 + dots.registers) * p.vectors)))
+
+
 def _sums_function(p: QuantizedProblem, rows: int, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
-    """The function that computes the zero-point corrections of a tile, [groups, rows].
+    """The function that computes the zero-point corrections of a tile, [rows, groups].
 
     ``void @name(ptr %a, ptr %sums, i64...)`` stores minus the weights' offset times the sum of each group of
     A.
     """
     e, dims = Emitter(), SymbolicArguments()
-    width = next(w for w in (64, 32, 16, 8, 4) if p.size % w == 0)
-    kind, wide = f"<{width} x i8>", f"<{width} x i32>"
+    lanes = p.lanes
+    kind, numbers = f"<{4 * lanes} x i8>", f"<{lanes} x i32>"
+    dots = ByteDots(e, isa, lanes, p.bits)
+    # Partial sums of a group: as many lanes of one vector as the group has quads, or a whole vector.
+    partial_sums = min(p.size // 4, lanes)
+    fits = p.size % (4 * lanes) == 0 or (4 * lanes) % p.size == 0
+    whole = p.groups // lanes * lanes if fits else 0
+    starts = [e.at("%a", e.mul(str(row), dims(p.a_m)), 1) for row in range(rows)]
 
-    def group(g: str, _: Carried) -> list[str]:
-        for row in range(rows):
-            start = e.at("%a", e.add(e.mul(str(row), dims(p.a_m)), e.mul(g, str(p.size))), 1)
-
-            def part(k: str, carried: Carried, start: str = start) -> list[str]:
-                value = e.load(kind, e.at(start, e.mul(k, str(width)), 1), 1)
-                return [e.op(f"add {wide} {carried[0][1]}, {e.op(f'sext {kind} {value} to {wide}')}")]
-
-            (total,) = e.loop("0", str(p.size // width), "1", [(wide, "zeroinitializer")], part)
-            whole = e.op(f"call i32 @llvm.vector.reduce.add.v{width}i32({wide} {total})")
-            value = e.op(f"mul i32 {whole}, {-p.offset}")
-            e.line(
-                f"store i32 {value}, ptr {e.at('%sums', e.add(e.mul(g, str(rows)), str(row)), 4)}, align 4"
-            )
+    def groups_of_lanes(t: str, _: Carried) -> list[str]:
+        """Compute the sums of as many groups as a vector has lanes: add up neighbours until one is left."""
+        for row, start in enumerate(starts):
+            begin = e.at(start, e.mul(t, str(lanes * p.size)), 1)
+            parts = []
+            for v in range(partial_sums):
+                total = "zeroinitializer"
+                for k in range(max(1, p.size // (4 * lanes))):
+                    at = (v * max(4 * lanes, p.size)) + 4 * lanes * k
+                    total = dots.add_weighted(e.load(kind, e.at(begin, str(at), 1), 1), p.offset, total)
+                parts.append(total)
+            while len(parts) > 1:
+                pairs = zip(parts[::2], parts[1::2], strict=True)
+                parts = [
+                    e.op(
+                        f"add {numbers} {e.shuffle(numbers, x, y, list(range(0, 2 * lanes, 2)))}, "
+                        f"{e.shuffle(numbers, x, y, list(range(1, 2 * lanes, 2)))}"
+                    )
+                    for x, y in pairs
+                ]
+            value = e.op(f"sub {numbers} zeroinitializer, {parts[0]}")
+            where = e.at("%sums", e.add(str(row * p.groups), e.mul(t, str(lanes))), 4)
+            e.line(f"store {numbers} {value}, ptr {where}, align 4")
         return []
 
-    e.loop("0", str(p.groups), "1", [], group)
+    e.loop("0", str(whole // lanes), "1", [], groups_of_lanes)
+    width = next(w for w in (64, 32, 16, 8, 4) if p.size % w == 0)
+    narrow, wide = f"<{width} x i8>", f"<{width} x i32>"
+
+    def group(g: str, _: Carried) -> list[str]:
+        for row, start in enumerate(starts):
+            begin = e.at(start, e.mul(g, str(p.size)), 1)
+
+            def part(k: str, carried: Carried, begin: str = begin) -> list[str]:
+                value = e.load(narrow, e.at(begin, e.mul(k, str(width)), 1), 1)
+                return [e.op(f"add {wide} {carried[0][1]}, {e.op(f'sext {narrow} {value} to {wide}')}")]
+
+            (total,) = e.loop("0", str(p.size // width), "1", [(wide, "zeroinitializer")], part)
+            summed = e.op(f"call i32 @llvm.vector.reduce.add.v{width}i32({wide} {total})")
+            value = e.op(f"mul i32 {summed}, {-p.offset}")
+            where = e.at("%sums", e.add(str(row * p.groups), g), 4)
+            e.line(f"store i32 {value}, ptr {where}, align 4")
+        return []
+
+    e.loop(str(whole), str(p.groups), "1", [], group)
     name, text = named(
         "qsums",
         ["ptr %a", "ptr %sums", *(f"i64 %d{i}" for i in range(len(dims.dims)))],
@@ -264,6 +310,7 @@ def _tile_function(
     `shared`.
     """
     e, dims = Emitter(), SymbolicArguments()
+    dots = ByteDots(e, isa, p.lanes, p.bits)
     numbers, floats, raw = f"<{p.lanes} x i32>", f"<{p.lanes} x float>", f"<{4 * p.lanes} x i8>"
     line = 4 * p.lanes
     low = e.splat(raw, "i8", "15")
@@ -283,12 +330,12 @@ def _tile_function(
             row.append(e.load(raw, e.at(b, str(at), 1), line))
         if p.bits == 8:
             words = [e.load("i32", e.at(x, str(4 * step), 1), 1) for x in a]
-            return quad_step(e, isa, i8, u8, p.lanes, words, row, acc)
+            return dots.multiply(words, row, acc)
         start = step // 4 * 32 + step % 4 * 4
         for half, qvalues in enumerate((row, [upper_qvalues(e, p.lanes, x) for x in row])):
             qvalues = [e.op(f"and {raw} {x}, {low}") for x in qvalues]
             words = [e.load("i32", e.at(x, str(start + 16 * half), 1), 1) for x in a]
-            acc = quad_step(e, isa, i8, u8, p.lanes, words, qvalues, acc)
+            acc = dots.multiply(words, qvalues, acc)
         return acc
 
     def group(g: str, carried: Carried) -> list[str]:
@@ -296,7 +343,7 @@ def _tile_function(
         a = [e.at("%a", e.add(e.mul(str(i), dims(p.a_m)), e.mul(g, str(p.size))), 1) for i in range(rows)]
         acc = []
         for i in range(rows):
-            first = e.load("i32", e.at("%sums", e.add(e.mul(g, str(rows)), str(i)), 4), 4)
+            first = e.load("i32", e.at("%sums", e.add(str(i * p.groups), g), 4), 4)
             acc += [e.splat(numbers, "i32", first)] * p.vectors
         turn = next(
             u for u in range(min(UNROLL, p.quads), 0, -1) if p.quads % u == 0 and (p.bits == 8 or u % 4 == 0)
@@ -309,7 +356,7 @@ def _tile_function(
             b_now, ahead_now = e.at(b, e.mul(j, str(size)), 1), e.at(ahead, e.mul(j, str(size // share)), 1)
             for step in range(turn):
                 sums = quad(a_now, b_now, ahead_now, step, sums)
-            return sums
+            return dots.finish(sums)
 
         acc = e.loop("0", str(p.quads // turn), "1", [(numbers, x) for x in acc], steps)
         results = [x for _, x in totals]

@@ -1,0 +1,133 @@
+"""Dot products of int8 activations with unsigned quantized values, by the instructions that a machine has.
+
+Each 32-bit lane of a vector of quantized values holds a quad of one column; a word holds the quad of one row.
+All variants are exact:
+
+| quantized values | machine | instructions for a quad |
+|---|---|---|
+| 4 or 8 bits | AVX512-VNNI, AVX-VNNI | ``vpdpbusd`` |
+| 4 bits | AVX-512, AVX2, SSSE3 | ``vpmaddubsw``, an addition; for 8 quads ``vpmaddwd`` by ones, an addition |
+| 8 bits | the same, wasm | even and odd bytes as 16 bits: two ``vpmaddwd``, two additions |
+
+``vpmaddubsw`` saturates at 16 bits. Eight quads of 4-bit values stay below: 8 * 2 * 15 * 128 = 30720.
+"""
+
+from __future__ import annotations
+
+from ....ir.types import i8, u8
+from ..emitter import Emitter
+from ..isa import Isa
+from .group_step import dot_of_quads, has_quads, multiply_pairs, quad_step
+
+QUADS_IN_16_BITS = 8
+"""Quads of 4-bit values whose products are summed in 16 bits. More would overflow; fewer add more sums."""
+
+
+def has_byte_dots(isa: Isa) -> bool:
+    """Whether `isa` has instructions for these dot products in whole vectors."""
+    return has_quads(isa, i8, u8) or multiply_pairs(isa, isa.lanes(32)) is not None
+
+
+class ByteDots:
+    """Writes dot products of quads in vectors of `lanes` 32-bit integers, of quantized values of `bits`
+    bits.
+    """
+
+    def __init__(self, e: Emitter, isa: Isa, lanes: int, bits: int) -> None:
+        self.e, self.isa, self.lanes = e, isa, lanes
+        self.sums, self.pairs, self.bytes = (f"<{n * lanes} x i{32 // n}>" for n in (1, 2, 4))
+        self.by_quads = has_quads(isa, i8, u8)
+        self.by_bytes = _multiply_bytes(isa, lanes) if bits <= 4 and not self.by_quads else None
+        self._kept: list[str] = []
+        self._quads = 0
+
+    @property
+    def registers(self) -> int:
+        """The number of vector registers that hold one unfinished sum."""
+        return 1 if self.by_bytes is None else 2
+
+    def multiply(self, words: list[str], row: list[str], acc: list[str]) -> list[str]:
+        """The accumulators after ``acc[i, v] += words[i] . row[v]``; complete only after `finish`.
+
+        `words` are quads of rows as i32, `row` has vectors of bytes.
+        """
+        e = self.e
+        if self.by_quads:
+            return quad_step(e, self.isa, i8, u8, self.lanes, words, row, acc)
+        factors = [e.splat(self.sums, "i32", word) for word in words]
+        if self.by_bytes is None:
+            return self._by_pairs(factors, row, acc)
+        products = [
+            self._multiply_bytes(x, self._cast(factor, self.bytes)) for factor in factors for x in row
+        ]
+        if self._kept:
+            products = [e.op(f"add {self.pairs} {x}, {y}") for x, y in zip(self._kept, products, strict=True)]
+        self._kept, self._quads = products, self._quads + 1
+        return self.finish(acc) if self._quads == QUADS_IN_16_BITS else acc
+
+    def finish(self, acc: list[str]) -> list[str]:
+        """The accumulators with all sums that are still kept in 16 bits."""
+        ones = self.e.splat(self.pairs, "i16", "1") if self._kept else ""
+        kept, self._kept, self._quads = self._kept or [""] * len(acc), [], 0
+        return [self._add_pairs(x, ones, total) if x else total for x, total in zip(kept, acc, strict=True)]
+
+    def add_weighted(self, x: str, weight: int, total: str) -> str:
+        """`total` plus `weight` (of 8 bits) times the sum of each quad of signed bytes `x`."""
+        e = self.e
+        if self.by_quads:
+            weights = e.splat(self.bytes, "i8", str(weight if weight < 128 else weight - 256))
+            return dot_of_quads(e, self.isa, i8, u8, self.lanes, x, weights, total)
+        x = e.op(f"bitcast {self.bytes} {x} to {self.pairs}")
+        even, odd = self._halves(x, "ashr")
+        sums = e.op(f"add {self.pairs} {even}, {odd}")
+        return self._add_pairs(sums, e.splat(self.pairs, "i16", str(weight)), total)
+
+    def _cast(self, value: str, kind: str) -> str:
+        return self.e.op(f"bitcast {self.sums} {value} to {kind}")
+
+    def _multiply_bytes(self, unsigned: str, signed: str) -> str:
+        """The sums of the two products of each pair of bytes, in 16 bits."""
+        arguments = f"({self.bytes} {unsigned}, {self.bytes} {signed})"
+        return self.e.op(f"call {self.pairs} @{self.by_bytes}{arguments}")
+
+    def _add_pairs(self, x: str, y: str, total: str) -> str:
+        """`total` plus the sums of the two products of each pair of 16-bit integers."""
+        call = f"call {self.sums} @{multiply_pairs(self.isa, self.lanes)}"
+        products = self.e.op(f"{call}({self.pairs} {x}, {self.pairs} {y})")
+        return self.e.op(f"add {self.sums} {total}, {products}")
+
+    def _halves(self, x: str, shift: str) -> tuple[str, str]:
+        """The even and the odd bytes, extended to 16 bits by the right shift `shift`."""
+        e = self.e
+        eight = e.splat(self.pairs, "i16", "8")
+        odd = e.op(f"{shift} {self.pairs} {x}, {eight}")
+        return e.op(f"{shift} {self.pairs} {e.op(f'shl {self.pairs} {x}, {eight}')}, {eight}"), odd
+
+    def _by_pairs(self, factors: list[str], row: list[str], acc: list[str]) -> list[str]:
+        e = self.e
+        columns = [self._halves(e.op(f"bitcast {self.bytes} {x} to {self.pairs}"), "lshr") for x in row]
+        result = []
+        for i, factor in enumerate(factors):
+            halves = self._halves(self._cast(factor, self.pairs), "ashr")
+            for v, column in enumerate(columns):
+                total = acc[i * len(row) + v]
+                for x, y in zip(column, halves, strict=True):
+                    total = self._add_pairs(x, y, total)
+                result.append(total)
+        return result
+
+
+def _multiply_bytes(isa: Isa, lanes: int) -> str | None:
+    """The intrinsic that multiplies unsigned by signed bytes and adds the two products of each pair in 16
+    bits; None without one.
+    """
+    x86 = {
+        16: ("avx512bw", "avx512.pmaddubs.w.512"),
+        8: ("avx2", "avx2.pmadd.ub.sw"),
+        4: ("ssse3", "ssse3.pmadd.ub.sw.128"),
+    }
+    feature, name = x86.get(lanes, ("", ""))
+    return f"llvm.x86.{name}" if feature and isa.has(feature) else None
+
+
+__all__ = ["ByteDots", "has_byte_dots"]
