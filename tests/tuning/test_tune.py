@@ -30,7 +30,6 @@ from tilewright.tuning.kernels import Builder
 from tilewright.tuning.measure import Measurement, Measurer
 from tilewright.tuning.search import Settings
 from tilewright.tuning.session import Progress
-from tilewright.tuning.statistics import estimate
 from tilewright.tuning.tune import seconds_of
 
 pytest.importorskip("sklearn")
@@ -119,7 +118,7 @@ class Pretending:
 
 def agrees(default: Any, tuned: Any, inputs: Any, names: Sequence[str], *_: Any) -> Confirmation:
     """A comparison of whole models in which every choice is faster."""
-    return Confirmation(dict.fromkeys(names, (0.1,) * 8), estimate([(0.1,) * 8]))
+    return Confirmation(dict.fromkeys(names, (0.1,) * 8), (0.1,) * 8)
 
 
 @pytest.fixture
@@ -172,7 +171,7 @@ def test_a_choice_that_the_model_does_not_confirm_is_dropped(
     quick: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def disagrees(default: Any, tuned: Any, inputs: Any, names: Sequence[str], *_: Any) -> Confirmation:
-        return Confirmation(dict.fromkeys(names, (-0.01, 0.01) * 4), estimate([(0.0,) * 8]))
+        return Confirmation(dict.fromkeys(names, (-0.01, 0.01) * 4), (0.0,) * 8)
 
     quick.setattr(tune_module, "compare", disagrees)
     seen: list[Progress] = []

@@ -29,12 +29,15 @@ class Confirmation:
 
     kernels: dict[str, tuple[float, ...]]
     """Natural logarithms of the speedup of each kernel, one for each block."""
-    whole: Estimate
-    """The log speedup of all kernels together."""
+    samples: tuple[float, ...] = ()
+    """The same of all kernels together."""
     wrong: str = ""
     """How the results differ; "" where they do not."""
-    samples: tuple[float, ...] = ()
-    """The samples of `whole`."""
+
+    @property
+    def whole(self) -> Estimate:
+        """The log speedup of all kernels together."""
+        return estimate([self.samples])
 
     def estimate(self, name: str) -> Estimate:
         """The log speedup of a kernel."""
@@ -47,7 +50,7 @@ class Confirmation:
         names = dict.fromkeys(name for part in parts for name in part.kernels)
         kernels = {name: tuple(s for part in parts for s in part.kernels.get(name, ())) for name in names}
         samples = tuple(s for part in parts for s in part.samples)
-        return cls(kernels, estimate([samples]), wrong, samples)
+        return cls(kernels, samples, wrong)
 
 
 def compare(
@@ -72,7 +75,7 @@ def compare(
     """
     difference = _difference(default(*inputs), tuned(*inputs), reorders_sums)
     if difference:
-        return Confirmation({}, estimate([]), difference)
+        return Confirmation({}, wrong=difference)
 
     def leg(library: CompiledModel, runs: int) -> dict[str, float]:
         library.profile_raw(*inputs)  # its weights and code enter the caches
@@ -94,8 +97,7 @@ def compare(
         return tuple(round(log((of(a) + of(d) + 1.0) / (of(b) + of(c) + 1.0)), 6) for a, b, c, d in blocks)
 
     kernels = {name: ratios(lambda times, name=name: times.get(name, 0.0)) for name in names}  # type: ignore[misc]
-    whole = ratios(lambda times: sum(times.values()))
-    return Confirmation(kernels, estimate([whole]), samples=whole)
+    return Confirmation(kernels, ratios(lambda times: sum(times.values())))
 
 
 def _difference(expected: object, given: object, reorders_sums: bool) -> str:
