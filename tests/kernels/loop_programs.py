@@ -384,3 +384,24 @@ def smooth_backward(x: tw.f32["n", "d"], y: tw.f32["n", "d"]):
         for j in range(x.d - 1, -1, -1):
             state = 0.9 * state + x[i, j]
             y[i, j] = state
+
+
+def convolution_reference(x: Array, w: Array) -> Array:
+    p = np.pad(x, ((0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(p, (3, 3), axis=(1, 2))
+    return np.einsum("chwab,ocab->ohw", windows, w)
+
+
+@example(
+    convolution_reference,
+    lambda c, h, w, o: (normal(c, h, w), normal(o, c, 3, 3)),
+    (2, 4, 5, 3),
+    (8, 17, 16, 8),
+    tolerance=1e-4,
+)
+def convolution(x: tw.f32["c", "h", "w"], k: tw.f32["o", "c", 3, 3], y: tw.f32["o", "h", "w"]):
+    for o, i, j in tw.axes(k.o, x.h, x.w):
+        y[o, i, j] = 0.0
+        for c, a, b in tw.axes(x.c, 3, 3):
+            v = x[c, i + a - 1, j + b - 1] if 0 <= i + a - 1 < x.h and 0 <= j + b - 1 < x.w else 0.0
+            y[o, i, j] += v * k[o, c, a, b]

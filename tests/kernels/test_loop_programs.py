@@ -266,3 +266,10 @@ def test_several_element_types() -> None:
         family(normal(4, 5).astype(np.float16))
     with pytest.raises(tw.KernelError, match="the element type 'U' has the choices"):
         tw.element_type("U")
+
+
+def test_a_border_is_a_guard() -> None:
+    """``x[i] if inside else 0`` is one guarded read, without a selection."""
+    kernel = EXAMPLES["convolution"].kernel
+    text = kernel.library().ir("tensor")
+    assert "scalar.select" not in text and "guard = [" in text

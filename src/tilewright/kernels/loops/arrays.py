@@ -10,7 +10,7 @@ from typing import Any
 
 from ...ir.core import Value
 from ...ir.substitution import evaluate, linear_in
-from ...ir.symbolic import Dim, Expr, free_symbols, prove_eq, prove_le
+from ...ir.symbolic import Dim, Expr, free_symbols, prove_eq, prove_le, smin
 from ...ir.types import DType
 from .facts import Loop, named, points, show, text_of
 from .values import Node, Number
@@ -159,10 +159,11 @@ def _join_spans(a: Span, others: list[Span]) -> tuple[Span, list[Span]] | None:
             for k in range(1, a.step)
         ]
         known = [b for b in rest if b is not None]
-        if len(known) == a.step - 1 and all(
-            prove_eq(b.high - b.low, a.high - a.low) for b in known
-        ):  # each ends one behind the one before
-            return Span(a.low, a.high), known
+        if len(known) == a.step - 1:
+            high = a.high
+            for b in known:
+                high = smin(high, b.high)
+            return Span(a.low, high), known
     return None
 
 

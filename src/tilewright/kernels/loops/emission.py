@@ -12,10 +12,10 @@ from ...ir.builder import Builder
 from ...ir.core import Value
 from ...ir.location import Location
 from ...ir.substitution import substitute
-from ...ir.symbolic import Dim, Expr, free_symbols, symbol
+from ...ir.symbolic import Dim, Expr, free_symbols, prove_eq, prove_le, symbol
 from ...ir.types import f32, i64
-from .facts import Loop
-from .values import Node, convert, literal, make, read, select
+from .facts import Loop, inequalities
+from .values import Node, Number, convert, literal, make, read, select
 
 At = Mapping[Expr, Dim]
 Guard = tuple[frozenset[Expr], Dim]
@@ -65,6 +65,10 @@ class Emitter:
             if top in known:
                 stack.pop()
                 continue
+            padded = _padded(top)
+            if padded is not None:
+                known[stack.pop()] = self._read(*padded, at, guards, ())
+                continue
             missing = [a for a in top.args if a not in known]
             if missing:
                 stack += missing
@@ -86,6 +90,11 @@ class Emitter:
             return args[0].select(args[1], args[2])
         if node.kind == "call":
             return args[0].apply(node.data, *args[1:])
+        return self._read(node, False if node.dtype.kind == "bool" else 0, at, guards, args)
+
+    def _read(
+        self, node: Node, otherwise: Number, at: At, guards: Sequence[Guard], args: Sequence[Scalar]
+    ) -> Scalar:
         source, plan, ends = node.data
         ref = self.t.wrap(source)
         dynamic = iter(args)
@@ -101,7 +110,7 @@ class Emitter:
                 guard.append(self.t.index(ref.shape[d] - 1) - place)
             else:
                 guard.append(ref.shape[d] - 1 - place)
-        return ref.at(*index, guard=guard, otherwise=False if node.dtype.kind == "bool" else 0)
+        return ref.at(*index, guard=guard, otherwise=otherwise)
 
     # -- Computations ----------------------------------------------------------------------------------------
 
@@ -224,6 +233,25 @@ class Emitter:
         extents = [loop.extent for loop in own]
         value = (self.t.reduce("and", (), extents, body) if own else self.t.compute((), body)).value
         self.t.builder.insert(tensor.Check(value, message=message, error="index"))
+
+
+def _padded(node: Node) -> tuple[Node, Number] | None:
+    """The element and the number of ``x[i] if inside else 0``, whose condition tells exactly that the index
+    is inside; None for other expressions.
+    """
+    if node.kind != "select":
+        return None
+    condition, element, number = node.args
+    if element.kind != "read" or element.args or number.kind != "literal":
+        return None
+    parts = inequalities(condition)
+    source, plan, ends = element.data
+    if parts is None or not ends:
+        return None
+    inside = [source.type.shape[d] - 1 - plan[d] if upper else plan[d] for d, upper in ends]
+    if all(prove_le(0, e) or any(prove_eq(e, other) for other in inside) for e in parts):
+        return element, number.data
+    return None
 
 
 def _own(node: Node, loops: Sequence[Loop]) -> list[Loop]:

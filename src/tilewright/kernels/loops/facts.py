@@ -82,6 +82,17 @@ _ORDER = ("lt", "le", "gt", "ge")
 _OPPOSITE = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le", "eq": "ne", "ne": "eq"}
 
 
+def inequalities(c: Node) -> list[Dim] | None:
+    """The expressions of which a condition tells that none is negative; None for other conditions."""
+    if c.kind == "call" and c.data == "and":
+        parts = [inequalities(a) for a in c.args]
+        return None if None in parts else [e for part in parts for e in part or ()]
+    if c.kind != "call" or c.data not in _ORDER:
+        return None
+    found = [e for e in consequences(c) if not isinstance(e, Fact)]
+    return found or None
+
+
 def _at_most(a: Node, b: Node, gap: int) -> Iterator[Dim | Fact]:
     """The consequence of ``a + gap <= b``."""
     if not (a.dtype.is_integer and b.dtype.is_integer):
