@@ -11,6 +11,7 @@ from .pages import run_page
 
 PAGES = {
     "getting-started.md": ("torch",),
+    "guide/dynamic-sizes.md": (),
     "guide/onnx.md": ("onnx", "onnxruntime"),
     "guide/other-targets.md": ("wasmtime",),
     "guide/own-models.md": (),

@@ -300,6 +300,9 @@ class _Tuning:
             own = {tuple(kernels[name].sizes.items()): kernels[name] for kernels in at}
             if len(own) < 2:
                 continue  # its sizes do not change
+            if time.monotonic() >= end:
+                self.notes.append(f"kernel '{name}' has no variants: the budget is used")
+                continue
             state.state = "is compared"
             self.tell("searching")
             weight = state.weight / (sum(s.weight for s in states[number:]) or 1.0)
