@@ -18,6 +18,7 @@ PAGES = {
     "guide/performance.md": ("torch",),
     "guide/precision.md": (),
     "guide/pytorch.md": ("torch",),
+    "guide/tuning.md": ("sklearn",),
     "index.md": (),
     "internals/machine.md": (),
     "internals/tuning.md": (),

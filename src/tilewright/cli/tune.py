@@ -126,6 +126,7 @@ def _merge(paths: tuple[str, ...], output: str | None) -> int:
     for path in paths:
         require_file(path)
     found = Database(output)
+    found.check_writable()
     counts = []
     for path in paths:
         database = Database(path)
