@@ -70,14 +70,23 @@ class KernelKey:
         threads: int = 1,
         without_sizes: str = "",
     ) -> KernelKey:
-        """The key of a kernel with the canonical text `structure`; `without_sizes` is the same text with the
-        sizes left out.
+        """The key of a kernel.
+
+        Args:
+            structure: Its structure as canonical text.
+            triple: The target's LLVM triple.
+            features: Its instruction set features.
+            caches: Bytes of the caches that a core reaches, the first level first.
+            threads: Threads that run the kernel.
+            without_sizes: The structure with the sizes left out.
         """
         family = hash_of(without_sizes) if without_sizes else ""
         return cls(hash_of(structure), triple, tuple(sorted(features)), tuple(caches), int(threads), family)
 
     def distance(self, other: KernelKey) -> float:
-        """How far the choices of another key may be off: 0 for the same key, infinite for another family."""
+        """How far the choices of the key `other` may be off: 0 for the same key, infinite for another
+        family.
+        """
         if self.kernel != other.kernel and (not self.family or self.family != other.family):
             return math.inf
         differs = (
@@ -92,7 +101,12 @@ class KernelKey:
 
 @dataclass(frozen=True)
 class Trial:
-    """One candidate and what measuring it gave. Speedups are the default's time ÷ the candidate's."""
+    """One candidate and what measuring it gave. Speedups are the default's time ÷ the candidate's; `seconds`
+    are those of one run.
+
+    Raises:
+        ValueError: It has neither a speedup nor a failure, or a failure of an unknown kind.
+    """
 
     key: KernelKey
     choices: Mapping[str, Any]
@@ -175,8 +189,8 @@ class Trial:
         return trial
 
     def matches(self, digest: str) -> bool:
-        """Whether replaying the choices gave the code that was measured. If not, the compiler has changed:
-        the choices are a seed of a new search, and the measured speedup says nothing.
+        """Whether replaying the choices gave, with `digest`, the code that was measured. If not, the compiler
+        has changed: the choices are a seed of a new search, and the measured speedup says nothing.
         """
         return self.digest == digest
 
@@ -223,7 +237,11 @@ class Database:
         return trial.id in self._trials
 
     def refresh(self) -> int:
-        """Read the lines that other processes have appended; return how many trials are new."""
+        """Read the lines that other processes have appended; return how many trials are new.
+
+        Raises:
+            TilewrightError: The file cannot be read.
+        """
         if self.path is None:
             return 0
         try:
@@ -309,7 +327,7 @@ class Database:
             self._append(b"")
 
     def merge(self, *others: Database | str | Path) -> int:
-        """Add the trials of other databases; return how many were new."""
+        """Add the trials of `others`, databases or their paths; return how many were new."""
         databases = [other if isinstance(other, Database) else Database(other) for other in others]
         return self.add(*(trial for database in databases for trial in database))
 
@@ -358,8 +376,8 @@ class Database:
         return tuple(self._by_key)
 
     def seeds(self, key: KernelKey, most: int = 8) -> list[dict[str, Any]]:
-        """Choices worth trying first: the best of this key and of others of its kernel or family, the
-        nearest first.
+        """Choices worth trying first, at most `most`: the best of this key and of others of its kernel or
+        family, the nearest first.
         """
         found: list[dict[str, Any]] = []
         near = sorted(
@@ -376,8 +394,8 @@ class Database:
         return found[:most]
 
     def failure_of(self, key: KernelKey, choices: Mapping[str, Any], digest: str = "") -> Trial | None:
-        """An earlier failure of the same code, or, where this version could not compile them, of the same
-        choices. A candidate that failed is not tried again.
+        """An earlier failure of the same code of a kernel, by its `key` and the code's `digest`, or, where
+        this version could not compile them, of the same choices. A candidate that failed is not tried again.
         """
         for trial in self.of(key):
             if trial.failure == "compile error":
@@ -390,7 +408,9 @@ class Database:
     def replayed(
         self, key: KernelKey, digest_of: Callable[[Mapping[str, Any]], str]
     ) -> tuple[Trial, bool] | None:
-        """The best entry of a key, and whether its choices still give the code that was measured."""
+        """The best entry of a key, and whether its choices still give the code that was measured:
+        `digest_of` gives the digest of the code of choices.
+        """
         best = self.best(key)
         return None if best is None else (best, best.matches(digest_of(best.choices)))
 

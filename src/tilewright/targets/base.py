@@ -105,7 +105,7 @@ class Target(ABC):
     """
 
     def kernel_objects(self, kernels: Sequence[loop.Kernel], llvm_opt_level: int) -> list[KernelObjects]:
-        """Compile finalized kernels, each for itself."""
+        """Compile finalized kernels, each for itself, with LLVM's optimization level `llvm_opt_level`."""
         raise NotImplementedError
 
     def kernel_compilers(self, kernels: Iterable[KernelDefinition]) -> str:

@@ -77,7 +77,7 @@ class Measures(Protocol):
     """Measures a candidate beside the default, as a `Measurer` does."""
 
     def measure(self, default: Built, candidate: Built, blocks: int) -> Measurement:
-        """Measure so many blocks."""
+        """Measure the library `candidate` beside `default`, so many `blocks`."""
         ...
 
 
@@ -99,7 +99,7 @@ class LocalExecutor:
             self._open.append(task)
 
     def completed(self, timeout: float | None = None) -> list[Answer]:
-        """Measure the oldest task."""
+        """Measure the oldest task; `timeout`, in seconds, is not needed, since that ends by itself."""
         if not self._open:
             return []
         task = self._open[0]

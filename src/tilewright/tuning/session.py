@@ -31,7 +31,7 @@ SEARCHING = 0.65
 
 @dataclass
 class KernelState:
-    """A kernel in a session."""
+    """A kernel in a session. Times are in seconds."""
 
     kernel: ModelKernel
     seconds: float
