@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import tilewright as tw
 import tilewright.targets
 from tests.schedule.knobs import EXAMPLES, sampled, wrong_values
 from tilewright.runtime.kernels import Choice
@@ -37,3 +39,18 @@ def test_a_sample_is_spread_over_the_domain() -> None:
 def test_other_values_give_the_same_results(name: str) -> None:
     """One value of each knob; ``python -m tests.schedule.knobs`` takes all."""
     assert list(wrong_values(name, 1)) == []
+
+
+def test_blocks_of_sums_of_matrix_units_are_equal() -> None:
+    """An incomplete block would make a step of the unit read beyond the rows of a panel."""
+
+    def depths(terms: int) -> tuple[object, ...]:
+        x = np.zeros((67, terms), np.float32)
+        weight = tw.Tensor(np.ones((terms, 200), np.float32))
+        target = "cpu:x86-64-v4+avx512bf16+amx-tile+amx-bf16"
+        library = tw.compile(lambda x: x @ weight, (x,), target=target, precision="bf16")
+        choices = [c for k in library.kernels.values() for c in k.choices if c.name == "depth"]
+        return choices[0].domain if choices else ()
+
+    assert depths(300) == ()
+    assert depths(384) == (0, 64, 128, 192)

@@ -291,7 +291,12 @@ def _block_depth(s: Schedule, main: loop.Block, roles: Roles, info: TargetInfo) 
     default = (_depth_of_rows if len(roles.k) == 1 else _depth_of_window)(extent, main, roles, info)
     default = None if default is None or default >= extent else default
     unit = DEPTH_MULTIPLE if len(roles.k) == 1 else 1
-    block = choose_part(s, "depth", default, extent, unit, MOST_DEPTH, reorders_sums=True)
+    if roles.group > 1 and info.has_matrix_unit(factor_type(main)):
+        # A step beyond the last row of a panel would read what is not zero: see `_depth_of_rows`.
+        equal = [n for n in range(unit, min(MOST_DEPTH, extent - 1) + 1, unit) if extent % n == 0]
+        block = s.choose("depth", default or 0, (0, *equal), reorders_sums=True) or None
+    else:
+        block = choose_part(s, "depth", default, extent, unit, MOST_DEPTH, reorders_sums=True)
     if block is None:
         return
     outer, inner = s.split(k, block)
