@@ -48,6 +48,12 @@ ILLEGAL: dict[str, tuple[str, Use, Use, str]] = {
         lambda s: s.parallel("b0_r0"),
         "parallel: in the nest (b0_r0, b0_i1), iterations of 'b0_r0' depend on each other: ",
     ),
+    "a running sum before its last loop": (
+        "running",
+        lambda s: (s.reorder("b0_r0", "b0_i1"), s.fission("b0_i1")),
+        lambda s: s.compute_at("b0", s.loops("b0_out")[-1]),
+        "compute_at: loop 'b0_r0' reads what block 'b0' has summed so far",
+    ),
     "steps of time in lanes": (
         "decaying",
         lambda s: None,

@@ -10,6 +10,7 @@ from ..analysis.loop_nest import (
     enclosing,
     enclosing_loops,
     inside,
+    reduce_variables,
     region_of,
     substitute_tree,
     written_buffer,
@@ -24,7 +25,7 @@ from ..ir.substitution import substitute
 from ..ir.symbolic import Dim, Expr, free_symbols, symbol
 from ..ir.types import BufferType
 from .core import ScheduleCore, ScheduleError, primitive
-from .legality import check_unchanged, keeps_inputs
+from .legality import check_unchanged, keeps_inputs, try_on_copy
 
 
 class BlockPrimitives(ScheduleCore):
@@ -66,6 +67,12 @@ class BlockPrimitives(ScheduleCore):
             raise ScheduleError(
                 f"compute_at: the result of block {name!r} is also written or used by another statement"
             )
+        reduced = reduce_variables(block)
+        for f in enclosing_loops(block):
+            if f.iv in reduced and any(inside(op, f) for op in readers):
+                raise ScheduleError(
+                    f"compute_at: loop {f.iv.name!r} reads what block {name!r} has summed so far"
+                )
         _check_movable(self, "compute_at", block, [target])
         needed = region_of(readers, target, buffer.type.shape)
         position = _store_positions(block, buffer)
@@ -106,7 +113,6 @@ class BlockPrimitives(ScheduleCore):
         return self.loops(name)[len(enclosing_loops(target)) + 1 :]
 
     @primitive
-    @keeps_inputs
     def decompose_reduction(self, name: str, at: str) -> str:
         """Give a reduction an initializing nest of its own before loop `at`; return the name of the new
         block.
@@ -138,6 +144,8 @@ class BlockPrimitives(ScheduleCore):
                     f"decompose_reduction: loop {f.iv.name!r} outside {at!r} is part of the reduction"
                 )
         _check_index_outside("decompose_reduction", block, update, around[around.index(where) :])
+        if not isinstance(update.buffer.defining_op, loop.Alloc):
+            try_on_copy(self, "decompose_reduction", name, at)
         init = parallel_nest(self, block, where, f"{name}_init")
         body = Builder(init.body, location=block.location)
         dtype = update.buffer.type.dtype
@@ -198,7 +206,6 @@ class BlockPrimitives(ScheduleCore):
             alloc.erase()
 
     @primitive
-    @keeps_inputs
     def rfactor(self, name: str) -> str:
         """Factor loop `name` out of a reduction: a partial result for each iteration, then a final reduction,
         whose name is returned.
@@ -321,7 +328,6 @@ class BlockPrimitives(ScheduleCore):
         return stage.sym_name
 
     @primitive
-    @keeps_inputs
     def cache_write(self, name: str) -> str:
         """Let block `name` write a local buffer, which a new block copies to the result.
 

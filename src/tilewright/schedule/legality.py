@@ -99,21 +99,26 @@ def check_unchanged(primitive: str, read: loop.Load, left: Sequence[loop.For]) -
 
 
 def keeps_inputs(function: F) -> F:
-    """Decorate a primitive that may move reads behind writes or writes before reads, below `primitive`.
-
-    Where an output of the kernel may be the memory of an input, the primitive is tried on a copy first. It is
-    refused if the copy reads what it has overwritten.
+    """Decorate a primitive that may move reads behind writes or writes before reads, below `primitive`: it is
+    tried on a copy first (`try_on_copy`).
     """
 
     @functools.wraps(function)
     def run(schedule: ScheduleCore, *args: Any, **kwargs: Any) -> Any:
-        if notes.BUFFER_ALIASES.present(schedule.kernel) and not schedule.is_copy:
-            copy = schedule.copy()
-            function(copy, *args, **kwargs)
-            check_inputs_stay(function.__name__, copy.kernel)
+        try_on_copy(schedule, function.__name__, *args, **kwargs)
         return function(schedule, *args, **kwargs)
 
     return cast(F, run)
+
+
+def try_on_copy(schedule: ScheduleCore, primitive: str, *args: Any, **kwargs: Any) -> None:
+    """Raise if a primitive would let the kernel read an input after it was overwritten, where an output may
+    be the memory of an input.
+    """
+    if notes.BUFFER_ALIASES.present(schedule.kernel) and not schedule.is_copy:
+        copy = schedule.copy()
+        getattr(copy, primitive)(*args, **kwargs)
+        check_inputs_stay(primitive, copy.kernel)
 
 
 def check_inputs_stay(primitive: str, kernel: loop.Kernel) -> None:
