@@ -124,16 +124,16 @@ def measure_shapes(
     shares = np.full((len(points), len(kernels)), np.inf)
     digests = [""] * len(points)
     places: dict[str, tuple[int, int]] = {}
-    libraries = [build(kernel, points) for kernel in kernels]
     defaults: list[Built] = []
-    for column, built in enumerate(libraries):
-        if isinstance(default := built[0], TilewrightError):
+    for column, kernel in enumerate(kernels):
+        if isinstance(default := build(kernel, points[:1])[0], TilewrightError):
             raise default
         defaults.append(default)
         digests[0], shares[0, column] = default.digest, 1.0
     for row in range(1, len(points)):
-        for column, (kernel, built) in enumerate(zip(kernels, libraries, strict=True)):
-            candidate = built[row]
+        # A point is built and measured at all sizes before the next one begins.
+        for column, kernel in enumerate(kernels):
+            candidate = build(kernel, points[row : row + 1])[0]
             if isinstance(candidate, TilewrightError):
                 continue
             digests[row] = candidate.digest
@@ -144,7 +144,6 @@ def measure_shapes(
             task = Task(hash_of([*what, "shapes"]), kernel.key, defaults[column], candidate, BLOCKS)
             places[task.id] = row, column
             executor.submit(task)
-        # A point is measured at all sizes before the next one begins.
         while places:
             for answer in executor.completed():
                 if answer.error:
