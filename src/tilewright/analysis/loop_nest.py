@@ -146,6 +146,16 @@ def address(op: Touch) -> Dim:
     return resolved(op, (flatten_index(op.indices, op.buffer.type.shape),))[0]
 
 
+def interleaves(op: loop.Store, lane: Expr, iv: Expr, count: int) -> bool:
+    """Whether the `count` iterations of a loop fill the elements between those that successive iterations of
+    another, `lane`, store.
+    """
+    if op.dynamic or op.guard:
+        return False
+    found = [linear_in(address(op), x) for x in (lane, iv)]
+    return [parts and parts[0] for parts in found] == [count, 1]
+
+
 @dataclass(frozen=True)
 class Interval:
     """The elements ``lower .. lower + extent - 1`` of one dimension."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import UnionType
 from typing import Any, SupportsInt
 
@@ -356,7 +355,7 @@ View = Reshape | Bitcast | AssumeShape
 @operation
 class Concat(Operation):
     """Concatenate tensors along `axis` in one memory: the operation that computes a part writes it directly
-    into its slice (`place_of`).
+    into its slice (`places.place_of`).
     """
 
     name = "tensor.concat"
@@ -386,68 +385,10 @@ class Concat(Operation):
         return np.concatenate(parts, self.axis)
 
 
-@dataclass(frozen=True)
-class ConcatSlice:
-    """Memory of one part of a concatenation, in elements: runs of `run` contiguous elements, which begin
-    `full` elements apart; the first one begins at `offset`.
-    """
-
-    join: Concat
-    offset: Dim
-    run: Dim
-    full: Dim
-
-    def shape(self, part: Shape) -> Shape:
-        """Shape of the whole concatenation as seen by a part of shape `part`: the part's dimensions before
-        the runs, then `full`.
-        """
-        return (*part[: self._leading(part)], self.full)
-
-    def index(self, part: Shape, indices: Sequence[Dim]) -> tuple[Dim, ...]:
-        """Index into that shape of the part's element at `indices`."""
-        lead = self._leading(part)
-        inside: Dim = 0
-        for i, n in zip(indices[lead:], part[lead:], strict=True):
-            inside = inside * n + i
-        return (*indices[:lead], self.offset + inside)
-
-    def _leading(self, part: Shape) -> int:
-        size: Dim = 1
-        for d in range(len(part), -1, -1):
-            if prove_eq(size, self.run):
-                return d
-            size = size * part[d - 1]
-        raise IRError(f"runs of {self.run} elements are not trailing dimensions of {part}", self.join)
-
-
 def readers(value: Value, views: type[Operation] | UnionType = Reshape) -> Iterator[Operation]:
     """The operations that use a tensor, directly or through `views`, each once."""
     users = reachable(value.users, lambda op: op.results[0].users if isinstance(op, views) else ())
     return (op for op in users if not isinstance(op, views))
-
-
-def place_of(value: Value) -> ConcatSlice | None:
-    """The memory of a value whose only use, directly or through views, is as a part of a concatenation; else
-    None.
-    """
-    while True:
-        uses = list(value.uses)
-        if len(uses) != 1:
-            return None
-        ((user, number),) = uses
-        if not isinstance(user, Reshape):
-            break
-        value = user.result
-    if not isinstance(user, Concat):
-        return None
-    inner: Dim = 1
-    for n in user.result.type.shape[user.axis + 1 :]:
-        inner = inner * n
-    before: Dim = 0
-    for part in user.parts[:number]:
-        before = before + part.type.shape[user.axis]
-    extents = (before, user.parts[number].type.shape[user.axis], user.result.type.shape[user.axis])
-    return ConcatSlice(user, *(n * inner for n in extents))
 
 
 @operation

@@ -234,6 +234,12 @@ CONCAT_AXIS = Note("tw.concat_axis", is_int, "int", on=_COMPUTED, kept=True)
 axis before it. Written by `split_concat`, adjusted by `collapse_axes`, read by `form_groups`.
 """
 
+BOX_AXES = Note("tw.box_axes", is_ints, "tuple of int", on=_COMPUTED, kept=True)
+"""The axes of a computation that begin a dimension of the box (`places.ConcatBox`) in which nested
+concatenations place its result. They are not collapsed with the axis before them. Written by `split_borders`,
+adjusted by `collapse_axes`.
+"""
+
 ROW_AXES = Note("tw.row_axes", is_int, "int", on=("tensor.group",))
 """How many leading axes all members of a group of kind "rows" share. Written by `form_groups`, adjusted by
 `collapse_axes`, read by the choice of a schedule rule and by `in_place`.

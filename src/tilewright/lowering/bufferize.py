@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..dialects import func, graph, host, loop, tensor
+from ..dialects.places import place_of
 from ..ir import notes
 from ..ir.builder import Builder
 from ..ir.core import Block, IRError, Module, Operation, Region, Value
@@ -180,7 +181,7 @@ class _Bufferizer:
                 elif isinstance(op, tensor.Concat):
                     pass  # the producers of the parts have written them there
                 elif isinstance(op, tensor.View):
-                    if op.result not in buffers and op.result.has_uses and tensor.place_of(op.result) is None:
+                    if op.result not in buffers and op.result.has_uses and place_of(op.result) is None:
                         checked = isinstance(op, tensor.AssumeShape)
                         buffers[op.result] = _view(builder, buffers[op.x], op.result.type, checked)
                 elif isinstance(op, tensor.Group):
@@ -206,7 +207,7 @@ class _Bufferizer:
         the whole.
         """
         for result in op.results:
-            place = tensor.place_of(result)
+            place = place_of(result)
             whole = result if place is None else place.join.result
             if whole not in self.buffers:
                 self.buffers[whole] = builder(host.Alloc(buffer=_buffer(whole.type)))

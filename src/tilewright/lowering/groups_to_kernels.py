@@ -14,6 +14,7 @@ from typing import Any
 from ..analysis.axis_roles import Roles
 from ..analysis.index_maps import product
 from ..dialects import scalar, tensor
+from ..dialects.places import place_of
 from ..dialects.tensor import extent
 from ..errors import CompileError
 from ..ir import notes
@@ -299,8 +300,8 @@ def group_key(group: tensor.Group) -> Any:
         body.append((operation_key(op, numbering), notes.CONTRACTION.get(op)))
         for result in op.results:
             numbering[result] = len(numbering)
-    places = [tensor.place_of(r) for r in group.results]
-    slices = tuple(p and (p.offset, p.run, p.full) for p in places)
+    places = [place_of(r) for r in group.results]
+    slices = tuple(p and p.key for p in places)
     rows, overwritten = notes.ROW_AXES.get(group), notes.OVERWRITES.get(group)
     return group.kind, rows, overwritten, tuple(a.type for a in group.body.args), tuple(body), slices
 

@@ -12,6 +12,7 @@ from ..analysis.index_maps import at_same_point, flatten_index, product
 from ..analysis.loop_nest import substitute_tree
 from ..analysis.recurrence import match_recurrence
 from ..dialects import kernels, loop, scalar, simd, tensor
+from ..dialects.places import place_of
 from ..ir import notes
 from ..ir.builder import Builder
 from ..ir.core import IRError, Operation, OpResult, Value
@@ -32,9 +33,7 @@ def kernel_of_group(group: tensor.Group, name: str) -> loop.Kernel:
     for arg in group.body.args:
         buffers[arg] = kernel.body.add_arg(_buffer(arg.type, "global"), arg.hint)
     overwritten = notes.OVERWRITES.get(group)
-    any_places = {
-        value: tensor.place_of(result) for value, result in zip(outputs, group.results, strict=True)
-    }
+    any_places = {value: place_of(result) for value, result in zip(outputs, group.results, strict=True)}
     places = {value: place for value, place in any_places.items() if place is not None}
     for k, value in enumerate(outputs):
         type_ = value.type

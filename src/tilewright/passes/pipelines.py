@@ -34,6 +34,7 @@ from .tensor.lower_precision import lower_precision
 from .tensor.lower_to_tensor import lower_to_tensor
 from .tensor.pack_operands import pack_operands
 from .tensor.pad_reductions import pad_reductions
+from .tensor.split_borders import split_borders
 from .tensor.split_concat import split_concat
 from .tensor.split_reductions import split_reductions
 from .tensor.transpose_weights import transpose_weights
@@ -85,6 +86,7 @@ PASSES: tuple[PassInfo, ...] = (
     _packing(transpose_weights, min_opt=2),
     _packing(hoist_invariants, min_opt=1),
     _packing(align_epilogues, min_opt=1),
+    _tensor(split_borders, min_opt=1),
     _tensor(split_concat),
     _tensor(split_reductions, min_opt=1),
     _tensor(form_groups, required=True, arguments=("info", "row_groups")),

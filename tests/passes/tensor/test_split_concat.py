@@ -13,6 +13,7 @@ import pytest
 import tilewright as tw
 from tilewright.dialects import graph as g
 from tilewright.dialects import host, tensor
+from tilewright.dialects.places import place_of
 from tilewright.ir.builder import Builder
 from tilewright.ir.core import Value
 from tilewright.ir.interpreter import Interpreter
@@ -69,12 +70,7 @@ CASES: dict[str, tuple[tuple[Any, ...], Callable[[Builder, Value], Value], int]]
 
 def joins(groups: list[tensor.Group]) -> int:
     return len(
-        {
-            id(place.join)
-            for group in groups
-            for r in group.results
-            if (place := tensor.place_of(r)) is not None
-        }
+        {id(place.join) for group in groups for r in group.results if (place := place_of(r)) is not None}
     )
 
 

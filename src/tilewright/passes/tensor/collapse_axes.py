@@ -102,6 +102,8 @@ def _can_merge(op: tensor.Compute, d: int, members: Sequence[tensor.Compute]) ->
         return False  # division by an extent of 0 has no meaning
     if symbols_of(_expressions(op)) & {outer, inner} or notes.CONCAT_AXIS.get(op) == d + 1:
         return False
+    if d + 1 in notes.BOX_AXES.get(op, ()) and extent(outer) != 1 and extent(inner) != 1:
+        return False
     results = {m.result for m in members}
     for read in op.reads:
         if read.source in results:
@@ -161,6 +163,8 @@ def _merge(members: Sequence[tensor.Compute], d: int) -> None:
         _shift_roles(op, d)
         if notes.CONCAT_AXIS.get(op, 0) > d:
             notes.CONCAT_AXIS.set(op, notes.CONCAT_AXIS.of(op) - 1)
+        if (box := notes.BOX_AXES.get(op)) is not None:
+            notes.BOX_AXES.set(op, tuple(dict.fromkeys(k - (k > d) for k in box)))
 
 
 def _rename(op: tensor.Compute, mapping: dict[Expr, Dim], internal: dict[Value, Expr], d: int) -> None:

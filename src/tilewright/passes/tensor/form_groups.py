@@ -23,6 +23,7 @@ from ...analysis.cumulative import match_cumulative
 from ...analysis.index_maps import at_same_point, product, substitute_all
 from ...analysis.recurrence import enclose, match_recurrence
 from ...dialects import kernels, tensor
+from ...dialects.places import place_of
 from ...dialects.tensor import extent
 from ...ir import notes
 from ...ir.cleanup import sort_block
@@ -270,7 +271,7 @@ def _home_of_siblings(op: Operation, sources: list[_Draft], home: dict[Operation
     """The draft of other parts of the same concatenation, which one kernel copies row by row; None where
     there is none.
     """
-    place = tensor.place_of(op.results[0]) if notes.CONCAT_AXIS.present(op) else None
+    place = place_of(op.results[0]) if notes.CONCAT_AXIS.present(op) else None
     if place is None or not isinstance(op, tensor.Compute) or op.is_reduction:
         return None
     rows = op.shape[: notes.CONCAT_AXIS.of(op)]

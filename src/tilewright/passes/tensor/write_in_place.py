@@ -11,6 +11,7 @@ from typing import cast
 
 from ...analysis.index_maps import flatten_index, substitute_all
 from ...dialects import func, tensor
+from ...dialects.places import place_of
 from ...dialects.tensor import Read
 from ...ir import notes
 from ...ir.cleanup import sort_block
@@ -69,7 +70,7 @@ def _overwrite_dying(block: Block) -> None:
     earlier: dict[Operation, set[Operation]] = {}
     for op in block.ops:
         version = _scattered_into(op) if not notes.OVERWRITES.present(op) else None
-        if version is None or tensor.place_of(op.results[0]) is not None:
+        if version is None or place_of(op.results[0]) is not None:
             continue
         maker = version.defining_op
         if (
@@ -256,7 +257,7 @@ def in_place_pairs(group: tensor.Group) -> tuple[tuple[int, int], ...]:
     rows = int(notes.ROW_AXES.of(group)) if group.kind == tensor.GroupKind.ROWS else None
     pairs = []
     for k, value in enumerate(group.body.terminator.operands):
-        if tensor.place_of(group.results[k]) is not None:
+        if place_of(group.results[k]) is not None:
             continue  # it has a place in a concatenation
         writer = next(k for k, m in enumerate(members) if m.result is value)
         for n, arg in enumerate(group.body.args):

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
+from ...analysis.loop_nest import interleaves
 from ...dialects import kernels, loop, simd
 from ...dialects.scalar import MULTI_INSTRUCTION, ScalarOp
 from ...errors import InternalError
@@ -37,7 +38,7 @@ from .index_expr import IndexCode, lane_numbers
 from .isa import Isa
 from .memory import emit_accumulate, emit_load, emit_store
 from .scalars import emit_scalar
-from .values import KernelContext, UnrolledStep, Val, register
+from .values import Interleaving, KernelContext, UnrolledStep, Val, register
 from .vectorize import emit_rest, emit_vector_loop, plan_lanes
 
 STACK_BYTES = 16 * 1024
@@ -498,7 +499,7 @@ def _emit_unrolled(g: KernelContext, f: loop.For) -> list[Val]:
     extent = g.index.resolve(f.extent)
     if isinstance(extent, int) and (f.step == 0 or extent <= f.step):
         values = _current(g, f, [g.values[v] for v in f.inits])
-        with _square(g, f, 0, max(extent, 0)):
+        with _square(g, f, 0, max(extent, 0)), _interleaved(g, f, extent):
             return _emit_iterations(g, f, range(max(extent, 0)), values)
     if f.step <= 1:
         return _emit_serial(g, f)
@@ -549,6 +550,25 @@ def _square(g: KernelContext, f: loop.For, first: Dim, count: int) -> Iterator[N
         yield
     finally:
         g.tile = saved
+
+
+@contextmanager
+def _interleaved(g: KernelContext, f: loop.For, count: int) -> Iterator[None]:
+    """Let stores of an unrolled loop be written together if its iterations fill the elements between those of
+    a lane and the next.
+    """
+    saved, g.interleaving = g.interleaving, None
+    lanes = g.lanes
+    if lanes is not None and lanes.parts == 1 and count > 1 and f.step == 0:
+        inside = [op for op in f.walk() if op is not f]
+        stores = [op for op in inside if isinstance(op, loop.Store)]
+        simple = not any(isinstance(op, loop.For | loop.If | loop.Accumulate) for op in inside)
+        if simple and all(interleaves(op, lanes.iv, f.iv, count) for op in stores):
+            g.interleaving = Interleaving(count, {op: [] for op in stores})
+    try:
+        yield
+    finally:
+        g.interleaving = saved
 
 
 def _emit_some(g: KernelContext, f: loop.For, first: Dim, count: Dim) -> None:

@@ -22,7 +22,7 @@ from .emitter import mangled
 from .index_expr import Lanes, lane_numbers, split_lanes
 from .scalars import binary, lanewise
 from .transpose import rows_of_tile, transposed
-from .values import KernelContext, Val, register, storage
+from .values import Interleaving, KernelContext, Val, register, storage
 
 Access = loop.Load | loop.Store | loop.Accumulate
 
@@ -58,7 +58,10 @@ def emit_load(g: KernelContext, op: loop.Load) -> Val:
 
 def emit_store(g: KernelContext, op: loop.Store) -> None:
     """Print a store."""
-    _store(g, _place(g, op), g.values[op.value])
+    if g.interleaving is not None and op in g.interleaving.vectors:
+        _store_interleaved(g, g.interleaving, op)
+    else:
+        _store(g, _place(g, op), g.values[op.value])
 
 
 def emit_accumulate(g: KernelContext, op: loop.Accumulate) -> None:
@@ -319,6 +322,41 @@ def _constants(g: KernelContext, value: object, dtype: DType, lanes: int) -> str
 def _store(g: KernelContext, place: AccessPlace, value: Val) -> None:
     with g.e.when(place.flag) if place.flag is not None else nullcontext():
         _store_now(g, place, value)
+
+
+def _store_interleaved(g: KernelContext, group: Interleaving, op: loop.Store) -> None:
+    """Keep the vector of an iteration; at the last one, print contiguous stores of the elements of all."""
+    lanes, dtype, value = g.lanes, op.buffer.type.dtype, g.values[op.value]
+    assert lanes is not None
+    n, size, count = lanes.lanes, dtype.itemsize, group.count
+    vectors = group.vectors[op]
+    if not vectors:
+        address = g.index.resolve(flatten_index(op.indices, op.buffer.type.shape))
+        strided = _strided(g, lanes, address, g.pointers[op.buffer], size)
+        assert strided is not None
+        group.pointers[op] = strided[0][0]
+    vectors.append(to_storage(g, g.spread(value)[0], dtype, n, value.fits is dtype))
+    if len(vectors) < count:
+        return
+    kind = storage(dtype, n, g.isa.half)
+    for j in range(count):
+        places = [divmod(j * n + lane, count) for lane in range(n)]  # lane and iteration of each element
+        x = vectors[0]
+        for k in range(1, count):
+            before = [lane if k == 1 else at for at, (lane, _) in enumerate(places)]
+            x = g.e.shuffle(
+                kind,
+                x,
+                vectors[k],
+                [n + p[0] if p[1] == k else b for p, b in zip(places, before, strict=True)],
+            )
+        pointer = g.e.at(group.pointers[op], str(j * n), size)
+        if g.masks is None:
+            g.e.line(f"store {kind} {x}, ptr {pointer}, align {size}")
+        else:
+            mask = g.e.shuffle(f"<{n} x i1>", g.masks[0], g.masks[0], [lane for lane, _ in places])
+            g.e.masked_store(kind, x, pointer, size, mask)
+    vectors.clear()
 
 
 def _store_now(g: KernelContext, place: AccessPlace, value: Val) -> None:

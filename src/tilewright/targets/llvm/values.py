@@ -55,11 +55,25 @@ class UnrolledStep:
 
 
 @dataclass
+class Interleaving:
+    """The stores of an unrolled loop of `count` iterations that together fill contiguous memory: lane l of
+    iteration k has element ``count * l + k``.
+
+    For each store: the vectors of the iterations so far, and where the first one's first lane goes.
+    """
+
+    count: int
+    vectors: dict[Operation, list[str]]
+    pointers: dict[Operation, str] = field(default_factory=dict)
+
+
+@dataclass
 class KernelContext:
     """The state of a kernel's printing.
 
     `masks` are the active lanes by part, or None if all are active; `conditional` states that all lanes may
     be inactive. `tile` is the current step of an unrolled loop, whose loads may be transposed squares.
+    `interleaving` are the stores of an unrolled loop that are written together.
     """
 
     e: Emitter
@@ -71,6 +85,7 @@ class KernelContext:
     masks: list[str] | None = None
     conditional: bool = False
     tile: UnrolledStep | None = None
+    interleaving: Interleaving | None = None
     running: dict[Operation, Callable[[], Val]] = field(default_factory=dict)
     """Operations that need another form: combinations with a value that is carried across the lanes."""
 

@@ -16,7 +16,10 @@ that all read is loaded once, and each copy has an accumulator in registers.
 
 from __future__ import annotations
 
-from ....analysis.loop_nest import address, enclosing_loops, reduce_variables, resolved
+from math import gcd
+
+from ....analysis.index_maps import symbols_of
+from ....analysis.loop_nest import address, enclosing_loops, interleaves, reduce_variables, resolved
 from ....dialects import loop
 from ....ir import notes
 from ....ir.substitution import linear_in
@@ -45,6 +48,16 @@ from .common import (
     vectorize_inner,
     vectorize_square,
 )
+
+MOST_RANGES = 4
+"""The most parts into which `elementwise` divides a loop at the limits of guarded reads. A larger value saves
+comparisons and lengthens the code.
+"""
+
+MOST_INTERLEAVED = 4
+"""The most planes that become the channels of points by shuffles. Each further one takes one more shuffle for
+every vector. With a larger value, more planes are not scattered.
+"""
 
 
 def rows(s: Schedule, rows: int) -> None:
@@ -429,11 +442,17 @@ def elementwise(s: Schedule, blocks: list[loop.Block]) -> None:
         limit = upper_limit(square.extent) * upper_limit(s.loop(inner).extent)
         outer += vectorize_square(s, square.iv.name, inner, blocks)
     else:
-        if [*outer, inner] != shared:
+        turns = _interleaved(s, blocks, inner, outer)
+        if turns is not None:
+            outer.remove(turns)
+            s.reorder(*outer, inner, turns)
+            s.unroll(turns)
+            work *= upper_limit(s.loop(turns).extent)
+        elif [*outer, inner] != shared:
             s.reorder(*outer, inner)
         limit = upper_limit(s.loop(inner).extent)
         part = None
-        if not outer:
+        if not outer and turns is None:
             default = CHUNK if limit > CHUNK else None
             part = choose_part(s, "chunk", default, s.loop(inner).extent, CHUNK // 4, 8 * CHUNK)
         if part:
@@ -445,7 +464,52 @@ def elementwise(s: Schedule, blocks: list[loop.Block]) -> None:
         s.parallel(at)
         set_grain(s, work * min(limit, 1024))
     if square is None:
+        size = _range(s, blocks, inner)
+        if size is not None:
+            ranges, inner = s.split(inner, size)
+            s.unroll(ranges)
         s.vectorize(inner)
+
+
+def _interleaved(s: Schedule, blocks: list[loop.Block], inner: str, outer: list[str]) -> str | None:
+    """Return a short loop whose iterations fill the elements that vectors along `inner` leave out: the planes
+    of an image, which become the channels of its points. None where there is none.
+    """
+    stores = [op for b in blocks for op in b.body.ops if isinstance(op, loop.Store)]
+    lane = s.loop(inner).iv
+    for name in outer:
+        f = s.loop(name)
+        count = f.extent
+        if (
+            isinstance(count, int)
+            and 1 < count <= MOST_INTERLEAVED
+            and all(interleaves(op, lane, f.iv, count) for op in stores)
+        ):
+            return name
+    return None
+
+
+def _range(s: Schedule, blocks: list[loop.Block], name: str) -> int | None:
+    """Return a size of whole vectors that divides a loop at all limits of its guarded reads (a concatenation
+    that is padded or calculated with); None where there is no limit, or parts of that size would be many.
+
+    In each part, a guard holds for all iterations or for none.
+    """
+    f = s.loop(name)
+    reads = [op for b in blocks for op in b.body.ops if isinstance(op, loop.Load) and op.guard]
+    guards = [
+        e for op in reads for e in resolved(op, op.guard) if isinstance(e, Expr) and f.iv in symbols_of([e])
+    ]
+    if not guards or not isinstance(f.extent, int):
+        return None
+    size = f.extent
+    for e in guards:
+        parts = linear_in(e, f.iv)
+        if parts is None or parts[0] not in (1, -1) or not isinstance(parts[1], int):
+            return None
+        size = gcd(size, parts[1] if parts[0] == 1 else parts[1] + 1)
+    whole = size % s.info.lanes(32) == 0 and size < f.extent <= MOST_RANGES * size
+    return size if whole else None
 
 
 def serial(s: Schedule, rows: int) -> None:
