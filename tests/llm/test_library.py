@@ -26,7 +26,7 @@ from tests.llm.small_library import check_bits, checkpoint  # noqa: E402
 from tests.llm.small_tokenizer import byte_level  # noqa: E402
 from tilewright.cli import inspect  # noqa: E402
 from tilewright.cli.llm import command  # noqa: E402
-from tilewright.ir.types import f32, i8  # noqa: E402
+from tilewright.ir.types import f32, i4, i8  # noqa: E402
 from tilewright.llm.library import (  # noqa: E402
     LibraryOptions,
     LibraryRunner,
@@ -214,9 +214,9 @@ def test_quantized(folder: Path, tmp_path: Path, scheme: str) -> None:
 
 def are_qvalues_packed() -> bool:
     """Return whether quantized values are packed in panels, two values of 4 bits in a byte, which is so on
-    machines with a dot product of bytes.
+    machines that multiply bytes or pairs of them.
     """
-    return panel_of(host_isa(), i8, i8).group == 4
+    return panel_of(host_isa(), i8, i4).group == 4
 
 
 @every_isa
@@ -232,7 +232,7 @@ def test_an_embedding_that_is_the_head_is_stored_once(scheme: str, share: float)
         np.testing.assert_allclose(library(ids), table.attend(table(ids)).numpy(), rtol=1e-4, atol=1e-3)
         stored = library.metadata["parameters"]
     assert sorted(p["of"][0]["name"] for p in stored) == ["qvalues", "scales"]
-    panel, packed = panel_of(host_isa(), i8, i8), are_qvalues_packed()
+    panel, packed = panel_of(host_isa(), i8, i4), are_qvalues_packed()
     columns = -(-1100 // panel.nr) * panel.nr if packed else 1100
     bits = {p["of"][0]["name"]: p["bytes"] for p in stored}["qvalues"] * 8
     assert bits == columns * 64 * 8 * (share if packed else 1)

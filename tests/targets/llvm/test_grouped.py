@@ -99,7 +99,7 @@ def test_any_rows_in_any_order(kind: str, columns: int) -> None:
     with compiled:
         # Codes stay unpacked on a machine without a dot product of bytes. There are no runs then, and each
         # row reads its own matrix.
-        has_runs = "int" not in kind or panel_of(host_isa(), i8, i8).group == 4
+        has_runs = "int" not in kind or panel_of(host_isa(), i8, i4).group == 4
         assert ("loop.runs" in compiled.ir("loop")) == has_runs
         for n, order in (
             (1, "one"),
