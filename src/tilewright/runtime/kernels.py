@@ -106,7 +106,7 @@ class KernelDescription:
 
 
 def describe_kernels(entries: Iterable[Mapping[str, Any]]) -> dict[str, KernelDescription]:
-    """The kernels that the metadata's ``kernels`` describe, by name, each with its variants."""
+    """The kernels that `entries`, the metadata's ``kernels``, describe, by name, each with its variants."""
     variants: dict[str, list[KernelDescription]] = {}
     kernels = []
     for entry in entries:

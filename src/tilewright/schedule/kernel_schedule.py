@@ -39,6 +39,9 @@ class KernelSchedule:
         trace: Primitives to apply in place of the rule; None: the rule is applied, with `choices`.
         function: A function to call in place of the rule; None: there is none.
         when: The condition on sizes under which a kernel has this schedule: ``batch*seq <= 64``; "": always.
+
+    Raises:
+        CompileError: `when` is no condition.
     """
 
     kernel: str
@@ -48,11 +51,6 @@ class KernelSchedule:
     when: str = ""
 
     def __post_init__(self) -> None:
-        """Check that the condition is one.
-
-        Raises:
-            CompileError: It is none.
-        """
         if self.when == "":
             return
         try:

@@ -31,8 +31,8 @@ TILE_CYCLES = 500
 value prefers larger tiles.
 """
 SMALL = 16384
-"""Processor cycles, some 5 µs, below which a kernel keeps its tiles: waking a thread costs about one
-microsecond. A larger value divides fewer kernels.
+"""Processor cycles, some 5 µs, below which a kernel without a tile for each core is not divided further:
+waking a thread costs about one microsecond. A larger value divides fewer kernels.
 """
 
 Tile = TypeVar("Tile")
@@ -76,7 +76,7 @@ def balanced(
         return work.on(cores, TILE_CYCLES) * (FEW_PENALTY if few(work.tiles) else 1.0)
 
     usual = load(default)
-    if usual.total < SMALL:
+    if usual.total < SMALL and usual.tiles <= cores:
         return default
     if usual.on(cores) <= WORTHWHILE * usual.total / cores and not few(usual.tiles):
         return default
@@ -117,7 +117,7 @@ def total_of(extent: int, size: int, cost: Callable[[int], float]) -> float:
     return whole * cost(size) + (cost(rest) if rest else 0)
 
 
-def register_rows(rows: int, tile: int) -> int:
+def cost_of_rows(rows: int, tile: int) -> int:
     """Return the cost of `rows` rows of a tile, in rows of full register tiles of `tile` rows.
 
     Each register tile reads a panel of the right operand from the second-level cache, which takes about as
@@ -149,6 +149,6 @@ __all__ = [
     "balanced_part",
     "even_parts",
     "products_per_cycle",
-    "register_rows",
+    "cost_of_rows",
     "total_of",
 ]

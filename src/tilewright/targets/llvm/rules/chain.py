@@ -19,7 +19,7 @@ from ....ir import notes
 from ....ir.target_info import TargetInfo
 from ....ir.types import f32
 from ....schedule import Schedule, ScheduleError
-from .balance import balanced_part, register_rows
+from .balance import balanced_part, cost_of_rows
 from .common import (
     blocks_of,
     choose_part,
@@ -85,7 +85,7 @@ def chain(s: Schedule, rows: int) -> None:
             extent,
             2 if info.has_matrix_unit(factor_type(first)) else 1,
             product(s.loop(x).extent for x in outer),
-            lambda rows: register_rows(rows, mr) * row,
+            lambda rows: cost_of_rows(rows, mr) * row,
             info.cores,
         )
         chosen = choose_part(s, "rows", default, extent, mr, MOST_ROWS)

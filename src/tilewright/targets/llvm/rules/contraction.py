@@ -54,7 +54,7 @@ from ....ir.symbolic import Dim, Expr, bounds, free_symbols, smax, smin
 from ....ir.target_info import TargetInfo
 from ....ir.types import DType
 from ....schedule import Schedule
-from .balance import Load, balanced, even_parts, products_per_cycle, register_rows, total_of
+from .balance import Load, balanced, cost_of_rows, even_parts, products_per_cycle, total_of
 from .common import (
     blocks_of,
     choose_part,
@@ -616,7 +616,7 @@ def _balanced_tile(
     tile = info.register_tile(factor_type(main))
     panel = roles.nr if roles.padded else tile.columns
     speed = products_per_cycle(info, factor_type(main))
-    of_rows = partial(register_rows, tile=tile.rows)
+    of_rows = partial(cost_of_rows, tile=tile.rows)
 
     def load(t: Tile) -> Load:
         high, wide = t[0] or rows, min(t[2] or columns, columns)
