@@ -311,6 +311,28 @@ def test_a_candidate_that_loses_workers_is_a_crash(two_workers: Any, tmp_path: P
     assert answer.measurement.failure == "crash" and "2 workers were lost" in answer.measurement.message
 
 
+def test_the_command_measures_on_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`tilewright tune --scheduler` gives all tasks to the workers; real kernels, whatever is faster."""
+    from click.testing import CliRunner
+
+    from tilewright.cli.tune import command
+    from tilewright.tuning import tune
+
+    (tmp_path / "model.py").write_text(
+        "import numpy as np\n"
+        "W = np.ones((64, 96), np.float32)\n"
+        "def make(): return lambda x: x @ W, (np.ones((48, 64), np.float32),)\n"
+    )
+    monkeypatch.setattr(tune, "SETTINGS", Settings(trials=4, trees=5, finalists=1, final_blocks=5))
+    monkeypatch.setattr(tune, "LocalExecutor", None)
+    with cluster(1, processes=False) as found, distributed.Client(found) as client:
+        monkeypatch.setattr(tune, "DaskExecutor", lambda address: DaskExecutor(client))
+        arguments = [f"{tmp_path}/model.py:make", "--budget", "4s", "--database", f"{tmp_path}/a.jsonl"]
+        result = CliRunner().invoke(command, [*arguments, "--scheduler", "tcp://x:1", "--threads", "1"])
+    assert result.exit_code == 0, result.output
+    assert [t for t in Database(tmp_path / "a.jsonl") if t.task]
+
+
 def test_an_address_without_a_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TilewrightError, match=r"there is no Dask scheduler at tcp://127.0.0.1:9"):
         DaskExecutor("tcp://127.0.0.1:9", connect_timeout=1.0)
