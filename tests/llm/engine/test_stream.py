@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -69,6 +70,8 @@ def test_asyncio_without_a_thread_makes_steps() -> None:
 
 
 def test_leaving_an_async_reader_cancels(engine: Engine) -> None:
+    engine.runner.before = lambda call: time.sleep(1e-3)  # type: ignore[attr-defined]  # it must not end first
+
     async def main() -> str | None:
         stream = engine.submit(request(5, 900))
         deltas = aiter(stream)

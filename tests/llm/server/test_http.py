@@ -13,6 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
+from tilewright.llm.server.streaming import event
+
 from .conftest import Running
 from .echo import EchoRunner
 
@@ -279,3 +281,11 @@ def test_drain_ends(start: Start) -> None:
     server.server.drain()
     assert server.wait()
     assert b"[DONE]" not in rest(connection) and rest(idle) == b""
+
+
+def test_an_event_is_one_line_for_every_reader() -> None:
+    """Clients split streams with `str.splitlines`, for which Unicode's ends of lines count."""
+    text = "a\x85b\u2028c\u2029d\n\x0be é 中"
+    told = event({"text": text}).decode()
+    assert told.splitlines()[1:] == [""]
+    assert json.loads(told.removeprefix("data: ")) == {"text": text}

@@ -50,5 +50,13 @@ def json_response(content: object, status: int = 200, headers: Mapping[str, str]
 
 
 def dump(content: object) -> bytes:
-    """Serialize to JSON on one line, in UTF-8."""
-    return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
+    """Serialize to JSON on one line, in UTF-8.
+
+    Characters that Unicode counts as ends of lines are escaped, since clients that split a stream by them,
+    as `str.splitlines` does, would take an event apart.
+    """
+    return json.dumps(content, ensure_ascii=False, separators=(",", ":")).translate(_ENDS_OF_LINES).encode()
+
+
+_ENDS_OF_LINES = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
+"""The ends of lines beyond those that JSON escapes itself."""
