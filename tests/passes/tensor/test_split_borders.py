@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+import tilewright.numpy as tnp
 from tilewright.dialects import graph as g
 from tilewright.dialects import tensor
 from tilewright.dialects.places import ConcatBox, place_of
@@ -88,3 +89,33 @@ def test_products_write_between_borders(case: str, batch: int) -> None:
 
 def test_small_images_are_copied() -> None:
     assert boxes(check_passes(build({"x": (1, 16, 8, 8)}, activated))) == 0
+
+
+RNG = np.random.default_rng(0)
+
+
+def random(*shape: int) -> np.ndarray:
+    return RNG.normal(size=shape).astype(np.float32)
+
+
+def reshaped_concatenation(m: Any, a: Any, b: Any, c: Any) -> Any:
+    y = m.maximum(m.concatenate([m.matmul(a, b), c], axis=-1), 0)
+    return m.pad(m.reshape(y, (384, 80)), ((0, 16), (0, 0)))
+
+
+def unit_axis(m: Any, x: Any) -> Any:
+    y = (x - m.mean(x, axis=-1, keepdims=True)) / m.sqrt(m.mean(x * x, axis=-1, keepdims=True) + 1)
+    return m.pad(m.reshape(y, (3, 1, 120, 64)) * 2 + 1, ((0, 0), (0, 0), (1, 1), (1, 1)))
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs"),
+    [
+        (reshaped_concatenation, (random(3, 128, 32), random(3, 32, 64), random(3, 128, 16))),
+        (unit_axis, (random(3, 120, 64),)),
+    ],
+    ids=["a concatenation behind a reshape", "a dimension of 1"],
+)
+def test_borders_around_reshaped_values(function: Callable[..., Any], inputs: tuple[np.ndarray, ...]) -> None:
+    library = tw.compile(lambda *x: function(tnp, *x), inputs, cache=False)
+    np.testing.assert_allclose(library(*inputs), function(np, *inputs), rtol=1e-4, atol=1e-4)

@@ -25,6 +25,8 @@ class Access:
     indices: tuple[Index, ...]
     loops: tuple[Loop, ...]
     line: int
+    combiner: str | None = None
+    """What a write combines the element with, as `+=` does."""
 
 
 @dataclass(frozen=True)
@@ -241,7 +243,7 @@ def conflict(a: Access, b: Access) -> str | None:
     if any(isinstance(e, Node) for e in (*x, *y)):
         depends = _dynamic_conflict(x, y, shared)
         return depends
-    return _witness(a, b, shared)
+    return _witness(a, b, shared) or _far_apart(a, b, shared)
 
 
 def _each_own(a: Access, b: Access, shared: Sequence[Loop]) -> bool:
@@ -274,7 +276,7 @@ def _dynamic_conflict(x: Sequence[Index], y: Sequence[Index], shared: Sequence[L
 
 def _witness(a: Access, b: Access, shared: Sequence[Loop]) -> str | None:
     """Sizes and two iterations of the shared loops at which two accesses with symbolic indices meet."""
-    first: dict[tuple[Any, ...], dict[str, int]] = {}
+    first: dict[tuple[Any, ...], list[Mapping[str, int]]] = {}
     names = [loop.symbol.name for loop in shared]
     exprs: list[Dim] = [e for e in (*a.indices, *b.indices) if not isinstance(e, Node)]
     own: set[str] = {loop.symbol.name for loop in (*a.loops, *b.loops)}
@@ -287,15 +289,48 @@ def _witness(a: Access, b: Access, shared: Sequence[Loop]) -> str | None:
         )
 
     for values in points(a.loops, [*exprs, *(loop.limit for loop in b.loops)], ends=False):
-        first.setdefault(key(values, a), values)
+        # Two iterations of `a` are enough: one of them differs from any iteration of `b`.
+        seen = first.setdefault(key(values, a), [])
+        if len(seen) < 2 and all(any(o[n] != values[n] for n in names) for o in seen):
+            seen.append(values)
     for values in points(b.loops, [*exprs, *(loop.limit for loop in a.loops)], ends=False):
-        other = first.get(key(values, b))
-        if other is not None and any(other[n] != values[n] for n in names):
+        met = first.get(key(values, b), ())
+        other = next((o for o in met if any(o[n] != values[n] for n in names)), None)
+        if other is not None:
             sizes = {n: v for n, v in values.items() if n not in own}
             mine = text_of(named({k: v for k, v in other.items() if k in own}, a.loops))
             its = text_of(named({k: v for k, v in values.items() if k in own}, b.loops))
             given = f" (with {text_of(sizes)})" if sizes else ""
             return f"the iterations {mine} and {its} meet at one element{given}"
+    return None
+
+
+def _far_apart(a: Access, b: Access, shared: Sequence[Loop]) -> str | None:
+    """Iterations of one shared loop at which accesses meet whose indices are a constant number of iterations
+    apart; they may be further apart than the sizes that `_witness` tries.
+    """
+    for loop in shared:
+        distance = 0
+        for x, y in zip(a.indices, b.indices, strict=True):
+            if isinstance(x, Node) or isinstance(y, Node):
+                return None
+            p, q = linear_in(x, loop.symbol), linear_in(y, loop.symbol)
+            if p is None or q is None or p[0] != q[0]:
+                break
+            if p[0] == 0:
+                if not prove_eq(x, y):
+                    break
+                continue
+            shift = q[1] - p[1]
+            if not isinstance(p[0], int) or not isinstance(shift, int) or shift % p[0]:
+                break
+            iterations = abs(shift // p[0])
+            if distance not in (0, iterations) or iterations == 0:
+                break
+            distance = iterations
+        else:
+            if distance and not prove_le(loop.extent, distance):
+                return f"iterations of {loop.name!r} that are {distance} apart meet at one element"
     return None
 
 

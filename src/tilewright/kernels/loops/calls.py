@@ -109,6 +109,12 @@ class Calls(Expressions):
         if kind == "convert":
             if isinstance(args[0], Node):
                 raise Problem(f"{name}(...) does not say how many bits; write tw.cast(..., tw.f32)")
+            if isinstance(args[0], (bool, int, float)):
+                return {"int": int, "bool": bool, "float": float}[name](args[0])
+            fraction = isinstance(args[0], Weak) and args[0].is_float
+            if name == "bool" or (name == "int" and fraction):
+                better = "//" if name == "int" else "!= 0"
+                raise Problem(f"{name}(...) of a number that depends on indices or sizes; write {better}")
             if isinstance(args[0], Expr) and name == "float":
                 number = args[0]
                 return Weak(True, lambda dtype: to_node(number, dtype))

@@ -86,6 +86,11 @@ class Expressions(State):
             if isinstance(error, KernelError):
                 raise
             raise self.source.error(node, str(error)) from None
+        except (ArithmeticError, TypeError, ValueError) as error:
+            if not isinstance(node, (ast.BinOp, ast.UnaryOp, ast.Compare)):
+                raise
+            # Python's operators refuse the user's constants.
+            raise self.source.error(node, f"{type(error).__name__}: {error}") from None
 
     def _value(self, node: ast.expr) -> Any:
         method = getattr(self, f"_{type(node).__name__.lower()}", None)

@@ -150,7 +150,16 @@ class Known:
             (source,) = node.args
             if source.dtype.kind == "bool":
                 return 0, 1
-            wider = source.dtype.is_integer and source.dtype.bits <= node.dtype.bits
+            signs = (source.dtype.kind == "uint", node.dtype.kind == "uint")
+            wider = source.dtype.is_integer and (
+                source.dtype.bits <= node.dtype.bits
+                if signs[0] == signs[1]
+                else source.dtype.bits < node.dtype.bits
+                if signs[0]
+                else source.dtype.bits <= node.dtype.bits
+                and args[0][0] is not None
+                and prove_le(0, args[0][0])
+            )
             return args[0] if wider else (0 if node.dtype.kind == "uint" else None, None)
         if node.kind == "select":
             return _either(args[1][0], args[2][0], False), _either(args[1][1], args[2][1], True)
@@ -169,7 +178,12 @@ class Known:
             (low, high), step = args[0], dim_of(node.args[1])
             assert step is not None
             step = step if node.data == "add" else -step
-            return (None if low is None else low + step), (None if high is None else high + step)
+            low, high = (None if b is None else b + step for b in (low, high))
+            if node.dtype.bits < 64:  # a sum that leaves the type's range wraps around
+                least, most = node.dtype.limits
+                if low is None or high is None or not (prove_le(least, low) and prove_le(high, most)):
+                    return (0 if node.dtype.kind == "uint" else None), None
+            return low, high
         return None, None
 
 

@@ -327,6 +327,7 @@ class State:
             now.writes.append(access)
         else:
             now.latest = []
+            now.writes.append(Access(write.indices, write.loops, write.line, write.combiner))
         frame.writes.append(write)
 
     def require_written(self, array: Array) -> None:

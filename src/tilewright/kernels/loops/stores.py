@@ -37,7 +37,7 @@ def check_race(write: Write) -> None:
     Raises:
         Problem: The message shows two iterations.
     """
-    array, own = write.array, Access(write.indices, write.loops, write.line)
+    array, own = write.array, Access(write.indices, write.loops, write.line, write.combiner)
     what = f"{array.name}[{index_text(write.indices, write.loops)}]"
     if write.combiner is None:
         used = symbols_of(write.indices)
@@ -73,8 +73,8 @@ def check_race(write: Write) -> None:
 
 
 def same_kind(a: Access, b: Access) -> bool:
-    """Whether two accesses are one statement."""
-    return a.line == b.line and len(a.loops) == len(b.loops)
+    """Whether two accesses are one statement, or two of one line that combine elements in the same way."""
+    return a.line == b.line and len(a.loops) == len(b.loops) and a.combiner == b.combiner
 
 
 def _is_single(loop: Loop) -> bool:
@@ -124,6 +124,8 @@ class Writer:
             if loop.bound is not None:
                 value = select(loop.bound, value, make("undefined", array.dtype))
         self._pull(write, places, value)
+        if rest:  # the element is the result of all iterations, which none of them may read
+            array.now.latest = []
 
     def _pull(self, write: Write, places: list[Place], value: Node) -> None:
         """Write by a computation of the whole array."""
@@ -222,7 +224,7 @@ class Writer:
     def _note(self, write: Write, value: Node | None) -> None:
         now = write.array.now
         now.latest = []
-        access = Access(write.indices, write.loops, write.line)
+        access = Access(write.indices, write.loops, write.line, write.combiner)
         if value is not None:
             now.latest.append((access, value))
         now.writes.append(access)

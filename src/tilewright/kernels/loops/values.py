@@ -280,7 +280,10 @@ def _of_weak(name: str, a: Scalar, b: Scalar) -> Scalar:
     if name in COMPARISONS:
         return call(name, to_node(a, dtype), to_node(b, dtype))
     is_float = is_float or name == "div"
-    return Weak(is_float, lambda dtype: _of_typed(name, to_node(a, dtype), to_node(b, dtype), b))
+    if is_float:
+        return Weak(True, lambda dtype: _of_typed(name, to_node(a, dtype), to_node(b, dtype), b))
+    # Parts of a number without a type may be too large for the type that it gets in the end.
+    return Weak(False, lambda dtype: convert(_of_typed(name, to_node(a, i64), to_node(b, i64), b), dtype))
 
 
 def _of_nodes(name: str, a: Scalar, b: Scalar) -> Node:
@@ -351,7 +354,9 @@ def choose(c: Scalar, a: Scalar, b: Scalar) -> Scalar:
         return c if a else negation(c)
     if not isinstance(a, Node) and not isinstance(b, Node):
         is_float = any(isinstance(x, float) or (isinstance(x, Weak) and x.is_float) for x in (a, b))
-        return Weak(is_float, lambda dtype: select(c, to_node(a, dtype), to_node(b, dtype)))
+        if is_float:
+            return Weak(True, lambda dtype: select(c, to_node(a, dtype), to_node(b, dtype)))
+        return Weak(False, lambda dtype: convert(select(c, to_node(a, i64), to_node(b, i64)), dtype))
     dtype = a.dtype if isinstance(a, Node) else b.dtype  # type: ignore[union-attr]
     return select(c, to_node(a, dtype), to_node(b, dtype))
 

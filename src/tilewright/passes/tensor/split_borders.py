@@ -190,7 +190,12 @@ def _joined(op: tensor.Compute, piece: _Piece, makers: dict[int, Value]) -> Valu
     assert isinstance(maker, tensor.Compute)
     groups = dimension_groups(base.type.shape, own.shape)
     assert groups is not None
-    starts = tuple(dict.fromkeys(group.start for group in groups))
+    # A dimension of 1 begins no group: axes that later become one are those after it.
+    starts = tuple(
+        dict.fromkeys(
+            next((d for d in group if not prove_eq(base.type.shape[d], 1)), group.start) for group in groups
+        )
+    )
     if len(own.body) == 2:  # it only repeats the source
         notes.BOX_AXES.set(maker, starts)
         return reshaped(b, source, own.result.type.shape)
@@ -234,6 +239,8 @@ def _maker(op: tensor.Compute, piece: tensor.Compute) -> Value | None:
     maker = base.defining_op
     if (
         not isinstance(maker, tensor.Compute)
+        # A concatenation is itself split into its parts, for which a reshape of it has no place.
+        or (any(own.guard for own in maker.reads) and base.type.shape != piece.result.type.shape)
         or maker.parent is not op.parent
         or (base is not read.source and not base.has_one_use)
         or not {user.parent_op for user in read.source.users} <= {op, piece}
