@@ -289,9 +289,13 @@ def test_ctrl_c_keeps_all_trials_and_the_same_command_goes_on(tmp_path: Path) ->
     path = tmp_path / "a.jsonl"
     command = [sys.executable, "-m", "tilewright", "tune", f"{tmp_path / 'small.py'}:model", "--threads=1"]
     command += ["--database", str(path), "--budget"]
-    with subprocess.Popen(
-        [*command, "300"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as run:
+
+    def hears() -> None:
+        """A shell's background job ignores SIGINT, and hands that on."""
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([*command, "300"], preexec_fn=hears, **pipes) as run:
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and run.poll() is None and len(Database(path)) < 4:
             time.sleep(0.05)
