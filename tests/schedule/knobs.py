@@ -110,7 +110,7 @@ def wrong_values(name: str, most: int | None) -> Iterator[str]:
 def _problem(
     example: Example, kernel: KernelDescription, choice: Choice, value: Any, wanted: np.ndarray
 ) -> str:
-    """What is wrong with a value; "" if nothing is, or if the value does not fit the kernel."""
+    """The fault of a value; "" if there is none, or if the value does not fit the kernel."""
     try:
         library = example.compiled(tw.pin(kernel.name, **{choice.name: value}))
     except tw.CompileError as error:

@@ -71,7 +71,7 @@ class Simulated:
 
 
 def simulated(payload: Mapping[str, Any], seconds: float = 0.03) -> dict[str, Any]:
-    """What a worker does in place of measuring."""
+    """The work of a worker in place of measuring."""
     time.sleep(seconds)
     told = json.loads(payload["candidate"]["library"])
     if told["speedup"] is None:

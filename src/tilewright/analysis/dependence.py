@@ -81,7 +81,7 @@ def _conflicting(pairs: Iterable[tuple[Touch, Touch]]) -> Iterator[tuple[Touch, 
 
 
 def touches_of(op: Operation) -> Sequence[Touch]:
-    """What an operation itself reads and writes in buffers."""
+    """The reads and writes in buffers of an operation itself."""
     if isinstance(op, (loop.Load, loop.Store, loop.Accumulate)):
         return (op,)
     return op.touched() if isinstance(op, Statement) else ()

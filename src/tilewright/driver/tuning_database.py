@@ -29,7 +29,7 @@ its results differ from the default's.
 """
 FAILURES: tuple[Failure, ...] = ("compile error", "crash", "hang", "wrong")
 Stage = Literal["race", "final", "chosen", "model"]
-"""What a trial records: a measurement on the search's way or in its final; the search's verdict, which is the
+"""The kinds of trials: a measurement on the search's way or in its final; the search's verdict, which is the
 default's choices where nothing is faster; a measurement of the chosen candidate within the whole model.
 """
 
@@ -133,7 +133,7 @@ class Trial:
     message: str = ""
     """The failure in words."""
     task: str = ""
-    """What was to be measured, as `tilewright.tuning.execution.Task` identifies it; "" for other trials."""
+    """The id of the measurement, as `tilewright.tuning.execution.Task` has it; "" for other trials."""
     date: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="microseconds"))
     """When it was measured (ISO 8601, UTC)."""
     version: str = __version__

@@ -30,7 +30,7 @@ class Scheduled:
     trace: tuple[Step, ...] = ()
     slower: str = ""
     tuned: str = ""
-    """What became of measured choices for this kernel; "" where there are none."""
+    """The use of measured choices for this kernel; "" where there are none."""
 
 
 @dataclass(frozen=True)

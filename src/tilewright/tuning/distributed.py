@@ -42,7 +42,7 @@ class _Worker:
     failed: str = ""
     """Why it could not describe itself."""
     turn: _Turn | None = None
-    """What it does now."""
+    """The task that it works on."""
 
     def why_not(self, task: Task) -> str:
         """Why it cannot measure a task; "" if it can."""

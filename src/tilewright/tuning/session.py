@@ -73,7 +73,7 @@ class Progress:
     """Seconds that it may take."""
     kernels: tuple[KernelState, ...] = ()
     notes: tuple[str, ...] = ()
-    """What the user should know, in order."""
+    """Messages for the user, in order."""
 
     @property
     def left(self) -> float:

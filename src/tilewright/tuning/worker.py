@@ -98,7 +98,7 @@ def measure(payload: Payload) -> dict[str, Any]:
 
 
 def measurement_of(fields: Mapping[str, Any]) -> Measurement:
-    """What `measure` returned."""
+    """The measurement that `measure` returned."""
     return Measurement(**{**fields, "samples": tuple(fields.get("samples", ()))})
 
 

@@ -26,7 +26,7 @@ class Access:
     loops: tuple[Loop, ...]
     line: int
     combiner: str | None = None
-    """What a write combines the element with, as `+=` does."""
+    """The operation by which a write combines the element with a value, as `+=` does."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ Box = tuple[Span, ...]
 
 @dataclass
 class Contents:
-    """What an array holds at a point of the program."""
+    """The contents of an array at a point of the program."""
 
     value: Value | None = None
     """The tensor; None before the first write."""

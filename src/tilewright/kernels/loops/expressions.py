@@ -77,7 +77,7 @@ class Expressions(State):
     source: Source
 
     def value(self, node: ast.expr) -> Any:
-        """What an expression means: an element, a number, an array, or another object of Python's."""
+        """The meaning of an expression: an element, a number, an array, or another object of Python's."""
         try:
             return self._value(node)
         except Problem as problem:
@@ -270,7 +270,7 @@ class Expressions(State):
 
 
 def primitive_of(function: Any) -> Primitive | None:
-    """What a function means in a loop program."""
+    """The meaning of a function in a loop program."""
     try:
         return PRIMITIVES.get(function)
     except TypeError:

@@ -1,4 +1,4 @@
-"""What is known where a loop program uses an index: the loops, the conditions around it, and their
+"""The facts that are known where a loop program uses an index: the loops, the conditions around it, and their
 consequences; iterations that show a wrong index.
 """
 
@@ -56,7 +56,7 @@ class Fact:
 
 
 def consequences(c: Node, holds: bool = True) -> Iterator[Dim | Fact]:
-    """What follows from a condition that holds, or does not: expressions that are not negative, and bounds of
+    """Facts from a condition that holds, or does not: expressions that are not negative, and bounds of
     integers from data.
     """
     if c.kind != "call":
@@ -116,7 +116,7 @@ def dim_of(node: Node) -> Dim | None:
 
 
 class Known:
-    """What holds at a place: `facts` of conditions around it."""
+    """Facts at a place: `facts` of conditions around it."""
 
     def __init__(self, facts: Sequence[Dim | Fact]) -> None:
         self.dims = [f for f in facts if not isinstance(f, Fact)]
@@ -292,5 +292,5 @@ def text_of(values: Mapping[str, int]) -> str:
 
 
 def opposite_facts(c: Node) -> list[Dim | Fact]:
-    """What follows where a condition does not hold."""
+    """Facts where a condition does not hold."""
     return list(consequences(negation(c)))

@@ -20,7 +20,7 @@ from .generic import ElementType, current
 
 @dataclass(frozen=True)
 class Primitive:
-    """What a function means in a loop program."""
+    """The meaning of a function in a loop program."""
 
     kind: str
     """``unary``, ``binary``, ``reduce``, ``position``, or the function's own name."""

@@ -15,7 +15,7 @@ from ...ir.location import Location
 
 
 class Problem(Exception):
-    """What is wrong with a part of a loop program; `Source.error` adds the place."""
+    """A mistake in a part of a loop program; `Source.error` adds the place."""
 
 
 class Missing:
@@ -82,7 +82,7 @@ class Source:
         return KernelError(message)
 
     def lookup(self, name: str) -> Any:
-        """What a name means outside of the function: a variable around it, a global, or a builtin; else
+        """The meaning of a name outside of the function: a variable around it, a global, or a builtin; else
         `Missing`.
         """
         for names in (self._nonlocals, self.function.__globals__, vars(builtins)):

@@ -35,7 +35,7 @@ class Variable:
     conditions: int = 0
     """The number of conditions around its assignment."""
     parts: list[Part] = field(default_factory=list)
-    """What independent iterations have combined with it."""
+    """The value that independent iterations have combined with it."""
 
 
 @dataclass

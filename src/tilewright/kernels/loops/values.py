@@ -80,7 +80,7 @@ class Weak:
 
 Number = bool | int | float
 Scalar = Node | Weak | Expr | bool | int | float
-"""What an expression of a loop program gives."""
+"""The value of an expression of a loop program."""
 
 
 def is_number(x: Any) -> bool:

@@ -22,7 +22,7 @@ of work.
 """
 
 FACTS = ("cores", "l1", "l2", "l3", "bandwidth")
-"""What a target's name may state beside features: ``cpu:x86-64-v4+cores=64+l2=2M``."""
+"""The facts that a target's name may state beside features: ``cpu:x86-64-v4+cores=64+l2=2M``."""
 
 
 def common(l1: int, l2: int, cores: int = CORES) -> Machine:
