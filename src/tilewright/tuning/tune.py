@@ -23,6 +23,7 @@ from ..driver.tuning_database import Database, Trial
 from ..errors import CompileError, TilewrightError, TunedWarning
 from ..runtime.model import CompiledModel
 from ..runtime.tensors import to_numpy
+from ..schedule.tuned import TUNED
 from ..targets.registry import resolve
 from ..tools.roofline import machine
 from .confirm import Confirmation, compare, speedup
@@ -348,7 +349,8 @@ class _Tuning:
         target = self.compilation.target
         library = self.compilation.with_choices(Tuned(self.database, target, self.threads))
         with library:
-            used = [(s, t) for s, t in chosen if s.kernel.name not in dict(_unused(library))]
+            tuned = library.report.tuned
+            used = [(s, t) for s, t in chosen if tuned.get(s.kernel.name, TUNED) == TUNED]
             left = self.seconds - (time.monotonic() - self.begun)
             found = Confirmation.of(
                 [
@@ -441,12 +443,6 @@ class _Tuning:
             self.notes.append(f"the model does not run on random inputs ({error}); give it examples")
             self.can_run = False
             return {}
-
-
-def _unused(library: CompiledModel) -> list[tuple[str, str]]:
-    from ..schedule.tuned import TUNED
-
-    return [(name, state) for name, state in library.report.tuned.items() if state != TUNED]
 
 
 __all__ = ["open_database", "seconds_of", "tune"]

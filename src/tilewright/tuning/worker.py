@@ -7,7 +7,6 @@ as bytes.
 from __future__ import annotations
 
 import hashlib
-import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..artifact import temporary
+from ..artifact.files import written_whole
 from ..artifact.version import __version__
 from ..driver.cores import usable_cores
 from ..driver.tuned import keys_for
@@ -88,7 +88,8 @@ def measure(payload: Payload) -> dict[str, Any]:
         digest = hashlib.blake2b(payload["harness"], digest_size=16).hexdigest()
         harness = temporary.folder() / f"harness-{digest}{suffix}"
         if not harness.exists():
-            _write(harness, payload["harness"])
+            with written_whole(harness, len(payload["harness"])) as partial:
+                partial.write_bytes(payload["harness"])
         built = [_unpacked(payload[side], folder / f"{side}{suffix}") for side in ("default", "candidate")]
         measurer = Measurer(harness, cache_bytes=payload["cache_bytes"])
         try:
@@ -111,14 +112,8 @@ def _packed(built: Built) -> dict[str, Any]:
 
 
 def _unpacked(packed: Mapping[str, Any], path: Path) -> Built:
-    _write(path, packed["library"])
+    path.write_bytes(packed["library"])
     return Built(path, KernelDescription.from_json(packed["kernel"]), packed["digest"])
-
-
-def _write(path: Path, data: bytes) -> None:
-    partial = path.with_name(f"{path.name}.{os.getpid()}")
-    partial.write_bytes(data)
-    partial.rename(path)
 
 
 @contextmanager

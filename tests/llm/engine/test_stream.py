@@ -70,7 +70,8 @@ def test_asyncio_without_a_thread_makes_steps() -> None:
 
 
 def test_leaving_an_async_reader_cancels(engine: Engine) -> None:
-    engine.runner.before = lambda call: time.sleep(1e-3)  # type: ignore[attr-defined]  # it must not end first
+    # The request must not end before it is left.
+    engine.runner.before = lambda call: time.sleep(1e-3)  # type: ignore[attr-defined]
 
     async def main() -> str | None:
         stream = engine.submit(request(5, 900))

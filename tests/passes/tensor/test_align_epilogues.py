@@ -25,29 +25,29 @@ def grouped(b: Builder, x: Value, outputs: int) -> Value:
     channels = int(x.type.shape[-1])
     options: dict[str, Any] = {"strides": (1, 1), "padding": ((1, 1), (1, 1)), "dilations": (1, 1)}
     kernel, bias = weight(b, outputs, channels // 3, 3, 3), weight(b, outputs)
-    return b(g.Conv(x, kernel, bias, **options, groups=3, layout="channels_last"))  # type: ignore[no-any-return]
+    return b(g.Conv(x, kernel, bias, **options, groups=3, layout="channels_last"))
 
 
 def activated(b: Builder, x: Value) -> Value:
-    return b(g.Tanh(grouped(b, x, 24)))  # type: ignore[no-any-return]
+    return b(g.Tanh(grouped(b, x, 24)))
 
 
 def with_residual(b: Builder, x: Value) -> Value:
-    return b(g.Tanh(b(g.Add(grouped(b, x, 12), x))))  # type: ignore[no-any-return]
+    return b(g.Tanh(b(g.Add(grouped(b, x, 12), x))))
 
 
 def read_twice(b: Builder, x: Value) -> Value:
     y = grouped(b, x, 12)
-    return b(g.Concat([b(g.Tanh(y)), b(g.Softmax(y, axis=-1))], axis=0))  # type: ignore[no-any-return]
+    return b(g.Concat([b(g.Tanh(y)), b(g.Softmax(y, axis=-1))], axis=0))
 
 
 def reduced(b: Builder, x: Value) -> Value:
-    return b(g.ReduceMean(grouped(b, x, 12), axes=(1, 2)))  # type: ignore[no-any-return]
+    return b(g.ReduceMean(grouped(b, x, 12), axes=(1, 2)))
 
 
 def moved(b: Builder, x: Value) -> Value:
     """The reader is at another point than what it reads."""
-    return b(g.Tanh(b(g.Transpose(grouped(b, x, 12), permutation=(0, 2, 1, 3)))))  # type: ignore[no-any-return]
+    return b(g.Tanh(b(g.Transpose(grouped(b, x, 12), permutation=(0, 2, 1, 3)))))
 
 
 @pytest.mark.parametrize("batch", [2, BATCH], ids=["static", "dynamic"])

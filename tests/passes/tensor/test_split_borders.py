@@ -23,7 +23,7 @@ from .test_fusion import arrays, build, check_passes, weight
 def conv(b: Builder, x: Value, channels: int, window: int = 3, pad: int = 1) -> Value:
     w = weight(b, channels, int(x.type.shape[1]), window, window)
     pads = ((pad, pad), (pad, pad))
-    return b(g.Conv(x, w, None, strides=(1, 1), padding=pads, dilations=(1, 1)))  # type: ignore[no-any-return]
+    return b(g.Conv(x, w, None, strides=(1, 1), padding=pads, dilations=(1, 1)))
 
 
 def activated(b: Builder, x: Value) -> Value:

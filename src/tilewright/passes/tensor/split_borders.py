@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ...analysis.axis_roles import Roles
-from ...analysis.index_maps import flatten_index, product, substitute_all, symbols_of
+from ...analysis.index_maps import flatten_index, product, symbols_of
 from ...dialects import scalar, tensor
 from ...dialects.places import dimension_groups
 from ...dialects.tensor import extent
@@ -24,8 +24,7 @@ from ...ir.core import Module, Operation, Value
 from ...ir.substitution import linear_in, substitute
 from ...ir.symbolic import Dim, Expr, prove_eq, prove_le, prove_lt, symbol
 from ...ir.types import TensorType
-from ...ir.walk import post_order
-from .split_concat import reshaped
+from .split_concat import copy_body, reshaped
 
 SMALLEST = 1 << 14
 """Least number of elements that are no longer copied. Each border is a kernel of its own, whose start costs
@@ -302,33 +301,10 @@ def _computation(op: tensor.Compute, piece: _Piece) -> tensor.Compute:
                 break
         return value
 
-    def used(child: Operation) -> list[Operation]:
-        operands = child.dynamic if isinstance(child, tensor.Read) else child.operands
-        makers = [chosen(v).defining_op for v in operands]
-        return [m for m in makers if m is not None and m.parent is op.body]
-
     for child in op.body.ops:  # operands stand before their users
         if (found := _decided(child, known, mapping)) is not None:
             known[child.results[0]] = found
-    copies: dict[Value, Value] = {}
-    for child in post_order([op.body.terminator], used):
-        if isinstance(child, tensor.Read):
-            copy: Operation = tensor.Read(
-                child.source,
-                [],
-                None,
-                indices=substitute_all(child.indices, mapping),
-                location=child.location,
-            )
-            copies[child.result] = copy.results[0]
-        else:
-            for v in child.operands:
-                if (value := chosen(v)) is not v:
-                    copies[v] = copies[value]
-            copy = child.clone(copies)
-            tensor.substitute_indices(copy, mapping)
-        new.body.append(copy)
-    Builder.before(op).insert(new)
+    copy_body(op, new, mapping, chosen, lambda read: True)
     return new
 
 

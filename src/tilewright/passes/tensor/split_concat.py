@@ -9,6 +9,7 @@ a member of its row group, like any consumer. Elements are no longer compared wi
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...analysis.index_maps import flatten_index, product, substitute_all, symbols_of
@@ -190,7 +191,6 @@ def _piece(op: tensor.Compute, cuts: _Cuts, number: int, start: Dim) -> tensor.C
     )
     notes.copy(op, new)
     mapping: dict[Expr, Dim] = {axis: piece_axis + start}
-    copies: dict[Value, Value] = {}
 
     def chosen(value: Value) -> Value:
         """The value that replaces a value of the body in this range."""
@@ -201,14 +201,37 @@ def _piece(op: tensor.Compute, cuts: _Cuts, number: int, start: Dim) -> tensor.C
             value = read.otherwise
         return value
 
+    copy_body(op, new, mapping, chosen, lambda read: read in cuts.holding)
+    return new
+
+
+def copy_body(
+    op: tensor.Compute,
+    new: tensor.Compute,
+    mapping: dict[Expr, Dim],
+    chosen: Callable[[Value], Value],
+    is_certain: Callable[[tensor.Read], bool],
+) -> None:
+    """Copy what the result of a computation depends on into `new`, the computation of a part of its points,
+    and insert that before it.
+
+    Args:
+        op: The computation.
+        new: The computation of the part, with an empty body.
+        mapping: The axes of `op` as expressions of the axes of `new`.
+        chosen: The value that replaces a value of the body in the part.
+        is_certain: Whether a read is inside its source at all points of the part, so that it needs no guard.
+    """
+
     def used(child: Operation) -> list[Operation]:
-        """The operations of the body that compute an operation's operands in this range."""
-        values = child.dynamic if isinstance(child, tensor.Read) and child in cuts.holding else child.operands
+        """The operations of the body that compute an operation's operands in this part."""
+        values = child.dynamic if isinstance(child, tensor.Read) and is_certain(child) else child.operands
         makers = [chosen(v).defining_op for v in values]
         return [maker for maker in makers if maker is not None and maker.parent is op.body]
 
+    copies: dict[Value, Value] = {}
     for child in post_order([op.body.terminator], used):
-        if isinstance(child, tensor.Read) and child in cuts.holding:
+        if isinstance(child, tensor.Read) and is_certain(child):
             copy: Operation = tensor.Read(
                 child.source,
                 [copies[chosen(v)] for v in child.dynamic],
@@ -225,7 +248,6 @@ def _piece(op: tensor.Compute, cuts: _Cuts, number: int, start: Dim) -> tensor.C
             tensor.substitute_indices(copy, mapping)
         new.body.append(copy)
     Builder.before(op).insert(new)
-    return new
 
 
 __all__ = ["split_concat"]
