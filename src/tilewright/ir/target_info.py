@@ -53,6 +53,37 @@ class ThreadAxis:
 
 
 @dataclass(frozen=True)
+class Gpu:
+    """The facts of a GPU that schedules and generated code depend on. The defaults hold on every device of the
+    last ten years.
+    """
+
+    warp: int = 32
+    """Threads that run in step and exchange values by shuffles (a warp, wavefront, subgroup or SIMD group)."""
+
+    max_threads: int = 256
+    """The most threads of a block."""
+
+    shared_bytes: int = 16 * 1024
+    """Bytes of shared memory that a block may have."""
+
+    registers: int = 255
+    """The most 32-bit registers of a thread."""
+
+    multiprocessors: int = 16
+    """Multiprocessors (compute units, cores), among which blocks are divided."""
+
+    vector_bytes: int = 16
+    """The most bytes that a thread loads or stores with one instruction."""
+
+    grid_limits: tuple[int, int, int] = (2**31 - 1, 65535, 65535)
+    """The most blocks in each dimension of a launch."""
+
+    shuffles: bool = True
+    """Whether the threads of a warp can exchange values without shared memory."""
+
+
+@dataclass(frozen=True)
 class CacheLevel:
     """A data cache of `size` bytes that `cores` cores share; `level` 1 is nearest to the core."""
 
@@ -182,6 +213,9 @@ class TargetInfo:
     between two passes over a row. The default is the second-level cache of a core, or a little more.
     """
 
+    gpu: Gpu | None = None
+    """The facts of a GPU; None for other devices."""
+
     features: tuple[str, ...] = ()
     """Further features, in the target's own spelling."""
 
@@ -225,6 +259,7 @@ class TargetInfo:
 __all__ = [
     "UNKNOWN_MACHINE",
     "CacheLevel",
+    "Gpu",
     "Machine",
     "MatrixUnit",
     "RegisterTile",

@@ -1,0 +1,70 @@
+"""The simt dialect: statements that all threads of a block run together, as the interpreter runs them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tilewright.dialects import loop
+from tilewright.dialects.simt import AllReduce, Barrier
+from tilewright.ir.builder import Builder
+from tilewright.ir.core import IRError, Module
+from tilewright.ir.interpreter import Frame
+from tilewright.ir.parser import parse
+from tilewright.ir.printer import print_op
+from tilewright.ir.symbolic import symbol
+from tilewright.ir.types import BufferType, f32
+
+
+def reduction(threads: int, count: int, combiner: str) -> loop.Kernel:
+    """A block program: each thread loads its element, groups of `count` combine theirs, each thread stores."""
+    kernel = loop.Kernel(sym_name="reduction", num_outputs=1)
+    x = kernel.body.add_arg(BufferType(f32, (threads,)))
+    y = kernel.body.add_arg(BufferType(f32, (threads,)))
+    body = Builder(kernel.body)
+    part = body(loop.Alloc(buffer=BufferType(f32, (threads, 1), "register")))
+    for number, (source, target) in enumerate(((x, part), (part, y))):
+        t = symbol(f"t{number}", 0, threads - 1)
+        nest = body.insert(loop.For(iv=t, kind=loop.LoopKind.THREAD_X))
+        inside = Builder(nest.body)
+        at = {True: (t, 0), False: (t,)}
+        value = inside(loop.Load(source, (), None, indices=at[source is part]))
+        inside.insert(loop.Store(value, target, (), indices=at[target is part]))
+        if target is part:
+            body.insert(AllReduce(part, combiner=combiner, count=count))
+            body.insert(Barrier())
+    return kernel
+
+
+@pytest.mark.parametrize("count", [1, 4, 32, 64])
+@pytest.mark.parametrize("combiner", ["sum", "max", "min"])
+def test_all_reduce_combines_groups_of_threads(count: int, combiner: str) -> None:
+    kernel = reduction(64, count, combiner)
+    x = np.random.default_rng(0).normal(size=64).astype(np.float32)
+    y = np.zeros(64, np.float32)
+    Frame(Module(), {}, {}).run_block(kernel.body, [x, y])
+    groups = x.reshape(-1, count)
+    wanted = {"sum": groups.sum(1), "max": groups.max(1), "min": groups.min(1)}[combiner]
+    np.testing.assert_allclose(y.reshape(-1, count), np.repeat(wanted[:, None], count, 1), rtol=1e-5)
+    # All threads of a group hold the same bits.
+    assert (y.reshape(-1, count) == y.reshape(-1, count)[:, :1]).all()
+
+
+def test_block_programs_print_and_parse() -> None:
+    module = Module()
+    module.body.append(reduction(8, 4, "sum"))
+    text = print_op(module)
+    assert "simt.all_reduce" in text and "simt.barrier" in text
+    assert print_op(parse(text)) == text
+
+
+def test_groups_must_divide_the_threads() -> None:
+    with pytest.raises(IRError, match="power of two"):
+        _verified(reduction(12, 3, "sum"))
+    with pytest.raises(IRError, match="whole groups"):
+        _verified(reduction(12, 8, "sum"))
+
+
+def _verified(kernel: loop.Kernel) -> None:
+    for op in kernel.walk():
+        op.verify()
