@@ -190,6 +190,30 @@ def test_a_candidate_that_failed_once_is_never_best() -> None:
     assert database.best(KEY) is None
 
 
+def test_a_verdict_with_variants_is_identified_by_all_its_codes() -> None:
+    """A measurement within the model, or a failure, counts for a verdict of the same variants only."""
+
+    def verdict(*small: int, **fields: Any) -> Trial:
+        variants = tuple(
+            {"when": f"size_0 <= {rows}", "choices": {"rows": rows}, "digest": f"code {rows}"}
+            for rows in small
+        )
+        return trial(96, **{"stage": "chosen", "variants": variants or None, **fields})
+
+    def slower(*small: int) -> Trial:
+        return verdict(*small, stage="model", speedup=0.9, lower=0.85, upper=0.95)
+
+    database = Database()
+    database.add(verdict(16, 32), slower(), slower(16), slower(16, 64))
+    assert database.chosen(KEY) == verdict(16, 32)
+    database.add(slower(16, 32))
+    assert database.chosen(KEY) is None
+    database.add(verdict(16, 32, stage="model", date="2026-02-02"))
+    assert database.chosen(KEY) == verdict(16, 32)
+    database.add(trial(32, failure="crash"))
+    assert database.chosen(KEY) is None
+
+
 def test_a_failure_is_found_by_its_code() -> None:
     database = Database()
     database.add(trial(32, failure="hang"), trial(64, failure="compile error", digest=""))

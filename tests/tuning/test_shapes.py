@@ -15,9 +15,12 @@ import tilewright as tw
 from tilewright.driver.tuned import keys_for
 from tilewright.driver.tuning_database import Database, Trial
 from tilewright.errors import CompileError, TilewrightError
+from tilewright.tuning import tune as tune_module
+from tilewright.tuning.confirm import Confirmation
 from tilewright.tuning.execution import Answer, Task
 from tilewright.tuning.kernels import ModelKernel, kernels_of
 from tilewright.tuning.measure import Built, Measurement
+from tilewright.tuning.search import Settings
 from tilewright.tuning.shapes import (
     candidates_for,
     measure_shapes,
@@ -64,6 +67,8 @@ class Formula:
         self.open.append(task)
 
     def completed(self, timeout: float | None = None) -> list[Answer]:
+        if not self.open:
+            return []
         task = self.open.pop()
         share = self.shares[task.candidate.digest](*task.candidate.kernel.dims)
         if share is None:
@@ -156,6 +161,31 @@ def test_shapes_are_checked() -> None:
 def test_few_shapes_are_spread() -> None:
     assert [s["batch"] * s["n"] for s in sample_evenly(SIZES, 4)] == [4, 16, 64, 512]
     assert sample_evenly(SIZES[:1], 4) == SIZES[:1]
+
+
+def test_variants_that_the_model_does_not_confirm_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The measurement within the model keeps the variants, so that it counts for this verdict only."""
+    pytest.importorskip("sklearn")
+
+    class Divided:
+        """Every candidate is faster at small sizes or at large ones, by its code."""
+
+        def __getitem__(self, digest: str) -> Any:
+            small = int(digest, 16) % 2
+            return lambda batch, n: 0.5 if (batch * n <= 16) == small else 2.0
+
+    def compare(default: Any, tuned: Any, inputs: Any, names: Sequence[str], *_: Any) -> Confirmation:
+        return Confirmation(dict.fromkeys(names, (-0.1, -0.11) * 4), (0.0,) * 8)
+
+    monkeypatch.setattr(tune_module, "compare", compare)
+    monkeypatch.setattr(tune_module, "SETTINGS", Settings(trials=16, batch=8, finalists=2))
+    found = Database()
+    options: dict[str, Any] = {"budget": 30, "executor": Formula(Divided())}  # type: ignore[arg-type]
+    tw.tune(model, (data(2, 5),), dims=DIMS, database=found, shapes=SIZES, **options)
+    (verdict,) = (t for t in found if t.stage == "chosen" and t.variants)
+    (inside,) = (t for t in found if t.stage == "model")
+    assert inside.variants == verdict.variants and inside.codes == verdict.codes
+    assert found.chosen(verdict.key) is None
 
 
 def test_tune_for_shapes_on_this_machine(tmp_path: Path) -> None:

@@ -125,8 +125,9 @@ class Trial:
     samples: tuple[float, ...] = ()
     """Natural logarithms of the speedup, one for each block: a resumed search takes them again."""
     variants: tuple[Mapping[str, Any], ...] | None = None
-    """A verdict for dynamic sizes: "when", "choices" and "digest" of each variant. The first whose condition
-    over the structure's sizes ``size_0``, ``size_1``, ... holds counts; `choices` serve all other sizes.
+    """A verdict for dynamic sizes, or its measurement within the model: "when", "choices" and "digest" of
+    each variant. The first whose condition over the structure's sizes ``size_0``, ``size_1``, ... holds
+    counts; `choices` serve all other sizes.
     """
     failure: Failure | None = None
     """Why there is no time."""
@@ -162,6 +163,13 @@ class Trial:
         return json.dumps(
             {"format": FORMAT, "id": self.id, **self._fields()}, sort_keys=True, separators=(",", ":")
         )
+
+    @property
+    def codes(self) -> tuple[tuple[str, str], ...]:
+        """The condition and the digest of each variant, then "" and the digest of the code for other sizes:
+        equal for trials of the same code.
+        """
+        return (*((str(v["when"]), str(v["digest"])) for v in self.variants or ()), ("", self.digest))
 
     @classmethod
     def from_json(cls, line: str) -> Trial:
@@ -356,18 +364,19 @@ class Database:
 
     def chosen(self, key: KernelKey) -> Trial | None:
         """The choices that `tilewright.compile` uses for a key: those of the latest search's verdict. None
-        where there is none, where it is the default, or where the latest measurement of these choices within
-        a whole model was not faster.
+        where there is none, where it is the default, where one of its codes failed, or where the latest
+        measurement of these choices, with the same variants, within a whole model was not faster.
         """
         latest = max(
             (t for t in self.of(key) if t.stage == "chosen"), key=lambda t: (t.date, t.id), default=None
         )
         if latest is None or not (latest.choices or latest.variants):
             return None
-        same = [t for t in self.of(key) if t.digest == latest.digest]
-        if any(t.failure is not None for t in same):
+        codes = {digest for _, digest in latest.codes}
+        if any(t.failure is not None and t.digest in codes for t in self.of(key)):
             return None
-        inside = max((t for t in same if t.stage == "model"), key=lambda t: (t.date, t.id), default=None)
+        measured = (t for t in self.of(key) if t.stage == "model" and t.codes == latest.codes)
+        inside = max(measured, key=lambda t: (t.date, t.id), default=None)
         return None if inside is not None and (inside.lower or 0.0) <= 1.0 else latest
 
     @property

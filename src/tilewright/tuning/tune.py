@@ -380,6 +380,7 @@ class _Tuning:
             dropped |= drop
             samples = () if found.wrong else found.kernels[state.kernel.name]
             fields: dict[str, Any] = {"speedup": median, "lower": lower, "upper": upper, "samples": samples}
+            fields["variants"] = trial.variants
             self.database.add(Trial(trial.key, trial.choices, trial.digest, "model", **fields))
             state.speedup = 1.0 if drop else median
             if drop and not (found.wrong or slower):
