@@ -78,6 +78,25 @@ def test_a_verdict_for_ranges_of_sizes_gives_variants(rest: dict[str, Any], tmp_
         assert row.name == (f"{name}.{number}" if number else name)
 
 
+@pytest.mark.parametrize("names", [("n", "batch"), ("b", "bb"), ("i0", "matmul_i0"), ("size_1", "size_0")])
+def test_a_model_with_other_names_of_its_sizes_uses_the_choices(names: tuple[str, str]) -> None:
+    """Equal kernels have one structure, whatever the order of the names of their sizes: also names that begin
+    with each other, and those of loops and of the structure's own sizes.
+    """
+    name, trial = verdict(RANGES, {"rows": 240})
+    database = Database()
+    database.add(trial)
+    dims = {"x": {0: f"{names[0]}<=8", 1: f"{names[1]}<=64"}}
+    library = tw.compile(model, (data(2, 5),), dims=dims, tuned=database, cache=False)
+    assert library.report.tuned == {name: "measured choices"}
+    plain = tw.compile(model, (data(2, 5),), dims=dims, cache=False)
+    for batch, n, number in ((2, 3, 1), (6, 1, 1), (1, 6, 1), (8, 9, 2), (1, 9, 2), (1, 10, 0), (8, 64, 0)):
+        x = data(batch, n)
+        np.testing.assert_array_equal(library(x), plain(x))
+        (row,) = library.profile(x, repeat=1)
+        assert row.name == (f"{name}.{number}" if number else name)
+
+
 def test_own_schedules_take_the_place_of_measured_variants() -> None:
     name, trial = verdict(RANGES, {})
     database = Database()

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..analysis.size_names import number_sizes
 from ..artifact import disk_cache
 from ..errors import CompileError, TunedWarning
 from ..lowering.kernel_forms import without_sizes
@@ -48,8 +49,10 @@ def keys_for(target: Target, threads: int | None) -> Key:
 
 
 def digest_of(target: Target, kernel: loop.Kernel) -> str:
-    """The digest of the code of a finalized kernel, as trials keep it."""
-    return disk_cache.digest(target.kernel_code(kernel))
+    """The digest of the code of a finalized kernel, as trials keep it: equal for kernels that differ in the
+    names of their sizes only.
+    """
+    return disk_cache.digest(target.kernel_code(number_sizes(kernel)[0]))
 
 
 class Tuned:

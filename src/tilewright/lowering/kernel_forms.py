@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from ..analysis.size_names import number_sizes
 from ..dialects import loop, tensor
 from ..ir import notes
 from ..ir.printer import print_op
@@ -109,14 +110,10 @@ def sizes_of(group: tensor.Group) -> tuple[str, ...]:
 
 
 def _structure(group: tensor.Group) -> tuple[str, tuple[str, ...]]:
-    kernel = unscheduled(group, "kernel")
+    kernel, names = number_sizes(unscheduled(group, "kernel"))
     for number, argument in enumerate(kernel.body.args):
         argument.hint = f"a{number}"
-    text = print_op(kernel)
-    names = tuple(sorted((d.name for d in kernel.dims), key=text.index))
-    for number, name in enumerate(names):
-        text = re.sub(rf"(?<![\w.@%]){re.escape(name)}(?!\w)", f"size_{number}", text)
-    return f"{group.kind} {int(notes.ROW_AXES.get(group, 0))}\n{text}", names
+    return f"{group.kind} {int(notes.ROW_AXES.get(group, 0))}\n{print_op(kernel)}", names
 
 
 def without_sizes(structure: str) -> str:

@@ -4,7 +4,6 @@ library.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice
@@ -86,10 +85,7 @@ class LlvmTarget(Target):
         from .kernel import print_kernel
 
         code = print_kernel(kernel, self.isa, "kernel")
-        text = "\n".join([code.text, *code.helpers.values(), str((code.extent, code.grain, code.scratch))])
-        for number, dim in enumerate(kernel.dims):
-            text = re.sub(rf"(?<![\w]){re.escape(dim.name)}(?!\w)", f"size_{number}", text)
-        return text
+        return "\n".join([code.text, *code.helpers.values(), str((code.extent, code.grain, code.scratch))])
 
     def kernel_objects(self, kernels: Sequence[loop.Kernel], llvm_opt_level: int) -> list[KernelObjects]:
         from .build import kernel_modules
