@@ -145,17 +145,41 @@ def test_a_small_improvement_is_none() -> None:
 def test_shapes_are_checked() -> None:
     assert shapes_to_measure(SIZES, BOUNDS) == SIZES
     assert len(shapes_to_measure(16, BOUNDS)) == 16
-    for shapes, message in (
+    wrong: Any
+    for wrong, message in (
         (1, "give at least 2"),
-        ([{"batch": 1, "n": 2}], "give at least 2 sizes"),
+        ([{"batch": 1, "n": 2}], "lists 1 sizes: give at least 2"),
+        ([], "lists 0 sizes: give at least 2"),
         ([{"batch": 1}, {"batch": 2}], r"shapes\[0\] is .*: give the size of each of batch, n"),
         ([{"batch": 1, "n": 65}], r"shapes\[0\]: n = 65 is not between 1 and 64"),
-        ("many", r"shapes\[0\] is 'many'"),
+        ([*SIZES, {"batch": "1", "n": 2}], r"shapes\[8\]: batch = '1' is of type str; give an integer"),
+        ([{"batch": 1, "n": None}], r"n = None is of type NoneType; give an integer"),
+        ([{"batch": 1, "n": 2.5}], r"n = 2.5 is of type float; give an integer"),
+        ([16, 32], r"shapes\[0\] is 16: give the size of each of batch, n"),
+        (
+            "many",
+            r"shapes is 'many': give a number of sizes, or a list of at least 2: \[{'batch': 1, 'n': 1}",
+        ),
+        (2.5, "shapes is 2.5: give a number of sizes"),
+        (True, "shapes is True: give a number of sizes"),
+        ({"batch": 1, "n": 2}, "shapes is {'batch': 1, 'n': 2}: give a number of sizes"),
     ):
         with pytest.raises(CompileError, match=message):
-            shapes_to_measure(shapes, BOUNDS)  # type: ignore[arg-type]
+            shapes_to_measure(wrong, BOUNDS)
     with pytest.raises(CompileError, match="this model has none; give dims"):
         shapes_to_measure(16, {})
+
+
+def test_sizes_are_spread_between_bounds_only() -> None:
+    """A number of sizes needs upper bounds: none is assumed. Listed sizes do not."""
+    with pytest.raises(
+        CompileError, match="dimension 'n' has no upper bound .* in dims, such as 'n<=512', or"
+    ):
+        tw.tune(model, (data(2, 5),), dims={"x": {0: "batch<=8", 1: "n"}}, shapes=4, database=Database())
+    sizes = [{"batch": 1, "n": 1}, {"batch": 8, "n": 5000}]
+    assert shapes_to_measure(sizes, {"batch": (1, 8), "n": (1, None)}) == sizes
+    with pytest.raises(CompileError, match=r"shapes\[1\]: n = 1 is not at least 2"):
+        shapes_to_measure([{"n": 2}, {"n": 1}], {"n": (2, None)})
 
 
 def test_few_shapes_are_spread() -> None:

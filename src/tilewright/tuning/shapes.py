@@ -36,33 +36,56 @@ BuildAt = Callable[[ModelKernel, Sequence[Point]], Sequence[Built | TilewrightEr
 
 
 def shapes_to_measure(
-    shapes: int | Sequence[Mapping[str, int]], bounds: Mapping[str, tuple[int, int]]
+    shapes: int | Sequence[Mapping[str, int]], bounds: Mapping[str, tuple[int, int | None]]
 ) -> list[dict[str, int]]:
-    """The option `shapes` of `tilewright.tune`, checked, for symbols with these bounds.
+    """The option `shapes` of `tilewright.tune`, checked, for symbols with these bounds (inclusive; None: no
+    upper one).
 
     Raises:
-        CompileError: The model has no symbol, or `shapes` are no sizes within the bounds.
+        CompileError: The model has no symbol; `shapes` is a number and a symbol has no upper bound; or
+            `shapes` is neither a number nor sizes within the bounds.
     """
     if not bounds:
         raise CompileError("tune: shapes are for dynamic dimensions, and this model has none; give dims")
-    if isinstance(shapes, int) and not isinstance(shapes, bool):
+    example = ", ".join(f"{name!r}: {low}" for name, (low, _) in bounds.items())
+    if isinstance(shapes, (int, np.integer)) and not isinstance(shapes, bool):
         if shapes < 2:
             raise CompileError(f"tune: shapes={shapes}: give at least 2, or a list of sizes")
-        return sample_sizes(bounds, shapes)
-    names = ", ".join(bounds)
-    found: list[dict[str, int]] = []
-    for number, sizes in enumerate(shapes if isinstance(shapes, (list, tuple)) else [shapes]):
-        if not isinstance(sizes, Mapping) or set(sizes) != set(bounds):
-            raise CompileError(f"tune: shapes[{number}] is {sizes!r}: give the size of each of {names}")
-        for name, (low, high) in bounds.items():
-            if not low <= sizes[name] <= high:
-                raise CompileError(
-                    f"tune: shapes[{number}]: {name} = {sizes[name]} is not between {low} and {high}"
-                )
-        found.append({name: int(sizes[name]) for name in bounds})
+        limits = {name: (low, high) for name, (low, high) in bounds.items() if high is not None}
+        if unbounded := next((name for name in bounds if name not in limits), None):
+            raise CompileError(
+                f"tune: shapes={shapes}: dimension {unbounded!r} has no upper bound below which sizes could "
+                f"be spread; give it one in dims, such as '{unbounded}<=512', or list the sizes: "
+                f"shapes=[{{{example}}}, ...]"
+            )
+        return sample_sizes(limits, int(shapes))
+    if not isinstance(shapes, (list, tuple)):
+        raise CompileError(
+            f"tune: shapes is {shapes!r}: give a number of sizes, or a list of at least 2: "
+            f"[{{{example}}}, ...]"
+        )
+    found = [_sizes_of(sizes, number, bounds) for number, sizes in enumerate(shapes)]
     if len(found) < 2:
-        raise CompileError("tune: shapes: give at least 2 sizes")
+        raise CompileError(f"tune: shapes lists {len(found)} sizes: give at least 2, or leave shapes out")
     return found
+
+
+def _sizes_of(sizes: object, number: int, bounds: Mapping[str, tuple[int, int | None]]) -> dict[str, int]:
+    """One entry of the option `shapes`, checked."""
+    if not isinstance(sizes, Mapping) or set(sizes) != set(bounds):
+        raise CompileError(
+            f"tune: shapes[{number}] is {sizes!r}: give the size of each of {', '.join(bounds)}"
+        )
+    for name, (low, high) in bounds.items():
+        size = sizes[name]
+        if not isinstance(size, (int, np.integer)) or isinstance(size, bool):
+            raise CompileError(
+                f"tune: shapes[{number}]: {name} = {size!r} is of type {type(size).__name__}; give an integer"
+            )
+        if size < low or (high is not None and size > high):
+            within = f"at least {low}" if high is None else f"between {low} and {high}"
+            raise CompileError(f"tune: shapes[{number}]: {name} = {size} is not {within}")
+    return {name: int(sizes[name]) for name in bounds}
 
 
 def sample_evenly(shapes: Sequence[dict[str, int]], count: int) -> list[dict[str, int]]:

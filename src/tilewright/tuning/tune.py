@@ -110,8 +110,8 @@ def tune(
             `tilewright.tuning.distributed.DaskExecutor`), or an executor of your own. The default measures in
             processes of this machine, one at a time.
         shapes: The sizes of dynamic dimensions to tune for, by name: ``[{"batch": 1, "seq": 64}, ...]``; or
-            their number, for sizes that are spread between the bounds. A kernel then has up to four variants,
-            which a run chooses by the sizes of its inputs.
+            their number, for sizes that are spread between the bounds of `dims`. A kernel then has up to four
+            variants, which a run chooses by the sizes of its inputs.
 
     Returns:
         The database.
@@ -136,7 +136,7 @@ def tune(
         raise CompileError("tune: the interpreter runs parts of this model; it cannot be tuned")
     tuning = _Tuning(compilation, library, trials, threads or usable_cores(), seed, seconds, report)
     if shapes is not None:
-        tuning.shapes = shapes_to_measure(shapes, tuning.bounds())
+        tuning.shapes = shapes_to_measure(shapes, symbol_bounds(library.metadata))
     own: Executor | None = None
     try:
         with tempfile.TemporaryDirectory(dir=temporary.folder(), prefix="tune-") as folder:
@@ -324,11 +324,6 @@ class _Tuning:
         if self.can_run:
             few = sample_evenly(self.shapes, COMPARED)
             self.inputs = [list(random_inputs(self.library.metadata, sizes).values()) for sizes in few]
-
-    def bounds(self) -> dict[str, tuple[int, int]]:
-        """The bounds of the dynamic dimensions; one without an upper bound has a large one."""
-        symbols = symbol_bounds(self.library.metadata)
-        return {n: (lo, LARGEST_SIZE if hi is None else hi) for n, (lo, hi) in symbols.items()}
 
     def confirm(self) -> None:
         """Keep only choices that make their kernels faster within the model, and the model as a whole."""
