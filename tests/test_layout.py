@@ -23,8 +23,8 @@ ALLOWED: dict[str, set[str]] = {
     "analysis": {"errors", "ir", "dialects"},
     "frontends": {"errors", "ir", "dialects"},
     "passes": {"errors", "ir", "dialects", "analysis"},
-    "schedule": {"errors", "ir", "dialects", "analysis"},
-    "lowering": {"errors", "ir", "dialects", "analysis", "passes", "schedule"},
+    "schedule": {"errors", "ir", "dialects", "analysis", "artifact"},
+    "lowering": {"errors", "ir", "dialects", "analysis", "passes", "schedule", "artifact"},
     "artifact": {"errors"},
     "runtime": {"errors", "artifact"},
     "targets": {

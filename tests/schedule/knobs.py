@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 import tilewright as tw
+from tilewright.artifact.choices import Choice
 from tilewright.nn import functional as F
-from tilewright.runtime.kernels import Choice, KernelDescription
+from tilewright.runtime.kernels import KernelDescription
 from tilewright.runtime.model import CompiledModel
 
 RNG = np.random.default_rng(0)

@@ -11,7 +11,7 @@ import pytest
 import tilewright as tw
 import tilewright.targets
 from tests.schedule.knobs import EXAMPLES, sampled, wrong_values
-from tilewright.runtime.kernels import Choice
+from tilewright.artifact.choices import Choice
 
 RULES = Path(tilewright.targets.__file__).parent
 PAGE = Path(__file__).parents[2] / "docs" / "internals" / "knobs.md"
@@ -28,7 +28,7 @@ def test_the_page_names_every_knob() -> None:
 
 
 def test_a_sample_is_spread_over_the_domain() -> None:
-    choice = Choice("rows", 24, 24, ((0, 96, 8),))
+    choice = Choice("rows", 24, 24, tuple(range(0, 97, 8)))
     assert sampled(choice, None) == [0, 8, 16, *range(32, 97, 8)]
     assert sampled(choice, 3) == [0, 48, 96]
     assert sampled(choice, 1) == [56]

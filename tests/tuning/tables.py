@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.schedule.choices import Choice as Knob
+from tilewright.artifact.choices import Choice as Knob
 from tilewright.schedule.core import ScheduleError
 from tilewright.tuning.space import Space, Value, Values
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tilewright.artifact.choices import Choice as Knob
 from tilewright.driver.tuning_database import Database, KernelKey
 from tilewright.errors import CompileError, TilewrightError
-from tilewright.schedule.choices import Choice as Knob
 from tilewright.tuning.execution import LocalExecutor
 from tilewright.tuning.harness import KernelDescription, harness_library
 from tilewright.tuning.measure import Built, Measurement, Measurer

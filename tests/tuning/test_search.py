@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tilewright.schedule.choices import Choice as Knob
+from tilewright.artifact.choices import Choice as Knob
 from tilewright.tuning.search import Request, Result, Search, Settings
 from tilewright.tuning.space import Space, Values
 from tilewright.tuning.statistics import estimate

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tilewright.schedule.choices import Choice as Knob
+from tilewright.artifact.choices import Choice as Knob
 from tilewright.schedule.core import ScheduleError
 from tilewright.tuning.space import Point, Space, Values
 

@@ -116,6 +116,7 @@ class KernelDefinition:
         split: str | None = None,
         grain: int | None = None,
         digest: str = "",
+        program: LoopProgram | None = None,
     ) -> None:
         """Describe a kernel.
 
@@ -129,6 +130,7 @@ class KernelDefinition:
             split: The size whose range [0, size) threads share; None: one thread runs it.
             grain: How many elements of that range are worth a thread; None: chosen by the bytes of each.
             digest: A digest of everything that shapes results, the code of the functions included.
+            program: The loop program that computes it on every target; None: `implementations` do.
 
         Raises:
             KernelError: The description contradicts itself; the message says where.
@@ -136,8 +138,7 @@ class KernelDefinition:
         self.name, self.reference, self.digest = name, reference, digest
         self.scalars, self.split, self.grain = dict(scalars), split, grain
         self.implementations = dict(implementations)
-        self.program: LoopProgram | None = None
-        """The loop program that computes it on every target; None where `implementations` do."""
+        self.program = program
         self.pattern: PatternTracer | None = None
         """Traces the composition of operators that this kernel may replace; None: none is known."""
         symbols: dict[str, Expr] = {}

@@ -119,8 +119,8 @@ def c_kernel(
         split=split,
         grain=grain,
         digest=digest,
-        pattern=pattern,
     )
+    kernel.replaces(pattern)
     KERNELS[digest] = kernel
     kernel.announce()
     return kernel

@@ -123,10 +123,7 @@ def _one(
             scalars=numbers,
             reference=reference or run,
             implementations={},
-            split=None,
-            grain=None,
             digest=digest,
-            pattern=pattern,
             program=program,
         )
     except KernelError as error:
@@ -134,6 +131,7 @@ def _one(
         more = f"; it writes {', '.join(written)}, which are thus outputs" if written else ""
         more = more or "; assign elements of a parameter"
         raise program.source.error(program.source.tree, text + more) from None
+    made.replaces(pattern)
     _try(made, program)
     KERNELS[digest] = made
     made.announce()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..dialects import func
-from ..dialects.kernels import Apply, Implementation, KernelDefinition, Scalar
+from ..dialects.kernels import Apply, KernelDefinition, Scalar
 from ..errors import KernelError
 from ..frontends.trace.operands import apply_several, as_tensor, value_of
 from ..frontends.trace.tensor import traced
@@ -19,11 +19,10 @@ from ..frontends.trace.tree import flatten
 from ..ir.builder import Builder
 from ..ir.core import Module
 from ..ir.substitution import evaluate
-from ..ir.types import TensorSpec, TensorType
+from ..ir.types import TensorType
 from ..targets.llvm.c_kernels import CSource, header
 from .loops.check import Inputs, check_program
 from .loops.plain import run_plain
-from .loops.program import Program
 
 if TYPE_CHECKING:
     from ..runtime.model import CompiledModel
@@ -36,51 +35,17 @@ class Kernel(KernelDefinition):
     the reference. On torch tensors it is the operator `torch`. `c_kernel` and `kernel` make kernels.
     """
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        inputs: Mapping[str, TensorSpec],
-        outputs: Mapping[str, TensorSpec],
-        scalars: Mapping[str, Scalar],
-        reference: Callable[..., Any],
-        implementations: Mapping[str, Implementation],
-        split: str | None,
-        grain: int | None,
-        digest: str,
-        pattern: Callable[..., Any] | None,
-        program: Program | None = None,
-    ) -> None:
-        """Describe a kernel; `c_kernel` and `kernel` do.
+    @cached_property
+    def _libraries(self) -> dict[tuple[Scalar, ...], CompiledModel]:
+        """The compiled kernel for the values of its numbers."""
+        return {}
 
-        Args:
-            name: As of `KernelDefinition`, as are the next ones.
-            inputs: Types of the inputs by name.
-            outputs: Types of the outputs by name.
-            scalars: Default values of the numbers by name.
-            reference: The meaning, on NumPy arrays.
-            implementations: The code by family of targets.
-            split: The size whose range threads share.
-            grain: How many elements of that range are worth a thread.
-            digest: A digest of everything that shapes results.
-            pattern: A function on `tilewright.Tensor`s of the same arguments and results.
-            program: The loop program, if the kernel is one.
+    def replaces(self, pattern: Callable[..., Any] | None) -> None:
+        """Let `place` put this kernel in place of what `pattern` computes: a function on
+        `tilewright.Tensor`s of the same arguments and results.
         """
-        super().__init__(
-            name,
-            inputs=inputs,
-            outputs=outputs,
-            scalars=scalars,
-            reference=reference,
-            implementations=implementations,
-            split=split,
-            grain=grain,
-            digest=digest,
-        )
         if pattern is not None:
             self.pattern = lambda types, numbers: _trace(self, pattern, types, numbers)
-        self.program = program
-        self._libraries: dict[tuple[Scalar, ...], CompiledModel] = {}
 
     def __repr__(self) -> str:
         ins = ", ".join(f"{p.name}: {p.spec}" for p in self.inputs)

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..analysis.axis_roles import Roles
 from ..analysis.index_maps import product
+from ..artifact.choices import Choice
 from ..dialects import scalar, tensor
 from ..dialects.places import place_of
 from ..dialects.tensor import extent
@@ -28,7 +29,6 @@ from ..ir.symbolic import Dim, Expr, smax, smin
 from ..ir.target_info import TargetInfo
 from ..ir.types import TensorType
 from ..schedule import Schedule, ScheduleError, Step, finalize
-from ..schedule.choices import Choice
 from ..schedule.kernel_schedule import KernelSchedule
 from ..schedule.rules import ScheduleRule
 from ..schedule.tuned import TUNED, TunedChoices, TunedKernels

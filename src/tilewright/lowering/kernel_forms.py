@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ..analysis.size_names import number_sizes
+from ..artifact.choices import Choice, Knob
 from ..dialects import loop, tensor
 from ..ir import notes
 from ..ir.printer import print_op
 from ..ir.target_info import TargetInfo
 from ..passes.tensor.write_in_place import in_place_pairs
 from ..schedule import Schedule, Step, finalize
-from ..schedule.choices import Choice, Knob
 from ..schedule.rules import ScheduleRule, rules_for
 from .tensor_to_loop import kernel_of_group
 

@@ -6,51 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-Knob = int | bool | str
-"""The value of a knob of a schedule rule: a number, a flag, or the name of a loop."""
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The choice of a schedule rule for one of its knobs.
-
-    Attributes:
-        name: The knob's name, one for each kernel.
-        value: The value that was chosen.
-        default: The value that the rule chooses by itself.
-        ranges: The values that may be chosen, in order: values, and (first, last, step) of numbers.
-        reorders_sums: Whether another value changes the order in which a sum adds its terms, and so the last
-            bits of the result.
-    """
-
-    name: str
-    value: Knob
-    default: Knob
-    ranges: tuple[Any, ...]
-    reorders_sums: bool = False
-
-    @property
-    def domain(self) -> tuple[Knob, ...]:
-        """All values that may be chosen, in order."""
-        values: list[Knob] = []
-        for part in self.ranges:
-            values += range(part[0], part[1] + 1, part[2]) if isinstance(part, tuple) else [part]
-        return tuple(values)
-
-    def __str__(self) -> str:
-        known = ", ".join(
-            f"{part[0]}..{part[1]} by {part[2]}" if isinstance(part, tuple) else repr(part)
-            for part in self.ranges
-        )
-        default = "" if self.value == self.default else f" (default {self.default!r})"
-        return f"{self.name} = {self.value!r}{default}, among {known}"
-
-    @classmethod
-    def from_metadata(cls, entry: Mapping[str, Any]) -> Choice:
-        """The choice that `entry`, one of a kernel's ``choices`` in the metadata, describes."""
-        ranges = _tuples(entry["domain"])
-        flag = entry.get("reorders_sums", False)
-        return cls(entry["name"], entry["value"], entry["default"], ranges, flag)
+from tilewright.artifact.choices import Choice
 
 
 @dataclass(frozen=True)
@@ -131,4 +87,4 @@ def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, (list, tuple)) else value
 
 
-__all__ = ["Choice", "KernelDescription", "Knob", "describe_kernels"]
+__all__ = ["KernelDescription", "describe_kernels"]

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Self, TypeVar, cast
 
 from ..analysis.loop_nest import enclosing_loops, walk_blocks, walk_loops
+from ..artifact.choices import Choice, Knob
 from ..dialects import loop
 from ..ir.core import Operation
 from ..ir.target_info import TargetInfo
-from .choices import Choice, Knob
 
 F = TypeVar("F", bound=Callable[..., Any])
 UNKNOWN_TARGET = TargetInfo()

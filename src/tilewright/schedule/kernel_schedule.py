@@ -13,10 +13,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Protocol
 
+from ..artifact.choices import Knob
 from ..errors import CompileError, TilewrightError
 from ..ir.condition import Condition, check_condition, parse_condition
 from ..ir.symbolic import Expr, bounds
-from .choices import Knob
 from .core import ScheduleError, Step, trace_from_json, trace_to_json
 from .rules import ScheduleRule
 from .schedule import Schedule

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from ..artifact.choices import Knob
 from ..dialects import loop
-from .choices import Knob
 
 TUNED = "measured choices"
 """The state of a kernel that has them."""

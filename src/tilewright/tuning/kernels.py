@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..artifact import link
+from ..artifact.choices import Choice
 from ..dialects import graph, loop, scalar, tensor
 from ..driver.tuned import digest_of
 from ..driver.tuning_database import KernelKey
@@ -21,7 +22,6 @@ from ..ir.substitution import evaluate
 from ..ir.symbolic import Dim, bounds, free_symbols
 from ..lowering.groups_to_kernels import group_bytes, group_flops, kernel_names
 from ..lowering.kernel_forms import Form, forms, structure_of, unscheduled
-from ..schedule.choices import Choice
 from ..schedule.core import ScheduleError
 from ..targets.base import KernelObjects, Target
 from .harness import Argument, KernelDescription

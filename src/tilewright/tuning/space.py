@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.schedule.choices import Choice
-from tilewright.schedule.choices import Knob as Value
+from tilewright.artifact.choices import Choice
+from tilewright.artifact.choices import Knob as Value
 from tilewright.schedule.core import ScheduleError
 
 Values = Mapping[str, Value]

@@ -1,8 +1,10 @@
-"""Knobs of schedule rules: what a rule chose, and what else it could have chosen."""
+"""Knobs of schedule rules: what a rule chose, and what else it could have chosen. The compiler writes choices
+to an artifact's metadata, and a loaded library reads them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,11 +31,28 @@ class Choice:
     domain: tuple[Knob, ...]
     reorders_sums: bool = False
 
+    def __str__(self) -> str:
+        known = ", ".join(
+            f"{part[0]}..{part[1]} by {part[2]}" if isinstance(part, list) else repr(part)
+            for part in _runs(self.domain)
+        )
+        default = "" if self.value == self.default else f" (default {self.default!r})"
+        return f"{self.name} = {self.value!r}{default}, among {known}"
+
     def to_metadata(self) -> dict[str, Any]:
-        """The choice as plain data for JSON, which `tilewright.runtime.kernels` reads."""
+        """The choice as plain data for JSON."""
         entry: dict[str, Any] = {"name": self.name, "value": self.value, "default": self.default}
         entry["domain"] = _runs(self.domain)
         return {**entry, **({"reorders_sums": True} if self.reorders_sums else {})}
+
+    @classmethod
+    def from_metadata(cls, entry: Mapping[str, Any]) -> Choice:
+        """The choice that `entry`, one of a kernel's ``choices`` in an artifact's metadata, describes."""
+        domain: list[Knob] = []
+        for part in entry["domain"]:
+            domain += range(part[0], part[1] + 1, part[2]) if isinstance(part, (list, tuple)) else [part]
+        flag = entry.get("reorders_sums", False)
+        return cls(entry["name"], entry["value"], entry["default"], tuple(domain), flag)
 
 
 def _runs(values: Iterable[Knob]) -> list[Any]:
