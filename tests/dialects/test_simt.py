@@ -17,7 +17,8 @@ from tilewright.ir.types import BufferType, f32
 
 
 def reduction(threads: int, count: int, combiner: str) -> loop.Kernel:
-    """A block program: each thread loads its element, groups of `count` combine theirs, each thread stores."""
+    """A block program: each thread loads its element, groups of `count` combine theirs, each thread
+    stores."""
     kernel = loop.Kernel(sym_name="reduction", num_outputs=1)
     x = kernel.body.add_arg(BufferType(f32, (threads,)))
     y = kernel.body.add_arg(BufferType(f32, (threads,)))

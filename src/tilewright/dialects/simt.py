@@ -1,7 +1,7 @@
 """The simt dialect: statements that all threads of a GPU block run together.
 
-A kernel of a GPU is a *block program*. Its outermost loops, of the kinds ``block.x`` to ``block.z``, number the
-blocks. Inside them stands the block's body, a sequence of
+A kernel of a GPU is a *block program*. Its outermost loops, of the kinds ``block.x`` to ``block.z``, number
+the blocks. Inside them stands the block's body, a sequence of
 
 - allocations: in space ``shared``, one buffer for the block; in space ``register``, a private part for each
   thread, whose number is the first index;
@@ -48,9 +48,9 @@ class AllReduce(Statement):
     """Combine values of threads in place: every thread gets the result of its group.
 
     `buffer`, in space ``register``, has the shape (threads, ...). Threads are grouped by `count`, a power of
-    two: the first `count`, the next `count`, and so on. Each element of a thread's part becomes the combination,
-    with `combiner`, of that element of all threads in its group. Element pairs are combined at the distances 1,
-    2, 4, ..., `count` / 2, so that all threads of a group get the same bits.
+    two: the first `count`, the next `count`, and so on. Each element of a thread's part becomes the
+    combination, with `combiner`, of that element of all threads in its group. Element pairs are combined at
+    the distances 1, 2, 4, ..., `count` / 2, so that all threads of a group get the same bits.
     """
 
     name = "simt.all_reduce"

@@ -54,12 +54,13 @@ class ThreadAxis:
 
 @dataclass(frozen=True)
 class Gpu:
-    """The facts of a GPU that schedules and generated code depend on. The defaults hold on every device of the
-    last ten years.
+    """The facts of a GPU that schedules and generated code depend on. The defaults hold on every device of
+    the last ten years.
     """
 
     warp: int = 32
-    """Threads that run in step and exchange values by shuffles (a warp, wavefront, subgroup or SIMD group)."""
+    """Threads that run in step and exchange values by shuffles (a warp, wavefront, subgroup or SIMD
+    group)."""
 
     max_threads: int = 256
     """The most threads of a block."""
