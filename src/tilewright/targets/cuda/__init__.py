@@ -1,0 +1,1 @@
+"""NVIDIA GPUs: CUDA C++ from block programs, compiled by NVRTC."""

@@ -1,0 +1,227 @@
+"""From CUDA C++ text to cubins and PTX by NVRTC, without an SDK, a driver or a GPU.
+
+NVRTC comes as the Python package ``nvidia-cuda-nvrtc``; a library that an SDK installed is used, too. The
+results are cached on disk.
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import json
+import re
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from ...artifact import disk_cache
+from ...errors import CompileError, InternalError
+from ..gpu.performance import KernelResources
+
+INSTALL = "pip install 'tilewright[cuda]'"
+FALLBACK = "compute_80"
+"""The virtual architecture of the PTX that drivers compile for GPUs without a cubin of their own."""
+
+_KIND = "cuda"
+_OPTIONS = ("--std=c++17", "--ptxas-options=-v")  # the second reports the resources of each kernel
+
+
+@dataclass(frozen=True)
+class CudaImage:
+    """One module compiled for one architecture."""
+
+    arch: str
+    """``sm_80``, ``sm_90a``: machine code; ``compute_80``: PTX only."""
+
+    ptx: str
+    """The text of the intermediate code."""
+
+    cubin: bytes
+    """The machine code, an ELF file; empty for a virtual architecture."""
+
+    log: str
+    """NVRTC's messages: warnings, and the resources of each kernel."""
+
+    @property
+    def resources(self) -> dict[str, KernelResources]:
+        """The resources of each kernel by its name, from the log; empty for a virtual architecture."""
+        return _resources(self.log)
+
+
+def missing() -> str | None:
+    """Return why CUDA text cannot be compiled here, with the command that helps; None if it can."""
+    try:
+        _nvrtc()
+    except CompileError as error:
+        return str(error)
+    return None
+
+
+def nvrtc_version() -> tuple[int, int]:
+    """The version of CUDA that NVRTC belongs to.
+
+    Raises:
+        CompileError: NVRTC is not installed.
+    """
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    _nvrtc().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    return major.value, minor.value
+
+
+def compile_image(text: str, arch: str, name: str = "kernels.cu") -> CudaImage:
+    """Compile a translation unit.
+
+    Args:
+        text: CUDA C++ that includes no headers.
+        arch: ``sm_80``, ``sm_90``, ``sm_90a`` for machine code and PTX; ``compute_80`` for PTX only.
+        name: The name of the text, for messages.
+
+    Raises:
+        CompileError: NVRTC is not installed, or does not know the architecture; the message says what to do.
+        InternalError: NVRTC rejects the text; the message shows its log, and the kernel with the first error.
+    """
+    if arch not in architectures() and not arch.startswith("compute_"):
+        known = ", ".join(architectures())
+        major, minor = nvrtc_version()
+        raise CompileError(f"NVRTC {major}.{minor} does not compile for {arch}; it knows {known}")
+    version = ".".join(map(str, nvrtc_version()))
+    key = disk_cache.digest(version, _build(), arch, name, *_OPTIONS, text)
+    if (kept := disk_cache.read(_KIND, key)) is not None:
+        entry = json.loads(kept)
+        return CudaImage(arch, entry["ptx"], base64.b64decode(entry["cubin"]), entry["log"])
+    image = _compile(text, arch, name)
+    entry = {"ptx": image.ptx, "cubin": base64.b64encode(image.cubin).decode(), "log": image.log}
+    disk_cache.write(_KIND, key, json.dumps(entry).encode())
+    return image
+
+
+@cache
+def architectures() -> tuple[str, ...]:
+    """The architectures that NVRTC makes machine code for: ``sm_80``, ``sm_90``, ``sm_90a``, ...
+
+    Raises:
+        CompileError: NVRTC is not installed.
+    """
+    nvrtc = _nvrtc()
+    count = ctypes.c_int()
+    nvrtc.nvrtcGetNumSupportedArchs(ctypes.byref(count))
+    numbers = (ctypes.c_int * count.value)()
+    nvrtc.nvrtcGetSupportedArchs(numbers)
+    # The list lacks the variants with instructions of one generation only, such as wgmma's.
+    return tuple(name for n in numbers for name in ((f"sm_{n}", f"sm_{n}a") if n >= 90 else (f"sm_{n}",)))
+
+
+def with_instructions(image: CudaImage) -> dict[str, KernelResources]:
+    """Return the resources of each kernel of an image, with the instructions counted if a disassembler is
+    installed.
+    """
+    from . import sass
+
+    resources = image.resources
+    if not resources or sass.missing() is not None:
+        return resources
+    counts = sass.instructions(sass.disassemble(image.cubin))
+    return {name: replace(found, instructions=counts.get(name, ())) for name, found in resources.items()}
+
+
+@cache
+def _nvrtc() -> ctypes.CDLL:
+    try:
+        from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
+    except ImportError as error:
+        raise CompileError(
+            f"the package cuda-pathfinder, for finding NVIDIA's compilers, is not installed: {INSTALL}"
+        ) from error
+    try:
+        path = load_nvidia_dynamic_lib("nvrtc").abs_path
+    except (DynamicLibNotFoundError, RuntimeError) as error:
+        raise CompileError(f"NVRTC, the compiler of CUDA kernels, is not installed: {INSTALL}") from error
+    return ctypes.CDLL(path)
+
+
+@cache
+def _build() -> str:
+    """The versions of the installed packages: one version of CUDA has several builds."""
+    from importlib.metadata import distributions
+
+    names = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
+    return ",".join(f"{d.name} {d.version}" for d in distributions() if d.name in names)
+
+
+def _compile(text: str, arch: str, name: str) -> CudaImage:
+    nvrtc = _nvrtc()
+    program = ctypes.c_void_p()
+    _check(nvrtc.nvrtcCreateProgram(ctypes.byref(program), text.encode(), name.encode(), 0, None, None))
+    try:
+        options = [f"--gpu-architecture={arch}".encode(), *(option.encode() for option in _OPTIONS)]
+        status = nvrtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
+        log = _result(nvrtc, program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
+        if status:
+            raise InternalError(_rejection(log, text, arch, name))
+        ptx = _result(nvrtc, program, "PTX").rstrip(b"\0").decode()
+        cubin = b"" if arch.startswith("compute_") else _result(nvrtc, program, "CUBIN")
+        return CudaImage(arch, ptx, cubin, log)
+    finally:
+        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _result(nvrtc: Any, program: ctypes.c_void_p, what: str) -> bytes:
+    size = ctypes.c_size_t()
+    _check(getattr(nvrtc, f"nvrtcGet{what}Size")(program, ctypes.byref(size)))
+    data = ctypes.create_string_buffer(max(size.value, 1))
+    _check(getattr(nvrtc, f"nvrtcGet{what}")(program, data))
+    return data.raw[: size.value]
+
+
+def _check(status: int) -> None:
+    if status:
+        nvrtc = _nvrtc()
+        nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p
+        raise InternalError(f"NVRTC: {nvrtc.nvrtcGetErrorString(status).decode()}")
+
+
+def _rejection(log: str, text: str, arch: str, name: str) -> str:
+    """The message about a rejected text: the log, and the function around the first error."""
+    head = f"NVRTC rejects {name} for {arch}:\n{log.strip()}"
+    place = re.search(rf"^{re.escape(name)}\((\d+)\): (?:catastrophic )?error", log, re.M)
+    if place is None:
+        return head
+    lines = text.splitlines()
+    line = int(place[1])
+    starts = [n for n, content in enumerate(lines[:line]) if content[:1].strip() not in ("", "}", "#", "/")]
+    first = max(starts[-1] if starts else 0, line - 40)
+    shown = (f"{n + 1:5}  {content}" for n, content in enumerate(lines[: line + 5]) if n >= first)
+    return f"{head}\n" + "\n".join(shown)
+
+
+_ENTRY = re.compile(r"Compiling entry function '([^']+)' for '[^']+'")
+_SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_USED = re.compile(r"Used (\d+) registers(.*)")
+_SHARED = re.compile(r"(\d+) bytes smem")
+
+
+def _resources(log: str) -> dict[str, KernelResources]:
+    found: dict[str, KernelResources] = {}
+    entry, stack, spills = "", 0, 0
+    for line in log.splitlines():
+        if match := _ENTRY.search(line):
+            entry, stack, spills = match[1], 0, 0
+        elif match := _SPILLS.search(line):
+            stack, spills = int(match[1]), int(match[2]) + int(match[3])
+        elif entry and (match := _USED.search(line)):
+            shared = _SHARED.search(match[2])
+            found[entry] = KernelResources(int(match[1]), int(shared[1]) if shared else 0, stack, spills)
+            entry = ""
+    return found
+
+
+__all__ = [
+    "FALLBACK",
+    "INSTALL",
+    "CudaImage",
+    "architectures",
+    "compile_image",
+    "missing",
+    "nvrtc_version",
+    "with_instructions",
+]

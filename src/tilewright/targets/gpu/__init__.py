@@ -1,0 +1,1 @@
+"""Code shared by the targets that are GPUs."""

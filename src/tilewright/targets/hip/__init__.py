@@ -1,0 +1,1 @@
+"""AMD GPUs: HIP C++ from block programs, compiled by zig's clang."""

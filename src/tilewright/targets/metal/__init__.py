@@ -1,0 +1,1 @@
+"""Apple GPUs: the Metal shading language from block programs."""

@@ -1,0 +1,1 @@
+"""Vulkan: GLSL from block programs, compiled to SPIR-V."""
