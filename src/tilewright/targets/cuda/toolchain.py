@@ -195,7 +195,7 @@ def _rejection(log: str, text: str, arch: str, name: str) -> str:
 
 
 _ENTRY = re.compile(r"Compiling entry function '([^']+)' for '[^']+'")
-_SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores")
 _USED = re.compile(r"Used (\d+) registers(.*)")
 _SHARED = re.compile(r"(\d+) bytes smem")
 
@@ -207,7 +207,7 @@ def _resources(log: str) -> dict[str, KernelResources]:
         if match := _ENTRY.search(line):
             entry, stack, spills = match[1], 0, 0
         elif match := _SPILLS.search(line):
-            stack, spills = int(match[1]), int(match[2]) + int(match[3])
+            stack, spills = int(match[1]), int(match[2])
         elif entry and (match := _USED.search(line)):
             shared = _SHARED.search(match[2])
             found[entry] = KernelResources(int(match[1]), int(shared[1]) if shared else 0, stack, spills)

@@ -24,7 +24,8 @@ class KernelResources:
     """Bytes of memory private to a thread: arrays that are not in registers, and spilled registers."""
 
     spill_bytes: int
-    """Bytes that a thread stores and loads because registers did not suffice, counted once each in the code.
+    """Bytes of registers that a thread moves to memory because registers did not suffice, counted once each
+    in the code.
     """
 
     instructions: tuple[tuple[str, int], ...] = ()

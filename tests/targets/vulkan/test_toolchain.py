@@ -1,0 +1,58 @@
+"""GLSL compiled to SPIR-V."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from tilewright.errors import CompileError, InternalError
+from tilewright.targets.vulkan import toolchain
+
+needs_compiler = pytest.mark.skipif(toolchain.missing() is not None, reason=str(toolchain.missing()))
+
+SCALE = """#version 450
+layout(local_size_x = 128) in;
+layout(std430, binding = 0) readonly buffer B0 { float b0[]; };
+layout(std430, binding = 1) writeonly buffer B1 { float b1[]; };
+layout(std430, binding = 2) readonly buffer Params { int p[]; };
+shared float s0[128];
+void main() {
+    uint t = gl_LocalInvocationID.x;
+    uint i = gl_WorkGroupID.x * 128u + t;
+    s0[t] = i < uint(p[0]) ? b0[i + uint(p[1])] : 0.0;
+    barrier();
+    if (i < uint(p[0])) b1[i + uint(p[2])] = s0[127u - t];
+}
+"""
+
+
+@needs_compiler
+def test_a_shader_becomes_spirv():
+    spirv = toolchain.compile_spirv(SCALE)
+    assert spirv[:4] == b"\x03\x02\x23\x07" and len(spirv) % 4 == 0
+
+
+@needs_compiler
+@pytest.mark.skipif(shutil.which("spirv-dis") is None, reason="spirv-dis is not installed")
+def test_spirv_as_text():
+    text = toolchain.disassemble(toolchain.compile_spirv(SCALE))
+    assert "OpControlBarrier" in text and "LocalSize 128 1 1" in text
+    with pytest.raises(InternalError, match="spirv-dis"):
+        toolchain.disassemble(b"nothing of the kind")
+
+
+@needs_compiler
+def test_a_rejected_text_is_shown_with_its_place():
+    with pytest.raises(InternalError, match=r"rejects tw_scale:\n(.|\n)*tw_scale:12: 's1'"):
+        toolchain.compile_spirv(SCALE.replace("s0[127u", "s1[127u"), "tw_scale")
+
+
+def test_without_a_compiler_the_message_says_what_to_install(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    toolchain._compiler.cache_clear()
+    try:
+        with pytest.raises(CompileError, match="apt install glslang-tools"):
+            toolchain.compile_spirv(SCALE)
+    finally:
+        toolchain._compiler.cache_clear()
