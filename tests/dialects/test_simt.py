@@ -17,20 +17,18 @@ from tilewright.ir.types import BufferType, f32
 
 
 def reduction(threads: int, count: int, combiner: str) -> loop.Kernel:
-    """A block program: each thread loads its element, groups of `count` combine theirs, each thread
-    stores."""
+    """A block program: each thread loads an element, groups of `count` combine theirs, each stores."""
     kernel = loop.Kernel(sym_name="reduction", num_outputs=1)
     x = kernel.body.add_arg(BufferType(f32, (threads,)))
     y = kernel.body.add_arg(BufferType(f32, (threads,)))
     body = Builder(kernel.body)
-    part = body(loop.Alloc(buffer=BufferType(f32, (threads, 1), "register")))
+    part = body(loop.Alloc(buffer=BufferType(f32, (threads,), "register")))
     for number, (source, target) in enumerate(((x, part), (part, y))):
         t = symbol(f"t{number}", 0, threads - 1)
         nest = body.insert(loop.For(iv=t, kind=loop.LoopKind.THREAD_X))
         inside = Builder(nest.body)
-        at = {True: (t, 0), False: (t,)}
-        value = inside(loop.Load(source, (), None, indices=at[source is part]))
-        inside.insert(loop.Store(value, target, (), indices=at[target is part]))
+        value = inside(loop.Load(source, (), None, indices=(t,)))
+        inside.insert(loop.Store(value, target, (), indices=(t,)))
         if target is part:
             body.insert(AllReduce(part, combiner=combiner, count=count))
             body.insert(Barrier())

@@ -57,6 +57,14 @@ def rows_of_attention(s: Schedule) -> str:
     return at
 
 
+def partial_results_of_threads(s: Schedule) -> str:
+    """Let four threads share a row of the first reduction."""
+    final = s.rfactor(s.split("b0_r0", 4, guarded=True)[1])
+    s.compact()
+    s.all_reduce(final)
+    return final
+
+
 CASES: dict[str, tuple[str, Callable[[Schedule], Any]]] = {
     "split": ("matmul", lambda s: (s.split("b0_i0", 4), s.split("b0_i1", 3), s.split("b0_r0", 2))),
     "split by more than there is": ("matmul", lambda s: s.split("b0_i1", 16)),
@@ -125,6 +133,7 @@ CASES: dict[str, tuple[str, Callable[[Schedule], Any]]] = {
     "cache_write": ("matmul", lambda s: (s.cache_write("b1"), s.cache_write("b0"))),
     "cache_write placed": ("matmul", lambda s: s.compute_at("b0", s.loops(s.cache_write("b0"))[0])),
     "write_into": ("matmul", lambda s: s.write_into("b0", "b1")),
+    "all_reduce": ("softmax", partial_results_of_threads),
     "compact": (
         "softmax",
         lambda s: (s.fuse_loops("b0_i0", "b1_i0"), s.compact(), s.fuse_loops("b0_i0", "b2_i0")),
@@ -297,6 +306,7 @@ def random_arguments(r: random.Random, primitive: str, s: Schedule) -> tuple[Any
         "compute_inline": lambda: (block,),
         "decompose_reduction": lambda: (block, r.choice(around or loops)),
         "rfactor": lambda: (r.choice(loops),),
+        "all_reduce": lambda: (r.choice(blocks),),
         "cache_read": lambda: (block, r.choice([0, 0, 1])),
         "cache_write": lambda: (block,),
         "write_into": lambda: (block, r.choice(blocks)),
@@ -368,7 +378,7 @@ def check_random_schedule(r: random.Random, name: str) -> None:
         ("matmul", lambda s: s.split("b0_i0", "4"), "split: factor must be int, got '4'"),
         ("matmul", lambda s: s.split("b0_i0", True), "split: factor must be int, got True"),
         ("matmul", lambda s: s.split("b0_i0"), "split: missing a required argument: 'factor'"),
-        ("matmul", lambda s: s.split("b0_i0", 2, 3), "split: too many positional arguments"),
+        ("matmul", lambda s: s.split("b0_i0", 2, False, 3), "split: too many positional arguments"),
         ("matmul", lambda s: s.split(name="b0_i0", by=3), "split: missing a required argument: 'factor'"),
         (
             "matmul",

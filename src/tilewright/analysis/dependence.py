@@ -68,7 +68,7 @@ def pairs_between(first: loop.For, second: loop.For) -> Iterator[tuple[Touch, To
 
 
 def _by_memory(root: Operation) -> dict[Value, list[Touch]]:
-    aliases = _aliases(root)
+    aliases = aliases_of(root)
     accesses: dict[Value, list[Touch]] = {}
     for op in root.walk():
         for touch in touches_of(op):
@@ -222,7 +222,7 @@ def _is_private(buffer: Value, root: Operation) -> bool:
     return not any(keeps_contents(op, f) for op in accesses for f in around)
 
 
-def _aliases(root: Operation) -> dict[Value, Value]:
+def aliases_of(root: Operation) -> dict[Value, Value]:
     """The outputs of a kernel that may be the memory of an input, each with that input."""
     kernel = root if isinstance(root, loop.Kernel) else enclosing(root, loop.Kernel)
     if not isinstance(kernel, loop.Kernel):

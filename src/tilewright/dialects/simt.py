@@ -3,8 +3,8 @@
 A kernel of a GPU is a *block program*. Its outermost loops, of the kinds ``block.x`` to ``block.z``, number
 the blocks. Inside them stands the block's body, a sequence of
 
-- allocations: in space ``shared``, one buffer for the block; in space ``register``, a private part for each
-  thread, whose number is the first index;
+- allocations: in space ``shared``, one buffer for the block; in space ``register``, a private part for
+  each thread, whose number is the first index;
 - serial and unrolled loops, and conditions, that are the same for all threads;
 - *thread nests*: loops of kind ``thread.x``, whose variable is the number of the thread;
 - statements of this dialect.
@@ -47,10 +47,13 @@ class Barrier(Operation):
 class AllReduce(Statement):
     """Combine values of threads in place: every thread gets the result of its group.
 
-    `buffer`, in space ``register``, has the shape (threads, ...). Threads are grouped by `count`, a power of
-    two: the first `count`, the next `count`, and so on. Each element of a thread's part becomes the
-    combination, with `combiner`, of that element of all threads in its group. Element pairs are combined at
-    the distances 1, 2, 4, ..., `count` / 2, so that all threads of a group get the same bits.
+    `buffer`, in space ``register``, has one element for each thread. Threads are grouped by `count`, a power
+    of two: the first `count`, the next `count`, and so on. Each element becomes the combination, with
+    `combiner`, of all elements of its group. Pairs are combined at the distances 1, 2, 4, ..., `count` / 2,
+    so that all threads of a group get the same bits.
+
+    While a kernel is being scheduled, the buffer is a local one of any shape whose elements, in row-major
+    order, will be those of successive threads.
     """
 
     name = "simt.all_reduce"
@@ -63,24 +66,23 @@ class AllReduce(Statement):
         return ()
 
     def verify(self) -> None:
-        threads = self.buffer.type.shape[0]
-        if self.buffer.type.space != "register":
-            raise IRError("combines a buffer in registers", self)
+        shape = self.buffer.type.shape
         if self.count < 1 or self.count & (self.count - 1):
             raise IRError(f"groups of {self.count} threads: not a power of two", self)
-        if not isinstance(threads, int) or threads % self.count:
-            raise IRError(f"{threads} threads are not whole groups of {self.count}", self)
+        if not shape or not isinstance(shape[-1], int) or shape[-1] % self.count:
+            raise IRError(f"{shape} elements are not whole groups of {self.count}", self)
 
     def touched(self) -> tuple[Elements, ...]:
         return (self.box(self.buffer, 0, [(self.buffer.type.size, 1)], writes=True),)
 
     def interpret(self, env: Frame, buffer: Array) -> tuple[()]:
         combine = BINARY[COMBINER_OP[self.combiner]].function
-        threads = np.arange(len(buffer))
+        flat = buffer.reshape(-1)
+        threads = np.arange(len(flat))
         distance = 1
         with np.errstate(all="ignore"):
             while distance < self.count:
-                buffer[...] = combine(buffer, buffer[threads ^ distance])
+                flat[...] = combine(flat, flat[threads ^ distance])
                 distance *= 2
         return ()
 

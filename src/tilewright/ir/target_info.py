@@ -59,8 +59,7 @@ class Gpu:
     """
 
     warp: int = 32
-    """Threads that run in step and exchange values by shuffles (a warp, wavefront, subgroup or SIMD
-    group)."""
+    """Threads that run in step and exchange values by shuffles: a warp, wavefront or subgroup."""
 
     max_threads: int = 256
     """The most threads of a block."""
@@ -205,7 +204,9 @@ class TargetInfo:
     """
 
     cache_line: int = 64
-    """Bytes that the caches load at a time. Rows of local buffers begin at multiples of it."""
+    """Bytes that the caches load at a time. Rows of local buffers begin at multiples of it; 0: they are not
+    padded.
+    """
 
     row_group_bytes: int = 512 * 1024
     """Upper bound, in bytes, on the intermediate values of one row in a row group (a softmax, a layer norm).

@@ -517,7 +517,10 @@ def parallel_nest(
                 f"decompose_reduction: the extent of {f.iv.name!r} depends on "
                 f"the reduction of block {block.sym_name!r}"
             )
-    if _symbols_of(conditions) & skipped:
+    if not after:
+        # A condition on the reduction decides which terms are added to the first value.
+        conditions = tuple(e for e in conditions if not _symbols_of((e,)) & skipped)
+    elif _symbols_of(conditions) & skipped:
         raise ScheduleError(
             f"decompose_reduction: a condition around block {block.sym_name!r} depends on its reduction"
         )
@@ -543,7 +546,7 @@ def parallel_nest(
         again = loop.For(
             iv=iv,
             kind=f.kind
-            if f.kind in (loop.LoopKind.VECTORIZE, loop.LoopKind.UNROLL)
+            if f.kind in (loop.LoopKind.VECTORIZE, loop.LoopKind.UNROLL, loop.LoopKind.THREAD_X)
             else loop.LoopKind.SERIAL,
             step=f.step,
             location=f.location,

@@ -74,7 +74,8 @@ def _on_lines(shape: tuple[Dim, ...], dtype: DType, cache_line: int) -> tuple[Di
     """
     line = cache_line // dtype.itemsize
     if (
-        len(shape) < 2
+        line == 0
+        or len(shape) < 2
         or all(e == 1 for e in shape[:-1])
         or not isinstance(shape[-1], int)
         or shape[-1] < line

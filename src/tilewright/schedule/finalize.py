@@ -13,6 +13,7 @@ from ..ir import notes
 from ..ir.builder import Builder
 from ..ir.core import Operation, Value
 from ..ir.symbolic import Expr, free_symbols
+from .block_program import make_block_program
 from .blocks import BlockPrimitives
 from .compact import compact_buffers
 from .legality import check_lanes, check_races, check_threads
@@ -29,6 +30,8 @@ def finalize(schedule: BlockPrimitives) -> loop.Kernel:
     check_threads(schedule.kernel, schedule.info)
     kernel = finished(schedule)
     check_lanes(kernel, schedule.info)
+    if schedule.info.gpu is not None:
+        make_block_program(kernel, schedule.info.gpu)
     check_races(kernel)
     return kernel
 

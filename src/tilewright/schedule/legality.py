@@ -146,7 +146,7 @@ def check_races(kernel: loop.Kernel) -> None:
     the end of a schedule.
     """
     for f in walk_loops(kernel):
-        if f.kind == loop.LoopKind.PARALLEL or f.kind.startswith("block"):
+        if f.kind == loop.LoopKind.PARALLEL or f.kind.startswith(("block", "thread")):
             name = f"{f.kind} loop {f.iv.name!r} of kernel {kernel.sym_name!r}"
             check_independent(name, f, shared=True, undecided=True)
 

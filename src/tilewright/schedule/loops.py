@@ -16,14 +16,19 @@ class LoopPrimitives(ScheduleCore):
     """Primitives on loops: splitting, fusing and reordering them, and how their iterations run."""
 
     @primitive
-    def split(self, name: str, factor: int) -> tuple[str, str]:
+    def split(self, name: str, factor: int, guarded: bool = False) -> tuple[str, str]:
         """Split the loop `name` into an outer and an inner one of `factor` iterations (fewer in the last, if
-        it does not divide the extent).
+        it does not divide the extent). With `guarded` the inner loop always has `factor` iterations, and a
+        condition leaves out those beyond the end; it can then be bound to threads, and moved outside.
 
             for i in n:  body(i)
         becomes
             for i_o in ceil(n / factor):
                 for i_i in min(factor, n - factor * i_o):  body(factor * i_o + i_i)
+        or, guarded,
+            for i_o in ceil(n / factor):
+                for i_i in factor:
+                    if factor * i_o + i_i < n:  body(factor * i_o + i_i)
 
         Returns the names of the outer and the inner loop.
 
@@ -37,9 +42,17 @@ class LoopPrimitives(ScheduleCore):
             raise ScheduleError(f"split: factor must be at least 1, got {factor}")
         n = f.extent
         outer = symbol(self.fresh(f"{name}_o"), 0, ceildiv(n, factor) - 1)
-        inner_extent: Dim = factor if prove_divisible(n, factor) else smin(factor, n - outer * factor)
+        divides = prove_divisible(n, factor)
+        inner_extent: Dim = factor if divides or guarded else smin(factor, n - outer * factor)
         inner = symbol(self.fresh(f"{name}_i"), 0, inner_extent - 1)
         inner_loop = _wrap(inner, f)
+        if guarded and not divides:
+            # Around the statements, so that the loops stay perfectly nested.
+            for block in [op for op in inner_loop.walk() if isinstance(op, loop.Block)]:
+                guard = loop.If(conditions=(n - 1 - (outer * factor + inner),), location=f.location)
+                assert block.parent is not None
+                block.parent.insert_before(block, guard)
+                guard.body.append(block)
         outer_loop = loop.For(iv=outer, location=f.location)
         outer_loop.body.append(inner_loop)
         old = f.iv
@@ -84,8 +97,12 @@ class LoopPrimitives(ScheduleCore):
         a, b = self._nested_pair("fuse", outer, inner)
         for op in b.walk():
             if isinstance(op, loop.Block):
-                reducing = [_used(f, op.bindings[len(op.axes) :]) for f in (a, b)]
+                # A loop of both kinds has a partial result for each iteration (rfactor).
                 moving = [_used(f, op.bindings[: len(op.axes)]) for f in (a, b)]
+                reducing = [
+                    not m and _used(f, op.bindings[len(op.axes) :])
+                    for f, m in zip((a, b), moving, strict=True)
+                ]
                 if (reducing[0] and moving[1]) or (reducing[1] and moving[0]):
                     raise ScheduleError(
                         f"fuse: of {outer!r} and {inner!r}, block {op.sym_name!r} reduces over one only"

@@ -24,6 +24,7 @@ from .online_softmax import SoftmaxPrimitives
 from .row_runs import RunPrimitives
 from .tensorize import TensorizePrimitives
 from .tensorize_quantized import QuantizedPrimitives
+from .threads import ThreadPrimitives
 
 
 class Schedule(
@@ -34,6 +35,7 @@ class Schedule(
     RunPrimitives,
     TensorizePrimitives,
     QuantizedPrimitives,
+    ThreadPrimitives,
 ):
     """A kernel being scheduled. Every method that changes it is a primitive and is recorded in `trace`."""
 

@@ -1,0 +1,376 @@
+"""From a finished kernel with GPU loops to a block program, as `dialects.simt` describes it.
+
+`make_block_program` is the last step of `finalize` for a GPU:
+
+1. Statements outside of thread nests are put into nests of one thread.
+2. Buffers get their memory: private to a thread where one nest uses them; registers where every nest gives
+   each thread the same elements; shared memory otherwise.
+3. A barrier is placed before each statement that touches what another thread may have written, or may still
+   read, since the last barrier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..analysis.dependence import aliases_of, distance, touches_of, writes
+from ..analysis.index_maps import flatten_index
+from ..analysis.loop_nest import (
+    Access,
+    Touch,
+    accesses_of,
+    enclosing_loops,
+    inside,
+    substitute_tree,
+    walk_loops,
+)
+from ..dialects import loop, simt
+from ..dialects.tensor import free_symbols_of
+from ..ir.builder import Builder
+from ..ir.core import Block, Operation
+from ..ir.substitution import evaluate, substitute
+from ..ir.symbolic import Dim, Expr, symbol
+from ..ir.target_info import Gpu
+from ..ir.types import BufferType
+from .core import ScheduleError
+
+MOST_PRIVATE = 256
+"""The most 32-bit words of a buffer that a thread keeps in registers. Larger parts lie in shared memory."""
+
+
+def make_block_program(kernel: loop.Kernel, gpu: Gpu) -> None:
+    """Turn a finished kernel into a block program in place.
+
+    Raises:
+        ScheduleError: The kernel needs more shared memory than a block has, more threads, or a buffer in
+            shared memory has a size that is not known.
+    """
+    body = block_body(kernel)
+    _wrap_statements(kernel, body)
+    threads = threads_of(kernel)
+    if threads > gpu.max_threads:
+        raise ScheduleError(f"bind: {threads} threads; a block of this target has at most {gpu.max_threads}")
+    for alloc in [op for op in kernel.walk() if isinstance(op, loop.Alloc)]:
+        _place(alloc, body, threads)
+    shared = sum(
+        alloc.buffer.size * alloc.buffer.dtype.itemsize
+        for alloc in kernel.walk()
+        if isinstance(alloc, loop.Alloc) and alloc.buffer.space == "shared"
+    )
+    if shared > gpu.shared_bytes:
+        raise ScheduleError(
+            f"kernel {kernel.sym_name!r} needs {shared} bytes of shared memory; a block of this target has "
+            f"{gpu.shared_bytes}"
+        )
+    place_barriers(body)
+
+
+def threads_of(kernel: loop.Kernel) -> int:
+    """The number of threads of a block: the largest extent of a thread nest."""
+    return max((int(f.extent) for f in walk_loops(kernel) if is_thread(f)), default=1)
+
+
+def is_thread(op: Operation | None) -> bool:
+    """Whether an operation is a thread nest."""
+    return isinstance(op, loop.For) and op.kind == loop.LoopKind.THREAD_X
+
+
+def block_body(kernel: loop.Kernel) -> Block:
+    """The body of a block: the contents of the block loops."""
+    body = kernel.body
+    while True:
+        inner = [op for op in body.ops if isinstance(op, loop.For) and op.kind.startswith("block")]
+        if not inner:
+            return body
+        body = inner[0].body
+
+
+# -- Statements -------------------------------------------------------------------------------------------
+
+
+def _has_threads(op: Operation) -> bool:
+    return any(is_thread(x) or isinstance(x, (simt.Barrier, simt.AllReduce)) for x in op.walk())
+
+
+def _wrap_statements(kernel: loop.Kernel, body: Block) -> None:
+    """Put statements that stand outside of thread nests into nests of one thread."""
+    pending: list[Operation] = []
+
+    def wrap(before: Operation | None) -> None:
+        if any(not op.results or isinstance(op, (loop.For, loop.If)) for op in pending):
+            used = {f.iv.name for f in walk_loops(kernel)} | {d.name for d in kernel.dims}
+            name = next(n for k in range(len(used) + 1) if (n := f"one_thread{k or ''}") not in used)
+            nest = loop.For(iv=symbol(name, 0, 0), kind=loop.LoopKind.THREAD_X, location=pending[0].location)
+            body.insert_before(pending[0], nest)
+            for op in pending:
+                nest.body.append(op)
+        pending.clear()
+
+    for op in list(body.ops):
+        if isinstance(op, loop.Alloc):
+            body.insert_before(body.first, op)
+        elif is_thread(op) or _has_threads(op):
+            wrap(op)
+            if not is_thread(op) and isinstance(op, (loop.For, loop.If)):
+                _wrap_statements(kernel, op.body)
+        else:
+            pending.append(op)
+    wrap(None)
+
+
+# -- Memory -----------------------------------------------------------------------------------------------
+
+
+def _place(alloc: loop.Alloc, body: Block, threads: int) -> None:
+    """Give a buffer its memory space."""
+    buffer = alloc.result
+    accesses = accesses_of(buffer)
+    nests = {id(nest): nest for op in buffer.users for nest in (_nest_of(op),) if nest is not None}
+    if any(inside(alloc, nest) for nest in nests.values()):
+        return  # private to a thread already
+    reduced = [op for op in buffer.users if isinstance(op, simt.AllReduce)]
+    if len(nests) == 1 and len(accesses) == len(buffer.users):
+        (nest,) = nests.values()
+        forms = {_form(op, threads=int(nest.extent)) for op in accesses}
+        if None not in forms and len(forms) == 1 and _repeats(alloc, nest) is False:
+            nest.body.insert_before(nest.body.first, alloc)
+            _shrink_private(alloc, accesses, next(iter(forms)))
+            return
+    if reduced:
+        _reduce_in_registers(alloc, accesses, reduced, threads)
+        return
+    forms = {_form(op, threads) for op in accesses}
+    form = next(iter(forms)) if len(forms) == 1 else None
+    if form is not None and len(accesses) == len(buffer.users) and _fits_registers(alloc, form, threads):
+        for op in accesses:
+            _, inner = _inner_loops(op)
+            op.indices = (_nest_variable(op), *(f.iv for f in inner))
+            _unroll(inner)
+        _retype(alloc, (threads, *form.extents), "register")
+        return
+    if not isinstance(alloc.buffer.size, int):
+        raise ScheduleError(
+            f"a buffer of {alloc.buffer.size} elements does not fit into shared memory: its size is not known"
+        )
+    _retype(alloc, alloc.buffer.shape, "shared")
+
+
+def _retype(alloc: loop.Alloc, shape: Sequence[Dim], space: str) -> None:
+    alloc.buffer = BufferType(alloc.buffer.dtype, shape, space)
+    alloc.result.type = alloc.buffer
+
+
+def _nest_of(op: Operation) -> loop.For | None:
+    return next((f for f in enclosing_loops(op) if is_thread(f)), None)
+
+
+def _nest_variable(op: Operation) -> Expr:
+    nest = _nest_of(op)
+    assert nest is not None
+    return nest.iv
+
+
+def _repeats(alloc: loop.Alloc, nest: loop.For) -> bool:
+    """Whether the nest runs several times in the life of the buffer."""
+    return alloc.parent is not nest.parent
+
+
+@dataclass(frozen=True)
+class _Form:
+    """The elements of a buffer that thread `t` touches, over numbered positions of its part of the buffer."""
+
+    indices: tuple[Dim, ...]
+    extents: tuple[int, ...]
+
+
+def _inner_loops(op: Access) -> tuple[loop.For | None, list[loop.For]]:
+    """The thread nest of an access, and the loops inside it that its indices depend on, ordered by the
+    distance of their elements, largest first.
+    """
+    nest = _nest_of(op)
+    if nest is None:
+        return None, []
+    around = enclosing_loops(op)
+    used = {s for e in op.indices for s in free_symbols_of(e)}
+    inner = [f for f in around[around.index(nest) + 1 :] if f.iv in used]
+    flat = flatten_index(op.indices, op.buffer.type.shape)
+    return nest, sorted(inner, key=lambda f: (-_step(flat, f.iv), around.index(f)))
+
+
+def _step(flat: Dim, iv: Expr) -> int:
+    """The number of elements from one iteration of a loop to the next, near the loop's beginning."""
+    names = {s.name: 0 for s in free_symbols_of(flat)}
+    after = evaluate(flat, {**names, iv.name: 1})
+    return abs(int(after) - int(evaluate(flat, names)))
+
+
+def _form(op: Access, threads: int) -> _Form | None:
+    """The form of an access; None if threads do not have parts of their own that it describes."""
+    nest, inner = _inner_loops(op)
+    if nest is None or nest.extent != threads or op.dynamic:
+        return None
+    if not all(isinstance(f.extent, int) for f in inner) or not _is_static(op.buffer.type):
+        return None
+    mapping: dict[Expr, Dim] = {nest.iv: symbol("thread", 0, threads - 1)}
+    for k, f in enumerate(inner):
+        mapping[f.iv] = symbol(f"part_{k}", 0, int(f.extent) - 1)
+    indices = tuple(substitute(e, mapping) for e in op.indices)
+    if any(s not in mapping.values() for e in indices for s in free_symbols_of(e)):
+        return None
+    return _Form(indices, tuple(int(f.extent) for f in inner))
+
+
+def _is_static(buffer: BufferType) -> bool:
+    return all(isinstance(d, int) for d in buffer.shape)
+
+
+def _fits_registers(alloc: loop.Alloc, form: _Form, threads: int) -> bool:
+    """Whether the parts of all threads are small enough and have no element in common."""
+    words = max(1, alloc.buffer.dtype.itemsize // 4)
+    for extent in form.extents:
+        words *= extent
+    return words <= MOST_PRIVATE and _are_distinct(form, alloc.buffer.shape, threads)
+
+
+def _are_distinct(form: _Form, shape: Sequence[Dim], threads: int) -> bool:
+    """Whether no two points of a form are the same element."""
+    axes = np.indices((threads, *form.extents)).reshape(1 + len(form.extents), -1)
+    names = {"thread": axes[0], **{f"part_{k}": axis for k, axis in enumerate(axes[1:])}}
+    places = np.broadcast_to(np.asarray(evaluate(flatten_index(form.indices, shape), names)), axes[0].shape)
+    return len(np.unique(places)) == places.size
+
+
+def _shrink_private(alloc: loop.Alloc, accesses: Iterable[Access], form: _Form | None) -> None:
+    """Give a thread only its part of a buffer that one nest uses."""
+    assert form is not None
+    for op in accesses:
+        _, inner = _inner_loops(op)
+        op.indices = tuple(f.iv for f in inner) or (0,)
+        _unroll(inner)
+    _retype(alloc, form.extents or (1,), "local")
+
+
+def _unroll(loops: Iterable[loop.For]) -> None:
+    """Unroll loops over a private array, so that it can lie in registers."""
+    for f in loops:
+        if f.kind == loop.LoopKind.SERIAL:
+            f.kind = loop.LoopKind.UNROLL
+
+
+def _reduce_in_registers(
+    alloc: loop.Alloc, accesses: Sequence[Access], reduced: Sequence[simt.AllReduce], threads: int
+) -> None:
+    """Distribute a buffer of partial results, one for each thread, that threads combine.
+
+    A nest over the results, which reads the first partial result of each, is run by the first thread of each
+    group.
+
+    Raises:
+        ScheduleError: Threads have other parts than one element each.
+    """
+    count = reduced[0].count
+    for nest in dict.fromkeys(n for op in accesses if (n := _nest_of(op)) is not None):
+        if nest.extent != threads and nest.extent * count == threads:
+            _run_by_first_lanes(nest, count, threads)
+    place = symbol("thread", 0, threads - 1)
+    for op in accesses:
+        form = _form(op, threads)
+        flat = None if form is None or form.extents else flatten_index(form.indices, alloc.buffer.shape)
+        first = op.indices[-1] == 0 and flat is not None
+        if flat is None or not (flat == place or (first and flat == place // count * count)):
+            raise ScheduleError(
+                "all_reduce: the partial results must have one element for each thread, in the order of the "
+                "threads"
+            )
+    for op in accesses:
+        op.indices = (_nest_variable(op),)
+    _retype(alloc, (threads,), "register")
+
+
+def _run_by_first_lanes(nest: loop.For, count: int, threads: int) -> None:
+    """Let every `count`-th thread run an iteration of a nest."""
+    iv = symbol(f"{nest.iv.name}_first", 0, threads - 1)
+    guard = loop.If(conditions=(0 - iv % count,), location=nest.location)
+    for op in list(nest.body.ops):
+        guard.body.append(op)
+    new = loop.For(iv=iv, kind=nest.kind, location=nest.location)
+    new.body.append(guard)
+    assert nest.parent is not None
+    nest.parent.insert_before(nest, new)
+    substitute_tree(new, {nest.iv: iv // count})
+    nest.erase()
+
+
+# -- Barriers ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """An access since the last barrier. `repeated` are the loops that have begun another iteration since."""
+
+    touch: Touch
+    nest: loop.For
+    repeated: tuple[loop.For, ...] = ()
+
+
+def place_barriers(body: Block) -> None:
+    """Insert barriers into the body of a block, or of a uniform loop, so that threads see all writes.
+
+    No barrier is placed between accesses of one thread: `analysis.dependence` proves that two nests give it
+    the same elements.
+    """
+    _Barriers(body).block(body, [])
+
+
+class _Barriers:
+    def __init__(self, body: Block) -> None:
+        assert body.parent_op is not None
+        self.aliases = aliases_of(body.parent_op)
+        """The input whose memory an output is."""
+
+    def block(self, body: Block, seen: list[_Seen]) -> list[_Seen]:
+        """Place barriers in a block; `seen` are the accesses before it. Returns those after it."""
+        for op in list(body.ops):
+            if isinstance(op, simt.Barrier):
+                seen = []
+            elif is_thread(op):
+                assert isinstance(op, loop.For)
+                touches = [_Seen(t, op) for t in _touches(op)]
+                if any(self.conflict(a, b) for a in seen for b in touches):
+                    Builder.before(op).insert(simt.Barrier())
+                    seen = []
+                seen = seen + touches
+            elif isinstance(op, loop.For):
+                after = self.block(op.body, seen)
+                again = [replace(x, repeated=(*x.repeated, op)) for x in after if inside(x.nest, op)]
+                after = self.block(op.body, [*seen, *again])
+                seen = [*seen, *after]
+            elif isinstance(op, loop.If):
+                seen = [*seen, *self.block(op.body, list(seen))]
+        return list(dict.fromkeys(seen))
+
+    def conflict(self, a: _Seen, b: _Seen) -> bool:
+        """Whether different threads may touch one element, and one of them writes."""
+        x, y = a.touch, b.touch
+        same = self.aliases.get(x.buffer, x.buffer) is self.aliases.get(y.buffer, y.buffer)
+        if not same or not (writes(x) or writes(y)):
+            return False
+        fixed = [f for f in enclosing_loops(a.nest) if inside(b.nest, f) and f not in a.repeated]
+        apart = distance(x, y, [(a.nest, b.nest)], fixed)
+        return apart is not None and apart != (0,)
+
+
+def _touches(nest: loop.For) -> list[Touch]:
+    """The accesses of a nest to memory that other threads see."""
+    found = []
+    for op in nest.walk():
+        for touch in touches_of(op):
+            if touch.buffer.type.space in ("global", "shared"):
+                found.append(touch)
+    return found
+
+
+__all__ = ["block_body", "is_thread", "make_block_program", "place_barriers", "threads_of"]
