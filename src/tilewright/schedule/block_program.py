@@ -70,7 +70,13 @@ def make_block_program(kernel: loop.Kernel, gpu: Gpu) -> None:
 
 def threads_of(kernel: loop.Kernel) -> int:
     """The number of threads of a block: the largest extent of a thread nest."""
-    return max((int(f.extent) for f in walk_loops(kernel) if is_thread(f)), default=1)
+    return max((_known(f) for f in walk_loops(kernel) if is_thread(f)), default=1)
+
+
+def _known(f: loop.For) -> int:
+    """The extent of a loop that is a number, as that of a thread nest is."""
+    assert isinstance(f.extent, int)
+    return f.extent
 
 
 def is_thread(op: Operation | None) -> bool:
@@ -134,7 +140,7 @@ def _place(alloc: loop.Alloc, body: Block, threads: int) -> None:
     reduced = [op for op in buffer.users if isinstance(op, simt.AllReduce)]
     if len(nests) == 1 and len(accesses) == len(buffer.users):
         (nest,) = nests.values()
-        forms = {_form(op, threads=int(nest.extent)) for op in accesses}
+        forms = {_form(op, threads=_known(nest)) for op in accesses}
         if None not in forms and len(forms) == 1 and _repeats(alloc, nest) is False:
             nest.body.insert_before(nest.body.first, alloc)
             _shrink_private(alloc, accesses, next(iter(forms)))
@@ -216,11 +222,11 @@ def _form(op: Access, threads: int) -> _Form | None:
         return None
     mapping: dict[Expr, Dim] = {nest.iv: symbol("thread", 0, threads - 1)}
     for k, f in enumerate(inner):
-        mapping[f.iv] = symbol(f"part_{k}", 0, int(f.extent) - 1)
+        mapping[f.iv] = symbol(f"part_{k}", 0, f.extent - 1)
     indices = tuple(substitute(e, mapping) for e in op.indices)
     if any(s not in mapping.values() for e in indices for s in free_symbols_of(e)):
         return None
-    return _Form(indices, tuple(int(f.extent) for f in inner))
+    return _Form(indices, tuple(map(_known, inner)))
 
 
 def _is_static(buffer: BufferType) -> bool:
@@ -235,7 +241,7 @@ def _fits_registers(alloc: loop.Alloc, form: _Form, threads: int) -> bool:
     return words <= MOST_PRIVATE and _are_distinct(form, alloc.buffer.shape, threads)
 
 
-def _are_distinct(form: _Form, shape: Sequence[Dim], threads: int) -> bool:
+def _are_distinct(form: _Form, shape: tuple[Dim, ...], threads: int) -> bool:
     """Whether no two points of a form are the same element."""
     axes = np.indices((threads, *form.extents)).reshape(1 + len(form.extents), -1)
     names = {"thread": axes[0], **{f"part_{k}": axis for k, axis in enumerate(axes[1:])}}

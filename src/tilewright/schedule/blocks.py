@@ -519,7 +519,7 @@ def parallel_nest(
             )
     if not after:
         # A condition on the reduction decides which terms are added to the first value.
-        conditions = tuple(e for e in conditions if not _symbols_of((e,)) & skipped)
+        conditions = [e for e in conditions if not _symbols_of((e,)) & skipped]
     elif _symbols_of(conditions) & skipped:
         raise ScheduleError(
             f"decompose_reduction: a condition around block {block.sym_name!r} depends on its reduction"
