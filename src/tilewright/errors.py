@@ -16,6 +16,7 @@ __all__ = [
     "OPTIONAL_PACKAGES",
     "ArtifactError",
     "CompileError",
+    "DeviceError",
     "DimsWarning",
     "DivisionError",
     "EngineError",
@@ -124,6 +125,10 @@ class ShapeError(TilewrightError, ValueError):
 
 class OutOfRangeError(TilewrightError, IndexError):
     """An index in a run of a model lies outside of its dimension."""
+
+
+class DeviceError(TilewrightError):
+    """The driver of a device is missing, has no such device, or reports an error."""
 
 
 class DivisionError(TilewrightError, ZeroDivisionError):

@@ -162,7 +162,7 @@ def link_shared(objects: Sequence[bytes], path: Path, target: str | Machine, exp
             files.append(str(file))
         out = base / "linked"
         # Only a library that calls functions of libm, as kernels of the user's may, then names it.
-        math = ["-Wl,--as-needed", "-lm"] if elf.serves(name) else []
+        math = ["-Wl,--as-needed", "-lm", "-ldl"] if elf.serves(name) else []
         _run(
             [*command, *_link_options(name, base, exports, objects), *files, *math, "-o", str(out)],
             f"linking {Path(path).name}",

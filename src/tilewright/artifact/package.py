@@ -23,6 +23,7 @@ from tilewright.artifact.files import copy_whole, written_whole
 from tilewright.artifact.kinds import check_suffix, suffix_of, suffixes_of
 from tilewright.artifact.sources import (
     COMPILE_FLAGS,
+    DEVICE_EXPORTS,
     EXPORTS,
     HEADER,
     INCLUDE_DIR,
@@ -67,6 +68,11 @@ def blob(
     return whole
 
 
+def exports_of(metadata: Mapping[str, Any]) -> tuple[str, ...]:
+    """The functions that a shared library with these metadata exports."""
+    return DEVICE_EXPORTS if "device" in metadata.get("target", {}) else EXPORTS
+
+
 def link_library(
     path: str | Path,
     objects: Sequence[bytes],
@@ -95,10 +101,13 @@ def link_library(
     with written_whole(path, needed) as partial:
         triple = link.triple(target)
         prefix = metadata.get("prefix", PREFIX)
-        renamed = [] if prefix == PREFIX else [f"-D{name}={exported(name, prefix)}" for name in EXPORTS]
+        exports = exports_of(metadata)
+        renamed = [] if prefix == PREFIX else [f"-D{name}={exported(name, prefix)}" for name in exports]
+        device = metadata.get("target", {}).get("device")
+        defined = [] if device is None else [f"-DTW_DEVICE={device}"]
         parts = [
             *objects,
-            *link.compile_c(runtime_sources(), [INCLUDE_DIR], target, [*COMPILE_FLAGS, *renamed]),
+            *link.compile_c(runtime_sources(), [INCLUDE_DIR], target, [*COMPILE_FLAGS, *renamed, *defined]),
             link.blob_object(bytes(blob(text)), "tw_blob_metadata", triple),
         ]
         is_wasm = triple.startswith("wasm")
@@ -108,7 +117,7 @@ def link_library(
             header[_DISTANCE : _DISTANCE + len(_MARKER)] = _MARKER
         parts.append(link.blob_object(bytes(header), "tw_blob_weights", triple))
         link.link_shared(
-            parts, partial, target, WASM_EXPORTS if is_wasm else [exported(name, prefix) for name in EXPORTS]
+            parts, partial, target, WASM_EXPORTS if is_wasm else [exported(name, prefix) for name in exports]
         )
         if appended:
             elf.append_segment(partial, embedded, _MARKER, _DISTANCE)
@@ -163,7 +172,7 @@ def write_headers(path: Path, metadata: Mapping[str, Any]) -> None:
     """Write tilewright.h beside an artifact, and the header of its prefix if it has one."""
     copy_whole(HEADER, path.with_name(HEADER.name))
     if (prefix := metadata.get("prefix")) is not None:
-        text = prefixed_header(prefix)
+        text = prefixed_header(prefix, exports_of(metadata))
         with written_whole(path.with_name(f"{prefix}.h"), len(text)) as partial:
             partial.write_text(text)
 

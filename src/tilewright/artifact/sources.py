@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from tilewright.errors import ArtifactError
@@ -34,6 +35,8 @@ EXPORTS = (
     "tw_profile_read",
 )
 WASM_EXPORTS = (*EXPORTS, "tw_alloc", "tw_free")
+DEVICE_EXPORTS = (*EXPORTS, "tw_create_on", "tw_state_read", "tw_state_write", "tw_device_code")
+"""The functions of a library for a device."""
 
 PREFIX = "tw"
 """The prefix of exported functions, unless a library is saved with another one."""
@@ -56,11 +59,13 @@ def check_prefix(prefix: str) -> str:
     return prefix
 
 
-def prefixed_header(prefix: str) -> str:
-    """A header that declares the functions of a library with this prefix, with the types of tilewright.h."""
+def prefixed_header(prefix: str, exports: Sequence[str] = EXPORTS) -> str:
+    """A header that declares the functions `exports` of a library with this prefix, with the types of
+    tilewright.h.
+    """
     text = HEADER.read_text().partition("#ifdef __wasm__")[0]
-    declarations = re.findall(r"^TW_API[^;]*;", text, re.MULTILINE)
-    names = re.compile(r"\btw_(" + "|".join(name.removeprefix("tw_") for name in EXPORTS) + r")(?=\()")
+    names = re.compile(r"\btw_(" + "|".join(name.removeprefix("tw_") for name in exports) + r")(?=\()")
+    declarations = [d for d in re.findall(r"^TW_API[^;]*;", text, re.MULTILINE) if names.search(d)]
     guard = f"TILEWRIGHT_{prefix.upper()}_H_"
     return "\n".join(
         [

@@ -16,6 +16,7 @@ def load(
     threads: int | None = None,
     pin_threads: bool = False,
     check_weights: bool = False,
+    device: int = 0,
 ) -> CompiledModel:
     """Load a compiled artifact.
 
@@ -29,6 +30,7 @@ def load(
         pin_threads: Bind each worker thread to a core, for a process that has the machine to itself. The
             caller's thread is not bound. Linux only.
         check_weights: Read the whole file of weights and compare its checksum.
+        device: The number of the device to run on, for artifacts for GPUs.
 
     Returns:
         The model, which is called like a function: see `tilewright.runtime.model.CompiledModel`.
@@ -36,6 +38,7 @@ def load(
     Raises:
         ArtifactError: The file is missing or damaged, was written for another version of the runtime's
             interface or for a processor with other features, or the weights are not those of this artifact.
+        DeviceError: The driver of the artifact's device is missing, or there is no such device.
         CompileError: `threads` is not a whole number above 0.
     """
     from ..artifact.kinds import kind_of
@@ -50,10 +53,19 @@ def load(
         from ..runtime.webgpu import load_webgpu
 
         return load_webgpu(path)
+    from ..artifact.kinds import check_native
+    from ..artifact.trailer import read_metadata, verify_file
+    from ..runtime.device_library import DeviceLibrary, is_for_device
     from ..runtime.library import Library
     from .options import thread_count
 
     num_threads = thread_count(threads) or 0
+    verify_file(path)
+    check_native(path)
+    if is_for_device(read_metadata(path) or {}):
+        return DeviceLibrary(
+            path, weights=weights, index=device, num_threads=num_threads, check_weights=check_weights
+        )
     return Library(
         path, weights=weights, num_threads=num_threads, pin_threads=pin_threads, check_weights=check_weights
     )

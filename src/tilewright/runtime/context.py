@@ -46,6 +46,27 @@ class ContextOptions(ctypes.Structure):
     ]
 
 
+class DeviceOptions(ctypes.Structure):
+    """`tw_device_options` of the C interface."""
+
+    _fields_ = [
+        ("size", ctypes.c_uint32),
+        ("index", ctypes.c_int32),
+        ("driver", ctypes.c_char_p),
+        ("stream", ctypes.c_void_p),
+        ("allocate", ctypes.c_void_p),
+        ("release", ctypes.c_void_p),
+        ("allocator_data", ctypes.c_void_p),
+    ]
+
+    def __init__(self, index: int = 0, driver: str | None = None, stream: int | None = None) -> None:
+        """Choose a device: its number, the driver's library (None: the default), and a stream of the
+        caller's, by its address (None: one of the context's own).
+        """
+        name = None if driver is None else os.fsencode(driver)
+        super().__init__(ctypes.sizeof(DeviceOptions), index, name, stream, None, None, None)
+
+
 class Binding:
     """A `tw_binding`: a run whose data types and shapes have been checked. Further runs differ in the
     tensors' addresses only.
@@ -141,6 +162,7 @@ class Context:
         num_threads: int = 0,
         pin_threads: bool = False,
         check_weights: bool = False,
+        device: DeviceOptions | None = None,
     ) -> None:
         """Create a context of the library's code.
 
@@ -151,6 +173,7 @@ class Context:
             num_threads: The most threads that a run uses; 0: all cores.
             pin_threads: Bind each worker thread to a core.
             check_weights: Compare the checksum of the file of weights.
+            device: The device, for a library that was compiled for one.
 
         Raises:
             ArtifactError: this processor lacks a feature, or the weights are not those of the library.
@@ -167,7 +190,13 @@ class Context:
         elif isinstance(weights, np.ndarray):
             options.weights, options.weights_size = weights.ctypes.data, weights.nbytes
         handle = ctypes.c_void_p()
-        if status := self.native.tw_create(ctypes.byref(options), ctypes.byref(handle)):
+        self.device = device
+        if device is None:
+            status = self.native.tw_create(ctypes.byref(options), ctypes.byref(handle))
+        else:
+            create = self.native.tw_create_on
+            status = create(ctypes.byref(options), ctypes.byref(device), ctypes.byref(handle))
+        if status:
             message = self.native.tw_last_error().decode(errors="replace")
             raise exception_for(
                 status, message if file is None else message.replace(file.name, str(file.path), 1)
@@ -194,10 +223,18 @@ class Context:
         return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
 
     def read_state(self, index: int, size: int) -> np.ndarray:
-        return self._state(index, size).copy()
+        if self.device is None:
+            return self._state(index, size).copy()
+        data = np.empty(size, np.uint8)
+        self.check(self.native.tw_state_read(self.handle, index, data.ctypes.data, size))
+        return data
 
     def write_state(self, index: int, data: np.ndarray) -> None:
-        self._state(index, data.size)[...] = data
+        if self.device is None:
+            self._state(index, data.size)[...] = data
+            return
+        data = np.ascontiguousarray(data)
+        self.check(self.native.tw_state_write(self.handle, index, data.ctypes.data, data.size))
 
     def reset_states(self) -> None:
         self.check(self.native.tw_reset(self.handle))
@@ -321,4 +358,4 @@ class Calls:
         return binding
 
 
-__all__ = ["Binding", "Calls", "Context", "ContextOptions"]
+__all__ = ["Binding", "Calls", "Context", "ContextOptions", "DeviceOptions"]

@@ -198,17 +198,19 @@ class Library(_Native):
                     self._refuse()
                 context = getattr(kept, "context", None) if self._keeps else None
                 if context is None:
-                    context = Context(
-                        self._native,
-                        self.weights,
-                        self.weights_file,
-                        num_threads=self.num_threads,
-                        pin_threads=self.pin_threads,
-                        check_weights=self.check_weights,
-                    )
-                    kept.context = context
+                    context = kept.context = self._new_context()
                     self._contexts.add(context)
         return context
+
+    def _new_context(self) -> Context:
+        return Context(
+            self._native,
+            self.weights,
+            self.weights_file,
+            num_threads=self.num_threads,
+            pin_threads=self.pin_threads,
+            check_weights=self.check_weights,
+        )
 
     def _state_memory(self) -> Context:
         return self._context()
@@ -222,7 +224,14 @@ class Library(_Native):
         """
         if self._closed:
             self._refuse()
-        library = Library(
+        library = self._with_same_code()
+        library._parent, library.weights_file = self, self.weights_file
+        library.report, library.origin = self.report, self.origin
+        return library
+
+    def _with_same_code(self) -> Library:
+        """A library of the same code, weights and options."""
+        return Library(
             self.path,
             weights=self.weights,
             num_threads=self.num_threads,
@@ -230,9 +239,6 @@ class Library(_Native):
             verify=False,
             code=self._native,
         )
-        library._parent, library.weights_file = self, self.weights_file
-        library.report, library.origin = self.report, self.origin
-        return library
 
     _native: NativeCode
     """The functions of `tilewright.h`; absent when the library is closed."""

@@ -15,6 +15,7 @@ import numpy as np
 from tilewright.artifact.trailer import damaged
 from tilewright.errors import (
     ArtifactError,
+    DeviceError,
     DivisionError,
     InternalError,
     OutOfRangeError,
@@ -81,6 +82,7 @@ _EXCEPTIONS: dict[int, type[TilewrightError]] = {
     9: ArtifactError,
     10: OutOfRangeError,
     11: DivisionError,
+    12: DeviceError,
 }
 
 
@@ -307,6 +309,7 @@ class CompiledModel(ABC):
                 of `out` overlap each other.
             OutOfRangeError: An index of the model lies outside of its dimension.
             DivisionError: The model divides an integer by zero.
+            DeviceError: The device's driver reports an error; devices only.
             ArtifactError: The library is closed, or there is not enough memory.
         """
         self._refuse_without_main()

@@ -42,6 +42,13 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tw_profile_enable": (ctypes.c_int, [_VOID, ctypes.c_int]),
     "tw_profile_read": (ctypes.c_int, [_VOID, _VOID, _VOID, _COUNT]),
 }
+_DEVICE_SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+    "tw_create_on": (ctypes.c_int, [_VOID, _VOID, _VOID]),
+    "tw_state_read": (ctypes.c_int, [_VOID, _COUNT, _VOID, ctypes.c_uint64]),
+    "tw_state_write": (ctypes.c_int, [_VOID, _COUNT, _VOID, ctypes.c_uint64]),
+    "tw_device_code": (_VOID, [_VOID]),
+}
+"""Functions of libraries for devices."""
 
 
 class User(Protocol):
@@ -72,6 +79,10 @@ class NativeCode:
     tw_last_error: Any
     tw_profile_enable: Any
     tw_profile_read: Any
+    tw_create_on: Any
+    tw_state_read: Any
+    tw_state_write: Any
+    tw_device_code: Any
 
     def __init__(self, path: Path, of: Fingerprint, file: Path, prefix: str) -> None:
         """Map a library.
@@ -96,7 +107,10 @@ class NativeCode:
         weakref.finalize(
             self, _unmap, library._handle, file, of
         ).atexit = False  # a process that ends does not need it
-        for name, (result, arguments) in _SIGNATURES.items():
+        signatures = dict(_SIGNATURES)
+        if hasattr(library, exported("tw_create_on", prefix)):
+            signatures |= _DEVICE_SIGNATURES
+        for name, (result, arguments) in signatures.items():
             try:
                 address: Any = ctypes.cast(library[exported(name, prefix)], ctypes.c_void_p).value
             except AttributeError:

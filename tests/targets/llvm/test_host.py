@@ -24,9 +24,11 @@ from tilewright.ir.types import BufferType, f32
 from tilewright.lowering.memory_plan import MemoryPlan, plan_memory
 from tilewright.runtime.library import Library
 from tilewright.targets.cpu.target import BuiltCpuLibrary
-from tilewright.targets.llvm.build import BuiltLibrary, build, kernel_modules
+from tilewright.targets.llvm.build import BuiltLibrary, build
 from tilewright.targets.llvm.host import host_inputs, host_outputs
+from tilewright.targets.llvm.host_calls import CpuCalls
 from tilewright.targets.llvm.isa import Isa
+from tilewright.targets.llvm.kernel_modules import kernel_modules
 from tilewright.targets.llvm.toolchain import assembly, compile_object, compile_objects
 
 
@@ -124,7 +126,11 @@ def linked(module: Module, codes: Any, isa: Isa, plan: MemoryPlan | None = None)
     main = module.symbol("main")
     assert isinstance(main, func.Func)
     return build(
-        module, codes, isa, {"name": "test", **interface(host_inputs(main), host_outputs(main))}, plan=plan
+        module,
+        CpuCalls(codes),
+        isa,
+        {"name": "test", **interface(host_inputs(main), host_outputs(main))},
+        plan=plan,
     )
 
 
@@ -322,7 +328,7 @@ def test_aarch64(tmp_path: Path) -> None:
 
     isa = replace(AARCH64, triple="aarch64-unknown-linux-musl")
     module, codes = affine()
-    built = build(module, codes, isa, {}, path=tmp_path / "model.so")
+    built = build(module, CpuCalls(codes), isa, {}, path=tmp_path / "model.so")
     assert built.save(tmp_path / "libmodel.so").read_bytes()[18:20] == (183).to_bytes(2, "little")
     source = tmp_path / "main.c"
     source.write_text(AARCH64_MAIN)

@@ -1,5 +1,5 @@
 /* check.c - checks of the tensors that callers pass, with error messages that name the tensor. */
-#include "internal.h"
+#include "device.h"
 
 int64_t tw_tensor_bytes(const int64_t* shape, int32_t ndim, int32_t bits) {
   int64_t elements = 1, total;
@@ -22,6 +22,18 @@ static int is_compact(const DLTensor* tensor) {
     expected *= tensor->shape[i];
   }
   return 1;
+}
+
+static int in_cpu_memory(const DLTensor* tensor) {
+  return tensor->device.device_type == kDLCPU || tensor->device.device_type == kDLCUDAHost;
+}
+
+int tw_is_on_device(const DLTensor* tensor) {
+#if TW_ON_DEVICE
+  return tensor->device.device_type == TW_DEVICE && tw_driver_shares_addresses;
+#else
+  return (void)tensor, 0;
+#endif
 }
 
 int tw_check_tensor(const char* what, const tw_tensor_desc* wanted, const DLTensor* tensor, int with_data) {
@@ -47,10 +59,24 @@ int tw_check_tensor(const char* what, const tw_tensor_desc* wanted, const DLTens
   int64_t bytes = tw_tensor_bytes(tensor->shape, tensor->ndim, wanted->dtype_bits);
   if (bytes < 0) return tw_fail(TW_ERROR_SHAPE, "%s '%s' is larger than the address space", what, name);
   if (!with_data) return TW_OK;
-  if (tensor->device.device_type != kDLCPU && tensor->device.device_type != kDLCUDAHost)
+#if TW_ON_DEVICE
+  int elsewhere = !tw_is_on_device(tensor);
+  if (elsewhere && !in_cpu_memory(tensor) && tensor->device.device_type != TW_DEVICE)
+    return tw_fail(TW_ERROR_ARGUMENT,
+                   "%s '%s': expected memory of the CPU or of the device (DLPack device types 1 and %d), got "
+                   "device type %d",
+                   what, name, (int64_t)TW_DEVICE, (int64_t)tensor->device.device_type);
+  if (elsewhere && !in_cpu_memory(tensor))
+    return tw_fail(TW_ERROR_ARGUMENT,
+                   "%s '%s': it lies in memory of the device that %s gives no address for; pass it in the "
+                   "CPU's memory",
+                   what, name, tw_driver_api);
+#else
+  if (!in_cpu_memory(tensor))
     return tw_fail(TW_ERROR_ARGUMENT,
                    "%s '%s': expected memory of the CPU (DLPack device type 1), got device type %d", what,
                    name, (int64_t)tensor->device.device_type);
+#endif
   if (!is_compact(tensor))
     return tw_fail(TW_ERROR_ARGUMENT,
                    "%s '%s': its strides are not compact and row-major; pass a contiguous copy", what, name);

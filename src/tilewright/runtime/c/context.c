@@ -1,6 +1,6 @@
 /* context.c - the functions of tilewright.h that create, run and destroy a context, and the functions that
  * the host program calls. */
-#include "internal.h"
+#include "device.h"
 
 #define MAX_THREADS 1024
 #define STRINGIZE_EXPANDED(name) #name
@@ -16,8 +16,9 @@ typedef struct {
 struct tw_context {
   atomic_flag busy;
   tw_pool* pool;
-  const uint8_t* weights;
-  tw_mapping mapping; /* of the weights file, if there is one */
+  tw_device* device;      /* NULL: the CPU */
+  const uint8_t* weights; /* in the memory of the device */
+  tw_mapping mapping;     /* of the weights file, if there is one */
   allocation arena;
   allocation scratch;
   int32_t num_threads;
@@ -33,7 +34,8 @@ struct tw_context {
   int64_t** output_shapes;      /* [num_outputs], pointers into `output_dims` */
   int64_t* output_dims;         /* [sum of the ranks of the outputs] */
   void** output_data;           /* [num_outputs] */
-  allocation* outputs;          /* [num_outputs], memory of outputs that the context provides */
+  int64_t* copied;              /* [num_inputs + num_outputs], see tw_device_begin */
+  allocation* outputs;          /* [num_outputs], the CPU's memory of outputs that the context provides */
   allocation* run_time_buffers; /* [num_blocks], memory of tw_block */
   void** states;                /* [num_states] */
   uint64_t* nanoseconds;        /* [num_kernels] */
@@ -46,13 +48,13 @@ const char* tw_metadata(void) {
   return tw_blob_metadata.size > 0 ? (const char*)tw_blob_metadata.bytes : "{}";
 }
 
-/* Ensures a capacity of `size` bytes; a new allocation does not keep the contents. Returns 0 if memory cannot
- * be allocated. */
-static int reserve(allocation* memory, int64_t size) {
+/* Ensures a capacity of `size` bytes of the device's memory, with NULL of the CPU's; a new allocation does
+ * not keep the contents. Returns 0 if memory cannot be allocated. */
+static int reserve(tw_device* device, allocation* memory, int64_t size) {
   if (size <= memory->capacity) return 1;
-  tw_memory_free(memory->data);
+  tw_data_free(device, memory->data);
   memory->capacity = 0;
-  memory->data = tw_memory_allocate((size_t)size);
+  memory->data = tw_data_allocate(device, (size_t)size);
   if (!memory->data) return 0;
   memory->capacity = size;
   return 1;
@@ -60,16 +62,18 @@ static int reserve(allocation* memory, int64_t size) {
 
 /* As `reserve`, but allocates half as much again, so that a size that grows from run to run is not allocated
  * in every run. `keep` != 0: the contents are copied. */
-static int reserve_with_room(allocation* memory, int64_t size, int32_t keep) {
+static int reserve_with_room(tw_device* device, allocation* memory, int64_t size, int32_t keep) {
   if (size <= memory->capacity) return 1;
   allocation larger = {NULL, 0};
   int64_t roomy;
   if (__builtin_add_overflow(size, size / 2 + TW_ALIGNMENT, &roomy) || (uint64_t)roomy > PTRDIFF_MAX)
     return 0;
-  if (!keep) return reserve(memory, roomy);
-  if (!reserve(&larger, roomy)) return 0;
-  if (memory->capacity) __builtin_memcpy(larger.data, memory->data, (size_t)memory->capacity);
-  tw_memory_free(memory->data);
+  if (!keep) return reserve(device, memory, roomy);
+  if (!reserve(device, &larger, roomy)) return 0;
+  int status =
+      memory->capacity ? tw_data_copy(device, larger.data, memory->data, (size_t)memory->capacity) : TW_OK;
+  tw_data_free(device, status ? larger.data : memory->data);
+  if (status) return 0;
   *memory = larger;
   return 1;
 }
@@ -119,6 +123,8 @@ static size_t lay_out_context(uint8_t* base, tw_context* context) {
   context->input_data = place_array(base, &offset, room.inputs, sizeof(void*));
   context->output_shapes = place_array(base, &offset, room.outputs, sizeof(int64_t*));
   context->output_data = place_array(base, &offset, room.outputs, sizeof(void*));
+  context->copied =
+      place_array(base, &offset, TW_ON_DEVICE ? room.inputs + room.outputs : 0, sizeof(int64_t));
   context->outputs = place_array(base, &offset, room.outputs, sizeof(allocation));
   context->run_time_buffers = place_array(base, &offset, m->num_blocks, sizeof(allocation));
   context->states = place_array(base, &offset, m->num_states, sizeof(void*));
@@ -133,26 +139,29 @@ static size_t state_bytes(int32_t i) {
   return (size_t)tw_tensor_bytes(state->shape, state->tensor.ndim, state->tensor.dtype_bits);
 }
 
-static void initialize_states(tw_context* context) {
-  for (int32_t i = 0; i < tw_module.num_states; ++i) {
+static int initialize_states(tw_context* context) {
+  int status = TW_OK;
+  for (int32_t i = 0; i < tw_module.num_states && !status; ++i) {
     int64_t offset = tw_module.states[i].initial_offset;
-    if (offset < 0) tw_memory_zero(context->states[i], state_bytes(i));
-    else __builtin_memcpy(context->states[i], context->weights + offset, state_bytes(i));
+    if (offset < 0) status = tw_data_zero(context->device, context->states[i], state_bytes(i));
+    else
+      status = tw_data_copy(context->device, context->states[i], context->weights + offset, state_bytes(i));
   }
+  return status;
 }
 
 static int allocate_states(tw_context* context) {
   for (int32_t i = 0; i < tw_module.num_states; ++i) {
-    context->states[i] = tw_memory_allocate(state_bytes(i) + 1); /* an empty state has an address, too */
+    /* An empty state has an address, too. */
+    context->states[i] = tw_data_allocate(context->device, state_bytes(i) + 1);
     if (!context->states[i])
-      return tw_fail(TW_ERROR_MEMORY, "cannot allocate %d bytes for state '%s'", (int64_t)state_bytes(i),
-                     tw_module.states[i].tensor.name);
+      return tw_fail(TW_ERROR_MEMORY, "cannot allocate %d bytes for state '%s'%s", (int64_t)state_bytes(i),
+                     tw_module.states[i].tensor.name, tw_data_place(context->device));
   }
-  initialize_states(context);
-  return TW_OK;
+  return initialize_states(context);
 }
 
-int tw_create(const tw_options* options, tw_context** result) {
+static int create(const tw_options* options, const tw_device_options* device_options, tw_context** result) {
   tw_clear_error();
   if (!result) return tw_fail(TW_ERROR_ARGUMENT, "tw_create: `context` is a null pointer");
   *result = NULL;
@@ -204,20 +213,32 @@ int tw_create(const tw_options* options, tw_context** result) {
                    "cannot allocate memory for a pool of %d threads: set num_threads to fewer",
                    (int64_t)context->num_threads);
   }
-  status = allocate_states(context);
+#if TW_ON_DEVICE
+  status = tw_device_create(device_options, weights, &context->device);
+  if (!status) context->weights = tw_device_weights(context->device);
+#else
+  (void)device_options;
+#endif
+  if (!status) status = allocate_states(context);
   if (status) tw_destroy(context);
   else *result = context;
   return status;
 }
 
+int tw_create(const tw_options* options, tw_context** result) { return create(options, NULL, result); }
+
 void tw_destroy(tw_context* context) {
   if (!context) return;
   tw_pool_destroy(context->pool);
-  tw_memory_free(context->arena.data);
+  tw_data_free(context->device, context->arena.data);
   tw_memory_free(context->scratch.data);
   for (int32_t i = max_counts().outputs; i-- > 0;) tw_memory_free(context->outputs[i].data);
-  for (int32_t i = 0; i < tw_module.num_blocks; ++i) tw_memory_free(context->run_time_buffers[i].data);
-  for (int32_t i = 0; i < tw_module.num_states; ++i) tw_memory_free(context->states[i]);
+  for (int32_t i = 0; i < tw_module.num_blocks; ++i)
+    tw_data_free(context->device, context->run_time_buffers[i].data);
+  for (int32_t i = 0; i < tw_module.num_states; ++i) tw_data_free(context->device, context->states[i]);
+#if TW_ON_DEVICE
+  tw_device_destroy(context->device);
+#endif
   tw_unmap_file(&context->mapping);
   tw_memory_free(context);
 }
@@ -256,13 +277,37 @@ static void* address_of(const DLTensor* tensor) {
   return tensor->data ? (uint8_t*)tensor->data + tensor->byte_offset : NULL;
 }
 
+/* Checks a tensor with its data, and that it lies on the context's device if it is not the CPU's. */
+static int check_tensor(const tw_context* context, const char* what, const tw_tensor_desc* wanted,
+                        const DLTensor* tensor, int with_data) {
+  int status = tw_check_tensor(what, wanted, tensor, with_data);
+#if TW_ON_DEVICE
+  int32_t index = tw_device_index(context->device);
+  if (!status && with_data && tw_is_on_device(tensor) && tensor->device.device_id != index)
+    return tw_fail(TW_ERROR_ARGUMENT, "%s '%s': it is on device %d, but the context uses device %d", what,
+                   wanted->name, (int64_t)tensor->device.device_id, (int64_t)index);
+#else
+  (void)context;
+#endif
+  return status;
+}
+
+/* Notes which bytes of tensor number `index`, of inputs and outputs, a run copies. */
+static void note_copied(tw_context* context, int32_t index, const tw_tensor_desc* wanted,
+                        const DLTensor* tensor, const int64_t* shape) {
+  if (TW_ON_DEVICE)
+    context->copied[index] =
+        tw_is_on_device(tensor) ? TW_IN_PLACE : tw_tensor_bytes(shape, wanted->ndim, wanted->dtype_bits);
+}
+
 /* Checks the inputs; computes the symbols and the shapes of the outputs into the arrays of the context. */
 static int solve_shapes(tw_context* context, const tw_function_desc* f, const DLTensor* inputs,
                         data_check check) {
   for (int32_t i = 0; i < f->num_inputs; ++i) {
     int with_data = check == CHECK_ALL_DATA || (check == CHECK_GIVEN_DATA && inputs[i].data);
-    int status = tw_check_tensor("input", &f->inputs[i], &inputs[i], with_data);
+    int status = check_tensor(context, "input", &f->inputs[i], &inputs[i], with_data);
     if (status) return status;
+    note_copied(context, i, &f->inputs[i], &inputs[i], inputs[i].shape);
     context->input_shapes[i] = inputs[i].shape;
     context->input_data[i] = address_of(&inputs[i]);
   }
@@ -278,7 +323,11 @@ static int solve_shapes(tw_context* context, const tw_function_desc* f, const DL
 static void describe_output(const tw_context* context, const tw_function_desc* f, int32_t i,
                             DLTensor* output) {
   const tw_tensor_desc* wanted = &f->outputs[i];
-  output->device = (DLDevice){kDLCPU, 0};
+#if TW_ON_DEVICE
+  if (tw_is_on_device(output)) output->device.device_id = tw_device_index(context->device);
+  else
+#endif
+    output->device = (DLDevice){kDLCPU, 0};
   output->ndim = wanted->ndim;
   output->dtype = (DLDataType){(uint8_t)wanted->dtype_code, (uint8_t)wanted->dtype_bits, 1};
   output->shape = context->output_shapes[i];
@@ -294,7 +343,7 @@ static int check_output(const tw_context* context, const tw_function_desc* f, in
     return tw_fail(TW_ERROR_ARGUMENT,
                    "the size of output '%s' is known only after the run: set its data to NULL", wanted->name);
   const int64_t* shape = context->output_shapes[i];
-  int status = tw_check_tensor("output", wanted, output, 1);
+  int status = check_tensor(context, "output", wanted, output, 1);
   for (int32_t d = 0; d < wanted->ndim && !status; ++d)
     if (output->shape[d] != shape[d])
       status = tw_fail(TW_ERROR_SHAPE, "output '%s' has size %d in dimension %d, expected %d", wanted->name,
@@ -308,10 +357,19 @@ static int provide_output(tw_context* context, const tw_function_desc* f, int32_
   int64_t bytes = tw_tensor_bytes(context->output_shapes[i], wanted->ndim, wanted->dtype_bits);
   if (bytes < 0)
     return tw_fail(TW_ERROR_SHAPE, "output '%s' would be larger than the address space", wanted->name);
-  if (!reserve(&context->outputs[i], bytes > 0 ? bytes : 1))
+  describe_output(context, f, i, output);
+#if TW_ON_DEVICE
+  if (tw_is_on_device(output)) {
+    output->data = tw_device_output(context->device, f, i, bytes > 0 ? bytes : 1);
+    if (!output->data)
+      return tw_fail(TW_ERROR_MEMORY, "cannot allocate %d bytes for output '%s'%s", bytes, wanted->name,
+                     tw_data_place(context->device));
+    return TW_OK;
+  }
+#endif
+  if (!reserve(NULL, &context->outputs[i], bytes > 0 ? bytes : 1))
     return tw_fail(TW_ERROR_MEMORY, "cannot allocate %d bytes for output '%s'", bytes, wanted->name);
   output->data = context->outputs[i].data;
-  describe_output(context, f, i, output);
   return TW_OK;
 }
 
@@ -321,7 +379,7 @@ static int prepare_scratch(tw_context* context, const tw_function_desc* f, const
   int64_t threads = tw_pool_threads(context->pool), stride, total;
   if (scratch < 0 || __builtin_add_overflow(scratch, (int64_t)TW_CACHE_LINE, &stride) ||
       __builtin_mul_overflow(stride / TW_CACHE_LINE * TW_CACHE_LINE, threads, &total) ||
-      (uint64_t)total > PTRDIFF_MAX || (scratch > 0 && !reserve(&context->scratch, total)))
+      (uint64_t)total > PTRDIFF_MAX || (scratch > 0 && !reserve(NULL, &context->scratch, total)))
     return tw_fail(TW_ERROR_MEMORY, "cannot allocate scratch memory: %d threads with %d bytes each", threads,
                    scratch);
   tw_pool_set_scratch(context->pool, context->scratch.data,
@@ -333,20 +391,64 @@ static int prepare_scratch(tw_context* context, const tw_function_desc* f, const
 static int prepare_memory(tw_context* context, const tw_function_desc* f, const int64_t* symbols) {
   context->prepared_binding = NULL;
   int64_t arena = f->arena_size(symbols);
-  if (arena < 0 || (uint64_t)arena > PTRDIFF_MAX || !reserve(&context->arena, arena))
-    return tw_fail(TW_ERROR_MEMORY, "cannot allocate %d bytes for the arena", arena);
+  if (arena < 0 || (uint64_t)arena > PTRDIFF_MAX || !reserve(context->device, &context->arena, arena))
+    return tw_fail(TW_ERROR_MEMORY, "cannot allocate %d bytes for the arena%s", arena,
+                   tw_data_place(context->device));
   return prepare_scratch(context, f, symbols);
 }
 
+#if TW_ON_DEVICE
+/* Allocates memory of the CPU for the outputs whose sizes the run has computed. Writes the addresses, or
+ * those of the outputs on the device, to `outputs`, and the bytes to copy to the context. Returns a
+ * tw_status. */
+static int provide_late_outputs(tw_context* context, const tw_function_desc* f, const int64_t* symbols,
+                                void** outputs, int status) {
+  int32_t late = 0;
+  for (int32_t i = 0; i < f->num_outputs; ++i) late += f->outputs[i].late;
+  if (late && !status) f->output_shapes(symbols, context->output_shapes);
+  for (int32_t i = 0; i < f->num_outputs && late && !status; ++i) {
+    int64_t* copied = &context->copied[f->num_inputs + i];
+    if (!f->outputs[i].late) continue;
+    outputs[i] = tw_device_outputs(context->device, f)[i];
+    if (*copied == TW_IN_PLACE) continue;
+    *copied = tw_tensor_bytes(context->output_shapes[i], f->outputs[i].ndim, f->outputs[i].dtype_bits);
+    if (*copied < 0 || !reserve(NULL, &context->outputs[i], *copied > 0 ? *copied : 1))
+      status =
+          tw_fail(TW_ERROR_MEMORY, "cannot allocate %d bytes for output '%s'", *copied, f->outputs[i].name);
+    outputs[i] = context->outputs[i].data;
+  }
+  return status;
+}
+#endif
+
 static int run_program(tw_context* context, const tw_function_desc* f, int64_t* symbols, void** inputs,
-                       void** outputs) {
+                       void** outputs, const int64_t* copied) {
+  int status = TW_OK;
+  void **own_inputs = inputs, **own_outputs = outputs;
   context->raised_status = 0;
   context->function = f;
-  int32_t failed =
-      f->main(context, symbols, inputs, outputs, context->states, context->arena.data, context->weights);
-  if (failed && !context->raised_status)
-    return tw_fail(TW_ERROR_PROGRAM, "the host program of the model failed with code %d", (int64_t)failed);
-  return failed ? context->raised_status : TW_OK;
+#if TW_ON_DEVICE
+  status = tw_device_begin(context->device, f, inputs, outputs, copied, context->profiling);
+  if (status) return tw_device_end(context->device, f, inputs, outputs, copied, status);
+  own_inputs = tw_device_inputs(context->device);
+  own_outputs = tw_device_outputs(context->device, f);
+#else
+  (void)copied;
+#endif
+  int32_t failed = f->main(context, symbols, own_inputs, own_outputs, context->states, context->arena.data,
+                           context->weights);
+  if (failed) {
+    status = context->raised_status;
+    if (!status)
+      status =
+          tw_fail(TW_ERROR_PROGRAM, "the host program of the model failed with code %d", (int64_t)failed);
+  }
+#if TW_ON_DEVICE
+  status = provide_late_outputs(context, f, symbols, outputs, status);
+  status = tw_device_end(context->device, f, inputs, outputs, copied, status);
+  if (context->profiling) tw_device_profile(context->device, context->nanoseconds, context->calls);
+#endif
+  return status;
 }
 
 static int run(tw_context* context, const tw_function_desc* f, const DLTensor* inputs, DLTensor* outputs) {
@@ -359,14 +461,17 @@ static int run(tw_context* context, const tw_function_desc* f, const DLTensor* i
   for (int32_t i = 0; i < f->num_outputs && !status; ++i) {
     late += f->outputs[i].late;
     if (!f->outputs[i].late && !outputs[i].data) status = provide_output(context, f, i, &outputs[i]);
+    note_copied(context, f->num_inputs + i, &f->outputs[i], &outputs[i], context->output_shapes[i]);
     context->output_data[i] = address_of(&outputs[i]);
   }
-  if (!status) status = run_program(context, f, context->symbols, context->input_data, context->output_data);
+  if (!status)
+    status =
+        run_program(context, f, context->symbols, context->input_data, context->output_data, context->copied);
   if (late && !status) f->output_shapes(context->symbols, context->output_shapes);
   for (int32_t i = 0; i < f->num_outputs && late && !status; ++i)
     if (f->outputs[i].late) {
       describe_output(context, f, i, &outputs[i]);
-      outputs[i].data = context->outputs[i].data;
+      outputs[i].data = TW_ON_DEVICE ? context->output_data[i] : context->outputs[i].data;
     }
   return status;
 }
@@ -423,7 +528,13 @@ enum { SYMBOLS_OFFSET = (sizeof(tw_binding) + 7) / 8 * 8 };
 int64_t tw_binding_size(void) {
   counts room = max_counts();
   return (int64_t)(SYMBOLS_OFFSET + (size_t)room.symbols * sizeof(int64_t) +
-                   (size_t)room.tensors * sizeof(void*));
+                   (size_t)room.tensors * (sizeof(void*) + (TW_ON_DEVICE ? sizeof(int64_t) : 0)));
+}
+
+/* The bytes that a run of the binding copies; NULL in a library for the CPU. */
+static int64_t* copied_of(const tw_binding* binding) {
+  const tw_function_desc* f = &tw_module.functions[binding->function];
+  return TW_ON_DEVICE ? (int64_t*)(void*)(binding->data + f->num_inputs + f->num_outputs) : NULL;
 }
 
 int tw_function_bind(tw_context* context, int32_t function, const DLTensor* inputs, int32_t num_inputs,
@@ -443,6 +554,8 @@ int tw_function_bind(tw_context* context, int32_t function, const DLTensor* inpu
   for (int32_t i = 0; i < num_outputs && !status; ++i)
     if (outputs[i].data) status = check_output(context, f, i, &outputs[i]);
     else describe_output(context, f, i, &outputs[i]);
+  for (int32_t i = 0; i < num_outputs && !status; ++i)
+    note_copied(context, num_inputs + i, &f->outputs[i], &outputs[i], context->output_shapes[i]);
   if (!status) {
     binding->context = context;
     binding->function = function;
@@ -451,6 +564,8 @@ int tw_function_bind(tw_context* context, int32_t function, const DLTensor* inpu
     __builtin_memcpy(binding->symbols, context->symbols, (size_t)f->num_symbols * sizeof(int64_t));
     for (int32_t i = 0; i < num_inputs; ++i) binding->data[i] = context->input_data[i];
     for (int32_t i = 0; i < num_outputs; ++i) binding->data[num_inputs + i] = address_of(&outputs[i]);
+    for (int32_t i = 0; TW_ON_DEVICE && i < num_inputs + num_outputs; ++i)
+      copied_of(binding)[i] = context->copied[i];
     context->prepared_binding = NULL; /* the same memory may hold a binding that was prepared before */
   }
   release(context);
@@ -473,20 +588,31 @@ int tw_run_bound(tw_binding* binding) {
     if (!status) context->prepared_binding = binding;
   }
   if (!status)
-    status = run_program(context, f, binding->symbols, binding->data, binding->data + f->num_inputs);
+    status = run_program(context, f, binding->symbols, binding->data, binding->data + f->num_inputs,
+                         copied_of(binding));
   release(context);
   return status;
 }
 
-int tw_state(tw_context* context, int32_t index, DLTensor* state) {
-  tw_clear_error();
+static int check_state(const tw_context* context, int32_t index, const void* state) {
   if (!context || !state)
     return tw_fail(TW_ERROR_ARGUMENT, "tw_state: `context` or `state` is a null pointer");
   if (index < 0 || index >= tw_module.num_states)
     return tw_fail(TW_ERROR_ARGUMENT, "state index %d is out of range: the model has %d states",
                    (int64_t)index, (int64_t)tw_module.num_states);
+  return TW_OK;
+}
+
+int tw_state(tw_context* context, int32_t index, DLTensor* state) {
+  tw_clear_error();
+  int status = check_state(context, index, state);
+  if (status) return status;
   const tw_state_desc* found = &tw_module.states[index];
-  *state = (DLTensor){.data = context->states[index], .device = {kDLCPU, 0}, .ndim = found->tensor.ndim};
+  *state = (DLTensor){.data = context->states[index], .device = {TW_DEVICE, 0}, .ndim = found->tensor.ndim};
+#if TW_ON_DEVICE
+  state->device.device_id = tw_device_index(context->device);
+  if (!tw_driver_shares_addresses) state->data = NULL;
+#endif
   state->dtype = (DLDataType){(uint8_t)found->tensor.dtype_code, (uint8_t)found->tensor.dtype_bits, 1};
   state->shape = found->shape;
   return TW_OK;
@@ -497,9 +623,9 @@ int tw_reset(tw_context* context) {
   if (!context) return tw_fail(TW_ERROR_ARGUMENT, "the context is a null pointer");
   int status = acquire(context);
   if (status) return status;
-  initialize_states(context);
+  status = initialize_states(context);
   release(context);
-  return TW_OK;
+  return status;
 }
 
 int tw_profile_enable(tw_context* context, int on) {
@@ -551,20 +677,60 @@ int32_t tw_raise(tw_context* context, int32_t status, const char* message) {
 /* Reports that memory for a run-time size cannot be allocated; returns NULL. */
 static void* fail_run_time_size(tw_context* context, int64_t size) {
   context->raised_status = TW_ERROR_MEMORY;
-  tw_fail(TW_ERROR_MEMORY, "cannot allocate %d bytes for a tensor with a size that the run computed", size);
+  tw_fail(TW_ERROR_MEMORY, "cannot allocate %d bytes for a tensor with a size that the run computed%s", size,
+          tw_data_place(context->device));
   return NULL;
 }
 
+#if TW_ON_DEVICE
+/* Copies a state to or from memory of the CPU; one of `to` and `from` is NULL. */
+static int move_state(tw_context* context, int32_t index, void* to, const void* from, uint64_t size) {
+  tw_clear_error();
+  int status = check_state(context, index, to ? to : from);
+  if (!status && size != state_bytes(index))
+    status = tw_fail(TW_ERROR_ARGUMENT, "state '%s' has %d bytes, got %d",
+                     tw_module.states[index].tensor.name, (int64_t)state_bytes(index), (int64_t)size);
+  if (!status) status = acquire(context);
+  if (status) return status;
+  status = to ? tw_device_download(context->device, to, context->states[index], (size_t)size)
+              : tw_device_upload(context->device, context->states[index], from, (size_t)size);
+  release(context);
+  return status;
+}
+
+int tw_state_read(tw_context* context, int32_t index, void* data, uint64_t size) {
+  return move_state(context, index, data, NULL, size);
+}
+
+int tw_state_write(tw_context* context, int32_t index, const void* data, uint64_t size) {
+  return move_state(context, index, NULL, data, size);
+}
+
+int tw_create_on(const tw_options* options, const tw_device_options* device, tw_context** context) {
+  return create(options, device, context);
+}
+
+tw_device* tw_device_of(tw_context* context) { return context->device; }
+
+void tw_end_run(tw_context* context, int status) { context->raised_status = status; }
+#endif
+
 void* tw_block(tw_context* context, int32_t index, int64_t size, int32_t keep) {
   allocation* memory = &context->run_time_buffers[index];
-  return size >= 0 && reserve_with_room(memory, size > 0 ? size : 1, keep)
+  return size >= 0 && reserve_with_room(context->device, memory, size > 0 ? size : 1, keep)
              ? memory->data
              : fail_run_time_size(context, size);
 }
 
 void* tw_late_output(tw_context* context, int32_t index, int64_t size) {
+  void* data = NULL;
+#if TW_ON_DEVICE
+  if (size >= 0) data = tw_device_output(context->device, context->function, index, size > 0 ? size : 1);
+#else
   allocation* memory = &context->outputs[index];
-  return size >= 0 && reserve(memory, size > 0 ? size : 1) ? memory->data : fail_run_time_size(context, size);
+  if (size >= 0 && reserve(NULL, memory, size > 0 ? size : 1)) data = memory->data;
+#endif
+  return data ? data : fail_run_time_size(context, size);
 }
 
 int32_t tw_prepare_scratch(tw_context* context, const int64_t* symbols) {

@@ -5,6 +5,12 @@
 #include "platform.h"
 #include "runtime.h"
 
+/* Where kernels run: a device type of DLPack. Libraries for CPUs leave it out. */
+#ifndef TW_DEVICE
+#define TW_DEVICE 1 /* kDLCPU */
+#endif
+#define TW_ON_DEVICE (TW_DEVICE != 1)
+
 /* text.c */
 
 /* Sets the calling thread's error message and returns `status`. `format` supports %s (const char*) and %d
@@ -37,13 +43,86 @@ int tw_check_cpu(const char* features);
 /* check.c */
 
 /* Checks dtype, rank, and that the tensor's size in bytes fits the address space; with `with_data` also
- * device, layout, data pointer and alignment. Sizes are not compared with the model. `what` is "input" or
- * "output", for messages. Returns a tw_status. */
+ * device, layout, data pointer and alignment; a library for a device takes tensors of this device, too. Sizes
+ * are not compared with the model. `what` is "input" or "output", for messages. Returns a tw_status. */
 int tw_check_tensor(const char* what, const tw_tensor_desc* wanted, const DLTensor* tensor, int with_data);
+/* Whether a tensor lies in memory of the device that kernels run on, where that is not the CPU. */
+int tw_is_on_device(const DLTensor* tensor);
 /* Makes the error message for an error that `solve` reported. Returns TW_ERROR_SHAPE. */
 int tw_fail_shape(const tw_function_desc* function, const tw_shape_error* error);
 /* Returns the size in bytes of a compact tensor, -1 if it exceeds PTRDIFF_MAX. */
 int64_t tw_tensor_bytes(const int64_t* shape, int32_t ndim, int32_t bits);
+
+/* device.c: memory that kernels use, and the device's part of a context. `device` NULL stands for the CPU. */
+
+typedef struct tw_device tw_device;
+
+/* What a run does with a tensor: the bytes to copy between the caller's memory and the device, or
+ * TW_IN_PLACE for a tensor that lies on the device. */
+enum { TW_IN_PLACE = -1 };
+
+#if TW_ON_DEVICE
+
+/* Allocates memory that kernels use, aligned to 64 bytes; NULL if there is none. */
+void* tw_data_allocate(tw_device* device, size_t size);
+void tw_data_free(tw_device* device, void* pointer);
+/* Both memories belong to the device. Returns a tw_status. */
+int tw_data_copy(tw_device* device, void* to, const void* from, size_t size);
+int tw_data_zero(tw_device* device, void* to, size_t size);
+/* Where memory could not be allocated and why, to end a message: " on the device 'NAME': REASON". */
+const char* tw_data_place(tw_device* device);
+
+/* Opens the device and copies the weights, `size` bytes, to it, unless another context of this process has
+ * done so. Returns a tw_status. */
+int tw_device_create(const tw_device_options* options, const uint8_t* weights, tw_device** device);
+void tw_device_destroy(tw_device* device);
+/* Returns the address of the weights in the device's memory. */
+const uint8_t* tw_device_weights(const tw_device* device);
+/* Returns the device of a context. */
+tw_device* tw_device_of(tw_context* context);
+/* Lets the run that `main` is about to end report `status`. */
+void tw_end_run(tw_context* context, int status);
+/* Returns the device's number. */
+int32_t tw_device_index(const tw_device* device);
+
+/* Begins a run: copies the inputs that lie in the CPU's memory to the device, and replaces their addresses,
+ * and those of outputs, in `device_data`. The tensors are the inputs, then the outputs. Returns a
+ * tw_status. */
+int tw_device_begin(tw_device* device, const tw_function_desc* function, void* const* inputs,
+                    void* const* outputs, const int64_t* copied, int profiled);
+void** tw_device_inputs(tw_device* device);
+void** tw_device_outputs(tw_device* device, const tw_function_desc* function);
+/* Allocates memory of the device for the output with this number, of the function that runs; NULL: none. */
+void* tw_device_output(tw_device* device, const tw_function_desc* function, int32_t index, int64_t size);
+/* Ends a run after `main`: copies outputs and updated inputs to the CPU's memory, and waits unless results
+ * stay on the caller's stream. Returns `status`, or that of the first failure. */
+int tw_device_end(tw_device* device, const tw_function_desc* function, void* const* inputs,
+                  void* const* outputs, const int64_t* copied, int status);
+/* Adds the times and launches of the last run, if it was profiled. */
+void tw_device_profile(tw_device* device, uint64_t* nanoseconds, uint64_t* calls);
+/* Copies between the CPU and the device, and waits. Returns a tw_status. */
+int tw_device_download(tw_device* device, void* to, const void* from, size_t size);
+int tw_device_upload(tw_device* device, void* to, const void* from, size_t size);
+
+#else
+
+static inline void* tw_data_allocate(tw_device* device, size_t size) {
+  return (void)device, tw_memory_allocate(size);
+}
+static inline void tw_data_free(tw_device* device, void* pointer) { (void)device, tw_memory_free(pointer); }
+static inline int tw_data_copy(tw_device* device, void* to, const void* from, size_t size) {
+  (void)device;
+  __builtin_memcpy(to, from, size);
+  return TW_OK;
+}
+static inline int tw_data_zero(tw_device* device, void* to, size_t size) {
+  (void)device;
+  tw_memory_zero(to, size);
+  return TW_OK;
+}
+static inline const char* tw_data_place(tw_device* device) { return (void)device, ""; }
+
+#endif
 
 /* pool.c: the thread pool of one context. Only the thread that uses the context may call its functions. */
 

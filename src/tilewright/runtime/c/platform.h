@@ -43,6 +43,13 @@ void tw_unmap_file(tw_mapping* mapping);
  * no answer. */
 int tw_exported_later(const char* name);
 
+/* Opens a shared library by its name or path; NULL if there is none. It stays open. */
+void* tw_library_open(const char* name);
+/* Returns the address of a symbol of a library; NULL if it has none of this name. */
+void* tw_library_symbol(void* library, const char* name);
+/* Returns a variable of the environment; NULL where it is not set. */
+const char* tw_environment(const char* name);
+
 /* A monotonic clock in nanoseconds; always 0 on wasm32, which has no clock. */
 uint64_t tw_clock(void);
 

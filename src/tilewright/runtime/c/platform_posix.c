@@ -87,6 +87,16 @@ int tw_exported_later(const char* name) {
 int tw_exported_later(const char* name) { return (void)name, 0; }
 #endif
 
+#if defined(TW_DEVICE) /* only libraries for devices open others */
+#include <dlfcn.h>
+
+void* tw_library_open(const char* name) { return dlopen(name, RTLD_NOW | RTLD_LOCAL); }
+
+void* tw_library_symbol(void* library, const char* name) { return dlsym(library, name); }
+
+const char* tw_environment(const char* name) { return getenv(name); }
+#endif
+
 uint64_t tw_clock(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);

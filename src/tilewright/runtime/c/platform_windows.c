@@ -42,6 +42,16 @@ void tw_unmap_file(tw_mapping* mapping) {
 
 int tw_exported_later(const char* name) { return (void)name, 0; }
 
+#if defined(TW_DEVICE) /* only libraries for devices open others */
+void* tw_library_open(const char* name) { return LoadLibraryA(name); }
+
+void* tw_library_symbol(void* library, const char* name) {
+  return (void*)GetProcAddress((HMODULE)library, name);
+}
+
+const char* tw_environment(const char* name) { return getenv(name); }
+#endif
+
 uint64_t tw_clock(void) {
   LARGE_INTEGER now, rate;
   QueryPerformanceCounter(&now);

@@ -17,7 +17,9 @@ typedef struct {
   int32_t dtype_code; /* DLDataTypeCode */
   int32_t dtype_bits;
   int32_t ndim;
-  int32_t late; /* 1: an output with a run-time size, which `main` allocates by tw_late_output */
+  /* 1: an output with a run-time size, which `main` allocates by tw_late_output; or, in a library for a
+   * device, an input that the function writes to */
+  int32_t late;
 } tw_tensor_desc;
 
 /* A symbol with values in [lower, upper]; upper INT64_MAX: no upper bound. { ptr, i64, i64 } */

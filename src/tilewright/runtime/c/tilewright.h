@@ -42,7 +42,7 @@ extern "C" {
  * dlpack.h. An element of fewer than 8 bits occupies the low bits of one byte (DLPack's flag
  * IS_SUBBYTE_TYPE_PADDED). */
 #ifndef DLPACK_DLPACK_H_
-enum { kDLCPU = 1, kDLCUDAHost = 3 };
+enum { kDLCPU = 1, kDLCUDA = 2, kDLCUDAHost = 3, kDLOpenCL = 4, kDLVulkan = 7, kDLMetal = 8, kDLROCM = 10 };
 enum { kDLInt = 0, kDLUInt = 1, kDLFloat = 2, kDLBfloat = 4, kDLComplex = 5, kDLBool = 6 };
 typedef struct {
   int32_t device_type; /* kDLCPU */
@@ -68,17 +68,18 @@ typedef struct {
 
 typedef enum {
   TW_OK = 0,
-  TW_ERROR_ARGUMENT = 1, /* a pointer, count, data type, rank or layout does not match the model */
-  TW_ERROR_SHAPE = 2,    /* a size contradicts another size or is out of its bounds */
-  TW_ERROR_MEMORY = 3,   /* the arena, the scratch memory or an output cannot be allocated */
-  TW_ERROR_ABI = 4,      /* caller, runtime and kernels were built for different versions */
-  TW_ERROR_CPU = 5,      /* the processor or the operating system lacks instructions of the kernels */
-  TW_ERROR_DAMAGED = 6,  /* the weights differ from those that the model was compiled with */
-  TW_ERROR_BUSY = 7,     /* another thread is using the context */
-  TW_ERROR_PROGRAM = 8,  /* the host program of the model reported a failure */
-  TW_ERROR_FILE = 9,     /* the weights file cannot be read */
-  TW_ERROR_INDEX = 10,   /* an index that the model computed or received is out of its dimension */
-  TW_ERROR_DIVISION = 11 /* the model divided an integer by zero */
+  TW_ERROR_ARGUMENT = 1,  /* a pointer, count, data type, rank or layout does not match the model */
+  TW_ERROR_SHAPE = 2,     /* a size contradicts another size or is out of its bounds */
+  TW_ERROR_MEMORY = 3,    /* the arena, the scratch memory or an output cannot be allocated */
+  TW_ERROR_ABI = 4,       /* caller, runtime and kernels were built for different versions */
+  TW_ERROR_CPU = 5,       /* the processor or the operating system lacks instructions of the kernels */
+  TW_ERROR_DAMAGED = 6,   /* the weights differ from those that the model was compiled with */
+  TW_ERROR_BUSY = 7,      /* another thread is using the context */
+  TW_ERROR_PROGRAM = 8,   /* the host program of the model reported a failure */
+  TW_ERROR_FILE = 9,      /* the weights file cannot be read */
+  TW_ERROR_INDEX = 10,    /* an index that the model computed or received is out of its dimension */
+  TW_ERROR_DIVISION = 11, /* the model divided an integer by zero */
+  TW_ERROR_DEVICE = 12    /* the device's driver is missing or reports an error */
 } tw_status;
 
 /* Flags of tw_options. */
@@ -181,7 +182,8 @@ TW_API int tw_run_bound(tw_binding* binding);
 
 /* Describes the state `index`, in the order of "states" in the metadata. A state is a tensor that keeps its
  * contents between the runs of this context. The caller may read and write its memory between runs; its
- * address does not change during the life of the context.
+ * address does not change during the life of the context. The memory is the device's in a library for a
+ * device; `data` is NULL where programs cannot use the device's addresses (see tw_state_read).
  * Thread-safe with respect to other calls, but not the access to the memory. Errors: ARGUMENT. */
 TW_API int tw_state(tw_context* context, int32_t index, DLTensor* state);
 
@@ -208,6 +210,45 @@ TW_API int tw_profile_enable(tw_context* context, int on);
  * calls: receives the number of launches of each kernel, `num_kernels` values.
  * Errors: ARGUMENT (also if `num_kernels` is not the model's number of kernels), BUSY. */
 TW_API int tw_profile_read(tw_context* context, uint64_t* nanoseconds, uint64_t* calls, int32_t num_kernels);
+
+/* Devices. A library that was compiled for a GPU has the functions above, and those below in addition. Its
+ * `device` in the metadata's "target" is the device's type in DLPack: 2 CUDA, 4 OpenCL, 7 Vulkan, 8 Metal, 10
+ * ROCm. It runs on the device that tw_create_on chooses; tw_create uses device 0.
+ *
+ * Tensors may lie in the CPU's memory: the call copies them to the device and back. With CUDA and ROCm they
+ * may also lie in the device's memory, which is used in place. An output with `data` NULL is provided in the
+ * CPU's memory, or on the device if the caller sets `device` to it. */
+typedef struct {
+  uint32_t size; /* sizeof(tw_device_options) */
+  int32_t index; /* of the device, in the driver's order */
+  /* The driver's library, by name or path. NULL: the one that the variable of the environment
+   * TILEWRIGHT_CUDA_DRIVER (_HIP_, _OPENCL_, ...) names, or else the system's. */
+  const char* driver;
+  /* The CUstream or hipStream_t on which runs are ordered. A call then returns before the device has
+   * finished, unless it copies results to the CPU's memory. NULL: a stream of the context; calls wait. */
+  void* stream;
+  /* Allocation of device memory in place of the driver's: both functions, or none. They return and take
+   * addresses of the device, aligned to 256 bytes; `allocate` returns NULL if it has no memory. */
+  void* (*allocate)(void* data, uint64_t size);
+  void (*release)(void* data, void* address);
+  void* allocator_data; /* the first argument of both */
+} tw_device_options;
+
+/* Creates a context on a device, else as tw_create. The weights are copied to the device once, for all
+ * contexts of this process that use it.
+ *
+ * device: NULL for the defaults: device 0 of the system's driver.
+ * Thread-safe. Errors: those of tw_create, DEVICE. */
+TW_API int tw_create_on(const tw_options* options, const tw_device_options* device, tw_context** context);
+
+/* Copies the contents of the state `index` to, or from, memory of the CPU. `size`: bytes, all of the state's.
+ * Errors: ARGUMENT, BUSY, DEVICE. */
+TW_API int tw_state_read(tw_context* context, int32_t index, void* data, uint64_t size);
+TW_API int tw_state_write(tw_context* context, int32_t index, const void* data, uint64_t size);
+
+/* Returns the device code of the library, which artifact/device_code.py describes, and writes its size in
+ * bytes to `size`. Thread-safe. */
+TW_API const void* tw_device_code(uint64_t* size);
 
 #ifdef __wasm__
 /* Allocates `size` bytes, aligned to 64, in the module's memory for tensors of the JavaScript host. Returns

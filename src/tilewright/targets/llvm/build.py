@@ -5,14 +5,13 @@ artifact.
 from __future__ import annotations
 
 import os
-import re
 import tempfile
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,11 +20,9 @@ from ...artifact.weights import Parts, gather_weights
 from ...ir.core import Module
 from ...lowering.memory_plan import MemoryPlan, plan_memory
 from .host import kernel_order, print_host
+from .host_calls import HostCalls
 from .isa import Isa
 from .toolchain import compile_objects
-
-if TYPE_CHECKING:
-    from .kernel import KernelCode
 
 
 @dataclass(eq=False)
@@ -78,7 +75,7 @@ class BuiltLibrary:
 
 def build(
     module: Module,
-    codes: Mapping[str, KernelCode],
+    calls: HostCalls,
     isa: Isa,
     metadata: Mapping[str, Any],
     plan: MemoryPlan | None = None,
@@ -90,12 +87,13 @@ def build(
     """Compile and link the host functions of `module` with their kernels.
 
     Args:
-        codes: the generated code of the kernels, by name.
+        calls: the kernels, with the form of launches.
         metadata: the description of the model; its kernels are put in launch order.
         plan: the result of `plan_memory`, if it has run. The weights are the constants of the program.
         path: the library file; a temporary file by default.
         llvm_opt_level: LLVM's optimization level, 0 to 3.
-        library_objects: object files and static libraries of registered libraries that kernels call.
+        library_objects: further object files and static libraries: registered libraries that kernels call,
+            device code.
 
     Raises:
         CompileError: a size cannot be derived from the shape of any input.
@@ -104,8 +102,8 @@ def build(
     """
     plan = plan or plan_memory(module)
     order = kernel_order(module)
-    host_text = print_host(module, codes, isa, plan.weights_size)
-    texts = [*kernel_modules([codes[name] for name in order]), host_text]
+    host_text = print_host(module, calls, isa, plan.weights_size)
+    texts = [*calls.modules(order), host_text]
     objects = [*compile_objects(texts, isa, processes, llvm_opt_level), *library_objects]
     known = {k["name"]: k for k in metadata.get("kernels", ())}
     full = {**metadata, "kernels": [known.get(name, {"name": name}) for name in order]}
@@ -153,51 +151,3 @@ class KeptLibrary:
         )
         weakref.finalize(built, file.unlink, missing_ok=True)
         return built
-
-
-def kernel_modules(codes: Sequence[KernelCode]) -> list[str]:
-    """LLVM modules of the kernels: one per kernel, and one per helper function that is never inlined.
-
-    The object cache then finds every kernel and every contraction tile that was compiled before, for any
-    model. A module costs 2 ms in addition to its contents.
-    """
-    shared: dict[str, str] = {}
-    modules = []
-    for code in codes:
-        modules.append(_module(code.text, code.helpers))
-        for name, text in code.helpers.items():
-            if _is_shared(text) and name not in shared:
-                shared[name] = _module(text.replace("define internal", "define hidden", 1), code.helpers)
-    return [*shared.values(), *modules]
-
-
-_DECLARATION = re.compile(r"^declare .*$", re.MULTILINE)
-_HEAD = re.compile(r"^define internal ([^{]*)\{", re.MULTILINE)
-_NAME = re.compile(r"@([\w.$-]+)")
-
-
-def _is_shared(text: str) -> bool:
-    head = _HEAD.search(text)
-    return head is not None and "noinline" in head.group(1)
-
-
-def _module(text: str, helpers: Mapping[str, str]) -> str:
-    """`text` and the helpers that it uses, directly or indirectly: inlined ones are defined, shared ones
-    declared.
-    """
-    parts, declared = [text], dict.fromkeys(_DECLARATION.findall(text))
-    seen = set(re.findall(r"^define [^@]*@([\w.$-]+)", text, re.MULTILINE))
-    for part in parts:  # `parts` grows during the iteration.
-        for name in dict.fromkeys(_NAME.findall(part)):
-            helper = helpers.get(name)
-            if helper is None or name in seen:
-                continue
-            seen.add(name)
-            head = _HEAD.search(helper)
-            if head is not None and _is_shared(helper):
-                declared[f"declare hidden {head.group(1).strip()}"] = None
-            else:
-                parts.append(helper)
-                declared.update(dict.fromkeys(_DECLARATION.findall(helper)))
-    bodies = [_DECLARATION.sub("", part).strip() for part in reversed(parts)]
-    return "\n".join([*declared, "", *bodies, ""])

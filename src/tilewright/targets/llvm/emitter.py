@@ -224,11 +224,13 @@ class Emitter:
         limit: str,
         carried: Carried,
         body: Callable[[str, Carried], tuple[str, list[str]]],
+        read: Callable[[str], str],
     ) -> tuple[str, list[str]]:
         """``while *condition and i < limit``; returns the number of iterations and the final values of
         `carried`.
 
         `condition` is the address of a byte in memory; the body returns the address for the next iteration.
+        `read` returns the byte (i8) at an address.
         """
         name = self.fresh("while")
         before = self._block
@@ -237,7 +239,7 @@ class Emitter:
         i, byte = f"%{name}.i", f"%{name}.p"
         inside = [(kind, f"%{name}.c{j}") for j, (kind, _) in enumerate(carried)]
         header = len(self._lines)
-        holds = self.op(f"icmp ne i8 {self.load('i8', byte, 1)}, 0")
+        holds = self.op(f"icmp ne i8 {read(byte)}, 0")
         below = self.op(f"icmp slt i64 {i}, {limit}")
         self.line(f"br i1 {self.op(f'and i1 {holds}, {below}')}, label %{name}.body, label %{name}.end")
         self.label(f"{name}.body")

@@ -9,7 +9,6 @@ the size of pointers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from ...artifact.sources import ABI_VERSION
 from ...dialects import func, host, loop
@@ -21,11 +20,9 @@ from ...ir.shape_solver import Check, Define, ShapeSolver
 from ...ir.symbolic import Dim, Expr, bounds, free_symbols, is_symbol
 from ...ir.types import BufferType, DType
 from .emitter import Carried, Emitter
+from .host_calls import HostCalls
 from .index_expr import IndexCode
 from .isa import Isa
-
-if TYPE_CHECKING:
-    from .kernel import KernelCode
 
 _UNBOUNDED = (1 << 63) - 1
 _FIXED, _CONFLICT, _BOUNDS, _MULTIPLE, _UNSOLVED = 1, 2, 3, 4, 5
@@ -81,10 +78,10 @@ def kernel_order(module: Module) -> list[str]:
     return list(dict.fromkeys(name for op in launches for name in op.kernels))
 
 
-def print_host(module: Module, codes: Mapping[str, KernelCode], isa: Isa, weights_size: int) -> str:
+def print_host(module: Module, calls: HostCalls, isa: Isa, weights_size: int) -> str:
     """The LLVM IR of the host functions.
 
-    `codes` are the generated kernels by name; `weights_size` is the result of memory planning, in bytes.
+    `calls` prints launches and copies; `weights_size` is the result of memory planning, in bytes.
 
     Raises:
         CompileError: a dimension of an output, or one that a kernel needs, cannot be derived from any input's
@@ -95,7 +92,7 @@ def print_host(module: Module, codes: Mapping[str, KernelCode], isa: Isa, weight
     for function in functions:
         if not notes.ARENA_SIZE.present(function):
             raise IRError("memory has not been planned", function)
-    return _Tables(module, functions, codes).text(isa, weights_size)
+    return _Tables(module, functions, calls).text(isa, weights_size)
 
 
 def _solver(main: func.Func) -> ShapeSolver:
@@ -108,10 +105,8 @@ def _solver(main: func.Func) -> ShapeSolver:
 class _Tables:
     """The module's constants and the tables that its functions share."""
 
-    def __init__(
-        self, module: Module, functions: Sequence[func.Func], codes: Mapping[str, KernelCode]
-    ) -> None:
-        self.functions, self.codes = functions, codes
+    def __init__(self, module: Module, functions: Sequence[func.Func], calls: HostCalls) -> None:
+        self.functions, self.calls = functions, calls
         self.kernels = {k.sym_name: k for k in module.functions(loop.Kernel)}
         self.order = kernel_order(module)
         self.states = func.shared_states(functions)
@@ -133,16 +128,13 @@ class _Tables:
             f"ptr {self.array('kernel_names', 'ptr', names)}",
             f"ptr {self.string(','.join(features)) if features else 'null'}",
         ]
-        declarations = [
-            f"declare hidden void @{self.codes[name].symbol}(i64, i64, ptr, ptr, ptr)" for name in self.order
-        ]
+        declarations = self.calls.declarations(self)
         return "\n".join(
             [
                 *self._lines,
                 f"@tw_module = hidden constant {_MODULE} {{ {', '.join(fields)} }}, align 8",
                 "",
                 *declarations,
-                "declare i32 @tw_launch(ptr, i32, ptr, i64, i64, ptr, ptr)",
                 "declare ptr @tw_block(ptr, i32, i64, i32)",
                 "declare ptr @tw_late_output(ptr, i32, i64)",
                 "declare i32 @tw_prepare_scratch(ptr, ptr)",
@@ -199,7 +191,7 @@ class _Printer:
 
     def __init__(self, tables: _Tables, main: func.Func, number: int) -> None:
         self.tables, self.main, self.number = tables, main, number
-        self.codes, self.kernels, self.order = tables.codes, tables.kernels, tables.order
+        self.calls, self.kernels, self.order = tables.calls, tables.kernels, tables.order
         launches = [op for op in main.walk() if isinstance(op, host.Launch)]
         self.launched = list(dict.fromkeys(name for op in launches for name in op.kernels))
         self.solver = _solver(main)
@@ -224,9 +216,10 @@ class _Printer:
     def row(self) -> str:
         """The function's entry in the module's table."""
         tables, inputs, outputs = self.tables, host_inputs(self.main), host_outputs(self.main)
+        marked = set(self.main.updates) if self.calls.marks_updates else set()
         sides = [
-            [tables.tensor(n, t, mentions(t.shape, self.computed)) for n, t in tensors]
-            for tensors in (inputs, outputs)
+            [tables.tensor(n, t, n in changed or mentions(t.shape, self.computed)) for n, t in tensors]
+            for tensors, changed in ((inputs, marked), (outputs, ()))
         ]
         bounded = [f"{_SYMBOL} {{ ptr {tables.string(s.name)}, {_limits(s)} }}" for s in self.symbols]
         fields = [
@@ -276,7 +269,7 @@ class _Printer:
         return self._size_function("arena_size", [notes.ARENA_SIZE.of(self.main)])
 
     def _scratch_size(self) -> str:
-        return self._size_function("scratch_size", [self.codes[name].scratch for name in self.launched])
+        return self._size_function("scratch_size", [self.calls.scratch(name) for name in self.launched])
 
     def _output_shapes(self) -> str:
         emit = Emitter()
@@ -390,11 +383,7 @@ class _Printer:
         ]
         used += [op.source.type.size for op in ops if isinstance(op, host.Copy)]
         used += [op.step.upper for op in ops if isinstance(op, host.For)]
-        used += [
-            d
-            for name in self.launched
-            for d in (self.codes[name].extent, self.codes[name].grain, *self.kernels[name].dims)
-        ]
+        used += [d for name in self.launched for d in (*self.calls.sizes(name), *self.kernels[name].dims)]
         used += [e for op in launches for guards, _ in op.variants for e in guards]
         index = self._symbol_values(emit, "%symbols", used, self.solved)
         most = max((len(op.buffers) for op in launches), default=0)
@@ -484,8 +473,7 @@ class _Program:
                     number = self.printer.late[op.target]
                     call = f"call ptr @tw_late_output(ptr %context, i32 {number}, i64 {size})"
                     places[op.target] = self._present(emit.op(call))
-                where = f"ptr {places[op.target]}, ptr {places[op.source]}"
-                emit.line(f"call void @llvm.memcpy.p0.p0.i64({where}, i64 {size}, i1 false)")
+                self.printer.calls.copy(emit, places[op.target], places[op.source], size)
             elif isinstance(op, host.Launch):
                 self._launch(op)
             elif isinstance(op, host.For):
@@ -495,10 +483,10 @@ class _Program:
             elif isinstance(op, host.If):
                 self._branches(op)
             elif isinstance(op, host.Check):
-                failed = emit.op(f"icmp eq i8 {emit.load('i8', places[op.condition], 1)}, 0")
+                failed = emit.op(f"icmp eq i8 {self._read('i8', op.condition)}, 0")
                 self._fail(failed, op.message, _STATUS[op.error])
             elif isinstance(op, host.BindSize):
-                self._bind(op.symbol, emit.load("i64", places[op.count], 8), str(op.location.portable))
+                self._bind(op.symbol, self._read("i64", op.count), str(op.location.portable))
             elif not op.terminator:
                 raise IRError("is not an operation of the host level", op)
 
@@ -519,16 +507,17 @@ class _Program:
             ]
         dims = self.dims[tuple(s.name for s in printer.kernels[op.kernel].dims)]
         arguments = ", ".join(f"{kind} {value}" for kind, value in chosen)
-        emit.op(f"call i32 @tw_launch(ptr %context, {arguments}, ptr {self.buffers}, ptr {dims})")
+        printer.calls.launch(emit, arguments, self.buffers, dims)
 
     def _kernel(self, name: str) -> list[tuple[str, str]]:
-        """Types and values of a kernel's arguments of `tw_launch`: its number, function, range and grain."""
-        code = self.printer.codes[name]
-        number, values = (
-            self.printer.order.index(name),
-            [self.index.value(d) for d in (code.extent, code.grain)],
-        )
-        return [("i32", str(number)), ("ptr", f"@{code.symbol}"), *(("i64", value) for value in values)]
+        """Types and values of the arguments of a launch that depend on the kernel."""
+        calls = self.printer.calls
+        values = [self.index.value(d) for d in calls.sizes(name)]
+        return calls.arguments(name, self.printer.order.index(name), values)
+
+    def _read(self, kind: str, value: Value) -> str:
+        """The integer in a buffer of one element."""
+        return self.printer.calls.read(self, kind, self.places[value])
 
     def _store(self, symbol: Expr, value: str) -> None:
         """Store the value of a symbol that has just become known, for the kernels."""
@@ -550,8 +539,8 @@ class _Program:
                 emit.op(f"icmp sgt i64 {value}, {high}"), f"a size computed at {where} is more than {high}"
             )
         self._define(symbol, value)
-        if any(symbol in free_symbols(printer.codes[name].scratch) for name in printer.launched):
-            self._stop_if(emit.op("call i32 @tw_prepare_scratch(ptr %context, ptr %symbols)"))
+        if any(symbol in free_symbols(printer.calls.scratch(name)) for name in printer.launched):
+            self.stop_if(emit.op("call i32 @tw_prepare_scratch(ptr %context, ptr %symbols)"))
 
     def _define(self, symbol: Expr, value: str) -> None:
         self.index.bind(symbol, value, here=True)
@@ -572,17 +561,17 @@ class _Program:
         """End the run with a message if `condition` holds."""
         with self.emit.when(condition):
             text = self.printer.tables.string(message)
-            self._stop_if(self.emit.op(f"call i32 @tw_raise(ptr %context, i32 {status}, ptr {text})"))
+            self.stop_if(self.emit.op(f"call i32 @tw_raise(ptr %context, i32 {status}, ptr {text})"))
 
     def _present(self, pointer: str) -> str:
         """`pointer`, after a return for the case that it is null: the allocation has failed and reported an
         error.
         """
         missing = self.emit.op(f"icmp eq ptr {pointer}, null")
-        self._stop_if(self.emit.op(f"zext i1 {missing} to i32"))
+        self.stop_if(self.emit.op(f"zext i1 {missing} to i32"))
         return pointer
 
-    def _stop_if(self, status: str) -> None:
+    def stop_if(self, status: str) -> None:
         """End the run if the status is not 0."""
         emit, name = self.emit, self.emit.fresh("stop")
         emit.line(f"br i1 {emit.op(f'icmp ne i32 {status}, 0')}, label %{name}, label %{name}.not")
@@ -592,7 +581,7 @@ class _Program:
 
     def _branches(self, op: host.If) -> None:
         emit = self.emit
-        taken = emit.op(f"icmp ne i8 {emit.load('i8', self.places[op.condition], 1)}, 0")
+        taken = emit.op(f"icmp ne i8 {self._read('i8', op.condition)}, 0")
         name = emit.fresh("branch")
         emit.line(f"br i1 {taken}, label %{name}.0, label %{name}.1")
         for number, region in enumerate(op.regions):
@@ -604,7 +593,7 @@ class _Program:
 
     def _while(self, op: host.While) -> None:
         emit, places = self.emit, self.places
-        limit = str(_UNBOUNDED) if op.limit is None else emit.load("i64", places[op.limit], 8)
+        limit = str(_UNBOUNDED) if op.limit is None else self._read("i64", op.limit)
 
         def body(step: str, carried: Carried) -> tuple[str, list[str]]:
             with self.index.level():
@@ -615,7 +604,9 @@ class _Program:
                 return places[op.body.terminator.operands[0]], [places[v] for v in op.handed_on]
 
         first: Carried = [("ptr", places[v]) for v in op.initial]
-        count, last = emit.loop_while(places[op.condition], limit, first, body)
+        count, last = emit.loop_while(
+            places[op.condition], limit, first, body, lambda place: self.printer.calls.read(self, "i8", place)
+        )
         places.update(zip(op.results, last, strict=True))
         self._define(op.count, count)
 

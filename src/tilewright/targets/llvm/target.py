@@ -88,8 +88,8 @@ class LlvmTarget(Target):
         return "\n".join([code.text, *code.helpers.values(), str((code.extent, code.grain, code.scratch))])
 
     def kernel_objects(self, kernels: Sequence[loop.Kernel], llvm_opt_level: int) -> list[KernelObjects]:
-        from .build import kernel_modules
         from .kernel import print_kernel
+        from .kernel_modules import kernel_modules
         from .toolchain import compile_objects
 
         codes = [print_kernel(kernel, self.isa, "kernel") for kernel in kernels]
@@ -117,6 +117,7 @@ class LlvmTarget(Target):
         llvm_opt_level: int = 2,
     ) -> CompiledModel:
         from .build import build
+        from .host_calls import CpuCalls
         from .kernel import print_kernel
 
         progress("generating code")
@@ -128,7 +129,7 @@ class LlvmTarget(Target):
         own = user_kernels.kernels_in(lowered.module).values()
         built = build(
             lowered.module,
-            codes,
+            CpuCalls(codes),
             self.isa,
             metadata,
             plan=plan,

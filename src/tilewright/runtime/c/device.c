@@ -1,0 +1,413 @@
+/* device.c - the device's part of a context: memory, the copies between the CPU and the device, and what the
+ * host program of a device target calls. */
+#include "device.h"
+
+#if TW_ON_DEVICE
+
+enum { LIBRARY_LENGTH = 1024, PLACE_LENGTH = 320, EMPTY_BYTES = 256 };
+
+/* A device with the weights in its memory, which all contexts of this process share. */
+typedef struct opened {
+  struct opened* next;
+  int64_t users;
+  tw_driver* driver;
+  int32_t index;
+  const uint8_t* source; /* the weights in the CPU's memory */
+  uint8_t* weights;      /* the copy on the device; NULL: the model has none */
+  char library[LIBRARY_LENGTH];
+} opened;
+
+static opened* all_opened;
+static atomic_flag opening = ATOMIC_FLAG_INIT;
+
+typedef struct {
+  void* data;
+  int64_t capacity; /* bytes */
+} staged;
+
+struct tw_device {
+  opened* shared;
+  tw_queue* queue;
+  tw_device_options options;
+  int entered;
+  int failed;   /* the status of the first failure in this run */
+  void* empty;  /* the address of tensors without elements */
+  void** data;  /* [tensors], the addresses that the program gets */
+  staged* copy; /* [tensors], memory of inputs that the run copies, and of outputs */
+  int profiled;
+  int32_t launches; /* of the run, if it is profiled */
+  int32_t capacity;
+  int32_t* launched;        /* the kernel of each launch */
+  char place[PLACE_LENGTH]; /* the text of tw_data_place */
+};
+
+static int32_t max_tensors(void) {
+  int32_t most = 0;
+  for (int32_t k = 0; k < tw_module.num_functions; ++k) {
+    int32_t count = tw_module.functions[k].num_inputs + tw_module.functions[k].num_outputs;
+    if (count > most) most = count;
+  }
+  return most;
+}
+
+const tw_image* tw_images(int64_t* count) {
+  const uint8_t* start = tw_blob_device.bytes;
+  *count = *(const int64_t*)(const void*)start;
+  return (const tw_image*)(const void*)(start + sizeof(int64_t));
+}
+
+const void* tw_device_code(uint64_t* size) {
+  *size = (uint64_t)tw_blob_device.size;
+  return tw_blob_device.bytes;
+}
+
+const void* tw_image_data(const tw_image* image) { return tw_blob_device.bytes + image->offset; }
+
+/* -- Memory -- */
+
+/* Appends `text` to `to` of `capacity` bytes and returns the new length. */
+static size_t append(char* to, size_t length, size_t capacity, const char* text) {
+  while (*text && length + 1 < capacity) to[length++] = *text++;
+  to[length] = 0;
+  return length;
+}
+
+const char* tw_data_place(tw_device* device) { return device ? device->place : ""; }
+
+/* Notes that memory is missing, with the driver's reason, which is the last error. */
+static void note_missing(tw_device* device, const char* reason) {
+  size_t length = append(device->place, 0, PLACE_LENGTH, " on the device '");
+  length = append(device->place, length, PLACE_LENGTH, tw_driver_name(device->shared->driver));
+  length = append(device->place, length, PLACE_LENGTH, "': ");
+  append(device->place, length, PLACE_LENGTH, reason);
+}
+
+void* tw_data_allocate(tw_device* device, size_t size) {
+  if (!device) return tw_memory_allocate(size);
+  void* address = NULL;
+  if (!size) size = 1;
+  if (device->options.allocate) {
+    address = device->options.allocate(device->options.allocator_data, size);
+    if (!address) note_missing(device, "the allocator of the caller has no memory");
+    return address;
+  }
+  tw_driver* driver = device->shared->driver;
+  int status = tw_driver_enter(driver);
+  if (!status) {
+    status = tw_driver_allocate(driver, (int64_t)size, &address);
+    tw_driver_leave(driver);
+  }
+  if (status) note_missing(device, tw_last_error());
+  return status ? NULL : address;
+}
+
+void tw_data_free(tw_device* device, void* pointer) {
+  if (!device) tw_memory_free(pointer);
+  if (!device || !pointer) return;
+  if (device->options.release) {
+    device->options.release(device->options.allocator_data, pointer);
+  } else if (!tw_driver_enter(device->shared->driver)) {
+    tw_driver_free(device->shared->driver, pointer);
+    tw_driver_leave(device->shared->driver);
+  }
+}
+
+int tw_data_copy(tw_device* device, void* to, const void* from, size_t size) {
+  int status = size ? tw_driver_enter(device->shared->driver) : TW_OK;
+  if (status || !size) return status;
+  status = tw_queue_copy(device->queue, to, from, (int64_t)size);
+  tw_driver_leave(device->shared->driver);
+  return status;
+}
+
+int tw_data_zero(tw_device* device, void* to, size_t size) {
+  int status = size ? tw_driver_enter(device->shared->driver) : TW_OK;
+  if (status || !size) return status;
+  status = tw_queue_zero(device->queue, to, (int64_t)size);
+  tw_driver_leave(device->shared->driver);
+  return status;
+}
+
+int tw_device_download(tw_device* device, void* to, const void* from, size_t size) {
+  int status = size ? tw_driver_enter(device->shared->driver) : TW_OK;
+  if (status || !size) return status;
+  status = tw_queue_download(device->queue, to, from, (int64_t)size);
+  tw_driver_leave(device->shared->driver);
+  return status;
+}
+
+int tw_device_upload(tw_device* device, void* to, const void* from, size_t size) {
+  int status = size ? tw_driver_enter(device->shared->driver) : TW_OK;
+  if (status || !size) return status;
+  status = tw_queue_upload(device->queue, to, from, (int64_t)size);
+  tw_driver_leave(device->shared->driver);
+  return status;
+}
+
+/* Ensures a capacity of `size` bytes. Returns 0 if memory cannot be allocated. */
+static int reserve(tw_device* device, staged* memory, int64_t size) {
+  if (size <= memory->capacity) return 1;
+  tw_data_free(device, memory->data);
+  memory->capacity = 0;
+  memory->data = tw_data_allocate(device, (size_t)size);
+  if (memory->data) memory->capacity = size;
+  return memory->data != NULL;
+}
+
+/* -- Opening -- */
+
+static void lock(void) {
+  while (atomic_flag_test_and_set(&opening)) {
+#if TW_THREADS
+    tw_thread_yield();
+#endif
+  }
+}
+
+static void unlock(void) { atomic_flag_clear(&opening); }
+
+/* Opens a device and copies the weights to it. */
+static int open_anew(const char* library, int32_t index, const uint8_t* weights, opened** result) {
+  opened* made = tw_memory_allocate(sizeof *made);
+  if (!made)
+    return tw_fail(TW_ERROR_MEMORY, "cannot allocate %d bytes for the device", (int64_t)sizeof *made);
+  __builtin_memset(made, 0, sizeof *made);
+  append(made->library, 0, LIBRARY_LENGTH, library ? library : "");
+  made->index = index;
+  made->source = weights;
+  int status = tw_driver_open(library, index, &made->driver);
+  if (!status && weights) {
+    int64_t size = tw_module.weights_size;
+    tw_queue* queue = NULL;
+    void* address = NULL;
+    status = tw_driver_enter(made->driver);
+    int entered = !status;
+    if (!status) status = tw_driver_allocate(made->driver, size, &address);
+    made->weights = address;
+    if (!status) status = tw_queue_create(made->driver, NULL, &queue);
+    if (!status) status = tw_queue_upload(queue, address, weights, size);
+    if (!status) status = tw_queue_wait(queue);
+    if (queue) tw_queue_destroy(queue);
+    if (status && address) tw_driver_free(made->driver, address);
+    if (entered) tw_driver_leave(made->driver);
+    if (status) tw_driver_close(made->driver);
+  }
+  if (status) tw_memory_free(made);
+  else *result = made;
+  return status;
+}
+
+/* Returns the shared device, opened by this or by an earlier context. */
+static int open_shared(const char* library, int32_t index, const uint8_t* weights, opened** result) {
+  int status = TW_OK;
+  lock();
+  opened* found = all_opened;
+  while (found && (found->index != index || found->source != weights ||
+                   !tw_text_equal(found->library, library ? library : "")))
+    found = found->next;
+  if (!found) {
+    status = open_anew(library, index, weights, &found);
+    if (!status) {
+      found->next = all_opened;
+      all_opened = found;
+    }
+  }
+  if (!status) ++found->users;
+  unlock();
+  *result = status ? NULL : found;
+  return status;
+}
+
+static void close_shared(opened* shared) {
+  lock();
+  if (--shared->users == 0) {
+    opened** link = &all_opened;
+    while (*link != shared) link = &(*link)->next;
+    *link = shared->next;
+    if (shared->weights && !tw_driver_enter(shared->driver)) {
+      tw_driver_free(shared->driver, shared->weights);
+      tw_driver_leave(shared->driver);
+    }
+    tw_driver_close(shared->driver);
+    tw_memory_free(shared);
+  }
+  unlock();
+}
+
+int tw_device_create(const tw_device_options* options, const uint8_t* weights, tw_device** result) {
+  if (options && options->size != sizeof *options)
+    return tw_fail(TW_ERROR_ABI,
+                   "tw_device_options has %d bytes in the caller and %d in this library: compile the caller "
+                   "with the header of this library",
+                   (int64_t)options->size, (int64_t)sizeof *options);
+  if (options && !options->allocate != !options->release)
+    return tw_fail(TW_ERROR_ARGUMENT, "tw_device_options: set `allocate` and `release`, or neither of them");
+  const char* library = options && options->driver ? options->driver : tw_environment(tw_driver_variable);
+  if (library && !*library) library = NULL;
+  opened* shared;
+  int status = open_shared(library, options ? options->index : 0, weights, &shared);
+  if (status) return status;
+  size_t tensors = (size_t)max_tensors();
+  size_t size = sizeof(tw_device) + tensors * (sizeof(void*) + sizeof(staged));
+  tw_device* device = tw_memory_allocate(size);
+  if (!device) {
+    close_shared(shared);
+    return tw_fail(TW_ERROR_MEMORY, "cannot allocate %d bytes for the device", (int64_t)size);
+  }
+  __builtin_memset(device, 0, size);
+  device->copy = (staged*)(void*)(device + 1);
+  device->data = (void**)(void*)(device->copy + tensors);
+  device->shared = shared;
+  if (options) device->options = *options;
+  status = tw_driver_enter(shared->driver);
+  if (!status) {
+    status = tw_queue_create(shared->driver, device->options.stream, &device->queue);
+    tw_driver_leave(shared->driver);
+  }
+  if (!status) device->empty = tw_data_allocate(device, EMPTY_BYTES);
+  if (!status && !device->empty)
+    status = tw_fail(TW_ERROR_MEMORY, "cannot allocate memory%s", tw_data_place(device));
+  if (status) tw_device_destroy(device);
+  else *result = device;
+  return status;
+}
+
+void tw_device_destroy(tw_device* device) {
+  if (!device) return;
+  for (int32_t i = max_tensors(); i-- > 0;) tw_data_free(device, device->copy[i].data);
+  tw_data_free(device, device->empty);
+  if (device->queue && !tw_driver_enter(device->shared->driver)) {
+    tw_queue_destroy(device->queue);
+    tw_driver_leave(device->shared->driver);
+  }
+  tw_memory_free(device->launched);
+  close_shared(device->shared);
+  tw_memory_free(device);
+}
+
+const uint8_t* tw_device_weights(const tw_device* device) { return device->shared->weights; }
+
+int32_t tw_device_index(const tw_device* device) { return device->shared->index; }
+
+/* -- Runs -- */
+
+static int fail_tensor(tw_device* device, const char* what, const char* name, int64_t size) {
+  return tw_fail(TW_ERROR_MEMORY, "cannot allocate %d bytes for %s '%s'%s", size, what, name,
+                 tw_data_place(device));
+}
+
+int tw_device_begin(tw_device* device, const tw_function_desc* f, void* const* inputs, void* const* outputs,
+                    const int64_t* copied, int profiled) {
+  device->failed = TW_OK;
+  device->profiled = profiled;
+  device->launches = 0;
+  int status = tw_driver_enter(device->shared->driver);
+  device->entered = !status;
+  for (int32_t i = 0; i < f->num_inputs && !status; ++i) {
+    device->data[i] = copied[i] ? inputs[i] : device->empty;
+    if (copied[i] <= 0) continue;
+    if (!reserve(device, &device->copy[i], copied[i]))
+      status = fail_tensor(device, "input", f->inputs[i].name, copied[i]);
+    else status = tw_queue_upload(device->queue, device->copy[i].data, inputs[i], copied[i]);
+    device->data[i] = device->copy[i].data;
+  }
+  for (int32_t i = 0; i < f->num_outputs && !status; ++i) {
+    int32_t k = f->num_inputs + i;
+    device->data[k] = copied[k] ? outputs[i] : device->empty;
+    if (f->outputs[i].late || copied[k] <= 0) continue;
+    if (!reserve(device, &device->copy[k], copied[k]))
+      status = fail_tensor(device, "output", f->outputs[i].name, copied[k]);
+    device->data[k] = device->copy[k].data;
+  }
+  return status;
+}
+
+void** tw_device_inputs(tw_device* device) { return device->data; }
+
+void** tw_device_outputs(tw_device* device, const tw_function_desc* f) {
+  return device->data + f->num_inputs;
+}
+
+void* tw_device_output(tw_device* device, const tw_function_desc* f, int32_t index, int64_t size) {
+  int32_t k = f->num_inputs + index;
+  device->data[k] = reserve(device, &device->copy[k], size) ? device->copy[k].data : NULL;
+  return device->data[k];
+}
+
+int tw_device_end(tw_device* device, const tw_function_desc* f, void* const* inputs, void* const* outputs,
+                  const int64_t* copied, int status) {
+  int waited = 0;
+  if (!status) status = device->failed;
+  for (int32_t i = 0; i < f->num_outputs && !status; ++i) {
+    int32_t k = f->num_inputs + i;
+    if (copied[k] <= 0) continue;
+    status = tw_queue_download(device->queue, outputs[i], device->data[k], copied[k]);
+    waited = 1;
+  }
+  for (int32_t i = 0; i < f->num_inputs && !status; ++i) {
+    if (!f->inputs[i].late || copied[i] <= 0) continue;
+    status = tw_queue_download(device->queue, inputs[i], device->data[i], copied[i]);
+    waited = 1;
+  }
+  if (!status && device->profiled) status = tw_queue_wait(device->queue);
+  else if (!status && !waited && !device->options.stream) status = tw_queue_wait(device->queue);
+  if (device->entered) tw_driver_leave(device->shared->driver);
+  device->entered = 0;
+  return status;
+}
+
+void tw_device_profile(tw_device* device, uint64_t* nanoseconds, uint64_t* calls) {
+  if (tw_driver_enter(device->shared->driver)) return;
+  for (int32_t i = 0; i < device->launches; ++i) {
+    uint64_t time = 0;
+    if (tw_queue_elapsed(device->queue, 2 * i, 2 * i + 1, &time)) break;
+    nanoseconds[device->launched[i]] += time;
+    calls[device->launched[i]] += 1;
+  }
+  tw_driver_leave(device->shared->driver);
+}
+
+/* -- What the host program calls -- */
+
+/* Notes a launch of a profiled run and the time before it. */
+static int begin_launch(tw_device* device, int32_t kernel) {
+  if (device->launches == device->capacity) {
+    int32_t capacity = 2 * device->capacity + 64;
+    int32_t* larger = tw_memory_allocate((size_t)capacity * sizeof(int32_t));
+    if (!larger) return tw_fail(TW_ERROR_MEMORY, "cannot allocate memory for the profile");
+    if (device->launches)
+      __builtin_memcpy(larger, device->launched, (size_t)device->launches * sizeof(int32_t));
+    tw_memory_free(device->launched);
+    device->launched = larger;
+    device->capacity = capacity;
+  }
+  device->launched[device->launches] = kernel;
+  return tw_queue_mark(device->queue, 2 * device->launches);
+}
+
+void tw_device_launch(tw_context* context, int32_t kernel, int64_t x, int64_t y, int64_t z,
+                      void* const* buffers, const int64_t* dims) {
+  tw_device* device = tw_device_of(context);
+  if (device->failed || x <= 0 || y <= 0 || z <= 0) return;
+  int64_t grid[3] = {x, y, z};
+  int status = device->profiled ? begin_launch(device, kernel) : TW_OK;
+  if (!status) status = tw_queue_launch(device->queue, kernel, grid, buffers, dims);
+  if (!status && device->profiled) status = tw_queue_mark(device->queue, 2 * device->launches++ + 1);
+  device->failed = status;
+}
+
+void tw_device_copy(tw_context* context, void* to, const void* from, int64_t size) {
+  tw_device* device = tw_device_of(context);
+  if (!device->failed && size > 0) device->failed = tw_queue_copy(device->queue, to, from, size);
+}
+
+int32_t tw_device_read(tw_context* context, void* to, const void* from, int64_t size) {
+  tw_device* device = tw_device_of(context);
+  if (!device->failed) device->failed = tw_queue_download(device->queue, to, from, size);
+  if (device->failed) tw_end_run(context, device->failed);
+  return device->failed;
+}
+
+#else
+typedef int tw_device_unused; /* C11 requires a declaration in every file */
+#endif

@@ -1,0 +1,102 @@
+"""`DeviceLibrary`: a compiled model whose kernels run on a GPU, called like every native library."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilewright.artifact.device_code import DEVICE_TYPES, DeviceImage, images_of
+from tilewright.runtime.context import Context, DeviceOptions
+from tilewright.runtime.library import Library
+from tilewright.runtime.native_code import NativeCode
+
+
+class DeviceLibrary(Library):
+    """A compiled model in a shared library whose kernels run on a device, as `tilewright.compile` and
+    `tilewright.load` return it for GPUs.
+
+    Args:
+        path: The ``.so``, ``.dylib`` or ``.dll``.
+        weights: See `Library`.
+        index: The device's number, in the order of its driver.
+        driver: The driver's library, by name or path; None: the one that the environment's variable
+            ``TILEWRIGHT_CUDA_DRIVER`` (``_HIP_``, ``_OPENCL_``, ...) names, or else the system's.
+        num_threads: Not used by devices; see `Library`.
+        check_weights: Compare the checksum of the file of weights.
+        verify: See `Library`.
+        code: The code of this file, where it has been loaded.
+
+    Raises:
+        ArtifactError: The file is not an artifact or is damaged; or the driver or the device is missing.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        weights: np.ndarray | str | Path | None = None,
+        index: int = 0,
+        driver: str | None = None,
+        num_threads: int = 0,
+        check_weights: bool = False,
+        verify: bool = True,
+        code: NativeCode | None = None,
+    ) -> None:
+        self.device_index, self.driver = index, driver
+        super().__init__(
+            path,
+            weights=weights,
+            num_threads=num_threads,
+            check_weights=check_weights,
+            verify=verify,
+            code=code,
+        )
+
+    @property
+    def api(self) -> str:
+        """The name of the device's programming interface: ``cuda``, ``opencl``, ..."""
+        number = self.metadata["target"]["device"]
+        return next(name for name, type_ in DEVICE_TYPES.items() if type_ == number)
+
+    def _new_context(self) -> Context:
+        return Context(
+            self._native,
+            self.weights,
+            self.weights_file,
+            num_threads=self.num_threads,
+            check_weights=self.check_weights,
+            device=DeviceOptions(self.device_index, self.driver),
+        )
+
+    def _with_same_code(self) -> DeviceLibrary:
+        return DeviceLibrary(
+            self.path,
+            weights=self.weights,
+            index=self.device_index,
+            driver=self.driver,
+            verify=False,
+            code=self._native,
+        )
+
+    @property
+    def images(self) -> list[DeviceImage]:
+        """The device code: images for devices, and the source of the kernels."""
+        size = ctypes.c_uint64()
+        start = self._native.tw_device_code(ctypes.byref(size))
+        return images_of(ctypes.string_at(start, size.value))
+
+    def code_text(self, level: str) -> str | None:
+        """Return the kernels' source for the API's name as the level; None for another level."""
+        sources = (i.data.decode() for i in self.images if i.kind == f"source-{level}")
+        return next(sources, None)
+
+
+def is_for_device(metadata: dict[str, Any]) -> bool:
+    """Whether the artifact with these metadata runs on a device."""
+    return "device" in metadata.get("target", {})
+
+
+__all__ = ["DeviceLibrary", "is_for_device"]
