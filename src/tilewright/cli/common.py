@@ -23,6 +23,7 @@ from tilewright.driver.opt_levels import DEFAULT, LEVELS
 
 if TYPE_CHECKING:
     from tilewright.runtime.model import CompiledModel
+    from tilewright.targets.gpu.performance import KernelResources
 
 ARTIFACT_SUFFIXES = tuple(SUFFIXES)
 
@@ -454,6 +455,55 @@ def kernel_label(kernel: Mapping[str, Any]) -> str:
 def add_row(table: Table, *cells: str) -> None:
     """Add a row of plain text: brackets in names and shapes are not markup."""
     table.add_row(*(Text(cell) for cell in cells))
+
+
+def show_device_code(metadata: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
+    """Show, for each GPU that the artifact has machine code for, what the code of the kernels says about
+    their speed. Nothing is shown for other artifacts.
+    """
+    from tilewright.tools.gpu_report import reports
+
+    out = console()
+    for arch, device, rows in reports(metadata, sizes):
+        out.print(f"\nkernels for {arch}, on {device.name}", style="bold")
+        table = Table("name", box=None)
+        for column in (
+            *("blocks", "threads", "registers", "spills", "shared", "occupancy", "limited by"),
+            *("load/store of 16 B", "matrix", "at least", "bound by"),
+        ):
+            table.add_column(column, justify="left" if column.endswith("by") else "right", no_wrap=True)
+        for row in rows:
+            found, entry = row.resources, row.kernel["device"]
+            occupied, predicted = row.occupancy, row.prediction
+            add_row(
+                table,
+                kernel_label(row.kernel),
+                str(entry["blocks"] if row.blocks is None else row.blocks),
+                str(entry["threads"]),
+                str(found.registers),
+                f"{found.spill_bytes} B" if found.spill_bytes else "",
+                number(found.shared_bytes + entry["dynamic_shared_bytes"], "B"),
+                f"{occupied.share:.0%}" if occupied else "",
+                occupied.limit if occupied else "",
+                _wide(found),
+                str(found.count("matrix") or ""),
+                f"{predicted.seconds * 1e6:.2f} us" if predicted else "",
+                predicted.bound if predicted else "",
+            )
+        out.print(table)
+        if any(row.prediction for row in rows):
+            total = sum(
+                row.prediction.seconds * row.kernel.get("launches", 1) for row in rows if row.prediction
+            )
+            each = f"{device.launch * 1e6:.0f} us"
+            out.print(f"all launches take at least {total * 1e3:.3f} ms, each {each}", highlight=False)
+
+
+def _wide(resources: KernelResources) -> str:
+    """The loads and stores of 16 bytes, of all from and to global memory."""
+    kinds = ("global load", "global store")
+    all_, wide = ([resources.count(f"{kind}{size}") for kind in kinds] for size in ("", " 16"))
+    return "" if None in all_ else ", ".join(f"{w} of {a}" for w, a in zip(wide, all_, strict=True))
 
 
 def number(value: float, unit: str) -> str:

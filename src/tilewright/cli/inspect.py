@@ -24,6 +24,7 @@ from .common import (
     obtain,
     require_file,
     shape_text,
+    show_device_code,
 )
 
 if TYPE_CHECKING:
@@ -148,6 +149,7 @@ def _show(metadata: dict[str, Any]) -> None:
             )
         out.print(table)
         out.print("bytes and flop are those of one launch at the largest sizes", highlight=False)
+        show_device_code(metadata, largest)
 
 
 def _show_language_model(metadata: dict[str, Any]) -> None:

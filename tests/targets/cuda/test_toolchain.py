@@ -139,3 +139,12 @@ def test_all_described_devices_have_an_architecture_of_their_own_or_share_its_li
     for device in DEVICES:
         assert device_of(device.arch).gpu == device.gpu
         assert device.multiprocessor.shared_bytes > device.gpu.shared_bytes
+
+
+@needs_nvrtc
+@needs_nvdisasm
+def test_levels_of_device_code():
+    assert toolchain.code_text(SCALE, "cuda", "sm_90a") == SCALE
+    assert ".entry tw_scale" in toolchain.code_text(SCALE, "ptx", "sm_90a")
+    assert "LDG.E.128" in toolchain.code_text(SCALE, "sass", "sm_90a")
+    assert toolchain.code_text(SCALE, "hip", "sm_90a") is None

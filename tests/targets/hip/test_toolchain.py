@@ -116,3 +116,9 @@ def test_functions_of_libraries_are_refused():
 def test_an_unknown_architecture_is_named():
     with pytest.raises(CompileError, match="does not know gfx12345"):
         toolchain.compile_image(REVERSE, "gfx12345")
+
+
+def test_levels_of_device_code():
+    assert toolchain.code_text(REVERSE, "hip", "gfx942") == REVERSE
+    assert "global_load_dwordx4" in toolchain.code_text(REVERSE, "amdgcn", "gfx942")
+    assert toolchain.code_text(REVERSE, "ptx", "gfx942") is None

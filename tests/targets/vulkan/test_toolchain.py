@@ -38,6 +38,10 @@ def test_a_shader_becomes_spirv():
 def test_spirv_as_text():
     text = toolchain.disassemble(toolchain.compile_spirv(SCALE))
     assert "OpControlBarrier" in text and "LocalSize 128 1 1" in text
+    shown = toolchain.code_text({"tw_a": SCALE, "tw_b": SCALE}, "spirv")
+    assert shown == f"; kernel tw_a\n{text}\n; kernel tw_b\n{text}"
+    assert toolchain.code_text({"tw_a": SCALE}, "glsl") == f"// kernel tw_a\n{SCALE}"
+    assert toolchain.code_text({"tw_a": SCALE}, "wgsl") is None
     with pytest.raises(InternalError, match="spirv-dis"):
         toolchain.disassemble(b"nothing of the kind")
 

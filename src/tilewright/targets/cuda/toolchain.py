@@ -111,6 +111,31 @@ def architectures() -> tuple[str, ...]:
     return tuple(name for n in numbers for name in ((f"sm_{n}", f"sm_{n}a") if n >= 90 else (f"sm_{n}",)))
 
 
+def code_text(text: str, level: str, arch: str) -> str | None:
+    """Return a translation unit at a level of device code.
+
+    Args:
+        text: See `compile_image`.
+        level: ``cuda`` for the text itself, ``ptx``, or ``sass`` for machine code.
+        arch: See `compile_image`.
+
+    Returns:
+        The text; None if there is no such level.
+
+    Raises:
+        CompileError: A compiler or the disassembler is not installed; the message says what to do.
+    """
+    if level == "cuda":
+        return text
+    if level == "ptx":
+        return compile_image(text, arch).ptx
+    if level == "sass":
+        from .sass import disassemble
+
+        return disassemble(compile_image(text, arch).cubin)
+    return None
+
+
 def with_instructions(image: CudaImage) -> dict[str, KernelResources]:
     """Return the resources of each kernel of an image, with the instructions counted if a disassembler is
     installed.
@@ -220,6 +245,7 @@ __all__ = [
     "INSTALL",
     "CudaImage",
     "architectures",
+    "code_text",
     "compile_image",
     "missing",
     "nvrtc_version",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
+from ...ir.symbolic import Dim
 from .device import Device, Multiprocessor
 
 
@@ -57,6 +58,39 @@ class KernelResources:
             entry["spill_bytes"],
             tuple(entry["instructions"].items()),
         )
+
+
+class Launched(Protocol):
+    """The parts of a printed kernel that say how it is launched; see `DeviceKernel`."""
+
+    @property
+    def grid(self) -> tuple[Dim, Dim, Dim]:
+        """Blocks in each dimension."""
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+
+    @property
+    def dynamic_bytes(self) -> int:
+        """Bytes of shared memory that the launch gives each block."""
+
+
+def kernel_metadata(kernel: Launched, code: Mapping[str, KernelResources]) -> dict[str, Any]:
+    """Describe a kernel of a GPU for its entry ``device`` in an artifact's metadata.
+
+    Args:
+        kernel: How the kernel is launched.
+        code: Its resources by architecture; empty where no compiler is installed.
+    """
+    x, y, z = kernel.grid
+    blocks = x * y * z
+    return {
+        "blocks": blocks if isinstance(blocks, int) else str(blocks),
+        "threads": kernel.threads,
+        "dynamic_shared_bytes": kernel.dynamic_bytes,
+        "code": {arch: resources.to_metadata() for arch, resources in code.items()},
+    }
 
 
 KINDS = {
@@ -213,9 +247,11 @@ _TYPICAL = Multiprocessor(4, 16, 512, 8, 32, 64 << 10, 256)
 __all__ = [
     "KINDS",
     "KernelResources",
+    "Launched",
     "Occupancy",
     "Prediction",
     "count_instructions",
+    "kernel_metadata",
     "occupancy",
     "predict",
 ]

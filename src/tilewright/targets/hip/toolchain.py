@@ -98,6 +98,18 @@ def compile_image(text: str, arch: str, name: str = "kernels.hip") -> HipImage:
     return image
 
 
+def code_text(text: str, level: str, arch: str) -> str | None:
+    """Return a translation unit at a level of device code: ``hip`` for the text itself, ``amdgcn`` for
+    machine code; None if there is no such level.
+
+    Raises:
+        CompileError: See `compile_image`.
+    """
+    if level == "hip":
+        return text
+    return compile_image(text, arch).assembly if level == "amdgcn" else None
+
+
 def _compile(text: str, arch: str, name: str) -> HipImage:
     with tempfile.TemporaryDirectory(prefix="tilewright-") as folder:
         source, assembly, code, linked = (
@@ -179,4 +191,4 @@ def _instructions(assembly: str) -> dict[str, tuple[tuple[str, int], ...]]:
     return {name: count_instructions(counts, PATTERNS) for name, counts in found.items()}
 
 
-__all__ = ["HipImage", "compile_image", "missing"]
+__all__ = ["HipImage", "code_text", "compile_image", "missing"]

@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -79,6 +80,27 @@ def compile_spirv(text: str, name: str = "kernel.comp") -> bytes:
     return spirv
 
 
+def code_text(texts: Mapping[str, str], level: str) -> str | None:
+    """Return the shaders of a model at a level of device code.
+
+    Args:
+        texts: The shaders' texts by the names of the kernels.
+        level: ``glsl`` for the texts themselves, ``spirv``.
+
+    Returns:
+        The text; None if there is no such level.
+
+    Raises:
+        CompileError: A compiler or the disassembler is not installed; the message says what to install.
+    """
+    if level == "glsl":
+        return "\n".join(f"// kernel {name}\n{text}" for name, text in texts.items())
+    if level == "spirv":
+        shown = {name: disassemble(compile_spirv(text, name)) for name, text in texts.items()}
+        return "\n".join(f"; kernel {name}\n{text}" for name, text in shown.items())
+    return None
+
+
 def disassemble(spirv: bytes) -> str:
     """Return a SPIR-V module as text.
 
@@ -120,4 +142,4 @@ def _validator() -> str | None:
     return path if path and re.search("Vulkan 1.1", _run(path, "--version").stdout) else None
 
 
-__all__ = ["ENVIRONMENT", "INSTALL", "compile_spirv", "disassemble", "missing"]
+__all__ = ["ENVIRONMENT", "INSTALL", "code_text", "compile_spirv", "disassemble", "missing"]
