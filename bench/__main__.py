@@ -5,6 +5,7 @@
     python -m bench --resume                       # continue an interrupted run
     python -m bench --build                        # only compile the files that peers keep between runs
     python -m bench --held-out -b 1 -t 2           # models that no optimization was developed for
+    python -m bench --tuned -p float32 -b 1 -t 2   # engines that search by measuring, 10 minutes a model
     python -m bench --report                       # write all tables and plots again from existing results
 
 Every engine runs in its own process. The processes take turns; all but one are stopped. A measured row
@@ -25,8 +26,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
-from . import overview, report, results  # noqa: E402
+from . import overview, report, results, tuned  # noqa: E402
 from .case import Case  # noqa: E402
+from .engines import Engine  # noqa: E402
 from .held_out import HELD_OUT, KNOWN  # noqa: E402
 from .machines import RESULTS, results_file, results_files  # noqa: E402
 from .measure import measure, prepare  # noqa: E402
@@ -58,13 +60,28 @@ def main(arguments: list[str] | None = None) -> None:
     )
     add = parser.add_argument
     add("-m", "--models", type=_words(list(KNOWN)), metavar="NAME,...", help="default: the benchmark's")
-    add("--held-out", action="store_true", help="the held-out models, with results of their own")
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument(
+        "--held-out", action="store_true", help="the held-out models, with results of their own"
+    )
+    kinds.add_argument(
+        "--tuned",
+        action="store_true",
+        help="four models on the engines that search by measuring, with results of their own",
+    )
+    add("--search", type=float, metavar="SECONDS", help="of such an engine's search (default: 600)")
     add(
         "-p", "--precision", type=_words(["float32", "bf16"]), default=["float32", "bf16"], metavar="NAME,..."
     )
     add("-b", "--batch", type=_numbers, default=[1, 8], metavar="N,...")
     add("-t", "--threads", type=_numbers, default=[2, 1], metavar="N,...")
-    add("-e", "--engines", type=_words(list(ENGINES)), default=list(ENGINES), metavar="NAME,...")
+    add(
+        "-e",
+        "--engines",
+        type=_words(list(ENGINES)),
+        metavar="NAME,...",
+        help="default: all that do not search; with --tuned, those that do and Tilewright",
+    )
     add("-s", "--seconds", type=float, default=12, help="of measuring, for each row (default: 12)")
     add(
         "--timeout",
@@ -90,21 +107,26 @@ def main(arguments: list[str] | None = None) -> None:
     add(
         "--results",
         type=Path,
-        help="the file that is brought up to date (default: models-CLASS.json or held_out-CLASS.json here)",
+        help="the file that is brought up to date (default: models-CLASS.json, held_out-CLASS.json or "
+        "tuned-CLASS.json here)",
     )
     add("--report", action="store_true", help="measure nothing, only write tables, plots and overview")
     options = parser.parse_args(arguments)
-    options.models = options.models or list(HELD_OUT if options.held_out else BENCH_MODELS)
+    kind = "held_out" if options.held_out else "tuned" if options.tuned else "models"
+    models = {"held_out": list(HELD_OUT), "tuned": list(tuned.MODELS), "models": list(BENCH_MODELS)}
+    options.models = options.models or models[kind]
+    usual = tuned.ENGINES if options.tuned else [n for n, e in ENGINES.items() if not e.search_seconds]
+    options.engines = options.engines or list(usual)
     if options.report and not options.results:
         _report()
         return
-    options.results = options.results or results_file("held_out" if options.held_out else "models")
+    options.results = options.results or results_file(kind)
     if options.build:
         _build(options)
         return
     if not options.report:
         _measure(options)
-    report.write(options.results)
+    (tuned.write if options.tuned else report.write)(options.results)
     if options.results.parent == RESULTS:
         overview.write()
 
@@ -117,6 +139,7 @@ def _report() -> None:
     for kind, write in (
         ("models", report.write),
         ("held_out", report.write),
+        ("tuned", tuned.write),
         ("gemm", gemm.write),
         ("llm", language_models.write),
     ):
@@ -142,7 +165,7 @@ def _measure(options: argparse.Namespace) -> None:
             print(f"    not exported: {error}")
             continue
         skipped = results.left_out(options.results, case)
-        engines = [ENGINES[name]() for name in options.engines if name not in skipped]
+        engines = [_engine(name, options) for name in options.engines if name not in skipped]
         roof = roofs[case.threads]
         figures = measure(case, engines, options.seconds, starter, roof, options.lock, options.nice)
         figures |= {name: {"failed": reason} for name, reason in skipped.items() if name in options.engines}
@@ -154,10 +177,19 @@ def _measure(options: argparse.Namespace) -> None:
 def _build(options: argparse.Namespace) -> None:
     starter = Starter(options.timeout, options.retry)
     for case in _cases(options):
-        engines = [ENGINES[name]() for name in options.engines if name != OURS and ENGINES[name].builds]
+        engines = [
+            _engine(name, options) for name in options.engines if name != OURS and ENGINES[name].builds
+        ]
         prepare(case, options.timeout)
         for name, figure in starter.build(case, engines).items():
             print(f"{case}: {name}: {figure.get('failed') or 'compiled'}", flush=True)
+
+
+def _engine(name: str, options: argparse.Namespace) -> Engine:
+    engine = ENGINES[name]()
+    if engine.search_seconds and options.search:
+        engine.search_seconds = options.search
+    return engine
 
 
 def _cases(options: argparse.Namespace) -> list[Case]:

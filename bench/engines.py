@@ -42,7 +42,8 @@ class Engine:
     precision.
 
     `modules` are imported before the time of loading is measured. `builds` states that it compiles ahead of
-    time, by `build`; `threaded` that the compiled files depend on the number of threads.
+    time, by `build`; `threaded` that the compiled files depend on the number of threads. An engine that
+    measures candidates while it builds does so for `search_seconds`; it runs only if it is named.
     """
 
     name: ClassVar[str]
@@ -52,6 +53,7 @@ class Engine:
     lacks: ClassVar[dict[str, str]] = {}
     builds: ClassVar[bool] = False
     threaded: ClassVar[bool] = False
+    search_seconds: float = 0
 
     def refuses(self, case: Case) -> str | None:
         """The reason why this engine does not run `case`; None if it does."""
@@ -62,7 +64,9 @@ class Engine:
         return ", ".join(f"{p} {importlib.metadata.version(p)}" for p in self.packages)
 
     def build(self, case: Case, folder: Path) -> dict[str, float]:
-        """Compile ahead of time, leaving files in `folder`; returns seconds by what took them."""
+        """Compile ahead of time, leaving files in `folder`; returns figures by name, such as
+        "compile_seconds".
+        """
         return {}
 
     def load(self, case: Case, folder: Path) -> Loaded:
@@ -93,15 +97,15 @@ class Tilewright(Engine):
         import tilewright as tw
 
         precision = None if case.precision == "float32" else case.precision
-        seconds = {}
+        figures = {}
         with tempfile.TemporaryDirectory() as cache:
             os.environ["TILEWRIGHT_CACHE_DIR"] = cache
             for kind in ("compile", "cached"):
                 start = time.perf_counter()
                 library = tw.compile(case.onnx, precision=precision, threads=case.threads)
-                seconds[kind] = time.perf_counter() - start
+                figures[f"{kind}_seconds"] = time.perf_counter() - start
             library.save(folder / "model.so")
-        return seconds
+        return figures
 
     def load(self, case: Case, folder: Path) -> Loaded:
         import tilewright as tw
@@ -118,6 +122,35 @@ class Tilewright(Engine):
             return seconds_inside(library, arrays)
 
         return Loaded(library.bind(*arrays), _plain, inside, kernels)
+
+
+class TilewrightTuned(Tilewright):
+    """Tilewright with the choices that `tw.tune` makes from measurements."""
+
+    name = "tilewright-tuned"
+    settings = {
+        "float32": "tilewright with the choices of tw.tune",
+        "bf16": 'the same with precision="bf16"',
+    }
+    threaded = True
+    search_seconds = 600
+
+    def build(self, case: Case, folder: Path) -> dict[str, float]:
+        import tilewright as tw
+
+        precision = None if case.precision == "float32" else case.precision
+        path = folder / "tuned.jsonl"
+        trials = tw.tune(
+            case.onnx, budget=self.search_seconds, database=path, threads=case.threads, precision=precision
+        )
+        start = time.perf_counter()
+        library = tw.compile(case.onnx, tuned=trials, threads=case.threads, precision=precision, cache=False)
+        library.save(folder / "model.so")
+        return {
+            "search_seconds": self.search_seconds,
+            "trials": len(trials),
+            "compile_seconds": time.perf_counter() - start,
+        }
 
 
 class Torch(Engine):
@@ -193,7 +226,7 @@ class Inductor(Torch):
         with torch.inference_mode(), config.patch({"freezing": True, "cpp.dynamic_threads": True}):
             exported = torch.export.export(module, tuple(inputs))
             aoti_compile_and_package(exported, package_path=str(folder / "model.pt2"))
-        return {"compile": time.perf_counter() - start}
+        return {"compile_seconds": time.perf_counter() - start}
 
     def load(self, case: Case, folder: Path) -> Loaded:
         from torch._inductor import aoti_load_package

@@ -7,12 +7,13 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from . import gemm, report, results
+from . import gemm, report, results, tuned
 from .machines import RESULTS, described, results_files
 
 KINDS = {
     "models": "[models](../models.py)",
     "held_out": "[models that were not used for tuning](../held_out.py)",
+    "tuned": "[engines that search by measuring](../tuned.py)",
     "gemm": "[matrix products](../gemm.py)",
     "memory_ops": "[operators bound by memory](../memory_ops.py)",
     "llm": "[language models](../llm/__main__.py)",
@@ -43,6 +44,9 @@ def markdown(folder: Path) -> str:
         rows = {name: report.ordered(results.read(path)) for name, path in files[kind].items()}
         if rows:
             sections += [f"## {title}", _models(rows)]
+    searched = {name: report.ordered(results.read(path)) for name, path in files["tuned"].items()}
+    if searched:
+        sections += ["## Engines that search by measuring", _searched(searched)]
     products = {name: json.loads(path.read_text())["rows"] for name, path in files["gemm"].items()}
     if products:
         sections += ["## Matrix products", _products(products)]
@@ -79,6 +83,20 @@ def _models(rows: dict[str, list[dict[str, Any]]]) -> str:
         body.append([report.title(*key), *cells])
     return (
         "The fastest peer's time over Tilewright's: the geometric mean of the models, and the least.\n\n"
+        + report.table(["", *[described(name) for name in rows]], body)
+    )
+
+
+def _searched(rows: dict[str, list[dict[str, Any]]]) -> str:
+    """The peer's time over that of Tilewright without and with a search."""
+    body = []
+    for ours in (tuned.OURS, tuned.OWN):
+        body.append(
+            [f"{tuned.PEER} ÷ {ours}", *[_spread(tuned.ratios(found, ours)) for found in rows.values()]]
+        )
+    return (
+        "The time of TVM with MetaSchedule over Tilewright's: the geometric mean of the models, and the "
+        "least. The tables have the searches' lengths.\n\n"
         + report.table(["", *[described(name) for name in rows]], body)
     )
 

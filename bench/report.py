@@ -8,6 +8,7 @@ from typing import Any
 
 from . import results
 from .case import Case
+from .engines import Tilewright
 from .held_out import KNOWN
 from .machines import features
 from .registry import ENGINES
@@ -61,7 +62,8 @@ def ratios_of(row: Row, times: dict[str, float]) -> dict[str, float]:
 
 def best_peer(row: Row) -> tuple[str, float] | None:
     """The fastest other engine and its median time over ours, both of one run."""
-    return min(ratios(row).items(), key=lambda item: item[1], default=None)
+    peers = {name: ratio for name, ratio in ratios(row).items() if not issubclass(ENGINES[name], Tilewright)}
+    return min(peers.items(), key=lambda item: item[1], default=None)
 
 
 def write(path: Path) -> None:
@@ -108,11 +110,11 @@ def markdown(rows: list[Row]) -> str:
     if not rows:
         return "No results.\n"
     keys = sorted({row_key(row) for row in rows}, key=order)
-    sections = [_heading(rows), "## Summary", _summary(rows, keys)]
+    sections = [heading(rows), "## Summary", _summary(rows, keys)]
     for key in keys:
         chosen = [row for row in rows if row_key(row) == key]
-        sections += [f"## {title(*key)}", _times(chosen), _starts(chosen), _absent(chosen)]
-    sections += ["## Engines", _settings(rows)]
+        sections += [f"## {title(*key)}", _times(chosen), _starts(chosen), absent(chosen)]
+    sections += ["## Engines", settings(rows)]
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
@@ -130,7 +132,8 @@ def order(key: tuple[int, int, str]) -> tuple[Any, ...]:
     return (-threads, batch, precision == "bf16")
 
 
-def _heading(rows: list[Row]) -> str:
+def heading(rows: list[Row]) -> str:
+    """Dates, the machine and how the figures were measured."""
     here = rows[-1]["machine"]
     known = features(here["flags"])
     dates = sorted({f["date"] for r in rows for f in r["engines"].values()})
@@ -245,7 +248,7 @@ def _starts(rows: list[Row]) -> str:
     return f"{title}\n\n{table(['model', *names], lines)}"
 
 
-def _absent(rows: list[Row]) -> str:
+def absent(rows: list[Row]) -> str:
     """Engines without a time, with the reason; models that share one in a line."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for row in rows:
@@ -260,7 +263,8 @@ def _absent(rows: list[Row]) -> str:
     return "\n".join(["Without a time:", "", *lines]) if lines else ""
 
 
-def _settings(rows: list[Row]) -> str:
+def settings(rows: list[Row]) -> str:
+    """A table of the engines that rows have, with versions and configurations."""
     lines = []
     for name, engine in ENGINES.items():
         versions = sorted(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .case import Case
-from .engines import Engine
+from .engines import Engine, Tilewright
 from .worker import Child, EngineError, NoAnswer, building, running
 
 OURS = "tilewright"
@@ -17,7 +17,8 @@ Figures = dict[str, dict[str, Any]]
 
 
 class Starter:
-    """Builds and loads engines in separate processes, with at most `timeout` seconds per step.
+    """Builds and loads engines in separate processes, with at most `timeout` seconds per step, searches not
+    counted.
 
     Files that a peer builds stay beside the case's files, with their figures or the reason of a failure, in a
     folder named after the peer's version and configuration; `retry` repeats failed builds. Tilewright's own
@@ -82,6 +83,7 @@ class Starter:
 
     def _folder(self, engine: Engine, case: Case) -> Path:
         told = f"{engine.version()}|{engine.settings[case.precision]}"
+        told += f"|{engine.search_seconds:g}" if engine.search_seconds else ""
         parts = [engine.name, case.precision, *([str(case.threads)] if engine.threaded else [])]
         return case.folder / "-".join([*parts, hashlib.sha256(told.encode()).hexdigest()[:8]])
 
@@ -94,7 +96,8 @@ class Starter:
         if not engine.builds:
             return {}
         record = folder / "built.json"
-        if engine.name == OURS:
+        ours = isinstance(engine, Tilewright)  # whose sources change
+        if ours:
             found = self._ours.get(folder)
         else:
             found = json.loads(record.read_text()) if record.exists() else None
@@ -105,7 +108,7 @@ class Starter:
         )
         if found is None or again:
             found = self._build(engine, case, folder)
-            if engine.name == OURS:
+            if ours:
                 self._ours[folder] = found
             else:
                 record.write_text(json.dumps(found) + "\n")
@@ -117,7 +120,8 @@ class Starter:
         folder.mkdir(parents=True, exist_ok=True)
         child = Child(building, engine, case, folder, threads=case.threads)
         try:
-            return {f"{kind}_seconds": value for kind, value in child.first(self.timeout).items()}
+            found: dict[str, Any] = child.first(self.timeout + engine.search_seconds)
+            return found
         except NoAnswer:
             return {"failed": f"not compiled in {self.timeout:.0f} s", "timeout": self.timeout}
         except EngineError as error:

@@ -160,12 +160,12 @@ def preparation(case: Case) -> Any:
 
 
 def building(engine: Any, case: Case, folder: Path) -> Any:
-    """Child: compile ahead of time; answers with seconds by what took them, and the processor's seconds of
-    all of it.
+    """Child: compile ahead of time; answers with the engine's figures and the processor's seconds of all of
+    it.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    seconds = engine.build(case, folder)
-    yield seconds | {"processor": sum(os.times()[:4])}
+    figures = engine.build(case, folder)
+    yield figures | {"processor_seconds": sum(os.times()[:4])}
 
 
 def running(engine: Any, case: Case, folder: Path) -> Any:

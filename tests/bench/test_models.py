@@ -131,7 +131,7 @@ class Compiler(Engine):
             file.write("x")
         if case.precision == "bf16":
             raise ValueError("no bf16")
-        return {"compile": 0.5}
+        return {"compile_seconds": 0.5}
 
     def load(self, case: Case, folder: Path) -> Loaded:
         return Loaded(lambda: case.expected(), lambda outputs: outputs)
