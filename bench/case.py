@@ -11,6 +11,7 @@ import shutil
 import tempfile
 import warnings
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -111,3 +112,13 @@ def largest_error(found: list[np.ndarray], expected: list[np.ndarray]) -> float:
         error = np.abs(f.astype(np.float64) - e.astype(np.float64)).max() / np.abs(e).max()
         worst = max(worst, float(error) if np.isfinite(error) else float("inf"))
     return worst
+
+
+@cache
+def source() -> str:
+    """A hash of the files of src/."""
+    digest = hashlib.sha256()
+    for file in sorted((ROOT / "src").rglob("*")):
+        if file.suffix in (".py", ".c", ".h"):
+            digest.update(str(file.relative_to(ROOT)).encode() + file.read_bytes())
+    return digest.hexdigest()[:12]

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from .case import Case
+from .case import Case, source
 from .held_out import KNOWN
 
 
@@ -134,6 +134,10 @@ class TilewrightTuned(Tilewright):
     }
     threaded = True
     search_seconds = 600
+
+    def version(self) -> str:
+        """The versions, and the state of the sources, since choices hold for the code that was measured."""
+        return f"{super().version()}, sources {source()}"
 
     def build(self, case: Case, folder: Path) -> dict[str, float]:
         import tilewright as tw

@@ -5,14 +5,12 @@ ones.
 from __future__ import annotations
 
 import datetime
-import hashlib
 import json
 from dataclasses import asdict, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .case import ROOT, Case
+from .case import Case, source
 from .machines import machine
 from .registry import ENGINES
 from .roofline import Roof
@@ -84,13 +82,3 @@ def left_out(path: Path, case: Case) -> dict[str, str]:
 
 def _row(path: Path, case: Case) -> dict[str, Any] | None:
     return next((r for r in read(path) if r["case"] == asdict(case) and r["machine"] == machine()), None)
-
-
-@cache
-def source() -> str:
-    """A hash of the files of src/."""
-    digest = hashlib.sha256()
-    for file in sorted((ROOT / "src").rglob("*")):
-        if file.suffix in (".py", ".c", ".h"):
-            digest.update(str(file.relative_to(ROOT)).encode() + file.read_bytes())
-    return digest.hexdigest()[:12]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .case import Case
-from .engines import Engine, Tilewright
+from .engines import Engine
 from .worker import Child, EngineError, NoAnswer, building, running
 
 OURS = "tilewright"
@@ -96,8 +96,7 @@ class Starter:
         if not engine.builds:
             return {}
         record = folder / "built.json"
-        ours = isinstance(engine, Tilewright)  # whose sources change
-        if ours:
+        if engine.name == OURS:
             found = self._ours.get(folder)
         else:
             found = json.loads(record.read_text()) if record.exists() else None
@@ -108,7 +107,7 @@ class Starter:
         )
         if found is None or again:
             found = self._build(engine, case, folder)
-            if ours:
+            if engine.name == OURS:
                 self._ours[folder] = found
             else:
                 record.write_text(json.dumps(found) + "\n")
