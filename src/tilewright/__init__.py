@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         ArtifactError,
         CompileError,
         KernelError,
+        ScheduleMismatchError,
         ShapeError,
         TilewrightError,
         UnsupportedOperatorError,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from tilewright.kernels.loops.language import *  # noqa: F403
     from tilewright.schedule.kernel_schedule import load_schedules, pin, save_schedules, schedule_kernel
     from tilewright.tools.minimize import minimize
+    from tilewright.tools.schedule_check import check_schedule
     from tilewright.tuning.tune import tune
 
 __all__ = [
@@ -59,6 +61,7 @@ __all__ = [
     "Kernel",
     "KernelError",
     "KernelFamily",
+    "ScheduleMismatchError",
     "ShapeError",
     "State",
     "Tensor",
@@ -69,6 +72,7 @@ __all__ = [
     "bf16",
     "boolean",
     "c_kernel",
+    "check_schedule",
     "compile",
     "cond",
     "element_type",
@@ -107,10 +111,12 @@ _HOME = {
     "ArtifactError": "tilewright.errors",
     "CompileError": "tilewright.errors",
     "KernelError": "tilewright.errors",
+    "ScheduleMismatchError": "tilewright.errors",
     "ShapeError": "tilewright.errors",
     "TilewrightError": "tilewright.errors",
     "UnsupportedOperatorError": "tilewright.errors",
     "jit": "tilewright.driver.jit",
+    "check_schedule": "tilewright.tools.schedule_check",
     "minimize": "tilewright.tools.minimize",
     "tune": "tilewright.tuning.tune",
     "Kernel": "tilewright.kernels",

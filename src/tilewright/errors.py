@@ -26,6 +26,7 @@ __all__ = [
     "OverloadedError",
     "ReplaceWarning",
     "RequestError",
+    "ScheduleMismatchError",
     "ShapeError",
     "SizeError",
     "TilewrightError",
@@ -49,6 +50,29 @@ class CompileError(TilewrightError):
 
 class KernelError(CompileError):
     """A kernel of the user's is wrong: its description, its source code or its results."""
+
+
+class ScheduleMismatchError(CompileError):
+    """A schedule changes what a kernel computes.
+
+    Attributes:
+        output: The number of the output that differs; None where the kernel accesses an element outside of a
+            buffer.
+        element: The index of the first element that differs.
+        blocks: The blocks that compute the output.
+        order: The number of the order of iterations that shows it; 0 is the plain order.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        output: int | None = None,
+        element: tuple[int, ...] = (),
+        blocks: tuple[str, ...] = (),
+        order: int = 0,
+    ) -> None:
+        super().__init__(message)
+        self.output, self.element, self.blocks, self.order = output, element, blocks, order
 
 
 class DimsWarning(UserWarning):

@@ -191,3 +191,45 @@ def test_strings_that_are_bytes_are_refused() -> None:
     graph = helper.make_graph([helper.make_node("Identity", ["w"], ["y"])], "g", [], [out], [tensor])
     with pytest.raises(CompileError, match="elements of type string"):
         tw.compile(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)]), cache=False)
+
+
+THROUGH_TEXT = """<ir_version: 10, opset_import: ["" : 22]>
+agraph (float[n, 8] x) => (float[n, 8] y) {
+    a = Softmax <axis=-1> (x)
+    text = Cast <to=8> (a)
+    number = Cast <to=1> (text)
+    y = LogSoftmax <axis=-1> (number)
+}"""
+
+
+def test_schedules_may_be_for_kernels_of_one_part(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
+    model = parser.parse_model(THROUGH_TEXT)
+    x = np.arange(24, dtype=np.float32).reshape(3, 8) / 8
+    plain = tw.compile(model)
+    first, second = plain.kernels
+    own = [tw.pin(first), tw.pin(second, when="n <= 2"), tw.pin(second)]
+    for _ in range(2):  # the second time from the cache
+        library = tw.compile(model, schedules=own)
+        assert [v.when for v in library.kernels[second].variants] == ["n <= 2"]
+        np.testing.assert_allclose(library(x), plain(x), rtol=1e-5)
+        with pytest.raises(CompileError, match=f"no kernel is called 'conv'; .* {second}, {first}$"):
+            tw.compile(model, schedules=[*own, tw.pin("conv")])
+        with pytest.raises(CompileError, match=rf"of '{second}' with when='n < 0' is for no sizes: .* never"):
+            tw.compile(model, schedules=[tw.pin(second, when="n < 0")])
+    checked = tw.check_schedule(library, tw.pin("*"))
+    assert {one.kernel for one in checked} == {first, second}
+
+
+def test_a_part_that_is_kept_is_no_whole_model_without_its_schedules(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
+    model = parser.parse_model(THROUGH_TEXT)
+    parts = separate(import_onnx(model))
+    assert parts is not None
+    _, second = tw.compile(model).kernels
+    own = [tw.pin(second)]
+    tw.compile(model, schedules=own)
+    with pytest.raises(CompileError, match=f"no kernel is called '{second}'"):
+        tw.compile(parts[0].module, schedules=own)

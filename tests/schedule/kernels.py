@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
@@ -12,12 +11,13 @@ from tilewright.dialects import loop, tensor
 from tilewright.dialects.tensor_builder import TensorBuilder
 from tilewright.ir import notes
 from tilewright.ir.builder import Builder
-from tilewright.ir.core import Module, Region, Value
-from tilewright.ir.interpreter import Frame
+from tilewright.ir.core import Region, Value
 from tilewright.ir.substitution import evaluate
-from tilewright.ir.symbolic import free_symbols, smax, symbol
+from tilewright.ir.symbolic import smax, symbol
 from tilewright.ir.types import DType, TensorType, f32, i8, i32, i64, u8
 from tilewright.lowering.tensor_to_loop import kernel_of_group
+from tilewright.tools.schedule_check.orders import Order
+from tilewright.tools.schedule_check.orders import run as run_kernel
 
 N = symbol("n", 1, 12)
 ROWS = 5
@@ -294,40 +294,12 @@ def inputs_of(kernel: loop.Kernel, n: int) -> list[np.ndarray[Any, Any]]:
     return [x.astype(a.type.dtype.numpy) for x, a in zip(numbers, args, strict=True)]
 
 
-def _reduces(f: loop.For) -> bool:
-    """Return whether a loop carries a reduction, so that lanes keep partial results."""
-    bindings = [e for op in f.walk() if isinstance(op, loop.Block) for e in op.bindings[len(op.axes) :]]
-    used = set().union(*(free_symbols(e) for e in bindings)) if bindings else set()
-    return f.iv in used or any(
-        isinstance(op, loop.Accumulate) and f.iv not in set().union(*map(free_symbols, op.indices))
-        for op in f.walk()
-    )
-
-
 def run(kernel: loop.Kernel, n: int, shuffle: bool = False) -> list[np.ndarray[Any, Any]]:
     """Return the outputs of a kernel on random inputs; an output that may be the memory of an input is. With
     `shuffle`, loops whose order is free run in a random order.
     """
-    module = Module()
     outputs = kernel.body.args[len(kernel.body.args) - kernel.num_outputs :]
     results = [np.full([int(evaluate(d, {"n": n})) for d in a.type.shape], np.nan, "f4") for a in outputs]
-    inputs = inputs_of(kernel, n)
-    for output, source in notes.BUFFER_ALIASES.get(kernel, ()):
-        results[output] = inputs[source].reshape(results[output].shape)
-    frame = Frame(module, {"n": n}, {})
-    if not shuffle:
-        frame.run_block(kernel.body, [*inputs, *results])
-        return results
-    plain = loop.For.interpret
-    rng = np.random.default_rng(0)
-
-    def interpret(self: loop.For, env: Any, *inits: Any) -> tuple[Any, ...]:
-        if inits or self.kind in ("serial", "unroll") or (self.kind == "vectorize" and _reduces(self)):
-            return plain(self, env, *inits)
-        for i in rng.permutation(int(env.evaluate(self.extent))):
-            env.child({self.iv.name: int(i)}).run_block(self.body, ())
-        return ()
-
-    with mock.patch.object(loop.For, "interpret", interpret):
-        frame.run_block(kernel.body, [*inputs, *results])
-    return results
+    # Only finished kernels may run in odd orders: before, a buffer of all iterations stands for one of each.
+    order = Order(2) if shuffle else None
+    return run_kernel(kernel, [*inputs_of(kernel, n), *results], {"n": n}, order)

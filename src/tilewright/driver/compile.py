@@ -242,6 +242,7 @@ class Compilation:
         options: CompileOptions,
         key_parts: artifact_cache.KeyParts | None = None,
         file: tuple[str, Path] | None = None,
+        is_part: bool = False,
     ) -> None:
         """Set up a compilation.
 
@@ -249,12 +250,15 @@ class Compilation:
             options: How to compile.
             key_parts: The cache's keys beside the model; None: the cache is not used.
             file: The model's key in the cache as a file, and its path.
+            is_part: Whether this is a part of a model, whose other parts may have the kernels that the user's
+                schedules are for.
         """
         self.options = options
         self.target = options.target
         self.precision = options.precision
         self.key_parts = key_parts
         self.file = file
+        self.is_part = is_part
         self.report = Report(opt=options.opt.name)
         self.graph: Module | None = None
         """The optimized graph-level module."""
@@ -290,14 +294,28 @@ class Compilation:
         libraries = []
         for part in parts:
             if not part.interpreted:
-                compilation = Compilation(self.options, self.key_parts)
+                compilation = Compilation(self.options, self.key_parts, is_part=True)
                 compilation.source = describe_source(part.module, part.module)
                 libraries.append(compilation._find_or_compile(part.module))
         kernels = [kernel for library in libraries for kernel in library.metadata["kernels"]]
+        self._refuse_unfit(libraries)
         metadata = mixed_metadata(module, describe_source(model, module), self.options, kernels)
         mixed = MixedModel(module, parts, libraries, metadata)
         mixed.report = self.report
         return mixed
+
+    def _refuse_unfit(self, libraries: Sequence[CompiledModel]) -> None:
+        """Refuse the user's schedules that no kernel of any of the libraries has."""
+        unfit = [dict(library.metadata.get("unfit_schedules", ())) for library in libraries]
+        if not any(unfit):
+            return
+        from ..schedule.kernel_schedule import refuse_unfit
+
+        everywhere = set.intersection(*map(set, unfit))
+        # A kernel of the right name tells more than that others have none.
+        reasons = {n: max((part[n] for part in unfit), key=len) for n in everywhere}
+        kernels = [name for library in libraries for name in library.kernels]
+        refuse_unfit(self.options.schedules, reasons, kernels)
 
     def _find_or_compile(self, module: Module) -> CompiledModel:
         """The library of an imported module, from the cache if it is there."""
@@ -317,6 +335,8 @@ class Compilation:
                 artifact, self.options, leaves.__getitem__, self.source, lambda: self._compile(module)
             )
             library.report.seconds = {**self.report.seconds, **library.report.seconds}
+            if not self.is_part:
+                self._refuse_unfit([library])
         else:
             library = self._compile(module)
         self._stage("keep", lambda: self._store(key, library, leaves, artifact is not None))
@@ -337,9 +357,12 @@ class Compilation:
     def _generate(self, module: Module) -> CompiledModel:
         """The library of an optimized graph."""
         from ..lowering.memory_plan import plan_memory
+        from ..schedule.kernel_schedule import refuse_unfit
 
         self.graph = module.clone()
         lowered = self._stage("lower", lambda: self._lower(module))
+        if not self.is_part:
+            refuse_unfit(self.options.schedules, lowered.unfit, lowered.kernels)
         plan = self._stage("plan", lambda: plan_memory(lowered.module))
         self._record(lowered, plan)
         metadata = artifact_metadata(self.graph, lowered, plan, self.source, self.options, self.report)

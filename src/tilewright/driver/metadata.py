@@ -69,6 +69,8 @@ def artifact_metadata(
         "conversions": lowered.conversions,
         "kernels": _describe_kernels(lowered),
         **({"replaced": report.replaced} if report.replaced else {}),
+        # JSON has no numbers as keys.
+        **({"unfit_schedules": list(lowered.unfit.items())} if lowered.unfit else {}),
         "memory": plan.to_metadata(),
         "parameters": plan.parameters(),
         "fusion": {

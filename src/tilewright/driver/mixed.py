@@ -33,7 +33,7 @@ class MixedModel(CompiledModel):
         self._describe(metadata, "the model")
         main = module.symbol("main")
         assert isinstance(main, Func)
-        self._module, self._main, self._parts, self._libraries = module, main, tuple(parts), tuple(libraries)
+        self._module, self._main, self._parts, self.libraries = module, main, tuple(parts), tuple(libraries)
 
     def _execute(self, arrays: list[np.ndarray], out: Sequence[np.ndarray] | None) -> list[np.ndarray]:
         for array, spec, dtype in zip(arrays, self.inputs, self._dtypes, strict=True):
@@ -44,7 +44,7 @@ class MixedModel(CompiledModel):
                 )
         sizes = self.symbols_of([array.shape for array in arrays])
         values = dict(zip(self._main.inputs, arrays, strict=True))
-        compiled = iter(self._libraries)
+        compiled = iter(self.libraries)
         for part in self._parts:
             given = [values[v] for v in part.inputs]
             if part.interpreted:
@@ -74,10 +74,10 @@ class MixedModel(CompiledModel):
         """The model's text: "graph" of the whole model, any other level of its compiled parts."""
         if level == "graph":
             return str(self._module)
-        return "\n".join(library.ir(level) for library in self._libraries)
+        return "\n".join(library.ir(level) for library in self.libraries)
 
     def close(self) -> None:
-        for library in self._libraries:
+        for library in self.libraries:
             library.close()
 
 

@@ -32,15 +32,23 @@ def _wants_env(function: Callable[..., object]) -> bool:
 class Frame:
     """The environment of an interpreted operation: the values of symbols (`dims`, by name) and of SSA names
     (`values`), and the module. `values` also holds the memory of a run, under the function that it belongs
-    to.
+    to. `run_loop` runs the iterations of a loop that carries no values in an order of its own, and returns
+    whether it has done so; None: loops run in order.
     """
 
-    __slots__ = ("dims", "module", "values")
+    __slots__ = ("dims", "module", "run_loop", "values")
 
-    def __init__(self, module: Operation, dims: dict[str, Any], values: dict[Any, Any]) -> None:
+    def __init__(
+        self,
+        module: Operation,
+        dims: dict[str, Any],
+        values: dict[Any, Any],
+        run_loop: Callable[[Any, Frame], bool] | None = None,
+    ) -> None:
         self.module = module
         self.dims = dims
         self.values = values
+        self.run_loop = run_loop
 
     def evaluate(self, e: Dim, extra: Mapping[str, Any] | None = None) -> Any:
         """The value of the expression `e`; `extra` symbols shadow the frame's.
@@ -52,7 +60,7 @@ class Frame:
 
     def child(self, symbols: Mapping[str, Any]) -> Frame:
         """A frame with further symbols and the same SSA values."""
-        return Frame(self.module, {**self.dims, **symbols}, self.values)
+        return Frame(self.module, {**self.dims, **symbols}, self.values, self.run_loop)
 
     def run_block(self, block: Block, args: Sequence[Any]) -> list[Any]:
         """Run a block on `args`, one for each of its arguments; returns the operands of its terminator

@@ -22,7 +22,7 @@ SIZES = (1, 2, 3, 4, 5, 7, 8, 13, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127, 129)
 """The sizes that trials draw from: powers of two, and numbers beside them."""
 GUARD = 64
 """Elements before and behind a tensor that a kernel must not change."""
-_TOLERANCE = {8: 1e-9, 4: 1e-4, 2: 2e-2, 1: 0.2}
+TOLERANCE = {8: 1e-9, 4: 1e-4, 2: 2e-2, 1: 0.2}
 """Relative and absolute tolerance by the bytes of a float."""
 
 
@@ -153,7 +153,7 @@ def compare(
     Raises:
         KernelError: The message shows the first difference.
     """
-    usual = 0.0 if wanted.dtype.kind in "biu" else _TOLERANCE[wanted.dtype.itemsize]
+    usual = 0.0 if wanted.dtype.kind in "biu" else TOLERANCE[wanted.dtype.itemsize]
     a, b = (x.astype(np.float64 if usual else x.dtype) for x in (y, wanted))
     if usual:
         near = np.isclose(
@@ -172,4 +172,4 @@ def compare(
     )
 
 
-__all__ = ["check", "chosen_sizes", "compare", "random_array"]
+__all__ = ["TOLERANCE", "check", "chosen_sizes", "compare", "random_array"]

@@ -74,9 +74,9 @@ def groups_to_kernels(
     tuned: TunedKernels | None = None,
     *,
     measured_variants: bool = False,
-) -> tuple[dict[tensor.Group, str], dict[str, KernelInfo]]:
-    """Add a finalized kernel to the module for every group; return the kernel's name of each group, and all
-    kernels' infos.
+) -> tuple[dict[tensor.Group, str], dict[str, KernelInfo], dict[int, str]]:
+    """Add a finalized kernel to the module for every group; return the kernel's name of each group, all
+    kernels' infos, and why no kernel has a schedule of the user's, by the schedule's number.
 
     `rules` are the target's schedule rules by kind of group, `info` is its description. The
     first of the user's `schedules` that fits a kernel's name replaces the rules. Those before it that have a
@@ -84,7 +84,7 @@ def groups_to_kernels(
     schedule of the user's; those for ranges of sizes are used with `measured_variants`.
 
     Raises:
-        CompileError: a schedule of the user's fits no kernel's name, or does not fit the kernel.
+        CompileError: a schedule of the user's does not fit the kernel.
     """
     kernels: dict[str, KernelInfo] = {}
     names = kernel_names(module)
@@ -131,11 +131,10 @@ def groups_to_kernels(
             )
         kernel_info.launches += 1
         kernel_info.location = fuse_locations(kernel_info.location, *(m.location for m in op.body.ops))
-    own_schedules.check_used(kernels)
     for kernel_info in kernels.values():
         for variant_info in kernel_info.variants:
             variant_info.launches, variant_info.location = kernel_info.launches, kernel_info.location
-    return names, kernels
+    return names, kernels, own_schedules.unfit(kernels)
 
 
 def kernel_names(module: Module) -> dict[tensor.Group, str]:
@@ -191,17 +190,16 @@ class _OwnSchedules:
             found.append((own, condition))
         return found
 
-    def check_used(self, names: Iterable[str]) -> None:
-        """Raise `CompileError` for a schedule that no kernel has."""
+    def unfit(self, names: Iterable[str]) -> dict[int, str]:
+        """The numbers of the schedules that no kernel has: see `kernel_schedule.refuse_unfit`."""
+        known = list(names)
+        reasons: dict[int, str] = {}
         for number, own in enumerate(self.schedules):
-            if not any(map(own.fits, names)):
-                known = ", ".join(sorted(names))
-                raise CompileError(f"schedules: no kernel is called {own.kernel!r}; the kernels are {known}")
-            if own.when and number not in self.used:
-                raise CompileError(
-                    f"schedules: the one of {own.kernel!r} with when={own.when!r} is for no sizes: "
-                    f"{self.unused[number]}"
-                )
+            if not any(map(own.fits, known)):
+                reasons[number] = ""
+            elif own.when and number not in self.used:
+                reasons[number] = self.unused[number]
+        return reasons
 
 
 def _scheduled(
@@ -272,8 +270,7 @@ def _measured_variants(
 
 def _own(form: Form, own: KernelSchedule, slower: str) -> Scheduled:
     """A kernel in the form that the user's schedule gives it."""
-    schedule = Schedule(unscheduled(form.group, form.name), form.info, own.choices)
-    own.schedule(schedule, form.rule, form.rows)
+    schedule = form.with_own(own)
     return Scheduled(finalize(schedule), tuple(schedule.choices), tuple(schedule.trace), slower)
 
 

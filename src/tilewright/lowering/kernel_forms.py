@@ -16,6 +16,7 @@ from ..ir.printer import print_op
 from ..ir.target_info import TargetInfo
 from ..passes.tensor.write_in_place import in_place_pairs
 from ..schedule import Schedule, Step, finalize
+from ..schedule.kernel_schedule import KernelSchedule
 from ..schedule.rules import ScheduleRule, rules_for
 from .tensor_to_loop import kernel_of_group
 
@@ -67,6 +68,17 @@ class Form:
         schedule = Schedule(unscheduled(self.group, self.name), self.info, choices)
         self.rule(schedule, self.rows)
         return Scheduled(finalize(schedule), tuple(schedule.choices), tuple(schedule.trace), slower)
+
+    def with_own(self, own: KernelSchedule, kernel: loop.Kernel | None = None) -> Schedule:
+        """A user's schedule, applied to the naive kernel of the group or to `kernel`.
+
+        Raises:
+            ScheduleError: The schedule does not fit.
+            CompileError: Its function raised another error.
+        """
+        schedule = Schedule(kernel or unscheduled(self.group, self.name), self.info, own.choices)
+        own.schedule(schedule, self.rule, self.rows)
+        return schedule
 
 
 def forms(

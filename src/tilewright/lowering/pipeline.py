@@ -80,6 +80,8 @@ class Lowered:
     fused: tuple[int, Dim]
     contractions: dict[str, int] = field(default_factory=dict)
     """The number of contractions by the data type of their factors."""
+    unfit: Mapping[int, str] = field(default_factory=dict)
+    """The numbers of the user's schedules that no kernel has, and why: see `kernel_schedule.refuse_unfit`."""
 
     @property
     def conversions(self) -> int:
@@ -128,11 +130,11 @@ def lower(
             f"schedules: the one of {own.kernel!r} has when={own.when!r}, but the target {options.info.name} "
             "has no variants of kernels; leave the condition out"
         )
-    names, kernels = groups_to_kernels(
+    names, kernels, unfit = groups_to_kernels(
         module, options.rules, options.info, schedules, tuned, measured_variants=options.variants
     )
     bufferize(module, lambda group: [names[group]], {k.name: k.guarded for k in kernels.values()})
-    return Lowered(module, kernels, unfused, fused, contractions)
+    return Lowered(module, kernels, unfused, fused, contractions, unfit)
 
 
 def _moved(module: Module) -> tuple[int, Dim]:

@@ -104,6 +104,29 @@ class KernelSchedule:
         return json.dumps([self.kernel, sorted(self.choices.items()), trace, self.when])
 
 
+def refuse_unfit(
+    schedules: Sequence[KernelSchedule], unfit: Mapping[int, str], kernels: Iterable[str]
+) -> None:
+    """Refuse schedules that no kernel of a model has.
+
+    Args:
+        schedules: All schedules that were given for the model.
+        unfit: The numbers of those that no kernel has, and why; "" where no kernel has such a name.
+        kernels: The names of the model's kernels.
+
+    Raises:
+        CompileError: There is one.
+    """
+    for number, reason in sorted(unfit.items()):
+        own = schedules[number]
+        if not reason:
+            known = ", ".join(sorted(set(kernels)))
+            raise CompileError(f"schedules: no kernel is called {own.kernel!r}; the kernels are {known}")
+        raise CompileError(
+            f"schedules: the one of {own.kernel!r} with when={own.when!r} is for no sizes: {reason}"
+        )
+
+
 def _limit(bound: int | None) -> str:
     return "" if bound is None else str(bound)
 
