@@ -7,14 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ArtifactError, CompileError
+from ..errors import ArtifactError
 from . import cache as artifact_cache
 from . import cached_weights
 from .report import Report
 
 if TYPE_CHECKING:
     from ..runtime.model import CompiledModel
-    from .compile import Compilation
     from .options import CompileOptions
 
 CompileAnew = Callable[[], "CompiledModel"]
@@ -67,31 +66,11 @@ def restore_library(
     )
     seconds = time.perf_counter() - start
     library.report = Report.from_cache(library.metadata, seconds, lambda: compile_anew().report.error)
-    library.origin = _CompiledLater(compile_anew)
+    library.origin = CompiledLater(compile_anew)
     return library
 
 
-def compiled_here(library: CompiledModel) -> list[Compilation]:
-    """The compilations that made a library, one for each compiled part of its model. A model from the cache
-    is compiled for it.
-
-    Raises:
-        CompileError: The library was loaded from a file.
-    """
-    from .mixed import MixedModel
-
-    if isinstance(library, MixedModel):
-        return [origin for part in library.libraries for origin in compiled_here(part)]
-    origin = library.origin
-    if isinstance(origin, _CompiledLater):
-        origin = origin.compiled().origin
-    if origin is None:
-        raise CompileError("a library loaded from a file holds no IR: give what tilewright.compile returned")
-    found: Compilation = origin
-    return [found]
-
-
-class _CompiledLater:
+class CompiledLater:
     """The `origin` of a model from the cache: compiles the model when its IR is asked for."""
 
     def __init__(self, compile_anew: CompileAnew) -> None:
@@ -108,4 +87,4 @@ class _CompiledLater:
         return self.compiled().ir(level)
 
 
-__all__ = ["compiled_here", "library_of_file", "restore_library"]
+__all__ = ["CompiledLater", "library_of_file", "restore_library"]

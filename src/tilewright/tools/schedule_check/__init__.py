@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...dialects import loop, scalar
-from ...driver.cached_library import compiled_here
+from ...driver.origins import compiled_here
 from ...errors import CompileError, ScheduleMismatchError
 from ...ir.condition import Condition
 from ...ir.core import IRError
