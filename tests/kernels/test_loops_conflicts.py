@@ -97,6 +97,51 @@ def test_refused(program: Callable[..., None]) -> None:
         tw.kernel(program)
 
 
+def carried(x: tw.f32["n"], y: tw.f32["n"]):
+    last = 0.0
+    for i in range(x.n):
+        last = 0.5 * last + x[i]
+        y[i] = last
+
+
+def interleaved(x: tw.f32["n"], y: tw.f32["2*n"]):
+    for i in tw.axis(2 * x.n):
+        y[i] = 0.0
+    for i in tw.axis(x.n):
+        y[2 * i] = x[i]
+        y[2 * i + 1] = y[2 * i]
+
+
+def halves_far_apart(x: tw.f32["n"], y: tw.f32[2000]):
+    for i in tw.axis(2000):
+        y[i] = 1.0
+    for i in tw.axis(1000):
+        y[i + 1000] = 2.0 * y[i]
+
+
+def test_what_is_proved_apart_is_accepted() -> None:
+    x = tw.Tensor(np.arange(1, 6, dtype=np.float32))
+    np.testing.assert_allclose(tw.kernel(carried)(x).numpy(), [1, 2.5, 4.25, 6.125, 8.0625])
+    np.testing.assert_array_equal(tw.kernel(interleaved)(x).numpy(), np.repeat(x.numpy(), 2))
+    np.testing.assert_array_equal(tw.kernel(halves_far_apart)(x).numpy(), np.repeat([1.0, 2.0], 1000))
+
+
+def empty_beside(x: tw.f32["n"], y: tw.f32["n"], rest: tw.f32[0]):
+    for i in tw.axis(x.n):
+        y[i] = x[i]
+        for k in tw.axis(0):
+            rest[k] = x[i]
+
+
+def test_outputs_without_elements_count_as_written() -> None:
+    kernel = tw.kernel(empty_beside)
+    x = np.arange(4, dtype=np.float32)
+    library = tw.compile(lambda x: kernel(x), (x,), cache=False)
+    for y, rest in (library(x), kernel(tw.Tensor(x))):
+        np.testing.assert_array_equal(np.asarray(y), x)
+        assert np.asarray(rest).shape == (0,)
+
+
 def small_parts(x: tw.f32["n"], y: tw.i8["n"]):
     for i in tw.axis(x.n):
         a = i * 100 if x[i] > 0 else 0

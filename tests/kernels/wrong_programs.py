@@ -261,9 +261,33 @@ def outside_array(x: tw.f32["n"], y: tw.f32["n"]):
         y[i] = repr(x[i])  # here
 
 
-@wrong(r"y\[i - 1\] may be an element that another iteration of a loop in order writes|in another iteration")
+@wrong(
+    "in another iteration: .* Iterations pass local variables on, not elements: begin with `last = ...` "
+    r"before the loop over 'i', compute `last = ...` from it in each iteration, and store `y\[...\] = last`"
+)
 def memory_carried(x: tw.f32["n"], y: tw.f32["n"]):
     for i in tw.axis(x.n):
         y[i] = x[i]
     for i in range(1, x.n):
         y[i] = y[i - 1] + x[i]  # here
+
+
+@wrong(
+    "in another iteration: .* Iterations pass local variables on, not elements: begin with `last = ...` "
+    "before the loop over 'i'"
+)
+def memory_carried_beside_a_variable(x: tw.f32["n"], y: tw.f32["n"]):
+    for i in tw.axis(x.n):
+        y[i] = x[i]
+    total = 0.0
+    for i in range(1, x.n):
+        total = total + x[i]
+        y[i] = y[i - 1] + total  # here
+
+
+@wrong("that different iterations of 'i' touch different elements cannot be proved")
+def squares(x: tw.f32["n"], y: tw.f32[10_000]):
+    for k in tw.axis(10_000):
+        y[k] = 0.0
+    for i in tw.axis(100):
+        y[i * i] = 1.0  # here

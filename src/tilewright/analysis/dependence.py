@@ -117,13 +117,35 @@ def distance(
         For each pair the second loop's variable minus the first loop's, None where it is not always the same
         number; None in place of the tuple if the accesses never touch one element.
     """
-    system = _System(a, b, loops, fixed)
+    system = _System.of_accesses(a, b, loops, fixed)
     for x, y in places(a, b):
         if not depends_on_data(x) and not depends_on_data(y):
             system.add(x, y)
     if not system.solve():
         return None
     return tuple(system.differences.get(first.iv) for first, _ in loops)
+
+
+def differences(
+    a: Sequence[Dim], b: Sequence[Dim], first: Sequence[Expr], second: Sequence[Expr]
+) -> dict[Expr, int | None] | None:
+    """Return how far the variables of two points lie apart where the points have the same indices.
+
+    Args:
+        a: Indices over the variables `first`.
+        b: As many indices over the variables `second`.
+        first: Loop variables, with their bounds.
+        second: Loop variables, outer ones first.
+
+    Returns:
+        For each variable of both its value in the second point minus that in the first, None where it is not
+        always the same number; None in place of the dictionary if the indices are never equal.
+    """
+    common = [s for s in first if s in second]
+    system = _System(first, second, [(s, s) for s in common])
+    for x, y in zip(a, b, strict=True):
+        system.add(x, y)
+    return {s: system.differences.get(s) for s in common} if system.solve() else None
 
 
 def places(a: Touch, b: Touch) -> list[tuple[Dim, Dim]]:
@@ -253,36 +275,48 @@ class _Equation:
 class _System:
     """The equations of two accesses that touch one element, and the differences that follow from them."""
 
-    def __init__(self, a: Touch, b: Touch, loops: Sequence[LoopPair], fixed: Iterable[loop.For] = ()) -> None:
-        same = {f.iv for f in fixed}
+    def __init__(
+        self, first: Iterable[Expr], second: Iterable[Expr], pairs: Iterable[tuple[Expr, Expr]]
+    ) -> None:
+        """Begin without equations.
+
+        Args:
+            first: The symbols that vary in the first access.
+            second: Those that vary in the second, outer ones first.
+            pairs: Symbols of the first and of the second access that are compared.
+        """
         self.differences: dict[Expr, int] = {}
         """The known differences, by expression of the first access."""
         self.equations: list[_Equation] = []
-        points = (set(x.points) if isinstance(x, Elements) else set() for x in (a, b))
-        own, others = (sorted(x, key=lambda s: str(s.name)) for x in points)
-        self.varying = {f.iv for f in enclosing_loops(a) if f.iv not in same} | _symbols_of_runs(a) | {*own}
+        self.varying = set(first)
         self.renamed: dict[Expr, Dim] = {}
         """The second access's variables that differ from the first's, under names of their own."""
-        for f in enclosing_loops(b):
-            if f.iv not in same:
-                upper = None if f.iv.upper is None else substitute(f.iv.upper, self.renamed)
-                self.renamed[f.iv] = symbol(f"{f.iv.name}__second", f.iv.lower, upper)
-        for s in others:
+        for s in second:
             upper = None if s.upper is None else substitute(s.upper, self.renamed)
             self.renamed[s] = symbol(f"{s.name}__second", s.lower, upper)
-        for s in _symbols_of_runs(b):
-            self.renamed[s] = symbol(f"{s.name}__second", s.lower, None)
         self.others = {s for s in self.renamed.values() if isinstance(s, Expr)}
-        both = [f for f in enclosing_loops(a) if f.iv in self.renamed and inside(b, f)]
-        self.partner: dict[Expr, Dim] = {f.iv: self.renamed[f.iv] for f in both}
-        self.partner |= {first.iv: self.renamed[second.iv] for first, second in loops}
-        if isinstance(a, Elements) and isinstance(b, Elements) and a.op is b.op:
-            self.partner |= {s: self.renamed[s] for s in own if s in self.renamed}
+        self.partner = {x: self.renamed[y] for x, y in pairs}
         for iv in self.partner:
             if iv.upper == iv.lower:
                 self.differences[iv] = 0
         self.divisions: dict[tuple[Dim, Dim], bool] = {}
         """Divisions ``(dividend, divisor)`` in the first access; True where their equation is added."""
+
+    @classmethod
+    def of_accesses(
+        cls, a: Touch, b: Touch, loops: Sequence[LoopPair], fixed: Iterable[loop.For] = ()
+    ) -> _System:
+        """The system of two accesses, without equations: see `distance`."""
+        same = {f.iv for f in fixed}
+        points = (set(x.points) if isinstance(x, Elements) else set() for x in (a, b))
+        own, others = (sorted(x, key=lambda s: str(s.name)) for x in points)
+        first = [f.iv for f in enclosing_loops(a) if f.iv not in same]
+        second = [f.iv for f in enclosing_loops(b) if f.iv not in same]
+        pairs = [(f.iv, f.iv) for f in enclosing_loops(a) if f.iv in second and inside(b, f)]
+        pairs += [(x.iv, y.iv) for x, y in loops]
+        if isinstance(a, Elements) and isinstance(b, Elements) and a.op is b.op:
+            pairs += [(s, s) for s in own if s in others]
+        return cls([*first, *_symbols_of_runs(a), *own], [*second, *others, *_symbols_of_runs(b)], pairs)
 
     def add(self, x: Dim, y: Dim) -> None:
         """Add the equation that index `x` of the first access is index `y` of the second."""

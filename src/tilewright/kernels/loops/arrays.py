@@ -4,10 +4,11 @@ iterations that conflict.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ...analysis.dependence import differences
 from ...ir.core import Value
 from ...ir.substitution import evaluate, linear_in
 from ...ir.symbolic import Dim, Expr, free_symbols, prove_eq, prove_le, smin
@@ -229,6 +230,19 @@ def common(a: Sequence[Loop], b: Sequence[Loop]) -> list[Loop]:
     return result
 
 
+def first_conflict(others: Iterable[Access], own: Access) -> tuple[Access, str] | None:
+    """The first of several accesses that touches an element of another iteration's `own`, and two iterations
+    that meet, as a text; None if all iterations have elements of their own.
+
+    An undecided case counts as a conflict.
+    """
+    for other in others:
+        found = conflict(other, own)
+        if found is not None:
+            return other, found
+    return None
+
+
 def conflict(a: Access, b: Access) -> str | None:
     """Two iterations of the loops around both accesses that touch one element, as a text; None if there are
     none.
@@ -236,42 +250,30 @@ def conflict(a: Access, b: Access) -> str | None:
     shared = common(a.loops, b.loops)
     if not shared:
         return None
-    apart = _each_own(a, b, shared)
-    if apart:
+    fixed = [
+        (x, y)
+        for x, y in zip(a.indices, b.indices, strict=True)
+        if not isinstance(x, Node) and not isinstance(y, Node)
+    ]
+    first, second = ([loop.symbol for loop in access.loops] for access in (a, b))
+    apart = differences([x for x, _ in fixed], [y for _, y in fixed], first, second)
+    if apart is None or all(apart[loop.symbol] == 0 for loop in shared):
         return None
-    x, y = a.indices, b.indices
-    if any(isinstance(e, Node) for e in (*x, *y)):
-        depends = _dynamic_conflict(x, y, shared)
-        return depends
-    return _witness(a, b, shared) or _far_apart(a, b, shared)
+    if len(fixed) < len(a.indices):
+        names = ", ".join(repr(loop.name) for loop in shared)
+        return f"its index depends on data, so several iterations of {names} may meet at one element"
+    if any(prove_le(loop.extent, abs(apart[loop.symbol] or 0)) for loop in shared):
+        return None  # a loop ends before
+    return _witness(a, b, shared) or _distance_text(shared, apart)
 
 
-def _each_own(a: Access, b: Access, shared: Sequence[Loop]) -> bool:
-    """Whether each iteration of the shared loops has elements of its own."""
-    for loop in shared:
-        if prove_le(loop.extent, 1):
-            continue
-        for x, y in zip(a.indices, b.indices, strict=True):
-            if isinstance(x, Node) or isinstance(y, Node):
-                continue
-            p, q = linear_in(x, loop.symbol), linear_in(y, loop.symbol)
-            if p is None or q is None or not (isinstance(p[0], int) and p[0] and p[0] == q[0]):
-                continue
-            counters = {o.symbol for o in (*a.loops, *b.loops)}
-            if not (free_symbols(p[1]) | free_symbols(q[1])) & counters and prove_eq(p[1], q[1]):
-                break
-        else:
-            return False
-    return True
-
-
-def _dynamic_conflict(x: Sequence[Index], y: Sequence[Index], shared: Sequence[Loop]) -> str | None:
-    fixed = [(e, f) for e, f in zip(x, y, strict=True) if not isinstance(e, Node) and not isinstance(f, Node)]
-    for e, f in fixed:
-        if prove_le(1, e - f) or prove_le(1, f - e):
-            return None
+def _distance_text(shared: Sequence[Loop], apart: Mapping[Expr, int | None]) -> str:
+    """The distance of two iterations that meet, where they are further apart than the iterations that
+    `_witness` tries."""
+    if len(shared) == 1 and (distance := apart[shared[0].symbol]) is not None:
+        return f"iterations of {shared[0].name!r} that are {abs(distance)} apart meet at one element"
     names = ", ".join(repr(loop.name) for loop in shared)
-    return f"its index depends on data, so several iterations of {names} may meet at one element"
+    return f"that different iterations of {names} touch different elements cannot be proved"
 
 
 def _witness(a: Access, b: Access, shared: Sequence[Loop]) -> str | None:
@@ -305,33 +307,15 @@ def _witness(a: Access, b: Access, shared: Sequence[Loop]) -> str | None:
     return None
 
 
-def _far_apart(a: Access, b: Access, shared: Sequence[Loop]) -> str | None:
-    """Iterations of one shared loop at which accesses meet whose indices are a constant number of iterations
-    apart; they may be further apart than the sizes that `_witness` tries.
-    """
-    for loop in shared:
-        distance = 0
-        for x, y in zip(a.indices, b.indices, strict=True):
-            if isinstance(x, Node) or isinstance(y, Node):
-                return None
-            p, q = linear_in(x, loop.symbol), linear_in(y, loop.symbol)
-            if p is None or q is None or p[0] != q[0]:
-                break
-            if p[0] == 0:
-                if not prove_eq(x, y):
-                    break
-                continue
-            shift = q[1] - p[1]
-            if not isinstance(p[0], int) or not isinstance(shift, int) or shift % p[0]:
-                break
-            iterations = abs(shift // p[0])
-            if distance not in (0, iterations) or iterations == 0:
-                break
-            distance = iterations
-        else:
-            if distance and not prove_le(loop.extent, distance):
-                return f"iterations of {loop.name!r} that are {distance} apart meet at one element"
-    return None
+def carry_text(array: Array, loops: Sequence[Loop]) -> str:
+    """How a loop in order passes an element of an array on to the next iteration; "" where no loop does."""
+    loop = next((o.name for o in reversed(loops) if o.kind in ("range", "step")), None)
+    if loop is None:
+        return ""
+    return (
+        f"Iterations pass local variables on, not elements: begin with `last = ...` before the loop over "
+        f"{loop!r}, compute `last = ...` from it in each iteration, and store `{array.name}[...] = last`"
+    )
 
 
 def index_text(indices: Sequence[Index], loops: Sequence[Loop]) -> str:

@@ -11,7 +11,7 @@ from ...dialects.graph.checks import index_message
 from ...ir.location import Location
 from ...ir.symbolic import Dim, prove_le
 from ...ir.types import DType, boolean, i64
-from .arrays import Access, Array, Index, Place, Span, conflict, index_text, places_of
+from .arrays import Access, Array, Index, Place, Span, carry_text, first_conflict, index_text, places_of
 from .emission import Emitter
 from .facts import Fact, Known, Loop, consequences, find_point, show, text_of
 from .generic import ElementType
@@ -161,16 +161,15 @@ class State:
             raise Problem(f"{what} is read before the {kind} {array.name!r} is written{more}")
         if self._is_deferred(array):
             raise Problem(
-                f"{what} may be an element that another iteration of a loop in order writes; carry it in a "
-                "local variable"
+                f"{what} may be an element that another iteration of a loop in order writes. "
+                f"{carry_text(array, self.loops)}"
             )
-        for other in array.now.writes:
-            found = conflict(other, access)
-            if found is not None:
-                raise Problem(
-                    f"{what} is read here, and line {other.line} writes it in another iteration: {found}. "
-                    "Keep it in a local variable, or end the loop before it is read"
-                )
+        if (met := first_conflict(array.now.writes, access)) is not None:
+            raise Problem(
+                f"{what} is read here, and line {met[0].line} writes it in another iteration: {met[1]}. "
+                f"{carry_text(array, self.loops) or 'Keep it in a local variable'}, or end the loop before "
+                "it is read"
+            )
         spans = self.spans(indices, array)
         if spans is None or not array.covers(spans):
             raise Problem(f"{what} may not be written yet; write all elements of {array.name!r} first")
@@ -336,6 +335,11 @@ class State:
         Raises:
             Problem: They are not.
         """
+        if any(isinstance(n, int) and n == 0 for n in array.shape):
+            if array.now.value is None:
+                t, zero = self.emitter.t, False if array.dtype is boolean else 0
+                array.now.value = t.compute(array.shape, lambda *_: t.constant(zero, array.dtype)).value
+            return
         if array.now.value is None:
             raise Problem(f"the output {array.name!r} is never written")
         if not array.now.full:

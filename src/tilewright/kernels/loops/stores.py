@@ -10,7 +10,18 @@ from ...dialects.tensor_builder import Scalar as Element
 from ...ir.core import Value
 from ...ir.symbolic import Dim, prove_eq
 from ...ir.types import boolean, i64
-from .arrays import Access, Array, Index, Place, conflict, index_text, places_of, symbols_of
+from .arrays import (
+    Access,
+    Array,
+    Index,
+    Place,
+    carry_text,
+    conflict,
+    first_conflict,
+    index_text,
+    places_of,
+    symbols_of,
+)
 from .emission import At, Emitter, Guard
 from .facts import Loop
 from .source import Problem
@@ -50,26 +61,23 @@ def check_race(write: Write) -> None:
             )
         axes = [loop for loop in write.loops if loop.kind == "axis"]
         if axes:
-            found = conflict(Access(own.indices, tuple(write.loops), 0), own)
-            if found is not None and any(loop.kind == "axis" for loop in write.loops):
+            if (found := conflict(own, own)) is not None:
                 raise Problem(
                     f"{what} is written in independent iterations: {found}. Loop by `range`, where the last "
                     "write counts, or add by `+=`"
                 )
-    for other in array.now.writes:
-        found = conflict(other, own)
-        if found is not None and not (write.combiner and same_kind(other, own)):
-            raise Problem(
-                f"{what} is written here and in line {other.line} by different iterations: {found}. Put the "
-                "writes into loops behind each other"
-            )
-    for other in array.now.reads:
-        found = conflict(other, own)
-        if found is not None:
-            raise Problem(
-                f"{what} is written here, and line {other.line} reads it in another iteration: {found}. Keep "
-                "the value in a local variable, or write to another array"
-            )
+    others = [x for x in array.now.writes if not (write.combiner and same_kind(x, own))]
+    if (met := first_conflict(others, own)) is not None:
+        raise Problem(
+            f"{what} is written here and in line {met[0].line} by different iterations: {met[1]}. Put the "
+            "writes into loops behind each other"
+        )
+    if (met := first_conflict(array.now.reads, own)) is not None:
+        raise Problem(
+            f"{what} is written here, and line {met[0].line} reads it in another iteration: {met[1]}. "
+            f"{carry_text(array, write.loops) or 'Keep the value in a local variable'}, or write to another "
+            "array"
+        )
 
 
 def same_kind(a: Access, b: Access) -> bool:
