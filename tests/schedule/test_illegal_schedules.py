@@ -107,7 +107,28 @@ ILLEGAL: dict[str, tuple[str, Use, Use, str]] = {
         "matmul",
         lambda s: None,
         lambda s: s.split("b0_i0", 0),
-        "split: factor must be at least 1, got 0",
+        "split: in the nest (b0_i0), factor of loop 'b0_i0' with n iterations must be from 1 to 2147483648, "
+        "got 0",
+    ),
+    "a split whose places have too many bits": (
+        "matmul",
+        lambda s: None,
+        lambda s: s.tile("b0_i0", "b0_i1", 4, 1 << 62),
+        "tile: in the nest (b0_i0, b0_i1), column_factor of loop 'b0_i1' with 8 iterations must be from 1 ",
+    ),
+    "a loop that has been split": (
+        "matmul",
+        lambda s: s.split("b0_i0", 4),
+        lambda s: s.split("b0_i0", 2),
+        "no loop 'b0_i0' in kernel 'k' any more, after split('b0_i0', 4)  -> ('b0_i0_o', 'b0_i0_i'); loops: ",
+    ),
+    "a copy of a result that the nest reads": (
+        "matmul",
+        lambda s: s.compute_at("b0", "b1_i0"),
+        lambda s: s.cache_write("b0"),
+        "cache_write: the result of block 'b0' is read in the same loop nest: in the nest (b1_i0, b0_i1_2, "
+        "b0_r0_2, b1_i1), the accumulation into the buffer of 'b0' at [b1_i0, b0_i1_2] in block 'b0' and the "
+        "load of the buffer of 'b0' at [b1_i0, b1_i1] in block 'b1' touch one element in the iterations ",
     ),
     "a part that moves outside of its whole": (
         "matmul",
@@ -119,7 +140,10 @@ ILLEGAL: dict[str, tuple[str, Use, Use, str]] = {
         "matmul",
         lambda s: s.compute_at("b0", "b1_i0"),
         lambda s: s.cache_read("b1", 0),
-        "cache_read: buffer 0 of block 'b1' is written in the same loop nest",
+        "cache_read: buffer 0 of block 'b1' is written in the same loop nest, and the copy before the nest "
+        "lacks what it writes: in the nest (b1_i0, b0_i1_2, b0_r0_2, b1_i1), the accumulation into the "
+        "buffer of 'b0' at [b1_i0, b0_i1_2] in block 'b0' and the load of the buffer of 'b0' at "
+        "[b1_i0, b1_i1] in block 'b1' touch one element in the iterations (b1_i0=0, b0_i1_2=0, b0_r0_2=0) and (b1_i0=0, ",
     ),
     "a thread axis that is too short": (
         "matmul",

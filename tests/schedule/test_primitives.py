@@ -374,7 +374,11 @@ def check_random_schedule(r: random.Random, name: str) -> None:
     ("name", "use", "message"),
     [
         ("matmul", lambda s: s.split("b0_i9", 4), "no loop 'b0_i9' in kernel 'k'; loops: b0_i0, b0_i1"),
-        ("matmul", lambda s: s.split("b0_i0", 0), "split: factor must be at least 1, got 0"),
+        (
+            "matmul",
+            lambda s: s.split("b0_i0", 0),
+            "split: .* factor of loop 'b0_i0' with n iterations must be",
+        ),
         ("matmul", lambda s: s.split("b0_i0", "4"), "split: factor must be int, got '4'"),
         ("matmul", lambda s: s.split("b0_i0", True), "split: factor must be int, got True"),
         ("matmul", lambda s: s.split("b0_i0"), "split: missing a required argument: 'factor'"),
@@ -412,7 +416,7 @@ def check_random_schedule(r: random.Random, name: str) -> None:
             lambda s: s.tile("b0_i0", "b0_r0", 2, 2),
             "tile: loop 'b0_r0' is not the only statement directly inside 'b0_i0'",
         ),
-        ("matmul", lambda s: s.tile("b0_i0", "b0_i1", 2, 0), "tile: column_factor must be at least 1, got 0"),
+        ("matmul", lambda s: s.tile("b0_i0", "b0_i1", 2, 0), "tile: .* column_factor of loop 'b0_i1' with 8"),
         (
             "matmul",
             lambda s: s.fuse_loops("b0_i0", "b1_i1"),
@@ -651,7 +655,7 @@ def test_a_trace_reads_as_a_program() -> None:
 def test_replaying_on_another_kernel_names_what_is_missing() -> None:
     s = Schedule(KERNELS["matmul"][0]())
     s.split("b0_i1", 4)
-    with pytest.raises(ScheduleError, match="no loop 'b0_i1' in kernel 'k'; loops: b0_i0, b1_i0, b2_i0"):
+    with pytest.raises(ScheduleError, match="no loop 'b0_i1' in kernel 'k'.*; loops: b0_i0, b1_i0, b2_i0"):
         Schedule(KERNELS["stencil"][0]()).replay(s.trace)
 
 

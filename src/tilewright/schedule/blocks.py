@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 
+from ..analysis.dependence import touches_of
 from ..analysis.loop_nest import (
     accesses_of,
     enclosing,
@@ -13,8 +14,10 @@ from ..analysis.loop_nest import (
     reduce_variables,
     region_of,
     substitute_tree,
+    walk_loops,
     written_buffer,
 )
+from ..analysis.witness import describe_conflict
 from ..dialects import loop, scalar
 from ..dialects.scalar import combiner_identity
 from ..dialects.tensor import substitute_indices
@@ -305,8 +308,10 @@ class BlockPrimitives(ScheduleCore):
         assert top.parent is not None
         writer = next((op for op in source.users if not isinstance(op, loop.Load) and inside(op, top)), None)
         if writer is not None:
+            read = next(op for op in loads if op.buffer is source)
             raise ScheduleError(
-                f"cache_read: buffer {argument} of block {name!r} is written in the same loop nest"
+                f"cache_read: buffer {argument} of block {name!r} is written in the same loop nest, and the "
+                f"copy before the nest lacks what it writes: {_meeting(writer, read, top)}"
             )
         copy = loop.Alloc(buffer=BufferType(source.type.dtype, shape, "local"), location=block.location)
         top.parent.insert_before(top, copy)
@@ -362,6 +367,15 @@ class BlockPrimitives(ScheduleCore):
         return stage.sym_name
 
 
+def _meeting(a: Operation, b: Operation, top: Operation) -> str:
+    """Two statements that use one buffer, the nest, and iterations in which they touch one element."""
+    nest = ", ".join(str(f.iv.name) for f in walk_loops(top))
+    first, second = touches_of(a), touches_of(b)
+    pairs = [(x, y) for x in first for y in second if x.buffer is y.buffer]
+    conflict = describe_conflict(*pairs[0], [], [], lambda apart: True) if pairs else f"'{b.name}'"
+    return f"in the nest ({nest}), {conflict}"
+
+
 def _nest(s: ScheduleCore, block: loop.Block, extents: list[tuple[str, Dim]]) -> tuple[Operation, list[Expr]]:
     """Put loops of the given extents around `block`, which is detached; return the outermost operation and
     the loop variables.
@@ -386,7 +400,11 @@ def _check_alone(primitive_name: str, block: loop.Block, buffer: Value, top: Ope
                 if isinstance(op, loop.Load)
                 else "also written by another statement"
             )
-            raise ScheduleError(f"{primitive_name}: the result of block {block.sym_name!r} is {what}")
+            own = next(x for x in accesses_of(buffer) if inside(x, block) and not isinstance(x, loop.Load))
+            raise ScheduleError(
+                f"{primitive_name}: the result of block {block.sym_name!r} is {what}: "
+                f"{_meeting(own, op, top)}"
+            )
 
 
 def _check_index_outside(

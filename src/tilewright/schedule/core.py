@@ -184,7 +184,9 @@ class ScheduleCore:
             if op.sym_name == name:
                 return op
         known = ", ".join(op.sym_name for op in walk_blocks(self.kernel))
-        raise ScheduleError(f"no block {name!r} in kernel '{self.kernel.sym_name}'; blocks: {known}")
+        raise ScheduleError(
+            f"no block {name!r} in kernel '{self.kernel.sym_name}'{self._former(name)}; blocks: {known}"
+        )
 
     def blocks(self) -> list[loop.Block]:
         """Return all blocks in program order."""
@@ -200,7 +202,16 @@ class ScheduleCore:
             if candidate.iv.name == name:
                 return candidate
         known = ", ".join(f.iv.name for f in walk_loops(self.kernel))
-        raise ScheduleError(f"no loop {name!r} in kernel '{self.kernel.sym_name}'; loops: {known}")
+        raise ScheduleError(
+            f"no loop {name!r} in kernel '{self.kernel.sym_name}'{self._former(name)}; loops: {known}"
+        )
+
+    def _former(self, name: str) -> str:
+        """Which step took the loop or block of a name away, as a part of an error text; "" if none did."""
+        for step in reversed(self.trace):
+            if name in step.arguments or name in dict(step.options).values():
+                return f" any more, after {step}"
+        return ""
 
     def loops(self, block: str) -> list[str]:
         """Return the names of the loops around a block, outermost first.

@@ -33,14 +33,14 @@ class LoopPrimitives(ScheduleCore):
         Returns the names of the outer and the inner loop.
 
         Raises:
-            ScheduleError: There is no such loop, it is not serial, or `factor` is less than 1.
+            ScheduleError: There is no such loop, it is not serial, or `factor` is less than 1 or more than
+                `LARGEST_FACTOR`.
         """
         f = self.loop(name)
         if f.kind != loop.LoopKind.SERIAL:
             raise ScheduleError(f"split: loop {name!r} is already '{f.kind}'")
-        if factor < 1:
-            raise ScheduleError(f"split: factor must be at least 1, got {factor}")
         n = f.extent
+        _check_factor("split", f, "factor", factor)
         outer = symbol(self.fresh(f"{name}_o"), 0, ceildiv(n, factor) - 1)
         divides = prove_divisible(n, factor)
         inner_extent: Dim = factor if divides or guarded else smin(factor, n - outer * factor)
@@ -256,9 +256,8 @@ class LoopPrimitives(ScheduleCore):
                 extent depends on the outer loop, or a factor is less than 1.
         """
         a, b = self._nested_pair("tile", rows, columns)
-        for what, factor in (("row_factor", row_factor), ("column_factor", column_factor)):
-            if factor < 1:
-                raise ScheduleError(f"tile: {what} must be at least 1, got {factor}")
+        _check_factor("tile", a, "row_factor", row_factor)
+        _check_factor("tile", b, "column_factor", column_factor)
         check_order("tile", [a, b], [b, a])
         ro, ri = self.split(rows, row_factor)
         co, ci = self.split(columns, column_factor)
@@ -434,6 +433,20 @@ class LoopPrimitives(ScheduleCore):
         elif thread.startswith("thread") and not prove_le(1, f.extent):
             raise ScheduleError(f"bind: loop {name!r} may be empty")
         f.kind = thread
+
+
+LARGEST_FACTOR = 1 << 31
+"""The most iterations of a part of a loop. Places in larger parts may not fit into 64 bits."""
+
+
+def _check_factor(primitive: str, f: loop.For, what: str, factor: int) -> None:
+    """Raise unless a loop can be split into parts of `factor` iterations. They may exceed the loop's."""
+    if not 1 <= factor <= LARGEST_FACTOR:
+        nest = ", ".join(str(x.iv.name) for x in (*enclosing_loops(f), f))
+        raise ScheduleError(
+            f"{primitive}: in the nest ({nest}), {what} of loop {f.iv.name!r} with {f.extent} iterations "
+            f"must be from 1 to {LARGEST_FACTOR}, got {factor}"
+        )
 
 
 def _wrap(iv: Expr, body_of: loop.For, kind: str = loop.LoopKind.SERIAL) -> loop.For:
