@@ -143,7 +143,8 @@ ILLEGAL: dict[str, tuple[str, Use, Use, str]] = {
         "cache_read: buffer 0 of block 'b1' is written in the same loop nest, and the copy before the nest "
         "lacks what it writes: in the nest (b1_i0, b0_i1_2, b0_r0_2, b1_i1), the accumulation into the "
         "buffer of 'b0' at [b1_i0, b0_i1_2] in block 'b0' and the load of the buffer of 'b0' at "
-        "[b1_i0, b1_i1] in block 'b1' touch one element in the iterations (b1_i0=0, b0_i1_2=0, b0_r0_2=0) and (b1_i0=0, ",
+        "[b1_i0, b1_i1] in block 'b1' touch one element in the iterations (b1_i0=0, b0_i1_2=0, "
+        "b0_r0_2=0) and (b1_i0=0, ",
     ),
     "a thread axis that is too short": (
         "matmul",
