@@ -153,6 +153,19 @@ def test_what_is_determined(
     assert distance(a, b, [(f, f) for f in loops]) == expected
 
 
+@pytest.mark.parametrize(("offset", "expected"), [(0, 0), (64, 0), (-64, 0), (4, None)])
+def test_terms_of_different_sizes_are_told_apart(offset: int, expected: int | None) -> None:
+    """The distance of one loop follows, though others between the accesses may differ: their terms together
+    are less than the number that divides the rest.
+    """
+    ivs = symbol("v", 0, 3), symbol("t", 0, 15), symbol("q", 0, 9)
+    v, t, q = ivs
+    loops, (a, b) = nest(
+        [(v + 4 * t + 64 * q + max(offset, 0),), (v + 4 * t + 64 * q + max(-offset, 0),)], ivs
+    )
+    assert distance(a, b, [(loops[1], loops[1])]) == (expected,)
+
+
 def test_a_witness_is_a_pair_of_iterations_that_touch_one_element() -> None:
     loops, (a, b) = nest([(2 * I + K,), (2 * I + K,)], (I, K))
     found = find_witness(a, b, [(f, f) for f in loops], [], lambda apart: apart[0] > 0)

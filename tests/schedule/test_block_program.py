@@ -75,9 +75,9 @@ def test_softmax_by_warps(rows: int, lanes: int) -> None:
     np.testing.assert_allclose(y, e / e.sum(1, keepdims=True), rtol=1e-5)
     ops = list(kernel.walk())
     spaces = [op.buffer.space for op in ops if isinstance(op, loop.Alloc)]
-    assert sorted(spaces) == ["register"] * 3 + ["shared"] * 2  # the rows' exponentials stay in registers
+    assert spaces == ["register"] * 5  # each thread has its part of the exponentials, and the row's values
     assert sum(isinstance(op, simt.AllReduce) for op in ops) == 2
-    assert sum(isinstance(op, simt.Barrier) for op in ops) == 2  # behind the maximum and the sum
+    assert not any(isinstance(op, simt.Barrier) for op in ops)
 
 
 def neighbours() -> loop.Kernel:

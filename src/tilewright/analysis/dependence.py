@@ -357,7 +357,42 @@ class _System:
                 if not added and self._equal(dividend // divisor) and self._equal(dividend % divisor):
                     self.divisions[dividend, divisor] = True
                     self._add(dividend, substitute(dividend, self.partner))
+            for equation in list(self.equations):
+                self.equations += self._parted(equation)
         return True
+
+    def _parted(self, equation: _Equation) -> list[_Equation]:
+        """Keep the terms of an equation that are together less than a number which divides all others;
+        return an equation of the others, or nothing if there are no such terms.
+
+        From ``x + 4 * y + 64 * z == 0``, with x in -3 .. 3 and y in -15 .. 15, follow ``x + 4 * y == 0`` and
+        ``z == 0``.
+        """
+        terms = [*equation.paired.items(), *equation.single.items()]
+        coefficients = [c for _, c in terms if isinstance(c, int)]
+        if len(coefficients) < len(terms) or not isinstance(equation.rest, int):
+            return []
+        ranges = self._ranges(equation, numbers=True)
+        for divisor in sorted({abs(c) for c in coefficients}, reverse=True):
+            small = {k for k, c in enumerate(coefficients) if c % divisor}
+            if not small or len(small) == len(terms):
+                continue
+            left = equation.rest % divisor
+            for rest in (left, left - divisor) if left else (0,):
+                low, high = _span(rest, [ranges[k] for k in sorted(small)])
+                if isinstance(low, int) and isinstance(high, int) and -divisor < low and high < divisor:
+                    large = {e for k, (e, _) in enumerate(terms) if k not in small}
+                    others = _Equation(
+                        {e: c for e, c in equation.paired.items() if e in large},
+                        {e: c for e, c in equation.single.items() if e in large},
+                        equation.rest - rest,
+                    )
+                    for e in large:
+                        equation.paired.pop(e, None)
+                        equation.single.pop(e, None)
+                    equation.rest = rest
+                    return [others]
+        return []
 
     def _equal(self, e: Dim) -> bool:
         """Whether an expression of the first access has the same value in the second."""

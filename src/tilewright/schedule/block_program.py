@@ -32,10 +32,12 @@ from ..dialects.tensor import free_symbols_of
 from ..ir.builder import Builder
 from ..ir.core import Block, Operation
 from ..ir.substitution import evaluate, substitute
-from ..ir.symbolic import Dim, Expr, symbol
+from ..ir.symbolic import Dim, Expr, bounds, symbol
 from ..ir.target_info import Gpu
 from ..ir.types import BufferType
+from .banks import padded_shape
 from .core import ScheduleError
+from .row_values import spread_row_values
 
 MOST_PRIVATE = 256
 """The most 32-bit words of a buffer that a thread keeps in registers. Larger parts lie in shared memory."""
@@ -53,6 +55,7 @@ def make_block_program(kernel: loop.Kernel, gpu: Gpu) -> None:
     threads = threads_of(kernel)
     if threads > gpu.max_threads:
         raise ScheduleError(f"bind: {threads} threads; a block of this target has at most {gpu.max_threads}")
+    spread_row_values([f for f in walk_loops(kernel) if is_thread(f)], threads)
     for alloc in [op for op in kernel.walk() if isinstance(op, loop.Alloc)]:
         _place(alloc, body, threads)
     shared = sum(
@@ -157,11 +160,14 @@ def _place(alloc: loop.Alloc, body: Block, threads: int) -> None:
             _unroll(inner)
         _retype(alloc, (threads, *form.extents), "register")
         return
-    if not isinstance(alloc.buffer.size, int):
+    shape = tuple(bounds(d)[1] for d in alloc.buffer.shape)
+    if None in shape:
         raise ScheduleError(
-            f"a buffer of {alloc.buffer.size} elements does not fit into shared memory: its size is not known"
+            f"a buffer of {alloc.buffer.size} elements does not fit into shared memory: its size has no bound"
         )
-    _retype(alloc, alloc.buffer.shape, "shared")
+    _retype(alloc, tuple(d for d in shape if d is not None), "shared")
+    if len(accesses) == len(buffer.users):
+        _retype(alloc, padded_shape(alloc.buffer, accesses, loop.LoopKind.THREAD_X), "shared")
 
 
 def _retype(alloc: loop.Alloc, shape: Sequence[Dim], space: str) -> None:

@@ -25,7 +25,7 @@ from ..ir import notes
 from ..ir.builder import Builder
 from ..ir.core import Operation, Value
 from ..ir.substitution import substitute
-from ..ir.symbolic import Dim, Expr, free_symbols, symbol
+from ..ir.symbolic import Dim, Expr, free_symbols, prove_le, symbol
 from ..ir.types import BufferType
 from .core import ScheduleCore, ScheduleError, primitive
 from .legality import check_unchanged, keeps_inputs, try_on_copy
@@ -112,6 +112,8 @@ class BlockPrimitives(ScheduleCore):
                 break
             place = first
         place.body.insert_before(first, top)
+        if any(_conditions_between(r, target) for r in readers):
+            _guard_edges(block)  # the region of fixed size may go beyond the data
         _renew_bounds(block, dict(zip(axes, bindings, strict=True)))
         return self.loops(name)[len(enclosing_loops(target)) + 1 :]
 
@@ -467,6 +469,18 @@ def _outermost(op: Operation) -> Operation:
     while isinstance(op.parent_op, loop.For | loop.If | loop.Runs):
         op = op.parent_op
     return op
+
+
+def _guard_edges(block: loop.Block) -> None:
+    """Put conditions around a block so that its axes stay within their extents."""
+    conditions: list[Dim] = []
+    for axis, e in zip((*block.axes, *block.reduce_axes), block.bindings, strict=True):
+        conditions += [c for c in (e, axis.upper - e) if not prove_le(0, c)]
+    if conditions:
+        guard = loop.If(conditions=tuple(conditions), location=block.location)
+        assert block.parent is not None
+        block.parent.insert_before(block, guard)
+        guard.body.append(block)
 
 
 def _remove_empty(parent: Operation | None) -> None:

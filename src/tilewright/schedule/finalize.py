@@ -16,6 +16,7 @@ from ..ir.symbolic import Expr, free_symbols
 from .block_program import make_block_program
 from .blocks import BlockPrimitives
 from .compact import compact_buffers
+from .conditions import hoist_conditions
 from .legality import check_lanes, check_races, check_threads
 from .unroll_and_jam import unroll_and_jam
 
@@ -42,6 +43,8 @@ def finished(schedule: BlockPrimitives) -> loop.Kernel:
     initialize_reductions(schedule)
     inline_blocks(kernel)
     compact_buffers(kernel, schedule.info.cache_line)
+    if schedule.info.gpu is not None:
+        hoist_conditions(kernel)
     promote_accumulators(kernel)
     unroll_and_jam(kernel)
     return kernel

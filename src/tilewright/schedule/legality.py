@@ -181,7 +181,7 @@ def check_lanes(kernel: loop.Kernel, info: TargetInfo, name: str | None = None) 
         if f.kind != loop.LoopKind.VECTORIZE or name not in (None, f.iv.name):
             continue
         reason = obstacle_to_lanes(f, masked=info.masked)
-        if info.vector_bits == 0:
+        if info.vector_bits == 0 and info.gpu is None:
             reason = f"the target {info.name} has no vectors"
         if reason is not None:
             raise ScheduleError(

@@ -1,0 +1,10 @@
+"""The rule of running combinations (recurrence sums): a thread for each line."""
+
+from __future__ import annotations
+
+from ....schedule import Schedule
+from .plain import plain
+
+
+def recurrence(s: Schedule, rows: int) -> None:
+    plain(s, rows)
