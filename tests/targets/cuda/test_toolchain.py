@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 
+from tilewright.artifact.device_code import device_code, images_of
 from tilewright.errors import CompileError, InternalError
 from tilewright.targets.cuda import sass, toolchain
 from tilewright.targets.cuda.devices import DEVICES, device_of
@@ -148,3 +151,35 @@ def test_levels_of_device_code():
     assert ".entry tw_scale" in toolchain.code_text(SCALE, "ptx", "sm_90a")
     assert "LDG.E.128" in toolchain.code_text(SCALE, "sass", "sm_90a")
     assert toolchain.code_text(SCALE, "hip", "sm_90a") is None
+
+
+@dataclass(frozen=True)
+class Kernel:
+    name: str
+    grid: tuple = (4, 1, 1)
+    threads: int = 256
+    dynamic_bytes: int = 0
+
+    @property
+    def entry(self):
+        return f"tw_{self.name}"
+
+
+@needs_nvrtc
+def test_images_of_an_artifact():
+    code = toolchain.device_code(SCALE)
+    kinds = [(image.kind, image.arch) for image in code.images]
+    assert kinds == [("cubin", "sm_80"), ("cubin", "sm_90a"), ("ptx", "compute_80"), ("source-cuda", "")]
+    assert code.images[2].data.count(b"\0") == 1 and code.images[2].data.endswith(b"\0")
+    assert images_of(device_code(code.images)) == list(code.images)
+    described = code.metadata([Kernel("scale"), Kernel("reverse", threads=128)])
+    assert described["reverse"]["blocks"] == 4 and described["reverse"]["threads"] == 128
+    assert set(described["scale"]["code"]) == {"sm_80", "sm_90a"}
+    assert described["reverse"]["code"]["sm_80"]["shared_bytes"] == 512
+
+
+def test_without_nvrtc_an_artifact_has_the_text_alone(monkeypatch):
+    monkeypatch.setattr(toolchain, "missing", lambda: "not installed")
+    code = toolchain.device_code(SCALE)
+    assert [image.kind for image in code.images] == ["source-cuda"]
+    assert code.metadata([Kernel("scale")])["scale"]["code"] == {}

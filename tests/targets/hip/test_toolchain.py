@@ -122,3 +122,10 @@ def test_levels_of_device_code():
     assert toolchain.code_text(REVERSE, "hip", "gfx942") == REVERSE
     assert "global_load_dwordx4" in toolchain.code_text(REVERSE, "amdgcn", "gfx942")
     assert toolchain.code_text(REVERSE, "ptx", "gfx942") is None
+
+
+def test_images_of_an_artifact():
+    code = toolchain.device_code(REVERSE, ["gfx942", "gfx1100"])
+    kinds = [(image.kind, image.arch) for image in code.images]
+    assert kinds == [("hsaco", "gfx942"), ("hsaco", "gfx1100"), ("source-hip", "")]
+    assert code.resources["gfx1100"]["tw_reverse"].shared_bytes == 1024

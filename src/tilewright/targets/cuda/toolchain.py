@@ -10,15 +10,22 @@ import base64
 import ctypes
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 from ...artifact import disk_cache
+from ...artifact.device_code import DeviceImage
 from ...errors import CompileError, InternalError
+from ..gpu.images import DeviceCode
 from ..gpu.performance import KernelResources
 
 INSTALL = "pip install 'tilewright[cuda]'"
+ARCHITECTURES = ("sm_80", "sm_90a")
+"""The architectures that artifacts have machine code for. Code for ``sm_90a`` runs on the same GPUs as code
+for ``sm_90`` and may use their matrix instructions.
+"""
 FALLBACK = "compute_80"
 """The virtual architecture of the PTX that drivers compile for GPUs without a cubin of their own."""
 
@@ -109,6 +116,25 @@ def architectures() -> tuple[str, ...]:
     nvrtc.nvrtcGetSupportedArchs(numbers)
     # The list lacks the variants with instructions of one generation only, such as wgmma's.
     return tuple(name for n in numbers for name in ((f"sm_{n}", f"sm_{n}a") if n >= 90 else (f"sm_{n}",)))
+
+
+def device_code(text: str, archs: Sequence[str] = ARCHITECTURES) -> DeviceCode:
+    """Return an artifact's images of a translation unit: machine code for `archs`, PTX for other GPUs, and
+    the text. Without NVRTC it is the text alone, which only the simulator runs.
+
+    Raises:
+        InternalError: See `compile_image`.
+    """
+    source = DeviceImage("source-cuda", text.encode())
+    if missing() is not None:
+        return DeviceCode((source,), {})
+    compiled = [compile_image(text, arch) for arch in archs]
+    # Drivers read intermediate code up to a zero byte.
+    ptx = DeviceImage("ptx", compile_image(text, FALLBACK).ptx.encode() + b"\0", FALLBACK)
+    return DeviceCode(
+        (*(DeviceImage("cubin", image.cubin, image.arch) for image in compiled), ptx, source),
+        {image.arch: with_instructions(image) for image in compiled},
+    )
 
 
 def code_text(text: str, level: str, arch: str) -> str | None:
@@ -241,12 +267,14 @@ def _resources(log: str) -> dict[str, KernelResources]:
 
 
 __all__ = [
+    "ARCHITECTURES",
     "FALLBACK",
     "INSTALL",
     "CudaImage",
     "architectures",
     "code_text",
     "compile_image",
+    "device_code",
     "missing",
     "nvrtc_version",
     "with_instructions",

@@ -14,12 +14,15 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from ...artifact import disk_cache
+from ...artifact.device_code import DeviceImage
 from ...errors import CompileError, InternalError
+from ..gpu.images import DeviceCode
 from ..gpu.performance import KernelResources, count_instructions
 
 PATTERNS = {
@@ -96,6 +99,23 @@ def compile_image(text: str, arch: str, name: str = "kernels.hip") -> HipImage:
     entry = {"assembly": image.assembly, "hsaco": base64.b64encode(image.hsaco).decode()}
     disk_cache.write(_KIND, key, json.dumps(entry).encode())
     return image
+
+
+def device_code(text: str, archs: Sequence[str]) -> DeviceCode:
+    """Return an artifact's images of a translation unit: a code object for each architecture, and the text.
+    Without clang it is the text alone, which ROCm's compiler at run time or the simulator takes.
+
+    Raises:
+        InternalError: See `compile_image`.
+    """
+    source = DeviceImage("source-hip", text.encode())
+    if missing() is not None:
+        return DeviceCode((source,), {})
+    compiled = [compile_image(text, arch) for arch in archs]
+    return DeviceCode(
+        (*(DeviceImage("hsaco", image.hsaco, image.arch) for image in compiled), source),
+        {image.arch: image.resources for image in compiled},
+    )
 
 
 def code_text(text: str, level: str, arch: str) -> str | None:
@@ -191,4 +211,4 @@ def _instructions(assembly: str) -> dict[str, tuple[tuple[str, int], ...]]:
     return {name: count_instructions(counts, PATTERNS) for name, counts in found.items()}
 
 
-__all__ = ["HipImage", "code_text", "compile_image", "missing"]
+__all__ = ["HipImage", "code_text", "compile_image", "device_code", "missing"]
