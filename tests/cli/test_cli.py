@@ -230,6 +230,35 @@ def test_profile(capsys: pytest.CaptureFixture[str], artifact: Path) -> None:
     assert "of roofline" in capsys.readouterr().out
 
 
+def test_profile_without_the_device_shows_lower_bounds(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, artifact: Path
+) -> None:
+    import tilewright as tw
+    from tilewright.cli import profile
+
+    library = tw.load(artifact)
+    resources = {"registers": 32, "shared_bytes": 0, "stack_bytes": 0, "spill_bytes": 0, "instructions": {}}
+    for kernel in library.metadata["kernels"]:
+        kernel["device"] = {
+            "blocks": "(batch + 7) // 8",
+            "threads": 128,
+            "dynamic_shared_bytes": 0,
+            "code": {"sm_90a": resources},
+        }
+
+    def no_device(*inputs: object) -> None:
+        raise tw.ArtifactError("there is no CUDA driver")
+
+    monkeypatch.setattr(library, "profile", no_device)
+    monkeypatch.setattr(profile, "obtain", lambda *options: library)
+    assert run("profile", str(artifact), "--dim", "batch=32") == 0
+    text = capsys.readouterr().out
+    assert "kernels for sm_90a, on NVIDIA H100" in text and "lower bounds, not measured" in text
+    assert "there is no CUDA driver" in text
+    assert all(kernel["name"] in text for kernel in library.metadata["kernels"])
+    assert run("profile", str(artifact), "--dim", "batch=32", "--json") == 1
+
+
 def test_bench(capsys: pytest.CaptureFixture[str], model: Path) -> None:
     pytest.importorskip("onnxruntime")
     options = ("--against", "onnxruntime", "--threads", "1", "--seconds", "0.3", "--json", "-")

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.table import Table
 
+from tilewright.errors import ArtifactError
+
 from .common import (
     add_row,
     compile_options,
@@ -21,6 +23,7 @@ from .common import (
     number,
     obtain,
     progress_display,
+    show_device_code,
 )
 
 if TYPE_CHECKING:
@@ -56,20 +59,26 @@ def command(
     """Show the time of each kernel of MODEL: an artifact, or a model that is compiled first (a file,
     FILE.py:NAME or MODULE:NAME).
     """
-    from tilewright.tools.roofline import machine
-
     library = function_of(obtain(model, target, dims, threads, precision), function)
     inputs = gather_inputs(library.metadata, files, sizes, seed)
-    with progress_display() as progress:
-        progress("measuring this machine")
-        here = machine(threads)
-        progress("profiling")
-        profiled = library.profile(*inputs.values())
+    on_device = any("device" in kernel for kernel in library.metadata.get("kernels", ()))
+    here = None if on_device else _this_machine(threads)
+    try:
+        with progress_display() as progress:
+            progress("profiling")
+            profiled = library.profile(*inputs.values())
+    except ArtifactError as error:
+        if not on_device or as_json:
+            raise
+        show_device_code(library.metadata, library.symbols_of([x.shape for x in inputs.values()]))
+        console().print(f"lower bounds, not measured: {error}", highlight=False, markup=False)
+        return
     dtypes = library.metadata.get("contractions", {})
-    rows = [{**asdict(row), "roofline": _share(here, row, dtypes)} for row in profiled]
+    rows = [{**asdict(row), "roofline": here and _share(here, row, dtypes)} for row in profiled]
     total = sum(row["seconds"] for row in rows)
     if as_json:
-        click.echo(json.dumps({"seconds": total, "machine": asdict(here), "kernels": rows}, indent=2))
+        described = here and asdict(here)
+        click.echo(json.dumps({"seconds": total, "machine": described, "kernels": rows}, indent=2))
         return
     table = Table(box=None)
     table.add_column("kernel", overflow="fold")
@@ -87,17 +96,22 @@ def command(
             number(flops, ""),
             f"{size / seconds / 1e9:.1f}" if seconds else "",
             f"{flops / seconds / 1e9:.1f}" if seconds else "",
-            f"{row['roofline']:.0%}",
+            f"{row['roofline']:.0%}" if here else "",
         )
     out = console()
     out.print(table)
     more = f", the slowest {top} of {len(rows)} kernels shown" if len(rows) > top else ""
-    out.print(
-        f"{total * 1e3:.3f} ms in kernels{more}; the roofline of {here.threads} threads: "
-        f"{_roofs(here, dtypes)}",
-        highlight=False,
-        soft_wrap=True,
-    )
+    roofs = f"; the roofline of {here.threads} threads: {_roofs(here, dtypes)}" if here else ""
+    out.print(f"{total * 1e3:.3f} ms in kernels{more}{roofs}", highlight=False, soft_wrap=True)
+    show_device_code(library.metadata, library.symbols_of([x.shape for x in inputs.values()]))
+
+
+def _this_machine(threads: int | None) -> Roofline:
+    from tilewright.tools.roofline import machine
+
+    with progress_display() as progress:
+        progress("measuring this machine")
+        return machine(threads)
 
 
 def _share(here: Roofline, row: KernelProfile, dtypes: Collection[str]) -> float:
