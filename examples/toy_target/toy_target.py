@@ -245,7 +245,7 @@ class ToyTarget(Target):
     """The target ``toy``."""
 
     name = "toy"
-    code_level = "c"
+    code_levels = ("c",)
     has_checks = False
     info = TargetInfo(name="toy", vector_bits=0, thread_axes=())
 

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 @click.option(
     "--ir",
     "level",
-    help="Print the IR of this level: graph, tensor, loop, host, the target's code (llvm or wgsl), or asm.",
+    help="Print the IR of this level: graph, tensor, loop, host, or the target's code: llvm, asm; wgsl; "
+    "cuda, ptx, sass; ...",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the whole metadata as JSON.")
 def command(

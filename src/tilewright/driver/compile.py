@@ -541,9 +541,8 @@ class Compilation:
             return print_op(lowered.module)
         text = library.code_text(level)
         if text is None:
-            code = self.target.code_level
-            assembly = ", asm" if code == "llvm" and level != "asm" else ""
-            raise CompileError(f"no level {level!r}; known: graph, tensor, loop, host, {code}{assembly}")
+            known = ("graph", "tensor", "loop", "host", *self.target.code_levels)
+            raise CompileError(f"no level {level!r}; known: {', '.join(k for k in known if k != level)}")
         return text
 
 

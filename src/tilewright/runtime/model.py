@@ -182,7 +182,8 @@ class CompiledModel(ABC):
         """The model's text at a level of the IR.
 
         Args:
-            level: "graph", "tensor", "loop", "host", the target's code ("llvm" or "wgsl"), or "asm".
+            level: "graph", "tensor", "loop", "host", or a level of the target's code: "llvm" and "asm" for
+                CPUs, "wgsl" for WebGPU. The message about an unknown level lists them.
 
         Raises:
             ArtifactError: The model was loaded from a file, which contains no IR.

@@ -49,8 +49,9 @@ class Target(ABC):
 
     name: str
     """The name that the user gives: ``cpu:x86-64-v4``."""
-    code_level: str = "llvm"
-    """The level of the code text for ``library.ir(level)``: ``llvm``, ``wgsl``."""
+    code_levels: tuple[str, ...] = ("llvm", "asm")
+    """The levels of the target's code, for ``library.ir(level)``: ``("wgsl",)``, ``("cuda", "ptx", "sass")``.
+    """
 
     precisions: tuple[str, ...] = ()
     """Values of `precision` in `tilewright.compile` beside None, the model's own arithmetic: ``bf16``,

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 class LlvmTarget(Target):
     """A target with one instruction set. Subclasses load the library."""
 
-    code_level = "llvm"
-
     def __init__(self, name: str, isa: Isa) -> None:
         load_plugin_libraries()
         self.name = name

@@ -25,7 +25,7 @@ from .wgsl import print_shader
 class WebgpuTarget(Target):
     name = "webgpu"
     has_checks = False
-    code_level = "wgsl"
+    code_levels = ("wgsl",)
     suffixes = (".tar",)
 
     def __init__(self) -> None:
