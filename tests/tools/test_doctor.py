@@ -34,4 +34,9 @@ def test_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     failed = [finding.text for finding in findings if finding.state == "FAILED"]
     assert len(failed) == 2
     assert re.search("below cannot be made .*; set TILEWRIGHT_CACHE_DIR", failed[0])
+    compilers = [f.text for f in findings if f.text.startswith("compiler for")]
+    assert [text.partition(":")[0] for text in compilers[1:]] == [
+        f"compiler for {what}" for what in ("NVIDIA's GPUs", "AMD's GPUs", "Vulkan")
+    ]
+    assert "clang of ziglang" in compilers[2]
     assert failed[1].startswith("TILEWRIGHT_DEBUG: TILEWRIGHT_DEBUG: unknown setting 'nonsense'")

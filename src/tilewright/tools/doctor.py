@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from ..errors import CompileError
+
 State = Literal["ok", "missing", "FAILED"]
 """``ok``; ``missing``: something optional is absent; ``FAILED``: Tilewright does not work without it."""
 
@@ -65,6 +67,7 @@ def check_machine() -> Iterator[Finding]:
         yield Finding("ok", f"WebGPU adapter: {_webgpu()}")
     except Exception as error:  # no package, no driver, or an error of either
         yield Finding("missing", f"WebGPU adapter: {error} (only the webgpu target needs it)")
+    yield from _gpu_compilers()
     for name, purpose in VARIABLES.items():
         if (value := os.environ.get(name)) is not None and name != "TILEWRIGHT_DEBUG":
             yield Finding("ok", f"{name}={'...' if name == _SECRET else value} ({purpose})")
@@ -125,6 +128,22 @@ def _debug() -> str:
 
     debug_settings()  # raises for an unknown setting
     return f"{os.environ.get(VARIABLE) or 'not set'} ({VARIABLES[VARIABLE]})"
+
+
+def _gpu_compilers() -> Iterator[Finding]:
+    from ..targets.cuda import sass
+    from ..targets.cuda.toolchain import compiler as cuda
+    from ..targets.hip.toolchain import compiler as hip
+    from ..targets.vulkan.toolchain import compiler as vulkan
+
+    checks = {"NVIDIA's GPUs": cuda, "AMD's GPUs": hip, "Vulkan": vulkan}
+    for what, compiler in checks.items():
+        try:
+            yield Finding("ok", f"compiler for {what}: {compiler()}")
+        except CompileError as error:
+            yield Finding("missing", f"compiler for {what}: {error}")
+    if (reason := sass.missing()) is not None:
+        yield Finding("missing", f"machine code of NVIDIA's GPUs as text: {reason}")
 
 
 def _webgpu() -> str:

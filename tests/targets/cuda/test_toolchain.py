@@ -171,6 +171,8 @@ def test_images_of_an_artifact():
     kinds = [(image.kind, image.arch) for image in code.images]
     assert kinds == [("cubin", "sm_80"), ("cubin", "sm_90a"), ("ptx", "compute_80"), ("source-cuda", "")]
     assert code.images[2].data.count(b"\0") == 1 and code.images[2].data.endswith(b"\0")
+    assert code.images[2].data.startswith(toolchain.portable_ptx(SCALE).encode())
+    assert b"\n.version 7.0\n.target sm_80\n" in code.images[2].data
     assert images_of(device_code(code.images)) == list(code.images)
     described = code.metadata([Kernel("scale"), Kernel("reverse", threads=128)])
     assert described["reverse"]["blocks"] == 4 and described["reverse"]["threads"] == 128

@@ -28,6 +28,8 @@ for ``sm_90`` and may use their matrix instructions.
 """
 FALLBACK = "compute_80"
 """The virtual architecture of the PTX that drivers compile for GPUs without a cubin of their own."""
+FALLBACK_VERSION = "7.0"
+"""The first version of PTX for `FALLBACK`: CUDA 11.0."""
 
 _KIND = "cuda"
 _OPTIONS = ("--std=c++17", "--ptxas-options=-v")  # the second reports the resources of each kernel
@@ -64,6 +66,16 @@ def missing() -> str | None:
     return None
 
 
+def compiler() -> str:
+    """Return the name and version of the compiler.
+
+    Raises:
+        CompileError: NVRTC is not installed.
+    """
+    major, minor = nvrtc_version()
+    return f"NVRTC {major}.{minor}"
+
+
 def nvrtc_version() -> tuple[int, int]:
     """The version of CUDA that NVRTC belongs to.
 
@@ -89,8 +101,7 @@ def compile_image(text: str, arch: str, name: str = "kernels.cu") -> CudaImage:
     """
     if arch not in architectures() and not arch.startswith("compute_"):
         known = ", ".join(architectures())
-        major, minor = nvrtc_version()
-        raise CompileError(f"NVRTC {major}.{minor} does not compile for {arch}; it knows {known}")
+        raise CompileError(f"{compiler()} does not compile for {arch}; it knows {known}")
     version = ".".join(map(str, nvrtc_version()))
     key = disk_cache.digest(version, _build(), arch, name, *_OPTIONS, text)
     if (kept := disk_cache.read(_KIND, key)) is not None:
@@ -129,12 +140,24 @@ def device_code(text: str, archs: Sequence[str] = ARCHITECTURES) -> DeviceCode:
     if missing() is not None:
         return DeviceCode((source,), {})
     compiled = [compile_image(text, arch) for arch in archs]
-    # Drivers read intermediate code up to a zero byte.
-    ptx = DeviceImage("ptx", compile_image(text, FALLBACK).ptx.encode() + b"\0", FALLBACK)
+    ptx = DeviceImage("ptx", portable_ptx(text).encode() + b"\0", FALLBACK)  # Drivers read up to a zero byte.
     return DeviceCode(
         (*(DeviceImage("cubin", image.cubin, image.arch) for image in compiled), ptx, source),
         {image.arch: with_instructions(image) for image in compiled},
     )
+
+
+def portable_ptx(text: str) -> str:
+    """Return the PTX of a translation unit for GPUs without machine code of their own.
+
+    A driver refuses PTX that declares a later version than its own, and NVRTC declares the version of its own
+    release. Code for `FALLBACK` has only what the first version for it has, so that version is declared.
+
+    Raises:
+        CompileError, InternalError: See `compile_image`.
+    """
+    ptx = compile_image(text, FALLBACK).ptx
+    return re.sub(r"^\.version \d+\.\d+$", f".version {FALLBACK_VERSION}", ptx, count=1, flags=re.M)
 
 
 def code_text(text: str, level: str, arch: str) -> str | None:
@@ -274,8 +297,10 @@ __all__ = [
     "architectures",
     "code_text",
     "compile_image",
+    "compiler",
     "device_code",
     "missing",
     "nvrtc_version",
+    "portable_ptx",
     "with_instructions",
 ]

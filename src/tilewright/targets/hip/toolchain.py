@@ -77,6 +77,17 @@ def missing() -> str | None:
     return None
 
 
+def compiler() -> str:
+    """Return the name and version of the compiler.
+
+    Raises:
+        CompileError: There is none; the message says what to install.
+    """
+    if (reason := missing()) is not None:
+        raise CompileError(reason)
+    return f"clang of ziglang {_zig_version()}"
+
+
 def compile_image(text: str, arch: str, name: str = "kernels.hip") -> HipImage:
     """Compile a translation unit.
 
@@ -93,8 +104,7 @@ def compile_image(text: str, arch: str, name: str = "kernels.hip") -> HipImage:
     if (kept := disk_cache.read(_KIND, key)) is not None:
         entry = json.loads(kept)
         return HipImage(arch, entry["assembly"], base64.b64decode(entry["hsaco"]))
-    if (reason := missing()) is not None:
-        raise CompileError(reason)
+    compiler()
     image = _compile(text, arch, name)
     entry = {"assembly": image.assembly, "hsaco": base64.b64encode(image.hsaco).decode()}
     disk_cache.write(_KIND, key, json.dumps(entry).encode())
@@ -211,4 +221,4 @@ def _instructions(assembly: str) -> dict[str, tuple[tuple[str, int], ...]]:
     return {name: count_instructions(counts, PATTERNS) for name, counts in found.items()}
 
 
-__all__ = ["HipImage", "code_text", "compile_image", "device_code", "missing"]
+__all__ = ["HipImage", "code_text", "compile_image", "compiler", "device_code", "missing"]

@@ -43,6 +43,15 @@ def missing() -> str | None:
     return None
 
 
+def compiler() -> str:
+    """Return the path of the compiler.
+
+    Raises:
+        CompileError: There is none; the message says what to install.
+    """
+    return _found().path
+
+
 def compile_spirv(text: str, name: str = "kernel.comp") -> bytes:
     """Compile a compute shader, whose entry point is ``main``. The result is validated if ``spirv-val`` is
     installed.
@@ -58,19 +67,17 @@ def compile_spirv(text: str, name: str = "kernel.comp") -> bytes:
         CompileError: There is no compiler; the message says what to install.
         InternalError: The compiler or the validator rejects the text; the message shows the errors.
     """
-    compiler = _compiler()
-    if compiler is None:
-        raise CompileError(str(missing()))
-    key = disk_cache.digest(compiler.version, *compiler.options, str(_validator()), text)
+    program = _found()
+    key = disk_cache.digest(program.version, *program.options, str(_validator()), text)
     if (kept := disk_cache.read(_KIND, key)) is not None:
         return kept
     with tempfile.TemporaryDirectory(prefix="tilewright-") as folder:
         source, module = Path(folder, "kernel.comp"), Path(folder, "kernel.spv")
         source.write_text(text)
-        done = _run(compiler.path, *compiler.options, "-o", str(module), str(source))
+        done = _run(program.path, *program.options, "-o", str(module), str(source))
         if done.returncode or not module.exists():
             log = (done.stdout + done.stderr).replace(str(source), name).strip()
-            raise InternalError(f"{Path(compiler.path).name} rejects {name}:\n{log}")
+            raise InternalError(f"{Path(program.path).name} rejects {name}:\n{log}")
         if (validator := _validator()) is not None:
             done = _run(validator, "--target-env", ENVIRONMENT, str(module))
             if done.returncode:
@@ -120,6 +127,12 @@ def disassemble(spirv: bytes) -> str:
     return done.stdout.decode()
 
 
+def _found() -> _Compiler:
+    if (found := _compiler()) is None:
+        raise CompileError(str(missing()))
+    return found
+
+
 def _run(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
@@ -142,4 +155,4 @@ def _validator() -> str | None:
     return path if path and re.search("Vulkan 1.1", _run(path, "--version").stdout) else None
 
 
-__all__ = ["ENVIRONMENT", "INSTALL", "code_text", "compile_spirv", "disassemble", "missing"]
+__all__ = ["ENVIRONMENT", "INSTALL", "code_text", "compile_spirv", "compiler", "disassemble", "missing"]
