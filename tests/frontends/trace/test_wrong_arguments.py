@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -59,3 +60,15 @@ def test_objects_and_missing_tensors() -> None:
     for axes in (4, (0, 0), -4):
         with pytest.raises(ValueError, match="not distinct dimensions of a result of rank"):
             tw.numpy.expand_dims(tw.Tensor(X), axes)
+
+
+def test_an_error_in_a_function_that_takes_its_arguments_is_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("tilewright.frontends.trace.shapes")
+    code = "def reshape(x: Tensor, shape: Sequence[int]) -> Tensor:\n    return x + len(None)\n"
+    monkeypatch.setattr(module, "reshape", module.reshape)  # which is put back
+    exec(compile(code, module.__file__ or "", "exec"), vars(module))
+    for shape, bug in (((3, 2), True), ("x", False)):
+        with pytest.raises((InternalError, TilewrightError)) as e, internal_errors():
+            import_function(lambda x, shape=shape: module.reshape(x, shape), (X,), None, None)
+        assert isinstance(e.value, InternalError) == bug
+        assert ("This is a bug in Tilewright" in str(e.value)) == bug

@@ -20,6 +20,7 @@ from ...ir.core import IRError, Module, Value
 from ...ir.location import Location
 from ...ir.symbolic import bounds, free_symbols
 from ..dims import DimsArgument
+from ..refusals import without_location
 from ..unsupported import Unsupported, unsupported
 from .inputs import examples_by_name, input_types, single_inputs
 from .model import OnnxFile
@@ -227,7 +228,7 @@ class Importer(ModuleBuilder):
             if missing is not None:  # The model is not valid; `import_onnx` has ONNX's checker say so.
                 raise LookupError(f"attribute {missing!r} is missing") from error
             raise CompileError(
-                f"node {location} ({operator}): {_without_location(error)}{_bound_hint(inputs)}"
+                f"node {location} ({operator}): {without_location(error)}{_bound_hint(inputs)}"
             ) from error
 
     def _is_known(self, proto: onnx.NodeProto, scope: Scope) -> bool:
@@ -355,11 +356,6 @@ def _type_proto(tensor: Tensor) -> Any:
 
 def _domain(domain: str) -> str:
     return "" if domain == "ai.onnx" else domain
-
-
-def _without_location(error: Exception) -> str:
-    text = str(error)
-    return text.rsplit(" (at ", 1)[0] if isinstance(error, IRError) else text
 
 
 def _bound_hint(inputs: Sequence[Any]) -> str:

@@ -19,6 +19,7 @@ from ...ir.constant import Constant
 from ...ir.core import IRError, Module, Value
 from ...ir.location import Location
 from ..complex import Complex, describe_border, flat, joined, part_names
+from ..refusals import refusal
 from ..unsupported import Unsupported, unsupported
 from .module_builder import ModuleBuilder, UnsupportedBody
 from .node import Node
@@ -150,7 +151,7 @@ class Importer(ModuleBuilder):
         except UnsupportedBody:
             pass
         except IRError as error:
-            raise InternalError(f"importing {name} at {location}: {error}") from error
+            raise refusal(name, location, error, inputs) from error
         return nothing
 
     def _imported(self, node: Node) -> list[Any]:

@@ -30,6 +30,7 @@ from ...ir.symbolic import Dim, Expr, free_symbols, prove_eq
 from ...ir.types import DType, TensorType, i64
 from ..complex import Complex, describe_border, flat, joined, part_names
 from ..conversions import conversion_steps
+from ..refusals import refusal
 from ..unsupported import Unsupported, unsupported
 from .registry import complex_importers, importers
 from .symbols import SymbolMap, TorchSize, Untranslatable
@@ -390,7 +391,8 @@ class Importer:
             self.refused.append(node)
             self.values[node] = POISON
         except IRError as error:
-            raise InternalError(f"importing {name} at {location}: {error}") from error
+            inputs = map(self.values.get, getattr(node, "all_input_nodes", ()))
+            raise refusal(name, location, error, inputs) from error
 
     def _ordered(self, node: torch.fx.Node) -> None:
         """Import an operator with an effect: torch keeps the order by tokens, the first argument and the

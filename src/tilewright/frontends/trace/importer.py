@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dis
 import inspect
+import numbers
 import os
+import types
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -180,16 +184,67 @@ _OF_ARGUMENTS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticE
 
 
 def _is_about_arguments(error: Exception) -> bool:
-    """Return whether an error arose in this front end or `tw.nn`, or in a library they called there."""
+    """Return whether an error arose in this front end or `tw.nn`, or in a library they called there, for an
+    argument of the user's.
+
+    An error that no statement raises on purpose is a bug of the front end where all arguments of the function
+    that the user has called are of the types that it declares.
+    """
     if not isinstance(error, _OF_ARGUMENTS):
         return False
-    innermost = ""
+    innermost, entry, before = None, None, ""
     at = error.__traceback__
     while at is not None:
         file = at.tb_frame.f_code.co_filename
-        innermost = file if file.startswith(_PACKAGE) else innermost
+        if file.startswith(_PACKAGE):
+            innermost = at
+            if not before.startswith(_PACKAGE):
+                entry = at.tb_frame
+        before = file
         at = at.tb_next
-    return innermost.startswith(_FRONT_ENDS)
+    if innermost is None or not innermost.tb_frame.f_code.co_filename.startswith(_FRONT_ENDS):
+        return False
+    raises = innermost.tb_frame.f_code.co_code[innermost.tb_lasti] == dis.opmap["RAISE_VARARGS"]
+    if raises or innermost.tb_next is not None or not isinstance(error, (TypeError, AttributeError)):
+        return True
+    return entry is None or not _takes_its_arguments(entry)
+
+
+def _takes_its_arguments(frame: types.FrameType) -> bool:
+    """Whether the arguments that a function was called with are of the types that it declares; False where
+    that is not known."""
+    function: Any = frame.f_globals
+    for name in frame.f_code.co_qualname.split("."):
+        function = function.get(name) if isinstance(function, dict) else getattr(function, name, None)
+    function = inspect.unwrap(function) if callable(function) else None
+    if getattr(function, "__code__", None) is not frame.f_code:
+        return False
+    try:
+        declared = typing.get_type_hints(function)
+    except (NameError, TypeError):  # a name that only type checkers import
+        return False
+    return all(_fits(frame.f_locals[name], hint) for name, hint in declared.items() if name in frame.f_locals)
+
+
+def _fits(value: object, hint: Any) -> bool:
+    """Whether a value is certainly of a declared type."""
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if hint is None or hint is type(None):
+        return value is None
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, part) for part in parts)
+    if origin is typing.Literal:
+        return value in parts
+    if hint is float:
+        return isinstance(value, numbers.Real)
+    if hint in (int, typing.SupportsIndex):  # arrays have the method, but most of them refuse
+        return isinstance(value, numbers.Integral)
+    if hint is Any:
+        return False
+    if origin is not None and isinstance(value, (list, tuple)) and isinstance(origin, type):
+        known = [part for part in parts if part is not ...]
+        return isinstance(value, origin) and all(any(_fits(v, part) for part in known) for v in value)
+    return isinstance(hint, type) and isinstance(value, hint)
 
 
 def import_function(
