@@ -127,6 +127,17 @@ def compiler_identity(target: str | Machine, *, cpp: bool = False) -> str:
         return ""
 
 
+def zig_identity() -> str:
+    """A text that changes with zig's version.
+
+    Raises:
+        ArtifactError: zig is not installed.
+    """
+    if importlib.util.find_spec("ziglang") is None:
+        raise ArtifactError("zig is not installed: pip install ziglang")
+    return f"zig {_zig_version()}"
+
+
 def blob_object(data: bytes, symbol: str, triple: str) -> bytes:
     """An object that defines `symbol` as read-only data, aligned to 64 bytes.
 

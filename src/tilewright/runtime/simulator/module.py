@@ -1,0 +1,253 @@
+"""`SimulatedModule`: a unit of kernels that is loaded into this process and launched on NumPy arrays."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilewright.artifact import temporary
+from tilewright.runtime.simulator.build import LANGUAGES, build
+from tilewright.runtime.simulator.faults import KINDS, Fault, FaultRecord, SimulationError
+
+_ALIGNMENT = 256  # bytes; that of the driver's allocations
+
+
+class _Options(ctypes.Structure):
+    """tw_sim_options of tw_simulator.h."""
+
+    _fields_ = [
+        ("threads", ctypes.c_uint32),
+        ("count", ctypes.c_uint32),
+        ("seed", ctypes.c_uint64),
+        ("allocations", ctypes.c_void_p),
+    ]
+
+
+class SimulatedModule:
+    """The kernels of one translation unit, compiled for the CPU.
+
+    Example::
+
+        module = SimulatedModule('''
+            extern "C" __global__ void scale(float* x, float factor, int n) {
+                int i = blockIdx.x * blockDim.x + threadIdx.x;
+                if (i < n) x[i] *= factor;
+            }''')
+        module.launch("scale", 4, 256, [x, 2.0, x.size])
+    """
+
+    def __init__(
+        self,
+        source: str,
+        language: str = "cuda",
+        checked: bool = False,
+        warp: int = 32,
+        *,
+        name: str = "kernel",
+        entries: Sequence[str] = (),
+    ) -> None:
+        """Compile and load a unit; a unit compiled before comes from the cache on disk.
+
+        Args:
+            source: The text of the kernels and of the device functions they call, without host code.
+            language: ``cuda``, ``hip`` or ``metal``.
+            checked: Whether launches find faults: accesses out of bounds, races and others. Such launches
+                take about a hundred times as long.
+            warp: Lanes of a warp: 32, or 64 for AMD's gfx9.
+            name: A name or path of the text, for messages.
+            entries: Kernels that are instances of templates, such as ``scale<float>``.
+
+        Raises:
+            SimulationError: The compiler refuses the text, or there is no kernel in it.
+            ArtifactError: The simulator does not run on this machine.
+        """
+        if language not in LANGUAGES:
+            raise SimulationError(f"language {language!r} is unknown; known are {', '.join(LANGUAGES)}")
+        if warp not in (32, 64):
+            raise SimulationError(f"warp is {warp}; it has to be 32 or 64")
+        self.source, self.name, self.language, self.checked = source, name, language, checked
+        data = build(source, name, language, checked, warp, tuple(entries))
+        handle, path = tempfile.mkstemp(suffix=".so", dir=temporary.folder())
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        self.path = Path(path)
+        """The shared library, with the interface of ``tw_simulator.h``; it exists while the process runs."""
+        self._library = ctypes.CDLL(path)
+        self._launch = self._library.tw_sim_launch
+        self._last = self._library.tw_sim_last_fault
+        self._last.restype = ctypes.POINTER(FaultRecord)
+        entry_name = self._library.tw_sim_entry_name
+        entry_name.restype = ctypes.c_char_p
+        self.entries: tuple[str, ...] = tuple(iter(_counted(entry_name), None))
+        """The names of the kernels."""
+
+    def parameters(self, entry: str) -> list[tuple[str, int]]:
+        """The kind and bytes of each parameter of a kernel; kinds are ``p``, ``i``, ``f`` and ``s``: pointer,
+        integer, floating point, structure.
+
+        Raises:
+            SimulationError: There is no such kernel.
+        """
+        if entry not in self.entries:
+            known = ", ".join(self.entries)
+            raise SimulationError(f"{self.name} has no kernel {entry!r}; its kernels are {known}")
+        values = (ctypes.c_uint32 * 4096)()
+        count = self._library.tw_sim_parameters(entry.encode(), values, len(values))
+        return [(chr(value >> 16), value & 0xFFFF) for value in values[:count]]
+
+    def variable(self, name: str, dtype: Any, shape: Sequence[int] = ()) -> np.ndarray:
+        """A ``__device__`` or ``__constant__`` variable of the unit as an array, for reading and writing.
+
+        Raises:
+            SimulationError: The unit has no such variable, or it is static.
+        """
+        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        try:
+            place = (ctypes.c_char * size).in_dll(self._library, name)
+        except ValueError:
+            raise SimulationError(f"{self.name} has no variable {name!r} that is visible outside") from None
+        return np.frombuffer(place, dtype).reshape(tuple(shape))
+
+    def launch(
+        self,
+        entry: str,
+        grid: int | Sequence[int],
+        block: int | Sequence[int],
+        arguments: Sequence[Any],
+        shared_bytes: int = 0,
+        seed: int = 0,
+        *,
+        threads: int = 1,
+    ) -> None:
+        """Run a kernel and wait for its end. Arrays are changed in place.
+
+        Args:
+            entry: The kernel's name.
+            grid: Numbers of blocks along x, y, z.
+            block: Numbers of threads of a block along x, y, z.
+            arguments: For each parameter a contiguous array or an address (pointers), an int, a float, or an
+                object with the bytes of a structure, such as a NumPy scalar.
+            shared_bytes: Bytes of dynamic shared memory.
+            seed: 0 for ascending order of blocks and threads; any other number selects a random order.
+            threads: Threads of the operating system that run blocks. Checked modules use one.
+
+        Raises:
+            SimulationError: An argument does not fit, or the kernel has a fault; its attribute `fault` has
+                the details.
+        """
+        values, copies = self._pack(entry, arguments)
+        pointers = (ctypes.c_void_p * max(1, len(values)))(*(ctypes.addressof(v) for v in values))
+        options = _Options(threads, 0, seed & (2**64 - 1), None)
+        status = self._launch(
+            entry.encode(),
+            _triple(grid, "grid"),
+            _triple(block, "block"),
+            shared_bytes,
+            pointers,
+            ctypes.byref(options),
+        )
+        for array, copy in copies:
+            array[...] = copy
+        if status:
+            raise self._error(entry)
+
+    def _pack(
+        self, entry: str, arguments: Sequence[Any]
+    ) -> tuple[list[Any], list[tuple[np.ndarray, np.ndarray]]]:
+        """The values of a launch's arguments as C objects, and the arrays that were copied to aligned memory,
+        each with its copy.
+        """
+        parameters = self.parameters(entry)
+        if len(arguments) != len(parameters):
+            raise SimulationError(
+                f"kernel {entry} has {len(parameters)} parameters, but {len(arguments)} arguments are given"
+            )
+        values: list[Any] = []
+        copies: list[tuple[np.ndarray, np.ndarray]] = []
+        for number, ((kind, size), value) in enumerate(zip(parameters, arguments, strict=True)):
+            where = f"kernel {entry}, argument {number}"
+            if isinstance(value, np.ndarray) and value.ndim:
+                if kind != "p":
+                    raise SimulationError(f"{where}: an array is given, but the parameter is not a pointer")
+                if not value.flags.c_contiguous:
+                    raise SimulationError(f"{where}: the array is not contiguous; copy it first")
+                if value.ctypes.data % _ALIGNMENT and value.ctypes.data % 16:
+                    copy = aligned_copy(value)
+                    copies.append((value, copy)) if value.flags.writeable else values.append(copy)
+                    value = copy
+                values.append(ctypes.c_uint64(value.ctypes.data))
+            else:
+                values.append(_scalar(value, kind, size, where))
+        return values, copies
+
+    def _error(self, entry: str) -> SimulationError:
+        record = self._last().contents
+        text = record.text.decode(errors="replace")
+        line = record.line
+        fault = Fault(
+            KINDS[record.kind],
+            entry,
+            tuple(record.block),
+            tuple(record.thread) if record.has_thread else None,
+            line,
+            record.other_line,
+            text.rpartition(": ")[2],
+        )
+        lines = self.source.splitlines()
+        shown = f"\n  {self.name}:{line}: {lines[line - 1].strip()}" if 0 < line <= len(lines) else ""
+        return SimulationError(text + shown, fault)
+
+
+def aligned_copy(array: np.ndarray) -> np.ndarray:
+    """A copy of an array whose address is a multiple of 256 bytes."""
+    memory = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    copy = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+def _counted(function: Any) -> Any:
+    numbers = iter(range(1 << 30))
+
+    def following() -> str | None:
+        name = function(next(numbers))
+        return None if name is None else name.decode()
+
+    return following
+
+
+def _triple(sizes: int | Sequence[int], what: str) -> Any:
+    """Three sizes for C; missing ones are 1."""
+    given = [int(sizes)] if isinstance(sizes, (int, np.integer)) else [int(size) for size in sizes]
+    if not 1 <= len(given) <= 3 or any(not 0 <= size < 2**32 for size in given):
+        raise SimulationError(f"{what} is {sizes!r}; give one to three sizes")
+    return (ctypes.c_uint32 * 3)(*given, *[1] * (3 - len(given)))
+
+
+_FLOATS = {4: ctypes.c_float, 8: ctypes.c_double}
+
+
+def _scalar(value: Any, kind: str, size: int, where: str) -> Any:
+    """A number, an address or the bytes of a structure as a C object of `size` bytes."""
+    if kind == "f" and isinstance(value, (int, float, np.integer, np.floating)):
+        return _FLOATS[size](float(value))
+    if kind in "ip" and isinstance(value, (int, np.integer, np.bool_)):
+        if not -(1 << (8 * size - 1)) <= int(value) < 1 << (8 * size):
+            raise SimulationError(f"{where}: {value} does not fit into {size} bytes")
+        return (ctypes.c_uint8 * size)(*(int(value) & ((1 << 8 * size) - 1)).to_bytes(size, "little"))
+    if kind == "p" and value is None:
+        return ctypes.c_uint64(0)
+    if kind == "s":
+        data = value if isinstance(value, bytes) else np.asarray(value).tobytes()
+        if len(data) == size:
+            return (ctypes.c_uint8 * size)(*data)
+        raise SimulationError(f"{where}: the structure has {size} bytes, the argument has {len(data)}")
+    expected = {"p": "an array or an address", "i": "an integer", "f": "a number"}[kind]
+    raise SimulationError(f"{where}: {expected} is needed, got {type(value).__name__}")
