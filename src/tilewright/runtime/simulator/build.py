@@ -18,6 +18,7 @@ from pathlib import Path
 
 from tilewright.artifact import disk_cache, link, temporary
 from tilewright.errors import ArtifactError
+from tilewright.runtime.simulator import image
 from tilewright.runtime.simulator import text as steps
 from tilewright.runtime.simulator.faults import SimulationError
 
@@ -35,7 +36,7 @@ _COMMON = (
     "-ffp-contract=off",
     "-fdeclspec",
     "-fno-stack-protector",
-    "-fno-sanitize=all",
+    "-fno-sanitize=undefined",
     "-fwrapv",
     "-Wno-everything",
     "-nostdlibinc",
@@ -49,13 +50,18 @@ _CHECKED = (
     "-gline-tables-only",
     "-fno-vectorize",
     "-fno-slp-vectorize",
-    "-fsanitize=thread,array-bounds,alignment,integer-divide-by-zero,shift-exponent",
+    "-fsanitize=thread",
+    "-fsanitize=array-bounds,alignment,integer-divide-by-zero,shift-exponent",
     "-fno-sanitize-recover=all",
     "-fno-sanitize-trap=all",
     "-mllvm",
     "-tsan-instrument-read-before-write=1",
     "-mllvm",
     "-tsan-instrument-func-entry-exit=0",
+    "-mllvm",
+    "-tsan-distinguish-volatile=1",
+    "-mllvm",
+    "-tsan-instrument-atomics=0",
 )
 _RUNTIME_CHECKED = ("-DTW_SIM_CHECKED=1", "-O2")
 
@@ -94,18 +100,22 @@ def build(source: str, name: str, language: str, checked: bool, warp: int, entri
         base = Path(folder)
         text = _prepare(base, source, name, language, checked, flags, entries)
         (base / "unit.cpp").write_text(text)
-        object_ = base / "unit.o"
         mode = _CHECKED if checked else _FAST
         _zig(["c++", *flags, *mode, "-c", "unit.cpp", "-o", "unit.o"], base, f"compiling {name}")
-        runtime = base / "runtime.o"
-        runtime.write_bytes(_runtime(checked, flags))
+        objects = ["unit.o", "runtime.o"]
+        (base / "runtime.o").write_bytes(_runtime(checked, (*flags, f"-DTW_SIM_{language.upper()}=1")))
+        variables = []
+        if checked:
+            found = image.Image((base / "unit.o").read_bytes()).variables().values()
+            variables = [v for v in found if "tw_sim_" not in v.name]
+            table = image.symbol_table(variables, None)
+            (base / "symbols.o").write_bytes(link.blob_object(table, "tw_sim_symbols", host_triple()))
+            objects.append("symbols.o")
         out = base / "unit.so"
-        _zig(
-            ["cc", *_target(), *_link_flags(), object_.name, runtime.name, "-o", out.name],
-            base,
-            f"linking {name}",
-        )
+        _zig(["cc", *_target(), *_link_flags(), *objects, "-o", out.name], base, f"linking {name}")
         data = out.read_bytes()
+        if checked:
+            data = image.with_symbols(data, variables)
     disk_cache.write("simulator", key, data)
     return data
 
@@ -174,7 +184,12 @@ def _identity() -> tuple[str, ...]:
     """Texts that change with the compiler, this machine's processor, and the simulator's own sources."""
     files = sorted(path for kind in ("c", "include") for path in (FOLDER / kind).rglob("*") if path.is_file())
     own = disk_cache.digest(*(part for f in [*files, Path(__file__)] for part in (f.name, f.read_bytes())))
-    return own, disk_cache.digest((FOLDER / "text.py").read_bytes()), link.zig_identity(), _processor()
+    return (
+        own,
+        disk_cache.digest(*((FOLDER / name).read_bytes() for name in ("text.py", "image.py"))),
+        link.zig_identity(),
+        _processor(),
+    )
 
 
 @cache
@@ -189,14 +204,19 @@ def _processor() -> str:
 
 
 def _target() -> list[str]:
-    return ["-target", link.zig_target(_host_triple()), "-march=native"]
+    return ["-target", link.zig_target(host_triple()), "-march=native"]
 
 
 def _machine() -> tuple[str, ...]:
     return tuple(_target())
 
 
-def _host_triple() -> str:
+def host_triple() -> str:
+    """The LLVM triple of this machine.
+
+    Raises:
+        ArtifactError: The simulator does not run on it.
+    """
     machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower(), platform.machine())
     system = platform.system()
     if machine not in ("x86_64", "aarch64") or system not in ("Linux", "Darwin"):

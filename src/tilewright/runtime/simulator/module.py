@@ -5,17 +5,18 @@ from __future__ import annotations
 import ctypes
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tilewright.artifact import temporary
+from tilewright.runtime.simulator.arena import Arena
 from tilewright.runtime.simulator.build import LANGUAGES, build
 from tilewright.runtime.simulator.faults import KINDS, Fault, FaultRecord, SimulationError
-
-_ALIGNMENT = 256  # bytes; that of the driver's allocations
+from tilewright.runtime.simulator.image import Lines
 
 
 class _Options(ctypes.Structure):
@@ -124,6 +125,8 @@ class SimulatedModule:
         seed: int = 0,
         *,
         threads: int = 1,
+        uninitialized: Collection[int] = (),
+        memory: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         """Run a kernel and wait for its end. Arrays are changed in place.
 
@@ -132,85 +135,77 @@ class SimulatedModule:
             grid: Numbers of blocks along x, y, z.
             block: Numbers of threads of a block along x, y, z.
             arguments: For each parameter a contiguous array or an address (pointers), an int, a float, or an
-                object with the bytes of a structure, such as a NumPy scalar.
+                object with the bytes of a structure, such as a NumPy scalar. An array that cannot be written
+                is read-only for a checked kernel, too.
             shared_bytes: Bytes of dynamic shared memory.
             seed: 0 for ascending order of blocks and threads; any other number selects a random order.
             threads: Threads of the operating system that run blocks. Checked modules use one.
+            uninitialized: Numbers of array arguments whose contents are undefined before the launch: in a
+                checked module reading an element before it is written is a fault.
+            memory: Further arrays that the kernel may access, by names for messages; their addresses are in
+                other arguments. Only checked modules need them.
 
         Raises:
             SimulationError: An argument does not fit, or the kernel has a fault; its attribute `fault` has
                 the details.
         """
-        values, copies = self._pack(entry, arguments)
+        arena = Arena(self.checked)
+        values = self._pack(entry, arguments, arena, uninitialized)
+        for name, array in (memory or {}).items():
+            arena.register(name, array)
         pointers = (ctypes.c_void_p * max(1, len(values)))(*(ctypes.addressof(v) for v in values))
-        options = _Options(threads, 0, seed & (2**64 - 1), None)
-        status = self._launch(
-            entry.encode(),
-            _triple(grid, "grid"),
-            _triple(block, "block"),
-            shared_bytes,
-            pointers,
-            ctypes.byref(options),
-        )
-        for array, copy in copies:
-            array[...] = copy
+        allocations = arena.allocations()
+        options = _Options(threads, len(arena.regions), seed & (2**64 - 1), ctypes.addressof(allocations))
+        shape = _triple(grid, "grid"), _triple(block, "block")
+        status = self._launch(entry.encode(), *shape, shared_bytes, pointers, ctypes.byref(options))
+        arena.copy_back()
         if status:
             raise self._error(entry)
 
     def _pack(
-        self, entry: str, arguments: Sequence[Any]
-    ) -> tuple[list[Any], list[tuple[np.ndarray, np.ndarray]]]:
-        """The values of a launch's arguments as C objects, and the arrays that were copied to aligned memory,
-        each with its copy.
-        """
+        self, entry: str, arguments: Sequence[Any], arena: Arena, uninitialized: Collection[int]
+    ) -> list[Any]:
+        """The values of a launch's arguments as C objects."""
         parameters = self.parameters(entry)
         if len(arguments) != len(parameters):
             raise SimulationError(
                 f"kernel {entry} has {len(parameters)} parameters, but {len(arguments)} arguments are given"
             )
-        values: list[Any] = []
-        copies: list[tuple[np.ndarray, np.ndarray]] = []
-        for number, ((kind, size), value) in enumerate(zip(parameters, arguments, strict=True)):
-            where = f"kernel {entry}, argument {number}"
+        arrays: dict[int, np.ndarray] = {}
+        for number, ((kind, _), value) in enumerate(zip(parameters, arguments, strict=True)):
             if isinstance(value, np.ndarray) and value.ndim:
+                where = f"kernel {entry}, argument {number}"
                 if kind != "p":
                     raise SimulationError(f"{where}: an array is given, but the parameter is not a pointer")
                 if not value.flags.c_contiguous:
                     raise SimulationError(f"{where}: the array is not contiguous; copy it first")
-                if value.ctypes.data % _ALIGNMENT and value.ctypes.data % 16:
-                    copy = aligned_copy(value)
-                    copies.append((value, copy)) if value.flags.writeable else values.append(copy)
-                    value = copy
-                values.append(ctypes.c_uint64(value.ctypes.data))
-            else:
-                values.append(_scalar(value, kind, size, where))
-        return values, copies
+                arrays[number] = value
+        addresses = arena.place(arrays, uninitialized)
+        return [
+            ctypes.c_uint64(addresses[number])
+            if number in addresses
+            else _scalar(value, kind, size, f"kernel {entry}, argument {number}")
+            for number, ((kind, size), value) in enumerate(zip(parameters, arguments, strict=True))
+        ]
 
     def _error(self, entry: str) -> SimulationError:
         record = self._last().contents
         text = record.text.decode(errors="replace")
-        line = record.line
-        fault = Fault(
-            KINDS[record.kind],
-            entry,
-            tuple(record.block),
-            tuple(record.thread) if record.has_thread else None,
-            line,
-            record.other_line,
-            text.rpartition(": ")[2],
+        line, other = (
+            given or (self._lines.line(code) if code else 0)
+            for given, code in ((record.line, record.code), (record.other_line, record.other_code))
         )
+        thread = tuple(record.thread) if record.has_thread else None
+        fault = Fault(KINDS[record.kind], entry, tuple(record.block), thread, line, other, text)
         lines = self.source.splitlines()
-        shown = f"\n  {self.name}:{line}: {lines[line - 1].strip()}" if 0 < line <= len(lines) else ""
-        return SimulationError(text + shown, fault)
+        for number, what in ((line, ""), (other, "the other access: ")):
+            if 0 < number <= len(lines):
+                text += f"\n  {what}{self.name}:{number}: {lines[number - 1].strip()}"
+        return SimulationError(text, fault)
 
-
-def aligned_copy(array: np.ndarray) -> np.ndarray:
-    """A copy of an array whose address is a multiple of 256 bytes."""
-    memory = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % _ALIGNMENT
-    copy = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
-    copy[...] = array
-    return copy
+    @cached_property
+    def _lines(self) -> Lines:
+        return Lines(self.path.read_bytes(), self.name)
 
 
 def _counted(function: Any) -> Any:

@@ -3,7 +3,7 @@
 The text is that of `zig c++ -E`, so macros are gone and qualifiers are the attributes of `include/tw_sim`:
 
     __attribute__((annotate("tw_global"))) void scale(float* x)     a kernel
-    extern constinit thread_local float tile[];                     extern __shared__ float tile[];
+    extern thread_local float tile[];                               extern __shared__ float tile[];
 
 Strings and character constants are never changed.
 """
@@ -37,8 +37,8 @@ def own_part(text: str, name: str) -> int:
 def bind_dynamic_shared(text: str) -> str:
     """Let every ``extern __shared__`` array be the buffer of dynamic shared memory.
 
-    `extern constinit thread_local float tile[];` → the same with ``__asm__("tw_sim_dynamic_shared")``
-    behind it, which names the symbol.
+    `extern thread_local float tile[];` → ``extern __thread float tile[] __asm__("tw_sim_dynamic_shared");``.
+    The last part names the symbol; ``__thread`` is for variables that nothing has to initialize.
     """
     pieces = tokens(text)
     result: list[str] = []
@@ -53,9 +53,10 @@ def bind_dynamic_shared(text: str) -> str:
             end += 1
         statement = pieces[place:end]
         is_shared = "thread_local" in statement and pieces[end : end + 1] == [";"]
-        result += statement
         if is_shared and "]" in statement:
-            result.append(f' __asm__("{_DYNAMIC}")')
+            statement = ["__thread" if piece == "thread_local" else piece for piece in statement]
+            statement.append(f' __asm__("{_DYNAMIC}")')
+        result += statement
         place = end
     return "".join(result)
 

@@ -8,13 +8,16 @@ thread_local char tw_sim_dynamic_shared[TW_SIM_SHARED_MAX];
 #include "scheduler.cpp"
 #include "warps.cpp"
 #include "copies.cpp"
+#ifdef TW_SIM_CHECKED
+#include "checker.cpp"
+#endif
 
 /* What the compiler's check of integer divisions calls. */
 struct tw_place {
-  const char *file;
+  const char* file;
   uint32_t line, column;
 };
 
-EXPORT void __ubsan_handle_divrem_overflow_abort(const tw_place *place, uintptr_t, uintptr_t) {
+EXPORT void __ubsan_handle_divrem_overflow_abort(const tw_place* place, uintptr_t, uintptr_t) {
   tw_sim_fail(TW_SIM_DIVISION, place->line, "an integer is divided by zero");
 }

@@ -4,8 +4,8 @@
 
 static thread_local tw_sim_fault last_fault;
 
-static const char *kind_name(int kind) {
-  static const char *const names[] = {"no error",
+static const char* kind_name(int kind) {
+  static const char* const names[] = {"no error",
                                       "wrong launch",
                                       "deadlock",
                                       "divergent barrier",
@@ -26,10 +26,10 @@ static const char *kind_name(int kind) {
 }
 
 /* Write a worker's fault for the thread that launched, unless another worker was first. */
-static void report(tw_worker *worker, tw_sim_thread *self, int kind, uint32_t line, const char *text) {
-  tw_launch *launch = worker->launch;
+static void report(tw_worker* worker, tw_sim_thread* self, int kind, uint32_t line, const char* text) {
+  tw_launch* launch = worker->launch;
   if (__atomic_exchange_n(&launch->stop, 1, __ATOMIC_ACQ_REL)) return;
-  tw_sim_fault *fault = launch->fault;
+  tw_sim_fault* fault = launch->fault;
   fault->kind = kind;
   fault->line = line;
   fault->has_thread = self != 0;
@@ -38,21 +38,21 @@ static void report(tw_worker *worker, tw_sim_thread *self, int kind, uint32_t li
     fault->thread[i] = self ? self->index[i] : 0;
   }
   const uint32_t *b = fault->block, *t = fault->thread;
-  int n = snprintf(fault->text, sizeof fault->text, "kernel %s: %s in block (%u, %u, %u)", launch->entry->name,
-                   kind_name(kind), b[0], b[1], b[2]);
+  int n = snprintf(fault->text, sizeof fault->text, "kernel %s: %s in block (%u, %u, %u)",
+                   launch->entry->name, kind_name(kind), b[0], b[1], b[2]);
   size_t left = sizeof fault->text;
   if (self) n += snprintf(fault->text + n, left - n, ", thread (%u, %u, %u)", t[0], t[1], t[2]);
   if (line) n += snprintf(fault->text + n, left - n, ", line %u", line);
   snprintf(fault->text + n, left - n, ": %s", text);
 }
 
-[[noreturn]] static void leave(tw_worker *worker) {
-  void *unused;
+[[noreturn]] static void leave(tw_worker* worker) {
+  void* unused;
   tw_sim_switch(&unused, worker->stack);
   __builtin_unreachable();
 }
 
-[[noreturn]] static void fail(tw_sim_thread *self, int kind, uint32_t line, const char *format, ...) {
+[[noreturn]] static void fail(tw_sim_thread* self, int kind, uint32_t line, const char* format, ...) {
   char text[768];
   __builtin_va_list list;
   __builtin_va_start(list, format);
@@ -62,35 +62,35 @@ static void report(tw_worker *worker, tw_sim_thread *self, int kind, uint32_t li
   leave(worker_of(self));
 }
 
-extern "C" void tw_sim_fail(int kind, uint32_t line, const char *text) {
+extern "C" void tw_sim_fail(int kind, uint32_t line, const char* text) {
   fail(tw_sim_self(), kind, line, "%s", text);
 }
 
 /* -- Fibers -- */
 
 static void fiber_main(void) {
-  tw_sim_thread *self = tw_sim_self();
+  tw_sim_thread* self = tw_sim_self();
   for (;;) {
-    tw_launch *launch = worker_of(self)->launch;
+    tw_launch* launch = worker_of(self)->launch;
     launch->entry->call(launch->arguments, self);
-    tw_worker *worker = worker_of(self);
+    tw_worker* worker = worker_of(self);
     self->next = worker->idle;
     worker->idle = self;
     suspend(self);
   }
 }
 
-static char *first_slot(tw_worker *worker) {
-  return (char *)(((uintptr_t)worker->memory + TW_SIM_SLOT - 1) & ~(TW_SIM_SLOT - 1));
+static char* first_slot(tw_worker* worker) {
+  return (char*)(((uintptr_t)worker->memory + TW_SIM_SLOT - 1) & ~(TW_SIM_SLOT - 1));
 }
 
-static tw_sim_thread *idle_fiber(tw_worker *worker) {
-  tw_sim_thread *fiber = worker->idle;
+static tw_sim_thread* idle_fiber(tw_worker* worker) {
+  tw_sim_thread* fiber = worker->idle;
   if (fiber) {
     worker->idle = fiber->next;
     return fiber;
   }
-  char *slot = first_slot(worker) + worker->fibers_used++ * TW_SIM_SLOT;
+  char* slot = first_slot(worker) + worker->fibers_used++ * TW_SIM_SLOT;
   fiber = tw_sim_thread_at((uintptr_t)slot);
   memset(fiber, 0, sizeof *fiber);
   fiber->block = &worker->block;
@@ -98,8 +98,9 @@ static tw_sim_thread *idle_fiber(tw_worker *worker) {
   return fiber;
 }
 
-/* Reserve slots for `count` fibers; the lowest page of each is not accessible. Returns whether that succeeded. */
-static int reserve_fibers(tw_worker *worker, uint32_t count) {
+/* Reserve slots for `count` fibers; the lowest page of each is not accessible. Returns whether that
+ * succeeded. */
+static int reserve_fibers(tw_worker* worker, uint32_t count) {
   if (worker->fibers >= count) return 1;
   if (worker->memory) munmap(worker->memory, worker->memory_bytes);
   worker->fibers = 0;
@@ -109,8 +110,8 @@ static int reserve_fibers(tw_worker *worker, uint32_t count) {
 #else
   const int flags = 0x4022; /* MAP_PRIVATE, MAP_ANONYMOUS, MAP_NORESERVE */
 #endif
-  char *memory = (char *)mmap(0, bytes, 3, flags, -1, 0);
-  if (memory == (char *)-1) {
+  char* memory = (char*)mmap(0, bytes, 3, flags, -1, 0);
+  if (memory == (char*)-1) {
     worker->memory = 0;
     return 0;
   }
@@ -121,16 +122,16 @@ static int reserve_fibers(tw_worker *worker, uint32_t count) {
   return 1;
 }
 
-static void make_ready(tw_worker *worker, tw_sim_thread *thread) {
+static void make_ready(tw_worker* worker, tw_sim_thread* thread) {
   uint32_t place = (worker->ready_first + worker->ready_count++) % (2 * TW_SIM_THREADS_MAX);
   worker->ready[place] = thread;
 }
 
-static tw_sim_thread *take_ready(tw_worker *worker) {
+static tw_sim_thread* take_ready(tw_worker* worker) {
   uint32_t first = worker->ready_first;
   if (!worker->block.ordered) {
     uint32_t other = (first + next_random(worker) % worker->ready_count) % (2 * TW_SIM_THREADS_MAX);
-    tw_sim_thread *thread = worker->ready[other];
+    tw_sim_thread* thread = worker->ready[other];
     worker->ready[other] = worker->ready[first];
     worker->ready[first] = thread;
   }
@@ -140,9 +141,9 @@ static tw_sim_thread *take_ready(tw_worker *worker) {
 }
 
 /* Run other threads until this one, which waits, can run again. */
-static void suspend(tw_sim_thread *self) {
-  tw_worker *worker = worker_of(self);
-  tw_sim_thread *next;
+static void suspend(tw_sim_thread* self) {
+  tw_worker* worker = worker_of(self);
+  tw_sim_thread* next;
   for (;;) {
     int start = worker->block.next < worker->block.count;
     if (start && worker->ready_count && !worker->block.ordered) start = next_random(worker) & 1;
@@ -168,8 +169,8 @@ static void suspend(tw_sim_thread *self) {
 #define YIELDS_MAX 100000000
 
 extern "C" void tw_sim_yield(void) {
-  tw_sim_thread *self = tw_sim_self();
-  tw_worker *worker = worker_of(self);
+  tw_sim_thread* self = tw_sim_self();
+  tw_worker* worker = worker_of(self);
   if (++worker->yields > YIELDS_MAX)
     fail(self, TW_SIM_DEADLOCK, 0, "a thread waits in a loop for something that does not happen");
   if (!worker->ready_count && worker->block.next == worker->block.count) return;
@@ -179,9 +180,9 @@ extern "C" void tw_sim_yield(void) {
 
 /* -- Blocks and threads -- */
 
-static int begin_block(tw_worker *worker) {
-  tw_launch *launch = worker->launch;
-  tw_sim_block *block = &worker->block;
+static int begin_block(tw_worker* worker) {
+  tw_launch* launch = worker->launch;
+  tw_sim_block* block = &worker->block;
   if (__atomic_load_n(&launch->stop, __ATOMIC_ACQUIRE)) return 0;
   uint64_t number = __atomic_fetch_add(&launch->taken, 1, __ATOMIC_RELAXED);
   if (number >= launch->blocks) return 0;
@@ -204,17 +205,17 @@ static int begin_block(tw_worker *worker) {
   return 1;
 }
 
-static void release_barrier(tw_worker *worker, tw_sim_thread *self) {
+static void release_barrier(tw_worker* worker, tw_sim_thread* self) {
   worker->result = worker->votes;
   worker->votes = 0;
   worker->waiting_count = 0;
   check_barrier(worker);
-  tw_sim_thread *thread = worker->waiting;
+  tw_sim_thread* thread = worker->waiting;
   worker->waiting = 0;
   /* The list has the latest first; the queue gets the earliest first. */
-  tw_sim_thread *reversed = 0;
+  tw_sim_thread* reversed = 0;
   while (thread) {
-    tw_sim_thread *next = thread->next;
+    tw_sim_thread* next = thread->next;
     thread->next = reversed;
     reversed = thread;
     thread = next;
@@ -223,9 +224,9 @@ static void release_barrier(tw_worker *worker, tw_sim_thread *self) {
     if (reversed != self) make_ready(worker, reversed);
 }
 
-extern "C" int tw_sim_next_slow(tw_sim_thread *self) {
-  tw_worker *worker = worker_of(self);
-  tw_sim_block *block = &worker->block;
+extern "C" int tw_sim_next_slow(tw_sim_thread* self) {
+  tw_worker* worker = worker_of(self);
+  tw_sim_block* block = &worker->block;
   if (self->active) {
     self->active = 0;
     block->ended[self->linear / 64] |= (uint64_t)1 << (self->linear % 64);
@@ -254,8 +255,8 @@ extern "C" int tw_sim_next_slow(tw_sim_thread *self) {
 }
 
 extern "C" uint32_t tw_sim_barrier(int predicate, uint32_t line, uint32_t column) {
-  tw_sim_thread *self = tw_sim_self();
-  tw_worker *worker = worker_of(self);
+  tw_sim_thread* self = tw_sim_self();
+  tw_worker* worker = worker_of(self);
   worker->thread[self->linear] = self; /* tw_sim_next does not store it */
   self->site = line;
   self->column = column;
@@ -263,48 +264,50 @@ extern "C" uint32_t tw_sim_barrier(int predicate, uint32_t line, uint32_t column
   if (worker->waiting_count && (worker->barrier_line != line || worker->barrier_column != column))
     fail(self, TW_SIM_DIVERGENT, line, "another thread of the block waits at the barrier of line %u",
          worker->barrier_line);
+#ifdef TW_SIM_METAL
   if (worker->block.live != worker->block.count)
     fail(self, TW_SIM_DIVERGENT, line,
          "%u of the block's %u threads have ended, so they do not reach this barrier",
          worker->block.count - worker->block.live, worker->block.count);
+#endif
 #endif
   worker->barrier_line = line;
   worker->barrier_column = column;
   worker->votes += predicate != 0;
   self->next = worker->waiting;
   worker->waiting = self;
-  if (++worker->waiting_count == worker->block.live)
-    release_barrier(worker, self);
-  else
-    suspend(self);
+  if (++worker->waiting_count == worker->block.live) release_barrier(worker, self);
+  else suspend(self);
   return worker->result;
 }
 
 /* -- Launches -- */
 
-static tw_worker *idle_workers;
+static tw_worker* idle_workers;
 static int idle_lock;
 
-static tw_worker *acquire_worker(void) {
-  while (__atomic_exchange_n(&idle_lock, 1, __ATOMIC_ACQUIRE)) {}
-  tw_worker *worker = idle_workers;
+static tw_worker* acquire_worker(void) {
+  while (__atomic_exchange_n(&idle_lock, 1, __ATOMIC_ACQUIRE)) {
+  }
+  tw_worker* worker = idle_workers;
   if (worker) idle_workers = worker->next_idle;
   __atomic_store_n(&idle_lock, 0, __ATOMIC_RELEASE);
-  return worker ? worker : (tw_worker *)calloc(1, sizeof(tw_worker));
+  return worker ? worker : (tw_worker*)calloc(1, sizeof(tw_worker));
 }
 
-static void release_worker(tw_worker *worker) {
-  while (__atomic_exchange_n(&idle_lock, 1, __ATOMIC_ACQUIRE)) {}
+static void release_worker(tw_worker* worker) {
+  while (__atomic_exchange_n(&idle_lock, 1, __ATOMIC_ACQUIRE)) {
+  }
   worker->next_idle = idle_workers;
   idle_workers = worker;
   __atomic_store_n(&idle_lock, 0, __ATOMIC_RELEASE);
 }
 
-static void *work(void *data) {
-  tw_launch *launch = (tw_launch *)data;
-  tw_worker *worker = acquire_worker();
-  if (!worker) return (void *)1;
-  tw_sim_block *block = &worker->block;
+static void* work(void* data) {
+  tw_launch* launch = (tw_launch*)data;
+  tw_worker* worker = acquire_worker();
+  if (!worker) return (void*)1;
+  tw_sim_block* block = &worker->block;
   worker->launch = launch;
   for (int i = 0; i < 3; ++i) {
     block->grid[i] = launch->grid[i];
@@ -351,14 +354,14 @@ static uint64_t common_divisor(uint64_t a, uint64_t b) {
   return a;
 }
 
-static const tw_sim_entry *find_entry(const char *name) {
-  for (const tw_sim_entry *entry = tw_sim_entries; entry->name; ++entry)
+static const tw_sim_entry* find_entry(const char* name) {
+  for (const tw_sim_entry* entry = tw_sim_entries; entry->name; ++entry)
     if (!strcmp(entry->name, name)) return entry;
   return 0;
 }
 
-static int refuse(const char *entry, const char *format, ...) {
-  tw_sim_fault *fault = &last_fault;
+static int refuse(const char* entry, const char* format, ...) {
+  tw_sim_fault* fault = &last_fault;
   memset(fault, 0, sizeof *fault);
   fault->kind = TW_SIM_ARGUMENT;
   int n = snprintf(fault->text, sizeof fault->text, "kernel %s: ", entry);
@@ -369,8 +372,8 @@ static int refuse(const char *entry, const char *format, ...) {
   return TW_SIM_ARGUMENT;
 }
 
-EXPORT int tw_sim_launch(const char *name, const uint32_t grid[3], const uint32_t block[3], uint32_t shared_bytes,
-                         void **arguments, const tw_sim_options *options) {
+EXPORT int tw_sim_launch(const char* name, const uint32_t grid[3], const uint32_t block[3],
+                         uint32_t shared_bytes, void** arguments, const tw_sim_options* options) {
   static const tw_sim_options defaults = {0, 0, 0, 0};
   static const uint32_t grid_limits[3] = {2147483647u, 65535, 65535}, block_limits[3] = {1024, 1024, 64};
   tw_launch launch;
@@ -383,7 +386,8 @@ EXPORT int tw_sim_launch(const char *name, const uint32_t grid[3], const uint32_
   uint64_t threads = 1;
   for (int i = 0; i < 3; ++i) {
     if (!grid[i] || grid[i] > grid_limits[i])
-      return refuse(name, "the grid's size along %c is %u; it has to be 1 to %u", 'x' + i, grid[i], grid_limits[i]);
+      return refuse(name, "the grid's size along %c is %u; it has to be 1 to %u", 'x' + i, grid[i],
+                    grid_limits[i]);
     if (!block[i] || block[i] > block_limits[i])
       return refuse(name, "the block's size along %c is %u; it has to be 1 to %u", 'x' + i, block[i],
                     block_limits[i]);
@@ -391,10 +395,11 @@ EXPORT int tw_sim_launch(const char *name, const uint32_t grid[3], const uint32_
     threads *= launch.shape[i] = block[i];
   }
   if (threads > TW_SIM_THREADS_MAX)
-    return refuse(name, "the block has %u threads; at most %u are possible", (unsigned)threads, TW_SIM_THREADS_MAX);
+    return refuse(name, "the block has %u threads; at most %u are possible", (unsigned)threads,
+                  TW_SIM_THREADS_MAX);
   if (shared_bytes > TW_SIM_SHARED_MAX)
-    return refuse(name, "%u bytes of dynamic shared memory are asked for; at most %u are possible", shared_bytes,
-                  TW_SIM_SHARED_MAX);
+    return refuse(name, "%u bytes of dynamic shared memory are asked for; at most %u are possible",
+                  shared_bytes, TW_SIM_SHARED_MAX);
   launch.shared_bytes = shared_bytes;
   launch.arguments = arguments;
   launch.fault = &last_fault;
@@ -421,17 +426,17 @@ EXPORT int tw_sim_launch(const char *name, const uint32_t grid[3], const uint32_
   return last_fault.kind;
 }
 
-EXPORT const char *tw_sim_error(void) { return last_fault.text; }
-EXPORT const tw_sim_fault *tw_sim_last_fault(void) { return &last_fault; }
+EXPORT const char* tw_sim_error(void) { return last_fault.text; }
+EXPORT const tw_sim_fault* tw_sim_last_fault(void) { return &last_fault; }
 
-EXPORT int tw_sim_parameters(const char *name, uint32_t *parameters, int capacity) {
-  const tw_sim_entry *entry = find_entry(name);
+EXPORT int tw_sim_parameters(const char* name, uint32_t* parameters, int capacity) {
+  const tw_sim_entry* entry = find_entry(name);
   if (!entry) return -1;
   for (int i = 0; i < entry->count && i < capacity; ++i) parameters[i] = entry->parameters[i];
   return entry->count;
 }
 
-EXPORT const char *tw_sim_entry_name(int number) {
+EXPORT const char* tw_sim_entry_name(int number) {
   for (int i = 0; i < number; ++i)
     if (!tw_sim_entries[i].name) return 0;
   return tw_sim_entries[number].name;

@@ -4,7 +4,7 @@
 #ifndef TW_SIM_SWITCH_H
 #define TW_SIM_SWITCH_H
 
-extern "C" void tw_sim_switch(void **from, void *to) __attribute__((visibility("hidden")));
+extern "C" void tw_sim_switch(void** from, void* to) __attribute__((visibility("hidden")));
 
 #ifdef __APPLE__
 #define TW_SYMBOL(name) "_" name
@@ -15,9 +15,9 @@ extern "C" void tw_sim_switch(void **from, void *to) __attribute__((visibility("
 #endif
 
 #if defined(__x86_64__)
-#define TW_SAVED 6 /* words: rbp, rbx, r12 to r15 */
+#define TW_SAVED 6  /* words: rbp, rbx, r12 to r15 */
 #define TW_RETURN 6 /* the word with the address */
-#define TW_FRAME 8 /* words of a new fiber's frame; leaves the stack as a call does */
+#define TW_FRAME 8  /* words of a new fiber's frame; leaves the stack as a call does */
 __asm__(".text\n.globl " TW_SYMBOL("tw_sim_switch") "\n" TW_HIDDEN TW_SYMBOL("tw_sim_switch") "\n"
         ".p2align 4\n" TW_SYMBOL("tw_sim_switch") ":\n"
         "  pushq %rbp\n  pushq %rbx\n  pushq %r12\n  pushq %r13\n  pushq %r14\n  pushq %r15\n"
@@ -45,10 +45,10 @@ __asm__(".text\n.globl " TW_SYMBOL("tw_sim_switch") "\n" TW_HIDDEN TW_SYMBOL("tw
 #error "the simulator runs on x86-64 and AArch64"
 #endif
 
-static inline void *new_stack(void *end, void (*entry)(void)) {
-  void **frame = (void **)end - TW_FRAME;
+static inline void* new_stack(void* end, void (*entry)(void)) {
+  void** frame = (void**)end - TW_FRAME;
   for (int i = 0; i < TW_FRAME; ++i) frame[i] = 0;
-  frame[TW_RETURN] = (void *)entry;
+  frame[TW_RETURN] = (void*)entry;
   return frame;
 }
 #endif

@@ -1,7 +1,7 @@
 /* The C interface of a compiled unit of the SIMT simulator.
  *
- * A unit is a shared library that `tilewright.runtime.simulator` builds from the text of one translation unit in
- * CUDA C++, HIP or MSL. Device memory is host memory: a pointer argument is an address of this process. */
+ * A unit is a shared library that `tilewright.runtime.simulator` builds from the text of one translation unit
+ * in CUDA C++, HIP or MSL. Device memory is host memory: a pointer argument is an address of this process. */
 #ifndef TW_SIMULATOR_H
 #define TW_SIMULATOR_H
 
@@ -14,19 +14,19 @@ extern "C" {
 /* A block of memory that kernels may access. Only units in checked mode read it. */
 typedef struct tw_sim_allocation {
   uint64_t address;
-  uint64_t size;      /* bytes */
-  const char *name;   /* for messages: "buffer 2" */
-  uint8_t *defined;   /* null, or one byte for each byte of the block: 0 until it has been written. Reading such
-                         a byte is then an error, and a kernel's writes set it to 1. */
+  uint64_t size;    /* bytes */
+  const char* name; /* for messages: "buffer 2" */
+  uint8_t* defined; /* null, or one byte for each byte of the block: 0 until it has been written. Reading such
+                       a byte is then an error, and a kernel's writes set it to 1. */
   uint32_t item_size; /* bytes of an element, for the index in messages; 0 means 1 */
   uint32_t read_only; /* 1: a write is an error */
 } tw_sim_allocation;
 
 typedef struct tw_sim_options {
-  uint32_t threads;          /* threads of the operating system; 0 means 1. Checked units use one. */
-  uint32_t count;            /* of the allocations */
-  uint64_t seed;             /* 0: blocks and threads run in ascending order; else in an order that it selects */
-  const tw_sim_allocation *allocations; /* sorted by address; null and 0: bounds are not checked */
+  uint32_t threads; /* threads of the operating system; 0 means 1. Checked units use one. */
+  uint32_t count;   /* of the allocations */
+  uint64_t seed;    /* 0: blocks and threads run in ascending order; else in an order that it selects */
+  const tw_sim_allocation* allocations; /* sorted by address; null and 0: bounds are not checked */
 } tw_sim_options;
 
 /* The kinds of faults, for tw_sim_fault.kind. */
@@ -54,7 +54,7 @@ enum {
 typedef struct tw_sim_fault {
   int32_t kind;
   uint32_t block[3], thread[3];
-  uint32_t has_thread; /* 0: the fault is not one of a single thread */
+  uint32_t has_thread;       /* 0: the fault is not one of a single thread */
   uint32_t line, other_line; /* lines of the source, 0 where unknown */
   uint64_t code, other_code; /* offsets in the unit's file of the access and of the access it conflicts with;
                                 0 where unknown */
@@ -63,20 +63,20 @@ typedef struct tw_sim_fault {
 
 /* Run a kernel and wait for it. `arguments` are pointers to the values, as for cuLaunchKernel.
  * Returns 0, or the kind of the fault; tw_sim_error() then describes it. */
-int tw_sim_launch(const char *entry, const uint32_t grid[3], const uint32_t block[3], uint32_t shared_bytes,
-                  void **arguments, const tw_sim_options *options);
+int tw_sim_launch(const char* entry, const uint32_t grid[3], const uint32_t block[3], uint32_t shared_bytes,
+                  void** arguments, const tw_sim_options* options);
 
 /* The fault of this thread's latest launch, as text and in parts. Valid until its next launch. */
-const char *tw_sim_error(void);
-const tw_sim_fault *tw_sim_last_fault(void);
+const char* tw_sim_error(void);
+const tw_sim_fault* tw_sim_last_fault(void);
 
-/* The parameters of a kernel. Returns their number, -1 for an unknown name. Each element of `parameters` (at most
- * `capacity` are written) is kind << 16 | bytes, where kind is 'p', 'i', 'f' or 's': pointer, integer, floating
- * point, structure. */
-int tw_sim_parameters(const char *entry, uint32_t *parameters, int capacity);
+/* The parameters of a kernel. Returns their number, -1 for an unknown name. Each element of `parameters` (at
+ * most `capacity` are written) is kind << 16 | bytes, where kind is 'p', 'i', 'f' or 's': pointer, integer,
+ * floating point, structure. */
+int tw_sim_parameters(const char* entry, uint32_t* parameters, int capacity);
 
 /* The name of the kernel of this number, null behind the last one. */
-const char *tw_sim_entry_name(int number);
+const char* tw_sim_entry_name(int number);
 
 #ifdef __cplusplus
 }

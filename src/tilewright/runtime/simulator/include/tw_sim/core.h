@@ -1,8 +1,9 @@
 /* The part of the simulator that a unit and the scheduler share: the state of threads and blocks.
  *
- * The threads of a block are fibers of one thread of the operating system. A fiber has a slot of memory with its
- * stack, and the state of the thread that it runs lies at a place of the slot that follows from the address of any
- * variable on the stack. A fiber runs one thread after the other; another fiber starts only when a thread waits. */
+ * The threads of a block are fibers of one thread of the operating system. A fiber has a slot of memory with
+ * its stack, and the state of the thread that it runs lies at a place of the slot that follows from the
+ * address of any variable on the stack. A fiber runs one thread after the other; another fiber starts only
+ * when a thread waits. */
 #ifndef TW_SIM_CORE_H
 #define TW_SIM_CORE_H
 
@@ -19,6 +20,8 @@
 #else
 #define TW_SIM_RAW
 #endif
+/* A function whose accesses are the caller's: messages show the caller's line. */
+#define TW_SIM_LIGHT __attribute__((always_inline, nodebug)) inline
 
 struct tw_sim_block;
 
@@ -28,16 +31,16 @@ struct tw_sim_thread {
   uint32_t lane, warp;
   uint32_t active; /* whether the fiber runs a thread */
   uint32_t site;   /* line of the barrier or warp function at which it waits */
-  tw_sim_block *block;
-  void *stack; /* the stack pointer of a fiber that does not run */
-  tw_sim_thread *next;
+  tw_sim_block* block;
+  void* stack; /* the stack pointer of a fiber that does not run */
+  tw_sim_thread* next;
   /* The warp function at which it waits. */
   uint32_t operation, width;
   int32_t selector;
   uint32_t column;
   uint64_t mask, operand, result;
-  struct tw_sim_copy *copies;  /* asynchronous copies that have not landed */
-  uint32_t copy_group;         /* number of the group that the next asynchronous copy joins */
+  struct tw_sim_copy* copies; /* asynchronous copies that have not landed */
+  uint32_t copy_group;        /* number of the group that the next asynchronous copy joins */
 };
 
 struct tw_sim_block {
@@ -63,36 +66,37 @@ enum tw_sim_operation {
 extern "C" {
 /* Wait for all threads of the block; `result` receives the number of threads with a true predicate. */
 uint32_t tw_sim_barrier(int predicate, uint32_t line, uint32_t column);
-/* Wait for the lanes of `mask` at the same function, and exchange values. A mask of 0 means the lanes that are
- * converged with the caller. */
-uint64_t tw_sim_collective(uint32_t operation, uint64_t mask, uint64_t operand, int32_t selector, uint32_t width,
-                           uint32_t line, uint32_t column);
+/* Wait for the lanes of `mask` at the same function, and exchange values. A mask of 0 means the lanes that
+ * are converged with the caller. */
+uint64_t tw_sim_collective(uint32_t operation, uint64_t mask, uint64_t operand, int32_t selector,
+                           uint32_t width, uint32_t line, uint32_t column);
 /* Let other threads run. */
 void tw_sim_yield(void);
 /* End the launch with a fault of the calling thread. */
-[[noreturn]] void tw_sim_fail(int kind, uint32_t line, const char *text);
-/* The next thread for the calling fiber, after the end of the thread before it; false: the fiber has to stop. */
-int tw_sim_next_slow(tw_sim_thread *self);
+[[noreturn]] void tw_sim_fail(int kind, uint32_t line, const char* text);
+/* The next thread for the calling fiber, after the end of the thread before it; false: the fiber has to stop.
+ */
+int tw_sim_next_slow(tw_sim_thread* self);
 
-void tw_sim_copy_async(void *to, const void *from, uint32_t size, uint32_t taken, uint32_t line);
+void tw_sim_copy_async(void* to, const void* from, uint32_t size, uint32_t taken, uint32_t line);
 void tw_sim_copy_commit(void);
 void tw_sim_copy_wait(uint32_t groups);
 
 extern thread_local __attribute__((aligned(1024))) char tw_sim_dynamic_shared[TW_SIM_SHARED_MAX];
 
 #ifdef TW_SIM_CHECKED
-void tw_sim_atomic(const volatile void *address, uint32_t size, uint32_t writes);
+void tw_sim_atomic(const volatile void* address, uint32_t size, uint32_t reads, uint32_t line);
 void tw_sim_fence(void);
 #else
-static inline void tw_sim_atomic(const volatile void *, uint32_t, uint32_t) {}
+static inline void tw_sim_atomic(const volatile void*, uint32_t, uint32_t, uint32_t) {}
 static inline void tw_sim_fence(void) {}
 #endif
 
-typedef void (*tw_sim_call)(void **arguments, tw_sim_thread *self);
+typedef void (*tw_sim_call)(void** arguments, tw_sim_thread* self);
 struct tw_sim_entry {
-  const char *name;
+  const char* name;
   tw_sim_call call;
-  const uint32_t *parameters;
+  const uint32_t* parameters;
   int count;
 };
 extern const tw_sim_entry tw_sim_entries[]; /* ends with a null name */
@@ -100,12 +104,12 @@ extern const tw_sim_entry tw_sim_entries[]; /* ends with a null name */
 
 /* Slots start at multiples of a power of two. The state's distance from the end differs from slot to slot, so
  * that the states and stacks of a block do not all compete for the same lines of the cache. */
-static inline tw_sim_thread *tw_sim_thread_at(uintptr_t address) {
+static inline tw_sim_thread* tw_sim_thread_at(uintptr_t address) {
   uintptr_t place = TW_SIM_SLOT - 8192 + (((address / TW_SIM_SLOT) & 63) * 64);
-  return (tw_sim_thread *)((address & ~(TW_SIM_SLOT - 1)) + place);
+  return (tw_sim_thread*)((address & ~(TW_SIM_SLOT - 1)) + place);
 }
 
-static inline tw_sim_thread *tw_sim_self(void) {
+static inline tw_sim_thread* tw_sim_self(void) {
   uintptr_t stack;
 #if defined(__x86_64__)
   __asm__("movq %%rsp, %0" : "=r"(stack));
@@ -116,8 +120,9 @@ static inline tw_sim_thread *tw_sim_self(void) {
 }
 
 /* The common case of tw_sim_next_slow: threads start in ascending order, and none waits for one that ends. */
-TW_SIM_RAW static inline int tw_sim_next(tw_sim_thread *self) {
-  tw_sim_block *block = self->block;
+TW_SIM_RAW static inline int tw_sim_next(tw_sim_thread* self) {
+  tw_sim_block* block = self->block;
+#ifndef TW_SIM_CHECKED
   uint32_t linear = block->next;
   if (block->ordered && self->active && self->linear + 1 == linear && linear < block->count &&
       block->live == block->count - linear + 1) {
@@ -136,6 +141,7 @@ TW_SIM_RAW static inline int tw_sim_next(tw_sim_thread *self) {
     }
     return 1;
   }
+#endif
   return tw_sim_next_slow(self);
 }
 #endif

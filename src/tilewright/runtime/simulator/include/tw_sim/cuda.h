@@ -22,7 +22,7 @@ using __nv_bfloat162 = __bfloat2;
 using nv_bfloat16 = __bfloat;
 using nv_bfloat162 = __bfloat2;
 
-static inline size_t __cvta_generic_to_shared(const void *address) { return (size_t)address; }
+static inline size_t __cvta_generic_to_shared(const void* address) { return (size_t)address; }
 static inline long long clock64() { return (long long)__builtin_readcyclecounter(); }
 static inline int clock() { return (int)clock64(); }
 #endif

@@ -1,5 +1,5 @@
-/* Mathematical functions of CUDA C++ and HIP, by the C library's. The fast ones (__expf) are as accurate as the
- * others here. */
+/* Mathematical functions of CUDA C++ and HIP, by the C library's. The fast ones (__expf) are as accurate as
+ * the others here. */
 #ifndef TW_SIM_MATH_H
 #define TW_SIM_MATH_H
 
@@ -91,10 +91,10 @@ extern "C" float fmaf(float, float, float);
 extern "C" double fma(double, double, double);
 extern "C" float ldexpf(float, int);
 extern "C" double ldexp(double, int);
-extern "C" float frexpf(float, int *);
-extern "C" double frexp(double, int *);
-extern "C" float modff(float, float *);
-extern "C" double modf(double, double *);
+extern "C" float frexpf(float, int*);
+extern "C" double frexp(double, int*);
+extern "C" float modff(float, float*);
+extern "C" double modf(double, double*);
 extern "C" float scalbnf(float, int);
 extern "C" double scalbn(double, int);
 extern "C" int ilogbf(float);
@@ -114,9 +114,9 @@ extern "C" long long llround(double);
 extern "C" int abs(int);
 extern "C" long labs(long);
 extern "C" long long llabs(long long);
-extern "C" void *memcpy(void *, const void *, size_t);
-extern "C" void *memset(void *, int, size_t);
-extern "C" void *memmove(void *, const void *, size_t);
+extern "C" void* memcpy(void*, const void*, size_t);
+extern "C" void* memset(void*, int, size_t);
+extern "C" void* memmove(void*, const void*, size_t);
 
 /* C++ overloads for float. */
 static inline float acos(float x) { return acosf(x); }
@@ -162,28 +162,32 @@ static inline float pow(float x, float y) { return powf(x, y); }
 static inline float remainder(float x, float y) { return remainderf(x, y); }
 static inline float fma(float x, float y, float z) { return fmaf(x, y, z); }
 static inline float ldexp(float x, int n) { return ldexpf(x, n); }
-static inline float frexp(float x, int *n) { return frexpf(x, n); }
-static inline float modf(float x, float *n) { return modff(x, n); }
+static inline float frexp(float x, int* n) { return frexpf(x, n); }
+static inline float modf(float x, float* n) { return modff(x, n); }
 static inline long abs(long x) { return labs(x); }
 static inline long long abs(long long x) { return llabs(x); }
 static inline float abs(float x) { return fabsf(x); }
 static inline double abs(double x) { return fabs(x); }
 
 /* Minimum and maximum of numbers; a NaN gives way to the other number, as fminf has it. */
-template <class A, class B> struct tw_sim_common {
+template <class A, class B>
+struct tw_sim_common {
   using type = decltype(true ? A() : B());
 };
-template <class T> static constexpr bool tw_sim_is_number = __is_integral(T) || __is_floating_point(T);
-template <bool> struct tw_sim_if {};
-template <> struct tw_sim_if<true> { using type = int; };
-#define TW_SIM_MINMAX(name, real, condition)                                                          \
+template <class T>
+static constexpr bool tw_sim_is_number = __is_integral(T) || __is_floating_point(T);
+template <bool>
+struct tw_sim_if {};
+template <>
+struct tw_sim_if<true> {
+  using type = int;
+};
+#define TW_SIM_MINMAX(name, real, condition)                                                            \
   template <class A, class B, typename tw_sim_if<tw_sim_is_number<A> && tw_sim_is_number<B>>::type = 0> \
-  static inline typename tw_sim_common<A, B>::type name(A a, B b) {                         \
-    using T = typename tw_sim_common<A, B>::type;                                                     \
-    if constexpr (__is_floating_point(T))                                                             \
-      return real((T)a, (T)b);                                           \
-    else                                                                                              \
-      return (T)a condition(T) b ? (T)a : (T)b;                                                       \
+  static inline typename tw_sim_common<A, B>::type name(A a, B b) {                                     \
+    using T = typename tw_sim_common<A, B>::type;                                                       \
+    if constexpr (__is_floating_point(T)) return real((T)a, (T)b);                                      \
+    else return (T)a condition(T) b ? (T)a : (T)b;                                                      \
   }
 TW_SIM_MINMAX(min, fmin, <)
 TW_SIM_MINMAX(max, fmax, >)
@@ -194,10 +198,22 @@ static inline unsigned umax(unsigned a, unsigned b) { return a > b ? a : b; }
 #undef isinf
 #undef isfinite
 #undef signbit
-template <class T> static inline bool isnan(T x) { return __builtin_isnan(x); }
-template <class T> static inline bool isinf(T x) { return __builtin_isinf(x); }
-template <class T> static inline bool isfinite(T x) { return __builtin_isfinite(x); }
-template <class T> static inline bool signbit(T x) { return __builtin_signbit(x); }
+template <class T>
+static inline bool isnan(T x) {
+  return __builtin_isnan(x);
+}
+template <class T>
+static inline bool isinf(T x) {
+  return __builtin_isinf(x);
+}
+template <class T>
+static inline bool isfinite(T x) {
+  return __builtin_isfinite(x);
+}
+template <class T>
+static inline bool signbit(T x) {
+  return __builtin_signbit(x);
+}
 
 /* Functions that the C library lacks. A float result is rounded from double. */
 static inline double rsqrt(double x) { return 1 / sqrt(x); }
@@ -219,9 +235,9 @@ static inline double sinpi(double x) { return tw_sim_sinpi(x); }
 static inline double cospi(double x) { return tw_sim_sinpi(0.5 - fabs(remainder(x, 2.0))); }
 static inline float sinpif(float x) { return (float)sinpi((double)x); }
 static inline float cospif(float x) { return (float)cospi((double)x); }
-static inline void sincos(double x, double *s, double *c) { *s = sin(x), *c = cos(x); }
-static inline void sincosf(float x, float *s, float *c) { *s = sinf(x), *c = cosf(x); }
-static inline void sincospif(float x, float *s, float *c) { *s = sinpif(x), *c = cospif(x); }
+static inline void sincos(double x, double* s, double* c) { *s = sin(x), *c = cos(x); }
+static inline void sincosf(float x, float* s, float* c) { *s = sinf(x), *c = cosf(x); }
+static inline void sincospif(float x, float* s, float* c) { *s = sinpif(x), *c = cospif(x); }
 static inline double normcdf(double x) { return 0.5 * erfc(-0.70710678118654752440 * x); }
 static inline float normcdff(float x) { return (float)normcdf((double)x); }
 static inline double erfcx(double x) { return exp(x * x) * erfc(x); }
@@ -255,7 +271,7 @@ static inline float __tanhf(float x) { return tanhf(x); }
 static inline float __powf(float x, float y) { return powf(x, y); }
 static inline float __fdividef(float x, float y) { return x / y; }
 static inline float __saturatef(float x) { return saturatef(x); }
-static inline void __sincosf(float x, float *s, float *c) { sincosf(x, s, c); }
+static inline void __sincosf(float x, float* s, float* c) { sincosf(x, s, c); }
 static inline float __fadd_rn(float x, float y) { return x + y; }
 static inline float __fsub_rn(float x, float y) { return x - y; }
 static inline float __fmul_rn(float x, float y) { return x * y; }
@@ -274,7 +290,8 @@ static inline double __fma_rn(double x, double y, double z) { return fma(x, y, z
 
 /* -- Bits and integers -- */
 
-template <class To, class From> static inline To tw_sim_bit_cast(From value) {
+template <class To, class From>
+static inline To tw_sim_bit_cast(From value) {
   return __builtin_bit_cast(To, value);
 }
 static inline int __float_as_int(float x) { return tw_sim_bit_cast<int>(x); }
@@ -290,11 +307,12 @@ static inline double __hiloint2double(int high, int low) {
 }
 
 /* Conversions to integers saturate, and NaN becomes 0, as in PTX (cvt); C++ leaves both undefined. */
-template <class I, class F> static inline I tw_sim_convert(F rounded) {
+template <class I, class F>
+static inline I tw_sim_convert(F rounded) {
   constexpr bool is_signed = (I)-1 < 0;
   constexpr int bits = sizeof(I) * 8;
   constexpr I low = is_signed ? (I)((I)1 << (bits - 1)) : (I)0;
-  constexpr I high = (I) ~low;
+  constexpr I high = (I)~low;
   if (rounded != rounded) return 0;
   if (rounded <= (F)low) return low;
   if (rounded >= (F)high) return high;
@@ -312,10 +330,18 @@ static inline long long __float2ll_rn(float x) { return tw_sim_convert<long long
 static inline long long __float2ll_rz(float x) { return tw_sim_convert<long long>(trunc(x)); }
 static inline long long __float2ll_rd(float x) { return tw_sim_convert<long long>(floor(x)); }
 static inline long long __float2ll_ru(float x) { return tw_sim_convert<long long>(ceil(x)); }
-static inline unsigned long long __float2ull_rn(float x) { return tw_sim_convert<unsigned long long>(rint(x)); }
-static inline unsigned long long __float2ull_rz(float x) { return tw_sim_convert<unsigned long long>(trunc(x)); }
-static inline unsigned long long __float2ull_rd(float x) { return tw_sim_convert<unsigned long long>(floor(x)); }
-static inline unsigned long long __float2ull_ru(float x) { return tw_sim_convert<unsigned long long>(ceil(x)); }
+static inline unsigned long long __float2ull_rn(float x) {
+  return tw_sim_convert<unsigned long long>(rint(x));
+}
+static inline unsigned long long __float2ull_rz(float x) {
+  return tw_sim_convert<unsigned long long>(trunc(x));
+}
+static inline unsigned long long __float2ull_rd(float x) {
+  return tw_sim_convert<unsigned long long>(floor(x));
+}
+static inline unsigned long long __float2ull_ru(float x) {
+  return tw_sim_convert<unsigned long long>(ceil(x));
+}
 static inline int __double2int_rn(double x) { return tw_sim_convert<int>(rint(x)); }
 static inline int __double2int_rz(double x) { return tw_sim_convert<int>(trunc(x)); }
 static inline int __double2int_rd(double x) { return tw_sim_convert<int>(floor(x)); }
@@ -328,10 +354,18 @@ static inline long long __double2ll_rn(double x) { return tw_sim_convert<long lo
 static inline long long __double2ll_rz(double x) { return tw_sim_convert<long long>(trunc(x)); }
 static inline long long __double2ll_rd(double x) { return tw_sim_convert<long long>(floor(x)); }
 static inline long long __double2ll_ru(double x) { return tw_sim_convert<long long>(ceil(x)); }
-static inline unsigned long long __double2ull_rn(double x) { return tw_sim_convert<unsigned long long>(rint(x)); }
-static inline unsigned long long __double2ull_rz(double x) { return tw_sim_convert<unsigned long long>(trunc(x)); }
-static inline unsigned long long __double2ull_rd(double x) { return tw_sim_convert<unsigned long long>(floor(x)); }
-static inline unsigned long long __double2ull_ru(double x) { return tw_sim_convert<unsigned long long>(ceil(x)); }
+static inline unsigned long long __double2ull_rn(double x) {
+  return tw_sim_convert<unsigned long long>(rint(x));
+}
+static inline unsigned long long __double2ull_rz(double x) {
+  return tw_sim_convert<unsigned long long>(trunc(x));
+}
+static inline unsigned long long __double2ull_rd(double x) {
+  return tw_sim_convert<unsigned long long>(floor(x));
+}
+static inline unsigned long long __double2ull_ru(double x) {
+  return tw_sim_convert<unsigned long long>(ceil(x));
+}
 static inline float __int2float_rn(int x) { return (float)x; }
 static inline double __int2double(int x) { return (double)x; }
 static inline float __uint2float_rn(unsigned x) { return (float)x; }
@@ -351,7 +385,9 @@ static inline int __ffsll(long long x) { return __builtin_ffsll(x); }
 static inline unsigned __brev(unsigned x) { return __builtin_bitreverse32(x); }
 static inline unsigned long long __brevll(unsigned long long x) { return __builtin_bitreverse64(x); }
 static inline int __mulhi(int x, int y) { return (int)((long long)x * y >> 32); }
-static inline unsigned __umulhi(unsigned x, unsigned y) { return (unsigned)((unsigned long long)x * y >> 32); }
+static inline unsigned __umulhi(unsigned x, unsigned y) {
+  return (unsigned)((unsigned long long)x * y >> 32);
+}
 static inline long long __mul64hi(long long x, long long y) { return (long long)((__int128)x * y >> 64); }
 static inline unsigned long long __umul64hi(unsigned long long x, unsigned long long y) {
   return (unsigned long long)((unsigned __int128)x * y >> 64);
@@ -390,8 +426,11 @@ static inline unsigned __dp4a(unsigned x, unsigned y, unsigned z) {
 
 /* -- Loads and stores with a hint for the caches -- */
 
-#define TW_SIM_LOAD(name) \
-  template <class T> static inline T name(const T *address) { return *address; }
+#define TW_SIM_LOAD(name)                        \
+  template <class T>                             \
+  static TW_SIM_LIGHT T name(const T* address) { \
+    return *address;                             \
+  }
 TW_SIM_LOAD(__ldg)
 TW_SIM_LOAD(__ldca)
 TW_SIM_LOAD(__ldcg)
@@ -399,13 +438,19 @@ TW_SIM_LOAD(__ldcs)
 TW_SIM_LOAD(__ldcv)
 TW_SIM_LOAD(__ldlu)
 #undef TW_SIM_LOAD
-template <class T> struct tw_sim_plain { using type = T; };
-#define TW_SIM_STORE(name) \
-  template <class T> static inline void name(T *address, typename tw_sim_plain<T>::type value) { *address = value; }
+template <class T>
+struct tw_sim_plain {
+  using type = T;
+};
+#define TW_SIM_STORE(name)                                                          \
+  template <class T>                                                                \
+  static TW_SIM_LIGHT void name(T* address, typename tw_sim_plain<T>::type value) { \
+    *address = value;                                                               \
+  }
 TW_SIM_STORE(__stcg)
 TW_SIM_STORE(__stcs)
 TW_SIM_STORE(__stwb)
 TW_SIM_STORE(__stwt)
 #undef TW_SIM_STORE
-static inline void __prefetch(const void *) {}
+static inline void __prefetch(const void*) {}
 #endif

@@ -9,7 +9,8 @@
 #include "math.h"
 
 /* Round to `M` digits behind the point and `E` bits of exponent. */
-template <int M, int E> static inline uint16_t tw_sim_encode(double value) {
+template <int M, int E>
+static inline uint16_t tw_sim_encode(double value) {
   uint64_t bits = __builtin_bit_cast(uint64_t, value), digits = bits & (((uint64_t)1 << 52) - 1);
   uint16_t sign = (uint16_t)(bits >> 63 << 15), infinite = ((1 << E) - 1) << M;
   int exponent = (int)(bits >> 52 & 0x7ff);
@@ -23,7 +24,8 @@ template <int M, int E> static inline uint16_t tw_sim_encode(double value) {
     exponent = 1;
     if (shift > 54) return sign;
   }
-  uint64_t kept = digits >> shift, rest = digits & (((uint64_t)1 << shift) - 1), half = (uint64_t)1 << (shift - 1);
+  uint64_t kept = digits >> shift, rest = digits & (((uint64_t)1 << shift) - 1),
+           half = (uint64_t)1 << (shift - 1);
   if (rest > half || (rest == half && (kept & 1))) ++kept;
   uint64_t result = ((uint64_t)(exponent - 1) << M) + kept;
   return (uint16_t)(sign | (result < infinite ? result : infinite));
@@ -61,7 +63,8 @@ struct tw_sim_bf16 {
   static inline uint16_t encode(double value) { return tw_sim_encode<7, 8>(value); }
 };
 
-template <class F> struct tw_sim_narrow {
+template <class F>
+struct tw_sim_narrow {
   uint16_t bits;
 
   tw_sim_narrow() = default;
@@ -74,34 +77,52 @@ template <class F> struct tw_sim_narrow {
   tw_sim_narrow(long long value) : bits(F::encode((double)value)) {}
   tw_sim_narrow(unsigned long long value) : bits(F::encode((double)value)) {}
   tw_sim_narrow(bool value) : bits(F::encode(value ? 1.0f : 0.0f)) {}
-  template <class G> explicit tw_sim_narrow(tw_sim_narrow<G> other) : bits(F::encode((float)other)) {}
+  template <class G>
+  explicit tw_sim_narrow(tw_sim_narrow<G> other) : bits(F::encode((float)other)) {}
   static tw_sim_narrow of_bits(unsigned bits) {
     tw_sim_narrow result;
     result.bits = (uint16_t)bits;
     return result;
   }
-  operator float() const { return F::decode(bits); }
-  tw_sim_narrow operator-() const { return of_bits(bits ^ 0x8000u); }
+  TW_SIM_LIGHT operator float() const { return F::decode(bits); }
+  TW_SIM_LIGHT tw_sim_narrow operator-() const { return of_bits(bits ^ 0x8000u); }
   tw_sim_narrow operator+() const { return *this; }
-  template <class T> tw_sim_narrow &operator+=(T other) { return *this = tw_sim_narrow(*this + other); }
-  template <class T> tw_sim_narrow &operator-=(T other) { return *this = tw_sim_narrow(*this - other); }
-  template <class T> tw_sim_narrow &operator*=(T other) { return *this = tw_sim_narrow(*this * other); }
-  template <class T> tw_sim_narrow &operator/=(T other) { return *this = tw_sim_narrow(*this / other); }
+  template <class T>
+  TW_SIM_LIGHT tw_sim_narrow& operator+=(T other) {
+    return *this = tw_sim_narrow(*this + other);
+  }
+  template <class T>
+  TW_SIM_LIGHT tw_sim_narrow& operator-=(T other) {
+    return *this = tw_sim_narrow(*this - other);
+  }
+  template <class T>
+  TW_SIM_LIGHT tw_sim_narrow& operator*=(T other) {
+    return *this = tw_sim_narrow(*this * other);
+  }
+  template <class T>
+  TW_SIM_LIGHT tw_sim_narrow& operator/=(T other) {
+    return *this = tw_sim_narrow(*this / other);
+  }
 };
-template <class F> static inline tw_sim_narrow<F> operator+(tw_sim_narrow<F> a, tw_sim_narrow<F> b) {
+template <class F>
+static inline tw_sim_narrow<F> operator+(tw_sim_narrow<F> a, tw_sim_narrow<F> b) {
   return tw_sim_narrow<F>((float)a + (float)b);
 }
-template <class F> static inline tw_sim_narrow<F> operator-(tw_sim_narrow<F> a, tw_sim_narrow<F> b) {
+template <class F>
+static inline tw_sim_narrow<F> operator-(tw_sim_narrow<F> a, tw_sim_narrow<F> b) {
   return tw_sim_narrow<F>((float)a - (float)b);
 }
-template <class F> static inline tw_sim_narrow<F> operator*(tw_sim_narrow<F> a, tw_sim_narrow<F> b) {
+template <class F>
+static inline tw_sim_narrow<F> operator*(tw_sim_narrow<F> a, tw_sim_narrow<F> b) {
   return tw_sim_narrow<F>((float)a * (float)b);
 }
-template <class F> static inline tw_sim_narrow<F> operator/(tw_sim_narrow<F> a, tw_sim_narrow<F> b) {
+template <class F>
+static inline tw_sim_narrow<F> operator/(tw_sim_narrow<F> a, tw_sim_narrow<F> b) {
   return tw_sim_narrow<F>((float)a / (float)b);
 }
 
-template <class F> static inline tw_sim_narrow<F> __hfma(tw_sim_narrow<F> a, tw_sim_narrow<F> b, tw_sim_narrow<F> c) {
+template <class F>
+static inline tw_sim_narrow<F> __hfma(tw_sim_narrow<F> a, tw_sim_narrow<F> b, tw_sim_narrow<F> c) {
   double product = (double)(float)a * (double)(float)b, addend = (float)c; /* both exact */
   double sum = product + addend, part = sum - product;
   double rest = (product - (sum - part)) + (addend - part); /* exact (Knuth) */
@@ -114,35 +135,51 @@ template <class F> static inline tw_sim_narrow<F> __hfma(tw_sim_narrow<F> a, tw_
 }
 
 /* Two of them. */
-template <class F> struct __attribute__((aligned(4))) tw_sim_pair {
+template <class F>
+struct __attribute__((aligned(4))) tw_sim_pair {
   tw_sim_narrow<F> x, y;
   tw_sim_pair() = default;
   tw_sim_pair(tw_sim_narrow<F> x, tw_sim_narrow<F> y) : x(x), y(y) {}
+#ifdef TW_SIM_CHECKED
+  TW_SIM_LIGHT tw_sim_pair(const tw_sim_pair& o) : x(o.x), y(o.y) {}
+  TW_SIM_LIGHT tw_sim_pair& operator=(const tw_sim_pair& o) {
+    x = o.x, y = o.y;
+    return *this;
+  }
+#endif
   tw_sim_pair operator-() const { return {-x, -y}; }
-  tw_sim_pair &operator+=(tw_sim_pair b) { return *this = *this + b; }
-  tw_sim_pair &operator-=(tw_sim_pair b) { return *this = *this - b; }
-  tw_sim_pair &operator*=(tw_sim_pair b) { return *this = *this * b; }
-  tw_sim_pair &operator/=(tw_sim_pair b) { return *this = *this / b; }
+  TW_SIM_LIGHT tw_sim_pair& operator+=(tw_sim_pair b) { return *this = *this + b; }
+  TW_SIM_LIGHT tw_sim_pair& operator-=(tw_sim_pair b) { return *this = *this - b; }
+  TW_SIM_LIGHT tw_sim_pair& operator*=(tw_sim_pair b) { return *this = *this * b; }
+  TW_SIM_LIGHT tw_sim_pair& operator/=(tw_sim_pair b) { return *this = *this / b; }
 };
-template <class F> static inline tw_sim_pair<F> operator+(tw_sim_pair<F> a, tw_sim_pair<F> b) {
+template <class F>
+static inline tw_sim_pair<F> operator+(tw_sim_pair<F> a, tw_sim_pair<F> b) {
   return {a.x + b.x, a.y + b.y};
 }
-template <class F> static inline tw_sim_pair<F> operator-(tw_sim_pair<F> a, tw_sim_pair<F> b) {
+template <class F>
+static inline tw_sim_pair<F> operator-(tw_sim_pair<F> a, tw_sim_pair<F> b) {
   return {a.x - b.x, a.y - b.y};
 }
-template <class F> static inline tw_sim_pair<F> operator*(tw_sim_pair<F> a, tw_sim_pair<F> b) {
+template <class F>
+static inline tw_sim_pair<F> operator*(tw_sim_pair<F> a, tw_sim_pair<F> b) {
   return {a.x * b.x, a.y * b.y};
 }
-template <class F> static inline tw_sim_pair<F> operator/(tw_sim_pair<F> a, tw_sim_pair<F> b) {
+template <class F>
+static inline tw_sim_pair<F> operator/(tw_sim_pair<F> a, tw_sim_pair<F> b) {
   return {a.x / b.x, a.y / b.y};
 }
 
-#define TW_SIM_NARROW_1(name, expression)                                                                       \
-  template <class F> static inline tw_sim_narrow<F> h##name(tw_sim_narrow<F> h) {                               \
-    float x = h;                                                                                                \
-    return tw_sim_narrow<F>(expression);                                                                        \
-  }                                                                                                             \
-  template <class F> static inline tw_sim_pair<F> h2##name(tw_sim_pair<F> h) { return {h##name(h.x), h##name(h.y)}; }
+#define TW_SIM_NARROW_1(name, expression)                      \
+  template <class F>                                           \
+  static inline tw_sim_narrow<F> h##name(tw_sim_narrow<F> h) { \
+    float x = h;                                               \
+    return tw_sim_narrow<F>(expression);                       \
+  }                                                            \
+  template <class F>                                           \
+  static inline tw_sim_pair<F> h2##name(tw_sim_pair<F> h) {    \
+    return {h##name(h.x), h##name(h.y)};                       \
+  }
 TW_SIM_NARROW_1(exp, exp((double)x))
 TW_SIM_NARROW_1(exp2, exp2((double)x))
 TW_SIM_NARROW_1(exp10, exp10((double)x))
@@ -161,44 +198,66 @@ TW_SIM_NARROW_1(rint, rintf(x))
 TW_SIM_NARROW_1(trunc, truncf(x))
 #undef TW_SIM_NARROW_1
 
-#define TW_SIM_NARROW_2(name, expression)                                                                \
-  template <class F> static inline tw_sim_narrow<F> name(tw_sim_narrow<F> a, tw_sim_narrow<F> b) {       \
-    return tw_sim_narrow<F>(expression);                                                                 \
-  }                                                                                                      \
-  template <class F> static inline tw_sim_pair<F> name##2(tw_sim_pair<F> a, tw_sim_pair<F> b) {          \
-    return {name(a.x, b.x), name(a.y, b.y)};                                                             \
+#define TW_SIM_NARROW_2(name, expression)                                       \
+  template <class F>                                                            \
+  static inline tw_sim_narrow<F> name(tw_sim_narrow<F> a, tw_sim_narrow<F> b) { \
+    return tw_sim_narrow<F>(expression);                                        \
+  }                                                                             \
+  template <class F>                                                            \
+  static inline tw_sim_pair<F> name##2(tw_sim_pair<F> a, tw_sim_pair<F> b) {    \
+    return {name(a.x, b.x), name(a.y, b.y)};                                    \
   }
 TW_SIM_NARROW_2(__hadd, a + b)
 TW_SIM_NARROW_2(__hsub, a - b)
-TW_SIM_NARROW_2(__hmul, a *b)
+TW_SIM_NARROW_2(__hmul, a* b)
 TW_SIM_NARROW_2(__hdiv, a / b)
 TW_SIM_NARROW_2(__hadd_rn, a + b)
 TW_SIM_NARROW_2(__hsub_rn, a - b)
-TW_SIM_NARROW_2(__hmul_rn, a *b)
+TW_SIM_NARROW_2(__hmul_rn, a* b)
 TW_SIM_NARROW_2(__hmin, fminf(a, b))
 TW_SIM_NARROW_2(__hmax, fmaxf(a, b))
 TW_SIM_NARROW_2(__hadd_sat, saturatef(a + b))
-TW_SIM_NARROW_2(__hmul_sat, saturatef(a * b))
+TW_SIM_NARROW_2(__hmul_sat, saturatef(a* b))
 #undef TW_SIM_NARROW_2
-template <class F> static inline tw_sim_pair<F> __h2div(tw_sim_pair<F> a, tw_sim_pair<F> b) { return a / b; }
-template <class F> static inline tw_sim_pair<F> __hfma2(tw_sim_pair<F> a, tw_sim_pair<F> b, tw_sim_pair<F> c) {
+template <class F>
+static inline tw_sim_pair<F> __h2div(tw_sim_pair<F> a, tw_sim_pair<F> b) {
+  return a / b;
+}
+template <class F>
+static inline tw_sim_pair<F> __hfma2(tw_sim_pair<F> a, tw_sim_pair<F> b, tw_sim_pair<F> c) {
   return {__hfma(a.x, b.x, c.x), __hfma(a.y, b.y, c.y)};
 }
-template <class F> static inline tw_sim_narrow<F> __hneg(tw_sim_narrow<F> a) { return -a; }
-template <class F> static inline tw_sim_pair<F> __hneg2(tw_sim_pair<F> a) { return -a; }
-template <class F> static inline tw_sim_narrow<F> __habs(tw_sim_narrow<F> a) {
+template <class F>
+static inline tw_sim_narrow<F> __hneg(tw_sim_narrow<F> a) {
+  return -a;
+}
+template <class F>
+static inline tw_sim_pair<F> __hneg2(tw_sim_pair<F> a) {
+  return -a;
+}
+template <class F>
+static inline tw_sim_narrow<F> __habs(tw_sim_narrow<F> a) {
   return tw_sim_narrow<F>::of_bits(a.bits & 0x7fffu);
 }
-template <class F> static inline tw_sim_pair<F> __habs2(tw_sim_pair<F> a) { return {__habs(a.x), __habs(a.y)}; }
-template <class F> static inline bool __hisnan(tw_sim_narrow<F> a) { return isnan((float)a); }
-template <class F> static inline int __hisinf(tw_sim_narrow<F> a) {
+template <class F>
+static inline tw_sim_pair<F> __habs2(tw_sim_pair<F> a) {
+  return {__habs(a.x), __habs(a.y)};
+}
+template <class F>
+static inline bool __hisnan(tw_sim_narrow<F> a) {
+  return isnan((float)a);
+}
+template <class F>
+static inline int __hisinf(tw_sim_narrow<F> a) {
   return isinf((float)a) ? (a.bits & 0x8000 ? -1 : 1) : 0;
 }
-#define TW_SIM_NARROW_COMPARE(name, op)                                                     \
-  template <class F> static inline bool name(tw_sim_narrow<F> a, tw_sim_narrow<F> b) {      \
-    return (float)a op(float) b;                                                            \
-  }                                                                                         \
-  template <class F> static inline tw_sim_pair<F> name##2(tw_sim_pair<F> a, tw_sim_pair<F> b) { \
+#define TW_SIM_NARROW_COMPARE(name, op)                                                                      \
+  template <class F>                                                                                         \
+  static inline bool name(tw_sim_narrow<F> a, tw_sim_narrow<F> b) {                                          \
+    return (float)a op(float) b;                                                                             \
+  }                                                                                                          \
+  template <class F>                                                                                         \
+  static inline tw_sim_pair<F> name##2(tw_sim_pair<F> a, tw_sim_pair<F> b) {                                 \
     return {tw_sim_narrow<F>(name(a.x, b.x) ? 1.0f : 0.0f), tw_sim_narrow<F>(name(a.y, b.y) ? 1.0f : 0.0f)}; \
   }
 TW_SIM_NARROW_COMPARE(__heq, ==)
@@ -208,7 +267,10 @@ TW_SIM_NARROW_COMPARE(__hle, <=)
 TW_SIM_NARROW_COMPARE(__hgt, >)
 TW_SIM_NARROW_COMPARE(__hge, >=)
 #undef TW_SIM_NARROW_COMPARE
-template <class F> static inline tw_sim_narrow<F> __ldg(const tw_sim_narrow<F> *address) { return *address; }
+template <class F>
+static inline tw_sim_narrow<F> __ldg(const tw_sim_narrow<F>* address) {
+  return *address;
+}
 
 using __half = tw_sim_narrow<tw_sim_f16>;
 using __half2 = tw_sim_pair<tw_sim_f16>;
@@ -216,29 +278,29 @@ using __bfloat = tw_sim_narrow<tw_sim_bf16>;
 using __bfloat2 = tw_sim_pair<tw_sim_bf16>;
 
 /* The functions with a type's name in theirs. T: the type, P: two of them, N and M: their names. */
-#define TW_SIM_NARROW_NAMES(T, P, N, M)                                                                      \
-  static inline T __float2##N(float x) { return T(x); }                                                      \
-  static inline T __float2##N##_rn(float x) { return T(x); }                                                 \
-  static inline T __double2##N(double x) { return T(x); }                                                    \
-  static inline float __##N##2float(T x) { return x; }                                                       \
-  static inline P __float22##M##_rn(float2 v) { return {T(v.x), T(v.y)}; }                                   \
-  static inline P __floats2##M##_rn(float x, float y) { return {T(x), T(y)}; }                               \
-  static inline P __float2##M##_rn(float x) { return {T(x), T(x)}; }                                         \
-  static inline P __halves2##M(T x, T y) { return {x, y}; }                                                  \
-  static inline P __##N##2##M(T x) { return {x, x}; }                                                        \
-  static inline T __low2##N(P v) { return v.x; }                                                             \
-  static inline T __high2##N(P v) { return v.y; }                                                            \
-  static inline P __low2##M(P v) { return {v.x, v.x}; }                                                      \
-  static inline P __high2##M(P v) { return {v.y, v.y}; }                                                     \
-  static inline P make_##M(T x, T y) { return {x, y}; }                                                      \
-  static inline unsigned short __##N##_as_ushort(T x) { return x.bits; }                                     \
-  static inline short __##N##_as_short(T x) { return (short)x.bits; }                                        \
-  static inline T __ushort_as_##N(unsigned short x) { return T::of_bits(x); }                                \
-  static inline T __short_as_##N(short x) { return T::of_bits((unsigned short)x); }                          \
-  static inline T __int2##N##_rn(int x) { return T(x); }                                                     \
-  static inline T __uint2##N##_rn(unsigned x) { return T(x); }                                               \
-  static inline T __ll2##N##_rn(long long x) { return T(x); }                                                \
-  static inline int __##N##2int_rn(T x) { return __float2int_rn(x); }                                        \
+#define TW_SIM_NARROW_NAMES(T, P, N, M)                                             \
+  static inline T __float2##N(float x) { return T(x); }                             \
+  static inline T __float2##N##_rn(float x) { return T(x); }                        \
+  static inline T __double2##N(double x) { return T(x); }                           \
+  static inline float __##N##2float(T x) { return x; }                              \
+  static inline P __float22##M##_rn(float2 v) { return {T(v.x), T(v.y)}; }          \
+  static inline P __floats2##M##_rn(float x, float y) { return {T(x), T(y)}; }      \
+  static inline P __float2##M##_rn(float x) { return {T(x), T(x)}; }                \
+  static inline P __halves2##M(T x, T y) { return {x, y}; }                         \
+  static inline P __##N##2##M(T x) { return {x, x}; }                               \
+  static inline T __low2##N(P v) { return v.x; }                                    \
+  static inline T __high2##N(P v) { return v.y; }                                   \
+  static inline P __low2##M(P v) { return {v.x, v.x}; }                             \
+  static inline P __high2##M(P v) { return {v.y, v.y}; }                            \
+  static inline P make_##M(T x, T y) { return {x, y}; }                             \
+  static inline unsigned short __##N##_as_ushort(T x) { return x.bits; }            \
+  static inline short __##N##_as_short(T x) { return (short)x.bits; }               \
+  static inline T __ushort_as_##N(unsigned short x) { return T::of_bits(x); }       \
+  static inline T __short_as_##N(short x) { return T::of_bits((unsigned short)x); } \
+  static inline T __int2##N##_rn(int x) { return T(x); }                            \
+  static inline T __uint2##N##_rn(unsigned x) { return T(x); }                      \
+  static inline T __ll2##N##_rn(long long x) { return T(x); }                       \
+  static inline int __##N##2int_rn(T x) { return __float2int_rn(x); }               \
   static inline int __##N##2int_rz(T x) { return __float2int_rz(x); }
 TW_SIM_NARROW_NAMES(__half, __half2, half, half2)
 TW_SIM_NARROW_NAMES(__bfloat, __bfloat2, bfloat16, bfloat162)
