@@ -1,0 +1,1 @@
+"""The languages of kernels: a table and a prelude for each."""
