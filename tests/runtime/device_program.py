@@ -34,7 +34,7 @@ class Kernel:
     entry: str
     grid: tuple[Dim, Dim, Dim]
     threads: int = 64
-    shared_bytes: int = 0
+    dynamic_bytes: int = 0
 
 
 def declare(

@@ -363,7 +363,7 @@ class Compilation:
         lowered = self._stage("lower", lambda: self._lower(module))
         if not self.is_part:
             refuse_unfit(self.options.schedules, lowered.unfit, lowered.kernels)
-        plan = self._stage("plan", lambda: plan_memory(lowered.module))
+        plan = self._stage("plan", lambda: plan_memory(lowered.module, self.target.info.alignment))
         self._record(lowered, plan)
         metadata = artifact_metadata(self.graph, lowered, plan, self.source, self.options, self.report)
         start = time.perf_counter()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..errors import ArtifactError
+
 if TYPE_CHECKING:
     from ..runtime.model import CompiledModel
 
@@ -17,6 +19,7 @@ def load(
     pin_threads: bool = False,
     check_weights: bool = False,
     device: int = 0,
+    simulate: bool | str = False,
 ) -> CompiledModel:
     """Load a compiled artifact.
 
@@ -31,6 +34,9 @@ def load(
             caller's thread is not bound. Linux only.
         check_weights: Read the whole file of weights and compare its checksum.
         device: The number of the device to run on, for artifacts for GPUs.
+        simulate: Whether the CPU simulates the device, for artifacts for CUDA and HIP: slowly, but exactly,
+            on machines without one. ``"checked"`` also finds faults of kernels, such as accesses out of
+            bounds and races, which are then errors.
 
     Returns:
         The model, which is called like a function: see `tilewright.runtime.model.CompiledModel`.
@@ -63,9 +69,17 @@ def load(
     verify_file(path)
     check_native(path)
     if is_for_device(read_metadata(path) or {}):
-        return DeviceLibrary(
-            path, weights=weights, index=device, num_threads=num_threads, check_weights=check_weights
+        library = DeviceLibrary(
+            path,
+            weights=weights,
+            index=device,
+            num_threads=num_threads,
+            check_weights=check_weights,
+            opens=not simulate,
         )
+        return library.simulated(checked=simulate == "checked") if simulate else library
+    if simulate:
+        raise ArtifactError(f"{path}: only artifacts for CUDA and HIP can be simulated")
     return Library(
         path, weights=weights, num_threads=num_threads, pin_threads=pin_threads, check_weights=check_weights
     )

@@ -218,6 +218,9 @@ class TargetInfo:
     gpu: Gpu | None = None
     """The facts of a GPU; None for other devices."""
 
+    alignment: int = 64
+    """Bytes; buffers in the arena and among the weights begin at multiples of it."""
+
     features: tuple[str, ...] = ()
     """Further features, in the target's own spelling."""
 

@@ -29,7 +29,6 @@ from ..ir.run_time_symbols import defined_inside, mentions
 from ..ir.substitution import evaluate
 from ..ir.symbolic import Dim, bounds, free_symbols, prove_le, unordered_max
 
-ALIGNMENT = 64
 NOMINAL = 1024
 """The value of a symbol without an upper bound when buffers are ordered and memory is reported."""
 LARGEST_FORMULA = 8
@@ -127,8 +126,9 @@ class _Storage:
         return self.first <= other.last and other.first <= self.last
 
 
-def plan_memory(module: Module) -> MemoryPlan:
-    """Set the offset of every `host.alloc` and `host.constant` of the host functions.
+def plan_memory(module: Module, alignment: int = 64) -> MemoryPlan:
+    """Set the offset of every `host.alloc` and `host.constant` of the host functions: multiples of
+    `alignment` bytes.
 
     Raises:
         CompileError: functions declare a state differently.
@@ -137,14 +137,15 @@ def plan_memory(module: Module) -> MemoryPlan:
     functions = func.entries(module)
     func.shared_states(functions)
     kernels = {k.sym_name: k for k in module.functions(loop.Kernel)}
-    weights, weights_size = _place_weights(functions)
-    return MemoryPlan({f.sym_name: _plan_arena(f, kernels) for f in functions}, weights, weights_size)
+    weights, weights_size = _place_weights(functions, alignment)
+    plans = {f.sym_name: _plan_arena(f, kernels, alignment) for f in functions}
+    return MemoryPlan(plans, weights, weights_size)
 
 
-def _plan_arena(main: func.Func, kernels: dict[str, loop.Kernel]) -> ArenaPlan:
+def _plan_arena(main: func.Func, kernels: dict[str, loop.Kernel], alignment: int) -> ArenaPlan:
     slots = _number_slots(main)
     allocs = [op for op in main.walk() if isinstance(op, host.Alloc) and op.slot is None]
-    storages, in_place = _storages(main, kernels)
+    storages, in_place = _storages(main, kernels, alignment)
     values = _nominal_values(storages)
     for s in storages:
         s.nominal = int(evaluate(s.size, values))
@@ -157,7 +158,7 @@ def _plan_arena(main: func.Func, kernels: dict[str, loop.Kernel]) -> ArenaPlan:
     return ArenaPlan(
         arena=arena,
         arena_bytes=int(evaluate(arena, values)),
-        unplanned_bytes=sum(int(evaluate(_aligned_bytes(a), values)) for a in allocs),
+        unplanned_bytes=sum(int(evaluate(_aligned_bytes(a, alignment), values)) for a in allocs),
         live_bytes=_most_alive(storages),
         buffers=len(allocs),
         in_place=in_place,
@@ -218,12 +219,14 @@ def _number_slots(main: func.Func) -> int:
     return count
 
 
-def _aligned_bytes(alloc: host.Alloc) -> Dim:
+def _aligned_bytes(alloc: host.Alloc, alignment: int) -> Dim:
     size = alloc.buffer.size * alloc.buffer.dtype.itemsize
-    return (size + (ALIGNMENT - 1)) // ALIGNMENT * ALIGNMENT
+    return (size + (alignment - 1)) // alignment * alignment
 
 
-def _place_weights(functions: Sequence[func.Func]) -> tuple[tuple[tuple[int, Constant], ...], int]:
+def _place_weights(
+    functions: Sequence[func.Func], alignment: int
+) -> tuple[tuple[tuple[int, Constant], ...], int]:
     """The offsets of all constants, one for equal ones, and the size of the block."""
     same = _equal_contents(functions)
     seen: dict[Constant, int] = {}
@@ -234,7 +237,7 @@ def _place_weights(functions: Sequence[func.Func]) -> tuple[tuple[tuple[int, Con
         value = same.get(value, value)
         if value not in seen:
             seen[value] = end
-            end += -(-value.nbytes // ALIGNMENT) * ALIGNMENT
+            end += -(-value.nbytes // alignment) * alignment
         return seen[value]
 
     for function in functions:
@@ -277,7 +280,7 @@ def _is_zero(value: Constant) -> bool:
 # -- Liveness --
 
 
-def _storages(main: func.Func, kernels: dict[str, loop.Kernel]) -> tuple[list[_Storage], int]:
+def _storages(main: func.Func, kernels: dict[str, loop.Kernel], alignment: int) -> tuple[list[_Storage], int]:
     """The storages that the program needs, and the number of buffers that share another's in place."""
     steps = [op for op in main.walk() if isinstance(op, Step)]
     first, last = _lifetimes(steps)
@@ -285,7 +288,7 @@ def _storages(main: func.Func, kernels: dict[str, loop.Kernel]) -> tuple[list[_S
     storages: list[_Storage] = []
     in_place = 0
     for index, op in enumerate(steps):
-        taken = _taken_over(op, kernels, index, home, first)
+        taken = _taken_over(op, kernels, index, home, first, alignment)
         for operand in op.operands:
             for buffer in roots(operand):
                 alloc = buffer.defining_op
@@ -293,7 +296,7 @@ def _storages(main: func.Func, kernels: dict[str, loop.Kernel]) -> tuple[list[_S
                     continue
                 old = taken.get(buffer)
                 if old is None:
-                    storage = _Storage([alloc], _aligned_bytes(alloc), first[buffer], last[buffer])
+                    storage = _Storage([alloc], _aligned_bytes(alloc, alignment), first[buffer], last[buffer])
                     storages.append(storage)
                 else:
                     storage = old
@@ -350,6 +353,7 @@ def _taken_over(
     index: int,
     home: dict[Value, _Storage],
     first: dict[Value, int],
+    alignment: int,
 ) -> dict[Value, _Storage]:
     """For the outputs of a launch that may be written in place: the storage of the input whose live range
     ends there.
@@ -376,7 +380,7 @@ def _taken_over(
             or not isinstance(alloc, host.Alloc)
         ):
             continue
-        if prove_le(_aligned_bytes(alloc), old.size):
+        if prove_le(_aligned_bytes(alloc, alignment), old.size):
             taken[target] = old
     return taken
 

@@ -26,6 +26,7 @@ class DeviceLibrary(Library):
             ``TILEWRIGHT_CUDA_DRIVER`` (``_HIP_``, ``_OPENCL_``, ...) names, or else the system's.
         num_threads: Not used by devices; see `Library`.
         check_weights: Compare the checksum of the file of weights.
+        opens: Whether the device is opened now, so that its absence is noticed before the first call.
         verify: See `Library`.
         code: The code of this file, where it has been loaded.
 
@@ -42,10 +43,11 @@ class DeviceLibrary(Library):
         driver: str | None = None,
         num_threads: int = 0,
         check_weights: bool = False,
+        opens: bool = True,
         verify: bool = True,
         code: NativeCode | None = None,
     ) -> None:
-        self.device_index, self.driver = index, driver
+        self.device_index, self.driver, self._opens = index, driver, opens
         super().__init__(
             path,
             weights=weights,
@@ -72,14 +74,36 @@ class DeviceLibrary(Library):
         )
 
     def _with_same_code(self) -> DeviceLibrary:
+        return self._on(self.device_index, self.driver)
+
+    def _on(self, index: int, driver: str | None) -> DeviceLibrary:
         return DeviceLibrary(
-            self.path,
-            weights=self.weights,
-            index=self.device_index,
-            driver=self.driver,
-            verify=False,
-            code=self._native,
+            self.path, weights=self.weights, index=index, driver=driver, verify=False, code=self._native
         )
+
+    def simulated(self, *, checked: bool = False) -> DeviceLibrary:
+        """A library with the same code and weights that runs on a simulated device, and with states of its
+        own.
+
+        Args:
+            checked: Whether runs find faults of kernels: accesses out of bounds, races and others.
+
+        Raises:
+            ArtifactError: The library has been closed, or its interface cannot be simulated here.
+        """
+        from tilewright.runtime.simulated_device import simulated_driver
+
+        source = self.source
+        driver = simulated_driver(self.api, checked)
+        driver.add(source)
+        return self._derived(self._on(0, str(driver.path)))
+
+    @property
+    def source(self) -> str:
+        """The text of the kernels."""
+        text = self.code_text(self.api)
+        assert text is not None
+        return text
 
     @property
     def images(self) -> list[DeviceImage]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -28,6 +28,8 @@ from tilewright.runtime.model import CompiledModel, KernelTime, LibraryFunction
 from tilewright.runtime.native_code import NativeCode, code_of
 from tilewright.runtime.save_copy import Saved
 from tilewright.runtime.tensors import NUMPY
+
+_Derived = TypeVar("_Derived", bound="Library")
 
 
 class _Native(CompiledModel):
@@ -160,7 +162,7 @@ class Library(_Native):
         self._describe(metadata, str(path))
         if self not in self.functions.values():
             self.index = -1  # Number 0 belongs to another function, whose calls have other inputs.
-        if verify:
+        if verify and self._opens:
             self._context()  # reports missing CPU features and wrong weights now, not at the first call
 
     @cached_property
@@ -224,7 +226,10 @@ class Library(_Native):
         """
         if self._closed:
             self._refuse()
-        library = self._with_same_code()
+        return self._derived(self._with_same_code())
+
+    def _derived(self, library: _Derived) -> _Derived:
+        """`library` of the same code, with what it shares with this one."""
         library._parent, library.weights_file = self, self.weights_file
         library.report, library.origin = self.report, self.origin
         return library
@@ -242,6 +247,8 @@ class Library(_Native):
 
     _native: NativeCode
     """The functions of `tilewright.h`; absent when the library is closed."""
+    _opens = True
+    """Whether a new library makes its first context at once."""
     _parent: Library | None = None
     """The library that this is a session of; it owns the file."""
 

@@ -91,6 +91,12 @@ register_target(
 )
 register_target("aarch64-linux", _built_in(".cpu.target", "cpu_target"))
 register_target("wasm32", _built_in(".wasm.target", "wasm_target"))
+register_target("opencl", _built_in(".opencl.target", "opencl_target"))
+register_target(
+    "cuda",
+    _built_in(".cuda.target", "cuda_target"),
+    known_names=("cuda", "cuda:sm_80", "cuda:sm_90"),
+)
 register_target("webgpu", _built_in(".webgpu.target", "webgpu_target"))
 
 __all__ = ["TargetFactory", "known_targets", "register_target", "resolve"]

@@ -146,7 +146,7 @@ class DeviceKernel(Protocol):
         """The number of threads in a block."""
 
     @property
-    def shared_bytes(self) -> int:
+    def dynamic_bytes(self) -> int:
         """Bytes of shared memory that a launch gives each block, beside those that the kernel declares."""
 
 
@@ -167,7 +167,7 @@ class DeviceCalls(HostCalls):
         for number, name in enumerate(constants.order):
             code, kernel = self.kernels[name], constants.kernels[name]
             widths = [f"i64 {arg.type.dtype.itemsize}" for arg in kernel.body.args]
-            counts = (len(widths), len(kernel.dims), code.threads, code.shared_bytes)
+            counts = (len(widths), len(kernel.dims), code.threads, code.dynamic_bytes)
             fields = [
                 f"ptr {constants.string(code.entry)}",
                 f"ptr {constants.array(f'widths{number}', 'i64', widths)}",

@@ -32,7 +32,28 @@ if TYPE_CHECKING:
     from .build import BuiltLibrary, KeptLibrary
 
 
-class LlvmTarget(Target):
+class LinkedTarget(Target):
+    """A target whose artifacts are linked libraries."""
+
+    def keep(self, library: CompiledModel) -> tuple[Any, Weights] | None:
+        from .build import KeptLibrary
+
+        assert isinstance(library, BuiltCode)
+        return KeptLibrary.of(library.built), cast(Weights, tuple(library.built.parts()))
+
+    def restore(
+        self, kept: KeptLibrary, weights: Callable[[], Weights], threads: int | None, source: dict[str, str]
+    ) -> CompiledModel:
+        library = self.load(kept.built(weights, source), threads)
+        library.metadata["source"] = source
+        return library
+
+    def load(self, built: BuiltLibrary, threads: int | None) -> CompiledModel:
+        """Return the library that runs `built` here; a library for another machine can only be saved."""
+        raise NotImplementedError
+
+
+class LlvmTarget(LinkedTarget):
     """A target with one instruction set. Subclasses load the library."""
 
     def __init__(self, name: str, isa: Isa) -> None:
@@ -135,23 +156,6 @@ class LlvmTarget(Target):
             library_objects=[*objects_of(sorted(called)), *objects_of_kernels(own, self.info.name, self.isa)],
         )
         return self.load(built, threads)
-
-    def keep(self, library: CompiledModel) -> tuple[Any, Weights] | None:
-        from .build import KeptLibrary
-
-        assert isinstance(library, BuiltCode)
-        return KeptLibrary.of(library.built), cast(Weights, tuple(library.built.parts()))
-
-    def restore(
-        self, kept: KeptLibrary, weights: Callable[[], Weights], threads: int | None, source: dict[str, str]
-    ) -> CompiledModel:
-        library = self.load(kept.built(weights, source), threads)
-        library.metadata["source"] = source
-        return library
-
-    def load(self, built: BuiltLibrary, threads: int | None) -> CompiledModel:
-        """Return the library that runs `built` here; a library for another machine can only be saved."""
-        raise NotImplementedError
 
 
 class BuiltCode:

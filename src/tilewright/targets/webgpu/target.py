@@ -18,7 +18,7 @@ from ...lowering.pipeline import Lowered, LoweringOptions
 from ...runtime.model import CompiledModel
 from ..base import Progress, Target, Weights
 from .program import RUN_TIME, host_program
-from .rules import RULES
+from ..gpu.simple_rules import RULES
 from .wgsl import print_shader
 
 

@@ -17,7 +17,7 @@ from ...errors import CompileError
 from ...ir.core import Operation, Value
 from ...ir.symbolic import Binary, Dim, FloorDiv, Min, Mod, Symbol, bounds
 from ...ir.types import DType, boolean, f32, u32, u64
-from .rules import WORKGROUP
+from ..gpu.simple_rules import WORKGROUP
 
 GROUPS_PER_ROW = 32768
 """Workgroups in the first dimension of a dispatch; the rest go to the second. WebGPU allows 65,535 in each

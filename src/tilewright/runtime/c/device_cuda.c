@@ -1,0 +1,451 @@
+/* device_cuda.c - device.h for CUDA's driver API, and for HIP, whose functions have other names. */
+#include "device.h"
+
+#if TW_DEVICE == 2 || TW_DEVICE == 10
+
+#define IS_HIP (TW_DEVICE == 10)
+#define DEFAULT(cuda, hip) (IS_HIP ? (hip) : (cuda))
+
+#if defined(_WIN32)
+#define SYSTEM_LIBRARY DEFAULT("nvcuda.dll", "amdhip64.dll")
+#else
+#define SYSTEM_LIBRARY DEFAULT("libcuda.so.1", "libamdhip64.so")
+#endif
+
+const char* const tw_driver_api = DEFAULT("CUDA", "HIP");
+const char* const tw_driver_variable = DEFAULT("TILEWRIGHT_CUDA_DRIVER", "TILEWRIGHT_HIP_DRIVER");
+const int tw_driver_shares_addresses = 1;
+
+/* The part of the interface that is used here; its headers belong to an SDK. Both APIs have the same codes.
+ */
+typedef int code; /* CUresult, hipError_t */
+typedef uint64_t address;
+typedef void* object; /* context, stream, module, function, event */
+enum {
+  CAPABILITY_MAJOR = 75,   /* CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR */
+  CAPABILITY_MINOR = 76,   /* CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR */
+  DYNAMIC_SHARED = 8,      /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */
+  NON_BLOCKING = 1,        /* CU_STREAM_NON_BLOCKING: no waiting for the default stream */
+  STATIC_SHARED = 48 << 10 /* bytes of shared memory that every kernel may have */
+};
+
+/* X(name, CUDA's name, HIP's name, parameters) */
+#define FUNCTIONS(X)                                                                                        \
+  X(init, "cuInit", "hipInit", (unsigned))                                                                  \
+  X(count, "cuDeviceGetCount", "hipGetDeviceCount", (int*))                                                 \
+  X(name, "cuDeviceGetName", "hipDeviceGetName", (char*, int, int))                                         \
+  X(allocate, "cuMemAlloc_v2", "hipMalloc", (address*, size_t))                                             \
+  X(release, "cuMemFree_v2", "hipFree", (address))                                                          \
+  X(upload, "cuMemcpyHtoDAsync_v2", "hipMemcpyHtoDAsync", (address, const void*, size_t, object))           \
+  X(download, "cuMemcpyDtoHAsync_v2", "hipMemcpyDtoHAsync", (void*, address, size_t, object))               \
+  X(copy, "cuMemcpyDtoDAsync_v2", "hipMemcpyDtoDAsync", (address, address, size_t, object))                 \
+  X(create_stream, "cuStreamCreate", "hipStreamCreateWithFlags", (object*, unsigned))                       \
+  X(destroy_stream, "cuStreamDestroy_v2", "hipStreamDestroy", (object))                                     \
+  X(wait, "cuStreamSynchronize", "hipStreamSynchronize", (object))                                          \
+  X(load_module, "cuModuleLoadData", "hipModuleLoadData", (object*, const void*))                           \
+  X(unload_module, "cuModuleUnload", "hipModuleUnload", (object))                                           \
+  X(get_function, "cuModuleGetFunction", "hipModuleGetFunction", (object*, object, const char*))            \
+  X(set_attribute, "cuFuncSetAttribute", "hipFuncSetAttribute", (object, int, int))                         \
+  X(launch, "cuLaunchKernel", "hipModuleLaunchKernel",                                                      \
+    (object, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, object, void**, void**)) \
+  X(create_event, "cuEventCreate", "hipEventCreateWithFlags", (object*, unsigned))                          \
+  X(record_event, "cuEventRecord", "hipEventRecord", (object, object))                                      \
+  X(elapsed, "cuEventElapsedTime", "hipEventElapsedTime", (float*, object, object))                         \
+  X(destroy_event, "cuEventDestroy_v2", "hipEventDestroy", (object))
+
+/* Functions of one of the APIs. */
+#define CUDA_FUNCTIONS(X)                                              \
+  X(device, "cuDeviceGet", (int*, int))                                \
+  X(attribute, "cuDeviceGetAttribute", (int*, int, int))               \
+  X(retain, "cuDevicePrimaryCtxRetain", (object*, int))                \
+  X(release_context, "cuDevicePrimaryCtxRelease_v2", (int))            \
+  X(push, "cuCtxPushCurrent_v2", (object))                             \
+  X(pop, "cuCtxPopCurrent_v2", (object*))                              \
+  X(fill, "cuMemsetD8Async", (address, unsigned char, size_t, object)) \
+  X(error_name, "cuGetErrorName", (code, const char**))
+#define HIP_FUNCTIONS(X)                \
+  X(get_device, "hipGetDevice", (int*)) \
+  X(set_device, "hipSetDevice", (int))  \
+  X(fill, "hipMemsetAsync", (address, int, size_t, object))
+
+#define DECLARE(name, cuda, hip, parameters) code(*name) parameters;
+#define DECLARE_OWN(name, symbol, parameters) code(*name) parameters;
+typedef struct {
+  FUNCTIONS(DECLARE)
+#if IS_HIP
+  HIP_FUNCTIONS(DECLARE_OWN)
+  const char* (*error_name)(code);
+#else
+  CUDA_FUNCTIONS(DECLARE_OWN)
+#endif
+  int takes_source; /* the driver simulates the device and runs the text of the kernels */
+} functions;
+
+struct tw_driver {
+  functions api;
+  int device;
+  object context;
+  object module;
+  object* kernels; /* [num_kernels] */
+  int before;      /* HIP: the device that was current */
+  char name[128];
+};
+
+struct tw_queue {
+  tw_driver* driver;
+  object stream;
+  int owned;
+  object* marks; /* events */
+  int32_t num_marks;
+};
+
+static const char* name_of(const tw_driver* driver, code result) {
+  const char* name = NULL;
+#if IS_HIP
+  name = driver->api.error_name(result);
+#else
+  if (driver->api.error_name(result, &name)) name = NULL;
+#endif
+  return name ? name : "an unknown error";
+}
+
+/* The status for a result of the driver's function `call`. */
+static int result_of(const tw_driver* driver, const char* call, code result) {
+  if (!result) return TW_OK;
+  return tw_fail(TW_ERROR_DEVICE, "%s failed: %s (%d)", call, name_of(driver, result), (int64_t)result);
+}
+
+/* As result_of, for the kernel with this number. */
+static int result_of_kernel(const tw_driver* driver, int32_t kernel, const char* call, code result) {
+  if (!result) return TW_OK;
+  return tw_fail(TW_ERROR_DEVICE, "kernel '%s': %s failed: %s (%d)", tw_module.kernel_names[kernel], call,
+                 name_of(driver, result), (int64_t)result);
+}
+
+/* -- The device -- */
+
+static int load_functions(const char* name, functions* api) {
+  void* library = tw_library_open(name);
+  if (!library)
+    return tw_fail(
+        TW_ERROR_DEVICE,
+        "the model was compiled for %s, but its library %s was not found: install the driver of the "
+        "device, or name the library in %s",
+        tw_driver_api, name, tw_driver_variable);
+  const char* missing = NULL;
+#define LOAD(function, cuda, hip, parameters)                                         \
+  api->function = (code(*) parameters)tw_library_symbol(library, DEFAULT(cuda, hip)); \
+  if (!api->function) missing = DEFAULT(cuda, hip);
+#define LOAD_OWN(function, symbol, parameters)                            \
+  api->function = (code(*) parameters)tw_library_symbol(library, symbol); \
+  if (!api->function) missing = symbol;
+  FUNCTIONS(LOAD)
+#if IS_HIP
+  HIP_FUNCTIONS(LOAD_OWN)
+  api->error_name = (const char* (*)(code))tw_library_symbol(library, "hipGetErrorName");
+  if (!api->error_name) missing = "hipGetErrorName";
+#else
+  CUDA_FUNCTIONS(LOAD_OWN)
+#endif
+  api->takes_source = tw_library_symbol(library, "tw_simulates_source") != NULL;
+  if (missing)
+    return tw_fail(TW_ERROR_DEVICE, "%s has no function %s: a newer driver is needed", name, missing);
+  return TW_OK;
+}
+
+int tw_driver_enter(tw_driver* driver) {
+#if IS_HIP
+  driver->api.get_device(&driver->before);
+  return result_of(driver, "hipSetDevice", driver->api.set_device(driver->device));
+#else
+  return result_of(driver, "cuCtxPushCurrent", driver->api.push(driver->context));
+#endif
+}
+
+void tw_driver_leave(tw_driver* driver) {
+#if IS_HIP
+  driver->api.set_device(driver->before);
+#else
+  object unused;
+  driver->api.pop(&unused);
+#endif
+}
+
+static int open_device(tw_driver* driver, int32_t index) {
+  int count = 0;
+  int status = result_of(driver, DEFAULT("cuInit", "hipInit"), driver->api.init(0));
+  if (!status)
+    status = result_of(driver, DEFAULT("cuDeviceGetCount", "hipGetDeviceCount"), driver->api.count(&count));
+  if (status) return status;
+  if (!count)
+    return tw_fail(TW_ERROR_DEVICE, "%s has no devices here: install a device that it supports",
+                   tw_driver_api);
+  if (index < 0 || index >= count)
+    return tw_fail(TW_ERROR_DEVICE, "there is no %s device number %d: the numbers here are 0 to %d",
+                   tw_driver_api, (int64_t)index, (int64_t)count - 1);
+  driver->device = index;
+#if !IS_HIP
+  status = result_of(driver, "cuDeviceGet", driver->api.device(&driver->device, index));
+  if (!status)
+    status =
+        result_of(driver, "cuDevicePrimaryCtxRetain", driver->api.retain(&driver->context, driver->device));
+#endif
+  if (!status) driver->api.name(driver->name, (int)sizeof driver->name - 1, driver->device);
+  return status;
+}
+
+/* -- Images -- */
+
+#if !IS_HIP
+/* The number in an architecture's name: 90 of "sm_90a", 80 of "compute_80"; `exact`: whether it ends in "a"
+ * or "f", so that other devices cannot run it. */
+static int64_t arch_number(const char* arch, int* exact) {
+  int64_t number = 0;
+  *exact = 0;
+  for (; *arch && (*arch < '0' || *arch > '9'); ++arch) {
+  }
+  for (; *arch >= '0' && *arch <= '9'; ++arch) number = 10 * number + (*arch - '0');
+  *exact = *arch != 0;
+  return number;
+}
+
+/* How well an image suits a device of the compute capability `have` (90 for 9.0); 0: not at all. Machine code
+ * for the device itself is best, then that for an earlier device of the same generation, then PTX. */
+static int64_t suitability(const tw_image* image, int64_t have) {
+  int exact;
+  int64_t wanted = arch_number(image->arch, &exact);
+  if (image->kind == TW_IMAGE_CUBIN && wanted == have) return 3000 + exact;
+  if (image->kind == TW_IMAGE_CUBIN && !exact && wanted / 10 == have / 10 && wanted < have)
+    return 2000 + wanted;
+  if (image->kind == TW_IMAGE_PTX && !exact && wanted <= have) return 1000 + wanted;
+  return 0;
+}
+#endif
+
+/* Loads the image that suits the device best. */
+static int load_images(tw_driver* driver) {
+  int64_t count;
+  const tw_image* images = tw_images(&count);
+  const char* call = DEFAULT("cuModuleLoadData", "hipModuleLoadData");
+  code result = 0;
+  if (driver->api.takes_source) {
+    for (int64_t i = 0; i < count; ++i)
+      if (images[i].kind == DEFAULT(TW_IMAGE_CUDA, TW_IMAGE_HIP))
+        return result_of(driver, call, driver->api.load_module(&driver->module, tw_image_data(&images[i])));
+    return tw_fail(TW_ERROR_DEVICE, "the library has no source of its kernels, which a simulator runs");
+  }
+#if IS_HIP
+  /* HIP refuses an image for another architecture. */
+  for (int64_t i = 0; i < count; ++i) {
+    if (images[i].kind != TW_IMAGE_HSACO) continue;
+    result = driver->api.load_module(&driver->module, tw_image_data(&images[i]));
+    if (!result) return TW_OK;
+  }
+  if (result) return result_of(driver, call, result);
+  return tw_fail(TW_ERROR_DEVICE, "the library has no machine code for '%s': compile the model for it",
+                 driver->name);
+#else
+  int major = 0, minor = 0;
+  const tw_image* best = NULL;
+  int64_t most = 0;
+  driver->api.attribute(&major, CAPABILITY_MAJOR, driver->device);
+  driver->api.attribute(&minor, CAPABILITY_MINOR, driver->device);
+  for (int64_t i = 0; i < count; ++i) {
+    int64_t value = suitability(&images[i], 10 * major + minor);
+    if (value > most) best = &images[i], most = value;
+  }
+  if (!best)
+    return tw_fail(TW_ERROR_DEVICE,
+                   "the library has no machine code for '%s' (sm_%d): compile the model for cuda:sm_%d, with "
+                   "NVRTC installed (pip install 'tilewright[cuda]')",
+                   driver->name, (int64_t)(10 * major + minor), (int64_t)(10 * major + minor));
+  result = driver->api.load_module(&driver->module, tw_image_data(best));
+  return result_of(driver, call, result);
+#endif
+}
+
+/* Finds the kernels, and allows them the dynamic shared memory that they need. */
+static int find_kernels(tw_driver* driver) {
+  driver->kernels = tw_memory_allocate((size_t)tw_module.num_kernels * sizeof(object) + 1);
+  if (!driver->kernels) return tw_fail(TW_ERROR_MEMORY, "cannot allocate memory for the kernels");
+  int status = TW_OK;
+  for (int32_t i = 0; i < tw_module.num_kernels && !status; ++i) {
+    const tw_device_kernel* kernel = &tw_device_module.kernels[i];
+    code result = driver->api.get_function(&driver->kernels[i], driver->module, kernel->entry);
+    status = result_of_kernel(driver, i, DEFAULT("cuModuleGetFunction", "hipModuleGetFunction"), result);
+    if (status || kernel->shared_bytes <= STATIC_SHARED) continue;
+    result = driver->api.set_attribute(driver->kernels[i], DYNAMIC_SHARED, kernel->shared_bytes);
+    status = result_of_kernel(driver, i, DEFAULT("cuFuncSetAttribute", "hipFuncSetAttribute"), result);
+  }
+  return status;
+}
+
+int tw_driver_open(const char* library, int32_t index, tw_driver** result) {
+  tw_driver* driver = tw_memory_allocate(sizeof *driver);
+  if (!driver) return tw_fail(TW_ERROR_MEMORY, "cannot allocate memory for the driver");
+  __builtin_memset(driver, 0, sizeof *driver);
+  int status = load_functions(library ? library : SYSTEM_LIBRARY, &driver->api);
+  int opened = 0;
+  if (!status) {
+    status = open_device(driver, index);
+    opened = !status;
+  }
+  if (!status) status = tw_driver_enter(driver);
+  if (!status) {
+    status = load_images(driver);
+    if (!status) status = find_kernels(driver);
+    tw_driver_leave(driver);
+  }
+  if (!status) {
+    *result = driver;
+  } else if (opened) {
+    tw_driver_close(driver);
+  } else {
+    tw_memory_free(driver);
+  }
+  return status;
+}
+
+void tw_driver_close(tw_driver* driver) {
+  if (driver->module && !tw_driver_enter(driver)) {
+    driver->api.unload_module(driver->module);
+    tw_driver_leave(driver);
+  }
+#if !IS_HIP
+  if (driver->context) driver->api.release_context(driver->device);
+#endif
+  tw_memory_free(driver->kernels);
+  tw_memory_free(driver);
+}
+
+const char* tw_driver_name(const tw_driver* driver) { return driver->name; }
+
+int tw_driver_allocate(tw_driver* driver, int64_t size, void** result) {
+  address found = 0;
+  int status =
+      result_of(driver, DEFAULT("cuMemAlloc", "hipMalloc"), driver->api.allocate(&found, (size_t)size));
+  *result = (void*)(uintptr_t)found;
+  return status;
+}
+
+/* Waits for the work that uses the memory. */
+void tw_driver_free(tw_driver* driver, void* pointer) { driver->api.release((address)(uintptr_t)pointer); }
+
+/* -- The queue -- */
+
+int tw_queue_create(tw_driver* driver, void* stream, tw_queue** result) {
+  tw_queue* queue = tw_memory_allocate(sizeof *queue);
+  if (!queue) return tw_fail(TW_ERROR_MEMORY, "cannot allocate memory for a queue");
+  __builtin_memset(queue, 0, sizeof *queue);
+  queue->driver = driver;
+  queue->stream = stream;
+  queue->owned = !stream;
+  int status = TW_OK;
+  if (!stream)
+    status = result_of(driver, DEFAULT("cuStreamCreate", "hipStreamCreateWithFlags"),
+                       driver->api.create_stream(&queue->stream, NON_BLOCKING));
+  if (status) tw_memory_free(queue);
+  else *result = queue;
+  return status;
+}
+
+void tw_queue_destroy(tw_queue* queue) {
+  functions* api = &queue->driver->api;
+  for (int32_t i = 0; i < queue->num_marks; ++i)
+    if (queue->marks[i]) api->destroy_event(queue->marks[i]);
+  tw_memory_free(queue->marks);
+  if (queue->owned) {
+    api->wait(queue->stream);
+    api->destroy_stream(queue->stream);
+  }
+  tw_memory_free(queue);
+}
+
+int tw_queue_wait(tw_queue* queue) {
+  return result_of(queue->driver, DEFAULT("cuStreamSynchronize", "hipStreamSynchronize"),
+                   queue->driver->api.wait(queue->stream));
+}
+
+/* The copy from pageable memory has been staged when the call returns; from pinned memory it has not. */
+int tw_queue_upload(tw_queue* queue, void* to, const void* from, int64_t size) {
+  int status =
+      result_of(queue->driver, DEFAULT("cuMemcpyHtoDAsync", "hipMemcpyHtoDAsync"),
+                queue->driver->api.upload((address)(uintptr_t)to, from, (size_t)size, queue->stream));
+  return status ? status : tw_queue_wait(queue);
+}
+
+int tw_queue_download(tw_queue* queue, void* to, const void* from, int64_t size) {
+  int status =
+      result_of(queue->driver, DEFAULT("cuMemcpyDtoHAsync", "hipMemcpyDtoHAsync"),
+                queue->driver->api.download(to, (address)(uintptr_t)from, (size_t)size, queue->stream));
+  return status ? status : tw_queue_wait(queue);
+}
+
+int tw_queue_copy(tw_queue* queue, void* to, const void* from, int64_t size) {
+  return result_of(
+      queue->driver, DEFAULT("cuMemcpyDtoDAsync", "hipMemcpyDtoDAsync"),
+      queue->driver->api.copy((address)(uintptr_t)to, (address)(uintptr_t)from, (size_t)size, queue->stream));
+}
+
+int tw_queue_zero(tw_queue* queue, void* to, int64_t size) {
+  return result_of(queue->driver, DEFAULT("cuMemsetD8Async", "hipMemsetAsync"),
+                   queue->driver->api.fill((address)(uintptr_t)to, 0, (size_t)size, queue->stream));
+}
+
+int tw_queue_launch(tw_queue* queue, int32_t index, const int64_t* grid, void* const* buffers,
+                    const int64_t* dims) {
+  enum { FEW = 64 };
+  const tw_device_kernel* kernel = &tw_device_module.kernels[index];
+  tw_driver* driver = queue->driver;
+  int32_t count = kernel->num_buffers + kernel->num_dims;
+  if (grid[0] > INT32_MAX || grid[1] > 65535 || grid[2] > 65535)
+    return tw_fail(TW_ERROR_DEVICE,
+                   "kernel '%s' needs %d x %d x %d blocks; the device allows 2147483647 x "
+                   "65535 x 65535",
+                   tw_module.kernel_names[index], grid[0], grid[1], grid[2]);
+  void* few[FEW];
+  void** arguments = count <= FEW ? few : tw_memory_allocate((size_t)count * sizeof(void*));
+  if (!arguments) return tw_fail(TW_ERROR_MEMORY, "cannot allocate memory for a launch");
+  for (int32_t i = 0; i < kernel->num_buffers; ++i) arguments[i] = (void*)(uintptr_t)&buffers[i];
+  for (int32_t i = 0; i < kernel->num_dims; ++i)
+    arguments[kernel->num_buffers + i] = (void*)(uintptr_t)&dims[i];
+  code result = driver->api.launch(driver->kernels[index], (unsigned)grid[0], (unsigned)grid[1],
+                                   (unsigned)grid[2], (unsigned)kernel->threads, 1, 1,
+                                   (unsigned)kernel->shared_bytes, queue->stream, arguments, NULL);
+  if (arguments != few) tw_memory_free(arguments);
+  return result_of_kernel(driver, index, DEFAULT("cuLaunchKernel", "hipModuleLaunchKernel"), result);
+}
+
+int tw_queue_mark(tw_queue* queue, int32_t mark) {
+  functions* api = &queue->driver->api;
+  if (mark >= queue->num_marks) {
+    int32_t count = 2 * mark + 64;
+    object* larger = tw_memory_allocate((size_t)count * sizeof(object));
+    if (!larger) return tw_fail(TW_ERROR_MEMORY, "cannot allocate memory for the profile");
+    __builtin_memset(larger, 0, (size_t)count * sizeof(object));
+    if (queue->num_marks) __builtin_memcpy(larger, queue->marks, (size_t)queue->num_marks * sizeof(object));
+    tw_memory_free(queue->marks);
+    queue->marks = larger;
+    queue->num_marks = count;
+  }
+  int status = TW_OK;
+  if (!queue->marks[mark])
+    status = result_of(queue->driver, DEFAULT("cuEventCreate", "hipEventCreateWithFlags"),
+                       api->create_event(&queue->marks[mark], 0));
+  if (!status)
+    status = result_of(queue->driver, DEFAULT("cuEventRecord", "hipEventRecord"),
+                       api->record_event(queue->marks[mark], queue->stream));
+  return status;
+}
+
+int tw_queue_elapsed(tw_queue* queue, int32_t first, int32_t last, uint64_t* nanoseconds) {
+  float milliseconds = 0;
+  int status = result_of(queue->driver, DEFAULT("cuEventElapsedTime", "hipEventElapsedTime"),
+                         queue->driver->api.elapsed(&milliseconds, queue->marks[first], queue->marks[last]));
+  *nanoseconds = milliseconds > 0 ? (uint64_t)(milliseconds * 1e6f) : 0;
+  return status;
+}
+
+#else
+typedef int tw_device_cuda_unused; /* C11 requires a declaration in every file */
+#endif

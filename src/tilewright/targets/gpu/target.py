@@ -1,0 +1,178 @@
+"""Targets whose artifacts are shared libraries that launch kernels on a GPU: a host program, the runtime with
+one driver, and device code.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...artifact import link
+from ...artifact.device_code import DEVICE_TYPES, DeviceImage, device_code
+from ...artifact.kinds import suffixes_of
+from ...artifact.package import blob
+from ...dialects import loop
+from ...errors import CompileError, UnsupportedOperator
+from ...ir.target_info import Gpu, TargetInfo, ThreadAxis
+from ...lowering.memory_plan import MemoryPlan
+from ...lowering.pipeline import Lowered, LoweringOptions
+from ...runtime.device_library import DeviceLibrary
+from ...runtime.model import CompiledModel, goes_beside
+from ..base import Progress
+from ..llvm.isa import Isa
+from ..llvm.target import BuiltCode, LinkedTarget
+from .dialect import DeviceKernel, Dialect
+from .printer import module_text, print_kernel
+from .simple_rules import RULES
+
+if TYPE_CHECKING:
+    from ..llvm.build import BuiltLibrary
+
+_ALIGNMENT = 256
+"""Bytes; buffers begin at multiples of it. Devices load whole segments of 128 bytes or less; bindings of
+Vulkan and WebGPU begin at multiples of up to 256.
+"""
+
+
+@cache
+def host_isa() -> Isa:
+    """The processor of host programs: any of this machine's system, since they contain no vector code."""
+    import llvmlite.binding as llvm
+
+    return Isa("host", llvm.get_process_triple(), "", (), 128, 16, masked=False, fma=False)
+
+
+class BuiltDeviceLibrary(BuiltCode, DeviceLibrary):
+    """A library just compiled. The device is opened at the first call, so that a library for a device that
+    this machine lacks can be saved and inspected.
+    """
+
+    def __init__(self, built: BuiltLibrary) -> None:
+        self.built = built
+        super().__init__(built.path, verify=False)
+
+    @property
+    def weights(self) -> np.ndarray[Any, Any]:
+        """The weights that the compiler arranged; no file holds them yet."""
+        return self.built.weights
+
+    def save(self, path: str | Path, *, weights: str | None = None, prefix: str | None = None) -> Path:
+        return self.built.save(path, beside=goes_beside(path, weights), prefix=prefix)
+
+    def code_text(self, level: str) -> str | None:
+        return DeviceLibrary.code_text(self, level) or BuiltCode.code_text(self, level)
+
+
+class GpuTarget(LinkedTarget):
+    """A kind of GPU, programmed through one interface (CUDA, OpenCL, ...)."""
+
+    api: str
+    """The interface, a key of `artifact.device_code.DEVICE_TYPES`."""
+    dialect: Dialect
+    """The language of kernels."""
+    gpu: Gpu
+    """The facts of the device that schedules read."""
+
+    def __init__(self, name: str) -> None:
+        """Set up the target called `name`."""
+        self.name = name
+        self.code_level = self.api
+        self.suffixes = tuple(s for s in suffixes_of(host_isa().triple) if s != ".tar")
+
+    @property
+    def info(self) -> TargetInfo:
+        return TargetInfo(
+            name=self.name,
+            vector_bits=0,
+            memory_spaces=("global", "shared", "register", "local"),
+            thread_axes=(
+                ThreadAxis("block.x"),
+                ThreadAxis("block.y"),
+                ThreadAxis("block.z"),
+                ThreadAxis("thread.x", self.gpu.max_threads),
+            ),
+            alignment=_ALIGNMENT,
+            gpu=self.gpu,
+        )
+
+    @property
+    def lowering(self) -> LoweringOptions:
+        return LoweringOptions(panel=None, rules=RULES, info=self.info, row_groups=False, variants=True)
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "triple": host_isa().triple,
+            "features": [],
+            "device": DEVICE_TYPES[self.api],
+        }
+
+    def kernel_code(self, kernel: loop.Kernel) -> str:
+        printed = print_kernel(kernel, self.dialect, self.info)
+        return f"{printed.text}\n{printed.grid}"
+
+    def refusals(self, lowered: Lowered) -> list[UnsupportedOperator]:
+        places: dict[str, list[str]] = {}
+        for kernel in lowered.module.functions(loop.Kernel):
+            try:
+                print_kernel(kernel, self.dialect, self.info)
+            except CompileError as error:
+                name = (
+                    kernel.sym_name
+                    if kernel.sym_name in lowered.kernels
+                    else kernel.sym_name.partition(".")[0]
+                )
+                info = lowered.kernels[name]
+                places.setdefault(str(error), []).extend([str(info.location)] * info.launches)
+        return [
+            UnsupportedOperator(what, len(where), tuple(dict.fromkeys(where)), instead="compile for cpu")
+            for what, where in places.items()
+        ]
+
+    @abstractmethod
+    def images(self, text: str) -> Sequence[DeviceImage]:
+        """The images of a translation unit beside its text, compiled as far as this machine has a
+        compiler.
+        """
+
+    def build(
+        self,
+        lowered: Lowered,
+        plan: MemoryPlan,
+        metadata: dict[str, Any],
+        progress: Progress,
+        threads: int | None,
+        llvm_opt_level: int = 2,
+    ) -> CompiledModel:
+        from ..llvm.build import build
+        from ..llvm.host_calls import DeviceCalls
+
+        progress("generating code")
+        isa = host_isa()
+        kernels = lowered.module.functions(loop.Kernel)
+        codes = {k.sym_name: print_kernel(k, self.dialect, self.info) for k in kernels}
+        text = module_text(list(codes.values()), self.dialect)
+        progress("compiling")
+        images = [*self.images(text), DeviceImage(f"source-{self.api}", text.encode())]
+        code = link.blob_object(bytes(blob(device_code(images))), "tw_blob_device", isa.triple)
+        built = build(
+            lowered.module,
+            DeviceCalls(codes),
+            isa,
+            metadata,
+            plan=plan,
+            llvm_opt_level=llvm_opt_level,
+            library_objects=[code],
+        )
+        return self.load(built, threads)
+
+    def load(self, built: BuiltLibrary, threads: int | None) -> CompiledModel:
+        return BuiltDeviceLibrary(built)
+
+
+__all__ = ["DeviceKernel", "GpuTarget", "host_isa"]

@@ -1,0 +1,1 @@
+"""Devices with OpenCL: OpenCL C from block programs, compiled by the driver."""

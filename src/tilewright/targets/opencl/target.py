@@ -1,0 +1,31 @@
+"""The target ``opencl``: devices with OpenCL 1.2, whose drivers compile the kernels when a library is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...artifact.device_code import DeviceImage
+from ...errors import CompileError
+from ..gpu.dialects.opencl import OPENCL as LANGUAGE
+from ..gpu.portable import OPENCL
+from ..gpu.target import GpuTarget
+
+
+class OpenclTarget(GpuTarget):
+    api = "opencl"
+    dialect = LANGUAGE
+    gpu = OPENCL
+
+    def images(self, text: str) -> Sequence[DeviceImage]:
+        return ()
+
+
+def opencl_target(name: str) -> OpenclTarget:
+    """Return the target ``opencl``.
+
+    Raises:
+        CompileError: `name` has features.
+    """
+    if name != "opencl":
+        raise CompileError(f"unknown target {name!r}: the target opencl has no features to choose")
+    return OpenclTarget(name)
