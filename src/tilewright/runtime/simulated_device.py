@@ -89,10 +89,13 @@ class SimulatedDriver:
         self._library.tw_mock_set_seed(ctypes.c_uint64(seed))
 
 
-@cache
 def simulated_driver(api: str, checked: bool = False) -> SimulatedDriver:
     """The driver of this process for an interface; see `SimulatedDriver`."""
-    return SimulatedDriver(api, checked)
+    return _drivers(api, checked)
+
+
+_drivers = cache(SimulatedDriver)
+"""One for each interface and mode: the file of a library that is mapped must not be written again."""
 
 
 __all__ = ["COUNTERS", "SimulatedDriver", "simulated_driver"]

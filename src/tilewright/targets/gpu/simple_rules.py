@@ -1,4 +1,4 @@
-"""Schedule rules for GPUs without tiles: one invocation per result element, with serial reductions inside it."""
+"""Schedule rules for GPUs: one invocation per result element, with serial reductions inside it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The target ``opencl``: devices with OpenCL 1.2, whose drivers compile the kernels when a library is loaded."""
+"""The target ``opencl``: devices with OpenCL 1.2, whose drivers compile the kernels of a library."""
 
 from __future__ import annotations
 

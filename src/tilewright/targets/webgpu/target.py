@@ -17,8 +17,8 @@ from ...lowering.memory_plan import MemoryPlan
 from ...lowering.pipeline import Lowered, LoweringOptions
 from ...runtime.model import CompiledModel
 from ..base import Progress, Target, Weights
-from .program import RUN_TIME, host_program
 from ..gpu.simple_rules import RULES
+from .program import RUN_TIME, host_program
 from .wgsl import print_shader
 
 

@@ -1,0 +1,192 @@
+"""Whole models on devices: OpenCL by this machine's driver, CUDA on a simulated device. Their results equal
+those of the interpreter or of the CPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.models.test_control_flow import compare, doubled_until, one_of_two, positive_elements
+
+import tilewright as tw
+from tilewright.errors import ArtifactError, CompileError, DeviceError, OutOfRangeError
+from tilewright.runtime.device_library import DeviceLibrary
+from tilewright.runtime.simulated_device import simulated_driver
+
+RNG = np.random.default_rng(5)
+
+
+def _lacks(target: str) -> str:
+    """Why a target's artifacts do not run here."""
+    if target == "opencl":
+        try:
+            ctypes.CDLL("libOpenCL.so.1")
+        except OSError:
+            return "OpenCL is not installed"
+        return ""
+    try:
+        simulated_driver(target).add('extern "C" __global__ void tw_nothing() {}')
+    except ArtifactError as error:
+        return str(error)
+    return ""
+
+
+@pytest.fixture(scope="module", params=["opencl", "cuda"])
+def target(request: pytest.FixtureRequest) -> str:
+    if reason := _lacks(request.param):
+        pytest.skip(reason)
+    name: str = request.param
+    return name
+
+
+def running(library: Any) -> Any:
+    """A library that runs here: on a simulated device where it is for CUDA."""
+    assert isinstance(library, DeviceLibrary)
+    return library.simulated() if library.api == "cuda" else library
+
+
+def test_a_network_of_dynamic_size(target: str, tmp_path: Path) -> None:
+    tw.nn.seed(0)
+    layers = tw.nn.Sequential(tw.nn.Linear(24, 40), tw.nn.LayerNorm(40), tw.nn.Linear(40, 5))
+
+    def model(x: Any) -> Any:
+        return tw.nn.functional.softmax(layers(x), -1)
+
+    dims = {"x": {0: "batch<=200"}}
+    x = RNG.standard_normal((3, 24)).astype(np.float32)
+    wanted = tw.compile(model, (x,), dims=dims, cache=False)
+    library = tw.compile(model, (x,), dims=dims, target=target, cache=False)
+    path = library.save(tmp_path / "model.so")
+    here, loaded = running(library), tw.load(path, simulate=target == "cuda")
+    for rows in (3, 1, 200):
+        x = RNG.standard_normal((rows, 24)).astype(np.float32)
+        for found in (here(x), loaded(x)):
+            np.testing.assert_allclose(found, wanted(x), rtol=1e-4, atol=1e-6)
+    assert all(f"tw_{name}(" in library.ir(target) for name in library.kernels)
+
+
+def test_sizes_that_the_run_computes(target: str) -> None:
+    module = positive_elements()
+    library = running(tw.compile(module.clone(), target=target, cache=False))
+    for rows, share in ((5, 0.5), (1, 1.0), (64, 0.9), (3, 0.0), (64, 0.1)):
+        x = RNG.standard_normal((rows, 3)).astype(np.float32)
+        x[RNG.random(x.shape) >= share] = 0
+        compare(module, library, x)
+
+
+def test_loops_that_a_condition_ends(target: str) -> None:
+    module = doubled_until()
+    library = running(tw.compile(module.clone(), target=target, cache=False))
+    for count, limit in ((1, 100), (7, 0), (7, 1), (64, 3), (64, 100)):
+        compare(module, library, RNG.random(count).astype(np.float32) * 0.1 + 0.01, np.int64(limit))
+
+
+def test_branches(target: str) -> None:
+    module = one_of_two()
+    library = running(tw.compile(module.clone(), target=target, cache=False))
+    for sign in (1, -1):
+        compare(module, library, (RNG.random(9) * sign).astype(np.float32))
+
+
+def test_functions_states_and_checks(target: str) -> None:
+    """Functions share a state with an initial value; an index out of range ends the run."""
+    counter = tw.State("counter", (4,), "float32", value=[1, 2, 3, 4])
+
+    def add(x: Any) -> Any:
+        counter.value = counter.value + x
+        return counter.value * 1
+
+    def pick(at: Any) -> Any:
+        return counter.value[at]
+
+    one = np.ones(4, np.float32)
+    functions = {"add": (add, (one,)), "pick": (pick, (np.array([1, 2]),))}
+    library = running(tw.compile(functions, target=target, cache=False))
+    np.testing.assert_array_equal(library.functions["add"](one), [2, 3, 4, 5])
+    np.testing.assert_array_equal(library.functions["add"](one), [3, 4, 5, 6])
+    np.testing.assert_array_equal(library.functions["pick"](np.array([3, 0])), [6, 3])
+    library.state["counter"] = np.arange(4, dtype=np.float32)
+    np.testing.assert_array_equal(library.functions["add"](one), [1, 2, 3, 4])
+    with pytest.raises(OutOfRangeError):
+        library.functions["pick"](np.array([4, 0]))
+    library.state.reset()
+    np.testing.assert_array_equal(library.state["counter"], [1, 2, 3, 4])
+    session = library.session()
+    session.functions["add"](one)
+    np.testing.assert_array_equal(library.state["counter"], [1, 2, 3, 4])
+
+
+def test_other_types(target: str) -> None:
+    def model(x: Any, y: Any) -> Any:
+        return (x * y).astype("float16"), x > 2, (y * 3).astype("int8"), x.sum()
+
+    x, y = np.arange(70), np.arange(70, dtype=np.float32) / 8
+    wanted = tw.compile(model, (x, y), cache=False)(x, y)
+    found = running(tw.compile(model, (x, y), target=target, cache=False))(x, y)
+    for w, f in zip(wanted, found, strict=True):
+        assert w.dtype == f.dtype
+        np.testing.assert_allclose(f.astype(np.float64), w.astype(np.float64), rtol=1e-3)
+
+
+def test_a_library_from_the_cache(target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
+    x = np.arange(6, dtype=np.float32)
+    for cached in (False, True):
+        library = tw.compile(lambda x: x * 2 + 1, (x,), target=target)
+        assert bool(library.report.cached) == cached
+        np.testing.assert_array_equal(running(library)(x), 2 * x + 1)
+
+
+def test_launches_of_a_simulated_device_are_counted() -> None:
+    if reason := _lacks("cuda"):
+        pytest.skip(reason)
+    x = np.ones((4, 30), np.float32)
+    library = tw.compile(lambda x: tw.nn.functional.softmax(x, -1), (x,), target="cuda", cache=False)
+    simulated, driver = running(library), simulated_driver("cuda")
+    simulated(x)
+    driver.reset()
+    simulated(x)
+    counted = driver.counters()
+    assert counted["allocations"] == 0
+    assert (counted["uploads"], counted["downloads"]) == (1, 1)
+    assert counted["launches"] == sum(row.calls for row in simulated.profile(x, repeat=1))
+    simulated.close()
+
+
+def test_memory_of_a_device_is_freed() -> None:
+    if reason := _lacks("cuda"):
+        pytest.skip(reason)
+    driver = simulated_driver("cuda")
+    before = driver.counters()["bytes"]
+    x = np.ones(1000, np.float32)
+    library = running(tw.compile(lambda x: (x * 2).sum() + x, (x,), target="cuda", cache=False))
+    library(x)
+    assert driver.counters()["bytes"] > before
+    library.close()
+    assert driver.counters()["bytes"] == before
+
+
+def test_without_a_driver_a_library_is_compiled_and_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CUDA_DRIVER", "/nowhere/libcuda.so")
+    x = np.ones(3, np.float32)
+    library = tw.compile(lambda x: x + 1, (x,), target="cuda:sm_90", cache=False)
+    path = library.save(tmp_path / "model.so")
+    for call in (lambda: library(x), lambda: tw.load(path)):
+        with pytest.raises(
+            DeviceError, match=r"compiled for CUDA, but its library /nowhere/libcuda\.so was not"
+        ):
+            call()
+
+
+def test_wrong_names_and_arguments(tmp_path: Path) -> None:
+    with pytest.raises(CompileError, match="unknown target 'cuda:sm_1'; known: cuda, cuda:sm_80, cuda:sm_90"):
+        tw.compile(lambda x: x, (np.ones(1),), target="cuda:sm_1")
+    path = tw.compile(lambda x: x + 1, (np.ones(1),), cache=False).save(tmp_path / "cpu.so")
+    with pytest.raises(ArtifactError, match="only artifacts for CUDA and HIP can be simulated"):
+        tw.load(path, simulate=True)
