@@ -178,9 +178,7 @@ def test_without_a_driver_a_library_is_compiled_and_saved(
     library = tw.compile(lambda x: x + 1, (x,), target="cuda:sm_90", cache=False)
     path = library.save(tmp_path / "model.so")
     for call in (lambda: library(x), lambda: tw.load(path)):
-        with pytest.raises(
-            DeviceError, match=r"its library /nowhere/libcuda\.so was not found"
-        ):
+        with pytest.raises(DeviceError, match=r"its library /nowhere/libcuda\.so was not found"):
             call()
 
 
