@@ -26,6 +26,8 @@ _TENSOR = struct.Struct(
     "=QiiiBBHQQQ"
 )  # DLTensor of a 64-bit system: data, device, ndim, dtype, shape, strides, offset
 _CPU = 1
+HOST = (_CPU, 0)
+"""DLPack's type and number of the CPU's memory."""
 _SKIP_VERIFY = 1
 _PIN_THREADS = 2
 _VERIFY_FILE = 4
@@ -71,7 +73,8 @@ class Binding:
     """A `tw_binding`: a run whose data types and shapes have been checked. Further runs differ in the
     tensors' addresses only.
 
-    `inputs` and `outputs` are data types and shapes. With `outputs`, those are compared with the shapes that
+    `inputs` and `outputs` are data types and shapes. `places` are the type and number of the device of each
+    tensor, inputs before outputs, as DLPack has them; None: all are in the CPU's memory. With `outputs`, those are compared with the shapes that
     the model computes from the inputs.
 
     Raises:
@@ -83,6 +86,7 @@ class Binding:
         calls: Calls,
         inputs: Sequence[tuple[np.dtype, tuple[int, ...]]],
         outputs: Sequence[tuple[np.dtype, tuple[int, ...]]] = (),
+        places: Sequence[tuple[int, int]] | None = None,
     ) -> None:
         native, num_inputs, dtypes = calls.native, calls.num_inputs, calls.out_dtypes
         tensors = [*inputs, *outputs]
@@ -97,9 +101,14 @@ class Binding:
             # Only tensors with an address have their shapes compared; the real addresses are written before
             # each run.
             address = 0 if index < num_inputs else _SOMEWHERE
-            fields = (address, _CPU, 0, len(shape), code, bits, 1, start + at, 0, 0)
+            place = HOST if places is None else places[index]
+            fields = (address, *place, len(shape), code, bits, 1, start + at, 0, 0)
             _TENSOR.pack_into(block, index * _TENSOR.size, *fields)
             at += 8 * len(shape)
+        for index in range(len(tensors), count if places is not None else 0):
+            assert places is not None
+            fields = (0, *places[index], 0, 0, 0, 0, 0, 0, 0)
+            _TENSOR.pack_into(block, index * _TENSOR.size, *fields)
         self.memory = (ctypes.c_uint64 * -(-native.tw_binding_size() // 8))()
         self.pointer = ctypes.addressof(self.memory)
         described = start + num_inputs * _TENSOR.size
@@ -271,6 +280,9 @@ class Calls:
         """
         self.known: dict[tuple[tuple[int, ...], ...], Binding] = {}
         """Checked calls by the shapes of the inputs."""
+        self.placed: dict[Any, Binding] = {}
+        """Checked calls with tensors on a device, by types, shapes and places."""
+        self.kept = _SHAPES_KEPT
 
     def run(self, arrays: Sequence[np.ndarray], out: Sequence[np.ndarray] | None) -> Sequence[np.ndarray]:
         """Run on NumPy arrays of any data types and shapes; the model's own check refuses wrong ones."""
@@ -358,4 +370,4 @@ class Calls:
         return binding
 
 
-__all__ = ["Binding", "Calls", "Context", "ContextOptions", "DeviceOptions"]
+__all__ = ["HOST", "Binding", "Calls", "Context", "ContextOptions", "DeviceOptions"]

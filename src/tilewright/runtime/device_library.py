@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from tilewright.artifact.device_code import DEVICE_TYPES, DeviceImage, images_of
 from tilewright.runtime.context import Context, DeviceOptions
+from tilewright.runtime.device_tensors import is_on_device, run_on_device
 from tilewright.runtime.library import Library
 from tilewright.runtime.native_code import NativeCode
 
@@ -24,6 +26,9 @@ class DeviceLibrary(Library):
         index: The device's number, in the order of its driver.
         driver: The driver's library, by name or path; None: the one that the environment's variable
             ``TILEWRIGHT_CUDA_DRIVER`` (``_HIP_``, ``_OPENCL_``, ...) names, or else the system's.
+        stream: The address of a ``CUstream`` or ``hipStream_t`` of the caller's, such as
+            ``torch.cuda.current_stream().cuda_stream``. Runs on tensors of the device are ordered on it and
+            do not wait. None: a stream of its own; calls wait for the device before and after the run.
         num_threads: Not used by devices; see `Library`.
         check_weights: Compare the checksum of the file of weights.
         opens: Whether the device is opened now, so that its absence is noticed before the first call.
@@ -41,13 +46,14 @@ class DeviceLibrary(Library):
         weights: np.ndarray | str | Path | None = None,
         index: int = 0,
         driver: str | None = None,
+        stream: int | None = None,
         num_threads: int = 0,
         check_weights: bool = False,
         opens: bool = True,
         verify: bool = True,
         code: NativeCode | None = None,
     ) -> None:
-        self.device_index, self.driver, self._opens = index, driver, opens
+        self.device_index, self.driver, self.stream, self._opens = index, driver, stream, opens
         super().__init__(
             path,
             weights=weights,
@@ -70,15 +76,27 @@ class DeviceLibrary(Library):
             self.weights_file,
             num_threads=self.num_threads,
             check_weights=self.check_weights,
-            device=DeviceOptions(self.device_index, self.driver),
+            device=DeviceOptions(self.device_index, self.driver, self.stream),
         )
 
-    def _with_same_code(self) -> DeviceLibrary:
-        return self._on(self.device_index, self.driver)
+    def _run_on_device(self, function: Any, values: tuple[Any, ...], out: object) -> Sequence[Any] | None:
+        if self.api not in ("cuda", "hip") or not any(map(is_on_device, values)):
+            return None
+        place = (DEVICE_TYPES[self.api], self.device_index)
+        return run_on_device(function, function._calls(), values, out, place, self.stream)
 
-    def _on(self, index: int, driver: str | None) -> DeviceLibrary:
+    def _with_same_code(self) -> DeviceLibrary:
+        return self._on(self.device_index, self.driver, self.stream)
+
+    def _on(self, index: int, driver: str | None, stream: int | None = None) -> DeviceLibrary:
         return DeviceLibrary(
-            self.path, weights=self.weights, index=index, driver=driver, verify=False, code=self._native
+            self.path,
+            weights=self.weights,
+            index=index,
+            driver=driver,
+            stream=stream,
+            verify=False,
+            code=self._native,
         )
 
     def simulated(self, *, checked: bool = False) -> DeviceLibrary:

@@ -56,6 +56,8 @@ class _Native(CompiledModel):
     def _call(self, args: tuple[Any, ...], out: object, kwargs: dict[str, Any]) -> Any:
         if not kwargs and self._nested is None:
             results = self._calls().run_known(args, out)
+            if results is None:
+                results = self.library._run_on_device(self, args, out)
             if results is not None:
                 return out if out is not None else results[0] if len(results) == 1 else tuple(results)
         return super().__call__(*args, out=out, **kwargs)
@@ -203,6 +205,12 @@ class Library(_Native):
                     context = kept.context = self._new_context()
                     self._contexts.add(context)
         return context
+
+    def _run_on_device(self, function: _Native, values: tuple[Any, ...], out: object) -> Sequence[Any] | None:
+        """Run on tensors in the memory of the device, where the library is for one; None if there are
+        none.
+        """
+        return None
 
     def _new_context(self) -> Context:
         return Context(
