@@ -73,9 +73,9 @@ class Binding:
     """A `tw_binding`: a run whose data types and shapes have been checked. Further runs differ in the
     tensors' addresses only.
 
-    `inputs` and `outputs` are data types and shapes. `places` are the type and number of the device of each
-    tensor, inputs before outputs, as DLPack has them; None: all are in the CPU's memory. With `outputs`, those are compared with the shapes that
-    the model computes from the inputs.
+    `inputs` and `outputs` are data types and shapes. With `outputs`, those are compared with the shapes that
+    the model computes from the inputs. `places` are the type and number of the device of each tensor, inputs
+    before outputs, as DLPack has them; None: all are in the CPU's memory.
 
     Raises:
         ShapeError: The model takes or returns other data types or shapes.
