@@ -124,7 +124,7 @@ CUDA = Dialect(
         "rough_exp.f32": "__expf",
     },
     prelude=PRELUDE,
-    instructions=("__CUDA_ARCH__ >= 800", _INSTRUCTIONS),
+    instructions=("__CUDA_ARCH__ >= 800 && !defined(TW_SIM_WARP)", _INSTRUCTIONS),
     entry="tw_{name}",
     signature='extern "C" __global__ void __launch_bounds__({threads}) {entry}({parameters})',
     function="static __device__ __forceinline__",
