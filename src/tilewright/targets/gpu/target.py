@@ -81,7 +81,7 @@ class GpuTarget(LinkedTarget):
     def __init__(self, name: str) -> None:
         """Set up the target called `name`."""
         self.name = name
-        self.code_level = self.api
+        self.code_levels = (self.api, "llvm", "asm")
         self.suffixes = tuple(s for s in suffixes_of(host_isa().triple) if s != ".tar")
 
     @property
