@@ -53,7 +53,7 @@ class KernelError(CompileError):
 
 
 class ScheduleMismatchError(CompileError):
-    """A schedule changes what a kernel computes.
+    """A schedule changes what a kernel computes. The `message` names the element and how to see it again.
 
     Attributes:
         output: The number of the output that differs; None where the kernel accesses an element outside of a
