@@ -125,20 +125,6 @@ def test_a_default_that_fails_is_an_error(measurer: Measurer, library: Path) -> 
         measurer.measure(built(library, "sum"), built(library, "sum", arguments=ARGUMENTS[::-1]))
 
 
-def test_a_failure_can_be_seen_again(measurer: Measurer, library: Path, tmp_path: Path) -> None:
-    found = measured(replace(measurer, reproducers=tmp_path), library, "one_wrong")
-    folder = tmp_path / "wrong-one_wrong"
-    assert str(folder / "job.json") in found.message
-    job = (folder / "job.json").read_bytes()
-    command = [sys.executable, "-m", "tilewright.tuning.child"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdin is not None and process.stdout is not None
-        process.stdin.write(job)
-        process.stdin.flush()
-        events = [json.loads(line) for line in process.stdout]
-    assert events[-1]["event"] == "wrong"
-
-
 def test_the_process_ends_with_its_parent(measurer: Measurer, library: Path) -> None:
     program = (
         "import sys, pathlib; sys.path.insert(0, sys.argv[1]); import test_measure as t\n"

@@ -13,6 +13,7 @@ from tilewright.artifact.choices import Choice as Knob
 from tilewright.driver.tuning_database import Database, KernelKey
 from tilewright.errors import CompileError, TilewrightError
 from tilewright.tuning.execution import LocalExecutor
+from tilewright.tuning.failures import Failures
 from tilewright.tuning.harness import KernelDescription, harness_library
 from tilewright.tuning.measure import Built, Measurement, Measurer
 from tilewright.tuning.runner import Runner
@@ -135,8 +136,10 @@ def test_a_real_search(library: Path, tmp_path: Path) -> None:
     settings = Settings(trials=6, most_blocks=5, final_processes=3, final_blocks=15)
     search = Search(Space(rule), settings=settings)
     database = Database(tmp_path / "a.jsonl")
-    measurer = Measurer(harness_library(), leg_seconds=4e-4, reproducers=tmp_path / "failures")
-    outcome = Runner(search, KEY, build, database).run(LocalExecutor(measurer))
+    measurer = Measurer(harness_library(), leg_seconds=4e-4)
+    outcome = Runner(search, KEY, build, database, Failures(tmp_path / "failures")).run(
+        LocalExecutor(measurer)
+    )
     assert outcome.point.values["kernel"] == "four_sums"
     assert {t.choices["kernel"]: t.failure for t in database if t.failure is not None} == {
         "crashes": "crash",

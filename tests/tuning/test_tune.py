@@ -266,12 +266,14 @@ def test_planted_failures_are_never_chosen(quick: pytest.MonkeyPatch, tmp_path: 
 
     quick.setattr(Builder, "_objects", planted)
     path = tmp_path / "a.jsonl"
-    measurer = replace(QUICK, reproducers=tmp_path / "failures", least_seconds=0.3)
+    measurer = replace(QUICK, least_seconds=0.3)
     database = tuned(path, LocalExecutor(measurer))
     failures = {t.failure for t in database if t.task}
     assert failures == {"crash", "hang", "wrong"}, failures
     assert all(not t.choices for t in database if t.stage == "chosen")
-    assert len(list((tmp_path / "failures").iterdir())) == sum(t.failure is not None for t in database)
+    kept = list((tmp_path / "a-failures").iterdir())
+    assert len(kept) == sum(t.failure is not None for t in database)
+    assert all(f"tilewright tune --replay {tmp_path}/a-failures/" in t.message for t in database if t.failure)
     assert tw.compile(model, (X,), tuned=path, threads=2).report.tuned == {}
 
 

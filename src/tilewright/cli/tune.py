@@ -56,6 +56,11 @@ _LINES_EVERY = 10.0
 @click.option(
     "--merge", is_flag=True, help="Join the databases given in place of MODEL, without measuring anything."
 )
+@click.option(
+    "--replay",
+    is_flag=True,
+    help="Measure a failed candidate again, kept in the folder given in place of MODEL.",
+)
 @click.option("-o", "--output", help="With --merge: the database to write.")
 def command(
     model: tuple[str, ...],
@@ -70,6 +75,7 @@ def command(
     scheduler: str | None,
     seed: int,
     merge: bool,
+    replay: bool,
     output: str | None,
 ) -> int:
     """Measure schedules of the kernels of MODEL (.onnx, .pt2, FILE.py:NAME) on this machine.
@@ -77,8 +83,11 @@ def command(
     Trials go to the database, and `tilewright compile --tuned` compiles with the best. Ctrl-C ends the search
     and loses no trial; the same command goes on.
 
-    `tilewright tune --merge A B -o C` joins databases.
+    `tilewright tune --merge A B -o C` joins databases. `tilewright tune --replay FOLDER` runs a candidate
+    that has failed again; its exit status is 1 if it fails again.
     """
+    if replay:
+        return _replay(model)
     if merge:
         return _merge(model, output)
     if output is not None:
@@ -135,6 +144,20 @@ def _merge(paths: tuple[str, ...], output: str | None) -> int:
         counts.append(f"{path} {len(database)} trials, {found.merge(database)} of them new")
     console().print(f"{output}: {len(found)} trials ({'; '.join(counts)})", highlight=False, markup=False)
     return 0
+
+
+def _replay(folders: tuple[str, ...]) -> int:
+    from tilewright.tuning.failures import replay
+
+    if len(folders) != 1:
+        raise click.UsageError("--replay needs one folder")
+    found = replay(Path(folders[0]))
+    choices = ", ".join(f"{name}={value!r}" for name, value in found.choices.items())
+    again = found.again
+    now = f"again {again.failure}: {again.message}" if again.failure else "now it runs, with equal results"
+    lines = f"kernel {found.kernel} with {choices or 'its defaults'}", f"recorded: {found.recorded}", now
+    console().print("\n".join(lines), highlight=False, markup=False)
+    return 1 if again.failure else 0
 
 
 @contextmanager

@@ -83,6 +83,16 @@ class KernelKey:
         family = hash_of(without_sizes) if without_sizes else ""
         return cls(hash_of(structure), triple, tuple(sorted(features)), tuple(caches), int(threads), family)
 
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> KernelKey:
+        """The key whose fields JSON has held.
+
+        Raises:
+            TypeError: They are not those of a key.
+        """
+        named: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
+        return cls(**named)
+
     def distance(self, other: KernelKey) -> float:
         """How far the choices of the key `other` may be off: 0 for the same key, infinite for another
         family.
@@ -187,10 +197,9 @@ class Trial:
         if given != hash_of(fields):
             raise ValueError("its contents do not have its hash")
         try:
-            key: dict[str, Any] = fields.pop("key")
-            named: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in key.items()}
+            key = KernelKey.from_json(fields.pop("key"))
             lists = {k: tuple(v) for k, v in fields.items() if isinstance(v, list)}
-            trial = cls(KernelKey(**named), **{**fields, "samples": (), **lists})
+            trial = cls(key, **{**fields, "samples": (), **lists})
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a trial: {error}") from error
         trial.__dict__["id"] = given

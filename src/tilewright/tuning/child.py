@@ -1,10 +1,8 @@
-"""The process that measures one candidate beside the default: ``python -m tilewright.tuning.child``.
+"""The process that makes the measuring ones: ``python -m tilewright.tuning.child``.
 
-Standard input gives a job as one line of JSON and stays open; when it ends, because the parent has died, the
-process ends. Standard output gets one line of JSON for each event. Only NumPy and the harness are needed.
-
-With ``--serve`` standard input gives any number of jobs, and each is done by a copy of this process: starting
-Python and NumPy takes longer than measuring.
+Standard input gives a job as a line of JSON, any number of them; when it ends, because the parent has died,
+the process ends. A copy of this process does each job, since starting Python and NumPy takes longer than
+measuring. Standard output gets one line of JSON for each event. Only NumPy and the harness are needed.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ import os
 import select
 import signal
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
@@ -337,21 +334,6 @@ def serve() -> None:
         say("end", pid=pid, status=status)
 
 
-def main() -> None:
-    """Read the job and do it."""
-    if "--serve" in sys.argv[1:]:
-        serve()
-        os._exit(0)
-    job = json.loads(sys.stdin.buffer.readline())
-
-    def watch() -> None:
-        sys.stdin.buffer.read()
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-    _work(job)
-
-
 def _work(job: Mapping[str, Any]) -> NoReturn:
     """Do a job and end the process."""
     if sys.platform != "win32":
@@ -367,4 +349,5 @@ def _work(job: Mapping[str, Any]) -> NoReturn:
 
 
 if __name__ == "__main__":
-    main()
+    serve()
+    os._exit(0)

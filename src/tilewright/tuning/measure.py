@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import os
 import queue
-import shutil
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import log
 from pathlib import Path
 from typing import Any
@@ -78,8 +77,6 @@ class Measurer:
     """A candidate's run that takes more than so many times the default's, and the time above, hangs."""
     hopeless: float = 0.4
     """Measuring ends after three blocks with lower speedups."""
-    reproducers: Path | None = None
-    """A folder for the libraries and the job of each candidate that crashes, hangs or is wrong."""
 
     def measure(self, default: Built, candidate: Built, blocks: int = 5) -> Measurement:
         """Measure a candidate. Failures of the candidate are results; nothing is tried again.
@@ -96,13 +93,6 @@ class Measurer:
             "leg_seconds": self.leg_seconds,
             "hopeless": self.hopeless,
         }
-        found = self._run(job)
-        if found.failure is not None and self.reproducers is not None:
-            where = self._keep(job, candidate, found)
-            found = replace(found, message=f"{found.message}; to see it again: {where}")
-        return found
-
-    def _run(self, job: dict[str, Any]) -> Measurement:
         default_seconds, seen = None, "start"
         legs: list[list[float]] = []
         with _SERVER.doing(job) as child:
@@ -144,23 +134,6 @@ class Measurer:
         if default_seconds is None:
             raise MeasureError(f"the default cannot be measured: {kind}: {message}")
         return Measurement(default_seconds=default_seconds, failure=kind, message=message)
-
-    def _keep(self, job: dict[str, Any], candidate: Built, found: Measurement) -> str:
-        """Save what is needed to see a failure again; return the command."""
-        assert self.reproducers is not None
-        folder = self.reproducers / f"{found.failure}-{candidate.digest or candidate.library.stem}"
-        folder.mkdir(parents=True, exist_ok=True)
-        saved = json.loads(json.dumps(job))
-        for side in ("default", "candidate"):
-            path = folder / f"{side}{Path(job[side]['library']).suffix}"
-            shutil.copyfile(job[side]["library"], path)
-            saved[side]["library"] = str(path.absolute())
-        path = folder / f"harness{Path(job['harness']).suffix}"
-        shutil.copyfile(job["harness"], path)
-        saved["harness"] = str(path.absolute())
-        (folder / "job.json").write_text(json.dumps(saved) + "\n")
-        (folder / "message.txt").write_text(f"{found.failure}: {found.message}\n")
-        return f"(cat {folder / 'job.json'}; sleep 60) | python -m tilewright.tuning.child"
 
 
 _PATIENCE = 10
@@ -286,7 +259,7 @@ class _Server:
         one = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         try:
             process = subprocess.Popen(
-                [sys.executable, "-m", "tilewright.tuning.child", "--serve"],
+                [sys.executable, "-m", "tilewright.tuning.child"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

@@ -10,6 +10,7 @@ from typing import Any
 from ..driver.tuning_database import Database, KernelKey, Trial, hash_of
 from ..errors import TilewrightError
 from .execution import Answer, Executor, Task
+from .failures import Failures
 from .measure import Built, MeasureError, Measurement
 from .search import Outcome, Request, Result, Search
 from .space import Key, Point
@@ -28,6 +29,7 @@ class Runner:
         build: Compiles points, in order; a `TilewrightError` in place of a library is recorded as the failure
             "compile error".
         database: Takes the trials.
+        failures: Keeps the candidates that crash, hang or are wrong; None: they are not kept.
 
     Raises:
         TilewrightError: The default cannot be built.
@@ -39,8 +41,9 @@ class Runner:
         key: KernelKey,
         build: Callable[[Sequence[Point]], Sequence[Built | TilewrightError]],
         database: Database,
+        failures: Failures | None = None,
     ) -> None:
-        self.search, self.key, self.database = search, key, database
+        self.search, self.key, self.database, self.failures = search, key, database, failures
         self._build = build
         default = build([search.space.default])[0]
         if isinstance(default, TilewrightError):
@@ -102,7 +105,11 @@ class Runner:
         built = self._built[requests[0].point.key]
         assert isinstance(built, Built)
         samples = tuple(round(sample, 6) for sample in answer.measurement.samples)
-        self._record(requests[0], built.digest, answer.measurement, answer.id)
+        found, point = answer.measurement, requests[0].point
+        if found.failure is not None and self.failures is not None:
+            task = Task(answer.id, self.key, self.default, built, requests[0].blocks)
+            found = self.failures.keep(task, point.overrides, found)
+        self._record(requests[0], built.digest, found, answer.id)
         self._tell(requests, Result(samples, answer.measurement.failure, built.digest))
 
     def run(self, executor: Executor, progress: Callable[[Search], None] | None = None) -> Outcome:

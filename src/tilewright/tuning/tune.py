@@ -21,6 +21,7 @@ from ..driver.random_inputs import LARGEST_SIZE, random_inputs, symbol_bounds
 from ..driver.tuned import Tuned, keys_for
 from ..driver.tuning_database import Database, Trial
 from ..errors import CompileError, TilewrightError, TunedWarning
+from ..lowering.kernel_forms import structure_of
 from ..runtime.model import CompiledModel
 from ..runtime.tensors import to_numpy
 from ..schedule.tuned import TUNED
@@ -29,6 +30,7 @@ from ..tools.roofline import machine
 from .confirm import Confirmation, compare, speedup
 from .distributed import DaskExecutor
 from .execution import Executor, LocalExecutor
+from .failures import Failures
 from .kernels import Builder, ModelKernel, kernels_of
 from .measure import Measurer
 from .runner import Runner
@@ -141,7 +143,9 @@ def tune(
     try:
         with tempfile.TemporaryDirectory(dir=temporary.folder(), prefix="tune-") as folder:
             if executor is None:
-                executor = own = LocalExecutor(measurer_for(compilation, trials))
+                caches = compilation.target.info.machine.caches
+                measurer = Measurer(cache_bytes=max((c.size for c in caches), default=0))
+                executor = own = LocalExecutor(measurer)
             elif isinstance(executor, str):
                 executor = own = DaskExecutor(executor)
             tuning.search(args, executor, Path(folder), opt_level(opt).llvm)
@@ -197,15 +201,6 @@ def _check_target(target: Any, executor: Executor | str | None) -> None:
             f"tune: this machine cannot run code for {target.name}, so nothing can be measured; run tune on "
             "such a machine and use its database here, or give it workers that are such machines (executor)"
         )
-
-
-def measurer_for(compilation: Compilation, database: Database) -> Measurer:
-    """The measurer for a model: cold operands leave the caches, and what fails is kept beside the
-    database.
-    """
-    caches = compilation.target.info.machine.caches
-    failures = None if database.path is None else database.path.with_name(f"{database.path.stem}-failures")
-    return Measurer(cache_bytes=max((c.size for c in caches), default=0), reproducers=failures)
 
 
 class _Tuning:
@@ -273,7 +268,7 @@ class _Tuning:
             builder = Builder(kernel, target, folder, self.threads, llvm_opt_level)
             seeds = self.database.seeds(kernel.key)
             search = Search(kernel.space(), seed=self.seed, settings=SETTINGS, seeds=seeds)
-            return Runner(search, kernel.key, builder, self.database)
+            return Runner(search, kernel.key, builder, self.database, self._failures(kernel))
 
         if not self.shapes:
             self.begun = time.monotonic()
@@ -284,6 +279,14 @@ class _Tuning:
         for state in self.states:
             if state.state == "left out" and not self.shapes:
                 self.notes.append(f"kernel '{state.kernel.name}' is left out: {state.reason}")
+
+    def _failures(self, kernel: ModelKernel) -> Failures | None:
+        """What keeps failed candidates, beside the database."""
+        path = self.database.path
+        if path is None:
+            return None
+        folder = path.with_name(f"{path.stem}-failures")
+        return Failures(folder, kernel.name, structure_of(kernel.form.group))
 
     def _serve_shapes(self, executor: Executor, folder: Path, llvm_opt_level: int, end: float) -> None:
         """Measure the best candidates of the searches at all shapes, and choose variants."""
