@@ -65,6 +65,18 @@ def partial_results_of_threads(s: Schedule) -> str:
     return final
 
 
+def tiles_of_factors(s: Schedule) -> tuple[str, ...]:
+    """Copy tiles of both factors in each step along the sum."""
+    step, term = s.split("b0_r0", 4, guarded=True)
+    row, inside = s.split("b0_i0", 3, guarded=True)
+    s.reorder(row, step, inside, "b0_i1", term)
+    other, _ = s.split("b1_i0", 3, guarded=True)
+    s.fuse_loops(row, other)
+    tiles = s.stage_factors("b0", step)
+    s.compact()
+    return tiles
+
+
 CASES: dict[str, tuple[str, Callable[[Schedule], Any]]] = {
     "split": ("matmul", lambda s: (s.split("b0_i0", 4), s.split("b0_i1", 3), s.split("b0_r0", 2))),
     "split by more than there is": ("matmul", lambda s: s.split("b0_i1", 16)),
@@ -134,6 +146,7 @@ CASES: dict[str, tuple[str, Callable[[Schedule], Any]]] = {
     "cache_write placed": ("matmul", lambda s: s.compute_at("b0", s.loops(s.cache_write("b0"))[0])),
     "write_into": ("matmul", lambda s: s.write_into("b0", "b1")),
     "all_reduce": ("softmax", partial_results_of_threads),
+    "stage_factors": ("matmul", tiles_of_factors),
     "compact": (
         "softmax",
         lambda s: (s.fuse_loops("b0_i0", "b1_i0"), s.compact(), s.fuse_loops("b0_i0", "b2_i0")),
@@ -307,6 +320,7 @@ def random_arguments(r: random.Random, primitive: str, s: Schedule) -> tuple[Any
         "decompose_reduction": lambda: (block, r.choice(around or loops)),
         "rfactor": lambda: (r.choice(loops),),
         "all_reduce": lambda: (r.choice(blocks),),
+        "stage_factors": lambda: (block, r.choice(around or loops)),
         "cache_read": lambda: (block, r.choice([0, 0, 1])),
         "cache_write": lambda: (block,),
         "write_into": lambda: (block, r.choice(blocks)),

@@ -118,9 +118,9 @@ def distance(
         number; None in place of the tuple if the accesses never touch one element.
     """
     system = _System.of_accesses(a, b, loops, fixed)
-    for x, y in places(a, b):
-        if not depends_on_data(x) and not depends_on_data(y):
-            system.add(x, y)
+    pairs = [(x, y) for x, y in places(a, b) if not depends_on_data(x) and not depends_on_data(y)]
+    for x, y in (*pairs, *_composed(pairs)):
+        system.add(x, y)
     if not system.solve():
         return None
     return tuple(system.differences.get(first.iv) for first, _ in loops)
@@ -165,6 +165,48 @@ def places(a: Touch, b: Touch) -> list[tuple[Dim, Dim]]:
     else:
         return [(address(a), address(b))]
     return list(zip(resolved(a, a.indices), resolved(b, b.indices), strict=True))
+
+
+def _composed(pairs: Sequence[tuple[Dim, Dim]]) -> Iterator[tuple[Dim, Dim]]:
+    """Yield the pairs of numbers all of whose digits, in one mixed radix, are pairs among those given: ``e //
+    20``, ``e // 5 % 4`` and ``e % 5`` determine ``e``. Fusing and splitting loops makes such indices.
+    """
+    found: dict[tuple[Dim, Dim], set[tuple[Dim, Dim]]] = {}
+    for x, y in pairs:
+        (e, *digit), (f, *other) = _digit(x), _digit(y)
+        if digit == other:
+            found.setdefault((e, f), set()).add((digit[0], digit[1]))
+    for pair, digits in found.items():
+        step: Dim = 1
+        for _ in range(len(digits)):
+            limit = next((n for by, n in digits if by == step), None)
+            if limit is None:
+                break
+            if limit == 0:
+                if step != 1:
+                    yield pair
+                break
+            step = step * limit
+
+
+def _digit(x: Dim) -> tuple[Dim, Dim, Dim]:
+    """The number e, its divisor and its limit for ``x = e // divisor % limit``; 0 stands for no limit."""
+    atom = _only_atom(x)
+    if isinstance(atom, Mod):
+        inner = _only_atom(atom.a)
+        if isinstance(inner, FloorDiv):
+            return inner.a, inner.b, atom.b
+        return atom.a, 1, atom.b
+    return (atom.a, atom.b, 0) if isinstance(atom, FloorDiv) else (x, 1, 0)
+
+
+def _only_atom(x: Dim) -> object:
+    """The atom that an expression consists of; None for another expression."""
+    if isinstance(x, Expr) and len(x.terms) == 1:
+        coefficient, atoms = x.terms[0]
+        if coefficient == 1 and len(atoms) == 1:
+            return atoms[0]
+    return None
 
 
 def _separable(op: Touch, d: int) -> bool:

@@ -46,6 +46,7 @@ class Condition(enum.Enum):
     LOWER_PRECISION = "when a lower precision is asked for"
     SINGLE_ELEMENTS = "on targets whose workers compute single elements"
     IN_PLACE = "on targets whose kernels may overwrite their inputs"
+    OPERANDS_IN_PLACE = "on GPUs, which read operands of contractions where they lie"
 
     def holds(self, context: PassContext) -> bool:
         """Whether passes of this condition run in `context`."""
@@ -60,6 +61,8 @@ class Condition(enum.Enum):
                 return not context.row_groups
             case Condition.IN_PLACE:
                 return context.in_place
+            case Condition.OPERANDS_IN_PLACE:
+                return context.info.gpu is not None and context.panel is None
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from .tensor.form_groups import form_groups
 from .tensor.fuse_elementwise import absorb_permutations, fuse_elementwise
 from .tensor.lower_precision import lower_precision
 from .tensor.lower_to_tensor import lower_to_tensor
+from .tensor.mark_contractions import mark_contractions
 from .tensor.pack_operands import pack_operands
 from .tensor.pad_reductions import pad_reductions
 from .tensor.split_borders import split_borders
@@ -83,6 +84,7 @@ PASSES: tuple[PassInfo, ...] = (
     _packing(pad_reductions, min_opt=2, arguments=("panel", "precision")),
     _tensor(lower_precision, condition=Condition.LOWER_PRECISION, arguments=("precision",)),
     _packing(pack_operands, arguments=("panel", "row_major")),
+    _tensor(mark_contractions, min_opt=1, condition=Condition.OPERANDS_IN_PLACE),
     _packing(transpose_weights, min_opt=2),
     _packing(hoist_invariants, min_opt=1),
     _packing(align_epilogues, min_opt=1),

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -32,7 +32,7 @@ from ..dialects.tensor import free_symbols_of
 from ..ir.builder import Builder
 from ..ir.core import Block, Operation
 from ..ir.substitution import evaluate, substitute
-from ..ir.symbolic import Dim, Expr, bounds, symbol
+from ..ir.symbolic import Dim, Expr, bounds, prove_le, symbol
 from ..ir.target_info import Gpu
 from ..ir.types import BufferType
 from .banks import padded_shape
@@ -138,12 +138,13 @@ def _place(alloc: loop.Alloc, body: Block, threads: int) -> None:
     buffer = alloc.result
     accesses = accesses_of(buffer)
     nests = {id(nest): nest for op in buffer.users for nest in (_nest_of(op),) if nest is not None}
+    outer = frozenset(f.iv for f in enclosing_loops(alloc))
     if any(inside(alloc, nest) for nest in nests.values()):
         return  # private to a thread already
     reduced = [op for op in buffer.users if isinstance(op, simt.AllReduce)]
     if len(nests) == 1 and len(accesses) == len(buffer.users):
         (nest,) = nests.values()
-        forms = {_form(op, threads=_known(nest)) for op in accesses}
+        forms = {_form(op, _known(nest), outer) for op in accesses}
         if None not in forms and len(forms) == 1 and _repeats(alloc, nest) is False:
             nest.body.insert_before(nest.body.first, alloc)
             _shrink_private(alloc, accesses, next(iter(forms)))
@@ -151,7 +152,7 @@ def _place(alloc: loop.Alloc, body: Block, threads: int) -> None:
     if reduced:
         _reduce_in_registers(alloc, accesses, reduced, threads)
         return
-    forms = {_form(op, threads) for op in accesses}
+    forms = {_form(op, threads, outer) for op in accesses}
     form = next(iter(forms)) if len(forms) == 1 else None
     if form is not None and len(accesses) == len(buffer.users) and _fits_registers(alloc, form, threads):
         for op in accesses:
@@ -165,9 +166,33 @@ def _place(alloc: loop.Alloc, body: Block, threads: int) -> None:
         raise ScheduleError(
             f"a buffer of {alloc.buffer.size} elements does not fit into shared memory: its size has no bound"
         )
+    for op in accesses:
+        _check_inside(op)
     _retype(alloc, tuple(d for d in shape if d is not None), "shared")
     if len(accesses) == len(buffer.users):
         _retype(alloc, padded_shape(alloc.buffer, accesses, loop.LoopKind.THREAD_X), "shared")
+
+
+def _check_inside(op: Access) -> None:
+    """Raise unless an access stays in its buffer. `stage_factors` lets sums run beyond the ends of the data,
+    where only registers have room for them.
+    """
+    if op.guard or op.dynamic or any(isinstance(x, loop.If) for x in _ancestors(op)):
+        return
+    for e, n in zip(op.indices, op.buffer.type.shape, strict=True):
+        low, high = bounds(e)
+        if low is None or low < 0 or high is None or not prove_le(high + 1, n):
+            raise ScheduleError(
+                f"a buffer of shape {op.buffer.type.shape} is not divided among threads in one way, and "
+                f"its index {e} may lie beyond its end"
+            )
+
+
+def _ancestors(op: Operation) -> Iterator[Operation]:
+    around = op.parent_op
+    while around is not None:
+        yield around
+        around = around.parent_op
 
 
 def _retype(alloc: loop.Alloc, shape: Sequence[Dim], space: str) -> None:
@@ -219,24 +244,23 @@ def _step(flat: Dim, iv: Expr) -> int:
     return abs(int(after) - int(evaluate(flat, names)))
 
 
-def _form(op: Access, threads: int) -> _Form | None:
-    """The form of an access; None if threads do not have parts of their own that it describes."""
+def _form(op: Access, threads: int, outer: frozenset[Expr]) -> _Form | None:
+    """The form of an access; None if threads do not have parts of their own that it describes. The `outer`
+    variables have one value in the life of the buffer.
+    """
     nest, inner = _inner_loops(op)
     if nest is None or nest.extent != threads or op.dynamic:
         return None
-    if not all(isinstance(f.extent, int) for f in inner) or not _is_static(op.buffer.type):
+    if not all(isinstance(f.extent, int) for f in inner):
         return None
     mapping: dict[Expr, Dim] = {nest.iv: symbol("thread", 0, threads - 1)}
     for k, f in enumerate(inner):
         mapping[f.iv] = symbol(f"part_{k}", 0, f.extent - 1)
     indices = tuple(substitute(e, mapping) for e in op.indices)
-    if any(s not in mapping.values() for e in indices for s in free_symbols_of(e)):
+    known = outer.union(*map(free_symbols_of, mapping.values()))
+    if any(s not in known for e in indices for s in free_symbols_of(e)):
         return None
     return _Form(indices, tuple(map(_known, inner)))
-
-
-def _is_static(buffer: BufferType) -> bool:
-    return all(isinstance(d, int) for d in buffer.shape)
 
 
 def _fits_registers(alloc: loop.Alloc, form: _Form, threads: int) -> bool:
@@ -244,15 +268,28 @@ def _fits_registers(alloc: loop.Alloc, form: _Form, threads: int) -> bool:
     words = max(1, alloc.buffer.dtype.itemsize // 4)
     for extent in form.extents:
         words *= extent
-    return words <= MOST_PRIVATE and _are_distinct(form, alloc.buffer.shape, threads)
+    return words <= MOST_PRIVATE and _are_distinct(form, threads)
 
 
-def _are_distinct(form: _Form, shape: tuple[Dim, ...], threads: int) -> bool:
-    """Whether no two points of a form are the same element."""
+def _are_distinct(form: _Form, threads: int) -> bool:
+    """Whether no two points of a form are the same element, for some values of outer variables and sizes.
+
+    Splitting and fusing loops keeps points apart, so this finds only forms that were not one element a point
+    before.
+    """
     axes = np.indices((threads, *form.extents)).reshape(1 + len(form.extents), -1)
     names = {"thread": axes[0], **{f"part_{k}": axis for k, axis in enumerate(axes[1:])}}
-    places = np.broadcast_to(np.asarray(evaluate(flatten_index(form.indices, shape), names)), axes[0].shape)
-    return len(np.unique(places)) == places.size
+    others = {s.name for e in form.indices for s in free_symbols_of(e)} - names.keys()
+    for value in (0, 1, 2) if others else (0,):
+        values = {**names, **dict.fromkeys(others, value)}
+        places = [np.broadcast_to(np.asarray(evaluate(e, values)), axes[0].shape) for e in form.indices]
+        # Indices beyond the end of a dimension are places of their own.
+        flat = np.zeros_like(axes[0])
+        for place in places:
+            flat = flat * (int(np.max(place)) + 1) + place
+        if len(np.unique(flat)) != flat.size:
+            return False
+    return True
 
 
 def _shrink_private(alloc: loop.Alloc, accesses: Iterable[Access], form: _Form | None) -> None:
@@ -289,7 +326,7 @@ def _reduce_in_registers(
             _run_by_first_lanes(nest, count, threads)
     place = symbol("thread", 0, threads - 1)
     for op in accesses:
-        form = _form(op, threads)
+        form = _form(op, threads, frozenset())
         flat = None if form is None or form.extents else flatten_index(form.indices, alloc.buffer.shape)
         first = op.indices[-1] == 0 and flat is not None
         if flat is None or not (flat == place or (first and flat == place // count * count)):

@@ -22,6 +22,7 @@ from .legality import check_lanes
 from .loops import LoopPrimitives
 from .online_softmax import SoftmaxPrimitives
 from .row_runs import RunPrimitives
+from .staging import StagingPrimitives
 from .tensorize import TensorizePrimitives
 from .tensorize_quantized import QuantizedPrimitives
 from .threads import ThreadPrimitives
@@ -36,6 +37,7 @@ class Schedule(
     TensorizePrimitives,
     QuantizedPrimitives,
     ThreadPrimitives,
+    StagingPrimitives,
 ):
     """A kernel being scheduled. Every method that changes it is a primitive and is recorded in `trace`."""
 

@@ -1,5 +1,6 @@
 """Schedule rules for GPUs: one for each kind of group.
 
+- contraction: a block computes a tile of the result from tiles of both factors in shared memory.
 - rows: elementwise computations have a thread for a few neighbouring elements; row groups (a softmax, a layer
   norm) have a warp or a block for each row; reductions along contiguous memory too, others a thread for each
   result.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from ....dialects.tensor import GroupKind
 from ....schedule.rules import ScheduleRule
+from .contraction import contraction
 from .cumulative import cumulative
 from .plain import plain
 from .recurrence import recurrence
@@ -22,6 +24,7 @@ from .rows import rows
 from .scatter import scatter
 
 RULES: dict[str, ScheduleRule] = {
+    GroupKind.CONTRACTION: contraction,
     GroupKind.ROWS: rows,
     GroupKind.CUMULATIVE: cumulative,
     GroupKind.RECURRENCE: recurrence,

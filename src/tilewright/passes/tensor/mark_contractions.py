@@ -1,0 +1,39 @@
+"""Notes the roles of axes at contractions, for targets that read their operands where they lie."""
+
+from __future__ import annotations
+
+from ...analysis.axis_roles import Roles
+from ...analysis.contraction import match_contraction
+from ...dialects import tensor
+from ...ir import notes
+from ...ir.core import Module
+from ...ir.substitution import free_symbols
+from ...ir.symbolic import Expr
+
+
+def mark_contractions(module: Module) -> None:
+    """Note the roles of axes at every product of two matrices or convolution with rows and columns.
+
+    A product with one row or one column is a reduction like others: no element is read twice.
+    """
+    for block in tensor.blocks_of_computations(module):
+        for op in block.ops:
+            if isinstance(op, tensor.Compute) and not notes.QUANTIZED.present(op):
+                roles = _roles(op)
+                if roles is not None:
+                    notes.CONTRACTION.set(op, roles.as_attribute())
+
+
+def _roles(compute: tensor.Compute) -> Roles | None:
+    found = match_contraction(compute)
+    if found is None or not found.m or not found.n or found.index is not None:
+        return None
+    for axis in compute.reduce_axes:
+        if isinstance(axis.upper, Expr) and set(compute.axes) & set(free_symbols(axis.upper)):
+            return None
+    places = {axis: k for k, axis in enumerate(compute.axes)}
+    batch, m, n = (tuple(places[a] for a in axes) for axes in (found.batch, found.m, found.n))
+    return Roles(batch, m, n, tuple(range(len(compute.reduce_axes))), nr=0, padded=False)
+
+
+__all__ = ["mark_contractions"]

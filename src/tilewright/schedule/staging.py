@@ -1,0 +1,237 @@
+"""The primitive that stages the factors of a product: a block of a GPU loads tiles of both once, and its
+threads share them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..analysis.loop_nest import enclosing_loops, inside, resolved, written_buffer
+from ..dialects import loop, scalar
+from ..dialects.tensor import free_symbols_of
+from ..ir.builder import Builder
+from ..ir.core import Operation, Value
+from ..ir.substitution import substitute
+from ..ir.symbolic import Dim, Expr, symbol
+from ..ir.types import BufferType
+from .core import ScheduleCore, ScheduleError, primitive
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A block and the loops around it, outside and inside of the loop where tiles are loaded."""
+
+    block: loop.Block
+    at: loop.For
+    outer: tuple[loop.For, ...]
+    inner: tuple[loop.For, ...]
+
+
+class StagingPrimitives(ScheduleCore):
+    """Primitives that copy what a block needs before it is needed."""
+
+    @primitive
+    def stage_factors(self, name: str, at: str) -> tuple[str, ...]:
+        """Copy the parts of both factors of a sum of products that an iteration of loop `at` needs into
+        tiles, before the nest inside `at`; zeros stand beyond the ends of the data.
+
+            for ko: for i in 64: for j in 64: for ki in 16:
+                if i_o * 64 + i < m and j_o * 64 + j < n and ko * 16 + ki < k:  acc[i, j] += a[...] * b[...]
+        becomes, at ko,
+            for ko:
+                for i in 64: for ki in 16:  a_tile[i, ki] = a[...] if inside else 0
+                for j in 64: for ki in 16:  b_tile[j, ki] = b[...] if inside else 0
+                for i in 64: for j in 64: for ki in 16:  acc[i, j] += a_tile[i, ki] * b_tile[j, ki]
+
+        A tile has a dimension for each loop inside `at` that its factor depends on, in their order.
+        A factor may be any load, at computed places of a convolution's image for example, so no patches are
+        stored in between. Returns the names of the copying blocks, in the order of the factors.
+
+        Raises:
+            ScheduleError: There is no such block or loop; the block is not a sum of products of two loaded
+                values, possibly cast, into an intermediate buffer; a loop inside `at` has no known extent; a
+                factor is looked up at places that data decide, or has another value than zero where it is not
+                read; or a condition concerns both factors at once.
+        """
+        place = self._place(name, at)
+        block = place.block
+        loads = _factors(block)
+        if loads is None:
+            raise ScheduleError(
+                f"stage_factors: block {name!r} is not a sum of products of two loaded values"
+            )
+        if not isinstance(written_buffer(block).defining_op, loop.Alloc):
+            raise ScheduleError(
+                f"stage_factors: block {name!r} adds to a result of the kernel, not to an intermediate "
+                "buffer; use cache_write first"
+            )
+        used = [self._used_loops(place, load) for load in loads]
+        conditions, guards = self._conditions(place, used)
+        names = tuple(
+            self._stage(place, load, loops, conditions, f"{name}_tile{number}")
+            for number, (load, loops) in enumerate(zip(loads, used, strict=True))
+        )
+        for guard in guards:
+            kept = tuple(e for e in guard.conditions if e not in conditions)
+            if kept:
+                guard.conditions = kept
+                continue
+            for op in list(guard.body.ops):
+                assert guard.parent is not None
+                guard.parent.insert_before(guard, op)
+            guard.erase()
+        return names
+
+    def _place(self, name: str, at: str) -> _Place:
+        block, f = self.block(name), self.loop(at)
+        if not inside(block, f):
+            raise ScheduleError(f"stage_factors: loop {at!r} is not around block {name!r}")
+        around = enclosing_loops(block)
+        cut = around.index(f) + 1
+        return _Place(block, f, tuple(around[:cut]), tuple(around[cut:]))
+
+    def _used_loops(self, place: _Place, load: loop.Load) -> list[loop.For]:
+        """The loops inside `at` that a factor depends on."""
+        name = place.block.sym_name
+        if load.dynamic:
+            raise ScheduleError(f"stage_factors: data decide where block {name!r} reads a factor")
+        if load.guard and not _is_zero(load.otherwise):
+            raise ScheduleError(
+                f"stage_factors: a factor of block {name!r} is not zero where it is not read from memory"
+            )
+        symbols = _symbols(resolved(load, (*load.indices, *load.guard)))
+        loops = [f for f in place.inner if f.iv in symbols]
+        for f in loops:
+            if not isinstance(f.extent, int):
+                raise ScheduleError(
+                    f"stage_factors: the extent of loop {f.iv.name!r} is {f.extent}, not a number; "
+                    "split with guarded=True gives it one"
+                )
+        return loops
+
+    def _conditions(self, place: _Place, used: list[list[loop.For]]) -> tuple[tuple[Dim, ...], list[loop.If]]:
+        """The conditions around the block that the zeros of tiles make unnecessary, and their operations."""
+        variables = {f.iv for f in place.inner}
+        found: list[Dim] = []
+        guards: list[loop.If] = []
+        op = place.block.parent_op
+        while op is not None and op is not place.at:
+            if isinstance(op, loop.If):
+                guards.append(op)
+                found += [e for e in op.conditions if _symbols((e,)) & variables]
+            op = op.parent_op
+        for e in found:
+            mine = _symbols((e,)) & variables
+            if not any(mine <= {f.iv for f in loops} for loops in used):
+                raise ScheduleError(
+                    f"stage_factors: the condition {e} >= 0 around block {place.block.sym_name!r} "
+                    "concerns both factors at once"
+                )
+        return tuple(dict.fromkeys(found)), guards
+
+    def _stage(
+        self,
+        place: _Place,
+        load: loop.Load,
+        loops: list[loop.For],
+        conditions: tuple[Dim, ...],
+        name: str,
+    ) -> str:
+        """Make the tile of one factor and let the block read it; return the name of the copying block."""
+        block, dtype = place.block, load.result.type
+        tile_type = BufferType(dtype, tuple(f.extent for f in loops), "local")
+        tile = loop.Alloc(buffer=tile_type, location=block.location)
+        top = enclosing_loops(block)[0]
+        assert top.parent is not None
+        top.parent.insert_before(top, tile)
+
+        variables = {f.iv for f in place.inner}
+        own = {f.iv for f in loops}
+        guard = (
+            *resolved(load, load.guard),
+            *(e for e in conditions if _symbols((e,)) & variables <= own),
+        )
+        indices = resolved(load, load.indices)
+        outer = [f for f in place.outer if f.iv in _symbols((*indices, *guard))]
+        axes = {f.iv: symbol(f"i{k}", 0, f.iv.upper) for k, f in enumerate((*outer, *loops))}
+        new = {f.iv: symbol(self.fresh(f"{name}_{f.iv.name}"), 0, f.iv.upper) for f in loops}
+        name = self.fresh(name)
+        stage = loop.Block(
+            sym_name=name,
+            axes=tuple(axes.values()),
+            bindings=(*(f.iv for f in outer), *new.values()),
+            location=block.location,
+        )
+        body = Builder(stage.body, location=block.location)
+        zero = body(scalar.Constant(value=0, dtype=dtype)) if guard else None
+        value = body(
+            loop.Load(
+                load.buffer,
+                (),
+                zero,
+                indices=tuple(substitute(e, axes) for e in indices),
+                guard=tuple(substitute(e, axes) for e in guard),
+            )
+        )
+        body.insert(loop.Store(value, tile.result, (), indices=tuple(axes[f.iv] for f in loops)))
+        nest: Operation = stage
+        for f in reversed(loops):
+            around = loop.For(iv=new[f.iv], location=block.location)
+            around.body.append(nest)
+            nest = around
+        first = next(op for op in place.at.body.ops if inside(block, op))
+        place.at.body.insert_before(first, nest)
+        _read_tile(block, load, tile.result, loops)
+        return name
+
+
+def _symbols(exprs: tuple[Dim, ...]) -> set[Expr]:
+    return {s for e in exprs for s in free_symbols_of(e)}
+
+
+def _is_zero(value: Value | None) -> bool:
+    op = None if value is None else value.defining_op
+    return isinstance(op, scalar.Constant) and op.value == 0
+
+
+def _factors(block: loop.Block) -> tuple[loop.Load, loop.Load] | None:
+    """The loads of the two factors of a sum of products; None for another block."""
+    updates = [op for op in block.body.ops if isinstance(op, (loop.Accumulate, loop.Store))]
+    if len(updates) != 1 or not isinstance(updates[0], loop.Accumulate) or updates[0].combiner != "sum":
+        return None
+    product = updates[0].value.defining_op
+    if not isinstance(product, scalar.BINARY["mul"]):
+        return None
+    found = []
+    for value in product.operands:
+        op = value.defining_op
+        if isinstance(op, scalar.Cast):
+            op = op.x.defining_op
+        if not isinstance(op, loop.Load):
+            return None
+        found.append(op)
+    return (found[0], found[1]) if found[0] is not found[1] else None
+
+
+def _read_tile(block: loop.Block, load: loop.Load, tile: Value, loops: list[loop.For]) -> None:
+    """Let a block read a tile in place of a factor, at the places of the `loops`."""
+    reduced = _symbols(block.bindings[len(block.axes) :])
+    axes, reduce_axes = list(block.axes), list(block.reduce_axes)
+    bindings, reductions = list(block.bindings[: len(axes)]), list(block.bindings[len(axes) :])
+    taken = {a.name for a in (*axes, *reduce_axes)}
+    indices = []
+    for f in loops:
+        name = next(n for k in range(len(taken) + 1) if (n := f"t{k}") not in taken)
+        taken.add(name)
+        axis = symbol(name, 0, f.iv.upper)
+        indices.append(axis)
+        (reduce_axes if f.iv in reduced else axes).append(axis)
+        (reductions if f.iv in reduced else bindings).append(f.iv)
+    block.axes, block.reduce_axes = tuple(axes), tuple(reduce_axes)
+    block.bindings = (*bindings, *reductions)
+    new = Builder.before(load)(loop.Load(tile, (), None, indices=tuple(indices)))
+    load.replace_by(new)
+    load.erase()
+
+
+__all__ = ["StagingPrimitives"]

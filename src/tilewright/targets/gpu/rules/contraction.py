@@ -1,0 +1,183 @@
+"""The rule of contractions: matrix products, batched ones, and convolutions as implicit products.
+
+A block of threads computes a tile of the result. In each step along the sum it loads a tile of both factors
+into shared memory, and every thread multiplies and adds for its part of the result, which stays in registers.
+A convolution has several axes of rows, columns and terms; they are fused to one each, so that the loads find
+their places in the image by divisions, and no matrix of patches is stored (implicit GEMM).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ....analysis.axis_roles import Roles
+from ....analysis.index_maps import flatten_index
+from ....analysis.loop_nest import enclosing_loops, resolved, written_buffer
+from ....dialects import loop
+from ....dialects.tensor import free_symbols_of
+from ....ir.substitution import evaluate
+from ....ir.symbolic import Dim, Expr, bounds
+from ....schedule import Schedule, ScheduleError
+
+SIDES = (8, 16)
+"""Choices of the threads along the rows, and along the columns, of a tile."""
+PARTS = (1, 2, 4, 8)
+"""Choices of the rows, and of the columns, of a thread."""
+DEPTHS = (8, 16, 32)
+"""Choices of the terms of a step."""
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """The threads along a side of the tile, the rows and columns of a thread, and the terms of a step."""
+
+    side: int
+    rows: int
+    columns: int
+    depth: int
+
+
+@dataclass(frozen=True)
+class _Nest:
+    """The loops of a block over one tile: those of the grid, then rows and columns of the tile in two parts
+    each, and the terms (None without a sum).
+    """
+
+    grid: tuple[str, ...]
+    row_part: str
+    row: str
+    column_part: str
+    column: str
+    step: str | None = None
+    term: str | None = None
+
+
+def contraction(s: Schedule, rows: int) -> None:
+    """Schedule a contraction with its epilogue.
+
+    Raises:
+        ScheduleError: The members of the group do not have the axes of the contraction, or one factor is no
+            plain load.
+    """
+    name, roles = _product(s)
+    if not any(b.sym_name != name for b in s.blocks()) or written_buffer(s.block(name)).defining_op is None:
+        s.cache_write(name)
+    others = [b.sym_name for b in s.blocks() if b.sym_name != name]
+    sizes = _choose(s, name, roles)
+    product = _tile(s, name, roles, sizes, has_sum=True)
+    nests = [_tile(s, other, roles, sizes, has_sum=False) for other in others]
+    for nest in nests:
+        for first, second in zip(product.grid, nest.grid, strict=True):
+            s.fuse_loops(first, second)
+    assert product.step is not None and product.term is not None
+    s.reorder(product.term, product.row_part, product.row, product.column_part, product.column)
+    tiles = s.stage_factors(name, product.step)
+    s.reorder(product.row, product.column, product.term, product.row_part, product.column_part)
+    for nest in (product, *nests):
+        s.bind(s.fuse(nest.row, nest.column), "thread.x")
+    for tile in tiles:
+        _load(s, tile, len(product.grid) + 1, sizes.side**2)
+    s.bind(_fuse(s, product.grid), "block.x")
+
+
+def _product(s: Schedule) -> tuple[str, Roles]:
+    for block in s.blocks():
+        roles = Roles.of(block)
+        if roles is not None:
+            if roles.quantized or roles.grouped:
+                break
+            return block.sym_name, roles
+    raise ScheduleError(
+        "contraction: the kernel has no product of two matrices that lie in memory as they are"
+    )
+
+
+def _choose(s: Schedule, name: str, roles: Roles) -> _Sizes:
+    gpu = s.info.gpu
+    most = 256 if gpu is None else gpu.max_threads
+    sides = [side for side in SIDES if side * side <= most]
+    if not sides:
+        raise ScheduleError(f"contraction: a block of {most} threads is smaller than the smallest tile")
+    side = s.choose("threads_of_side", sides[-1], sides)
+    rows, columns = (_part(s, name, axes, side) for axes in (roles.m, roles.n))
+    return _Sizes(
+        side,
+        s.choose("rows_of_thread", rows, PARTS),
+        s.choose("columns_of_thread", columns, PARTS),
+        s.choose("terms_of_step", 16, DEPTHS, reorders_sums=True),
+    )
+
+
+def _part(s: Schedule, name: str, axes: tuple[int, ...], side: int) -> int:
+    """The rows (or columns) of a thread: as many as the result has for `side` threads, at most 4."""
+    total: int | None = 1
+    for axis in (s.block(name).axes[k] for k in axes):
+        high = bounds(axis.upper)[1]
+        total = None if total is None or high is None else total * (high + 1)
+    if total is None:
+        return 4
+    return next((p for p in (1, 2) if total <= p * side), 4)
+
+
+def _tile(s: Schedule, name: str, roles: Roles, sizes: _Sizes, has_sum: bool) -> _Nest:
+    """Order, fuse and split the loops of a block: batch, rows and columns of tiles, steps; then the tile."""
+    loops = s.loops(name)
+    block = s.block(name)
+    if len(block.axes) != sum(map(len, (roles.batch, roles.m, roles.n))):
+        raise ScheduleError(f"contraction: block {name!r} has other axes than the product")
+    groups = [_loops_of(s, name, axes) for axes in (roles.batch, roles.m, roles.n)]
+    terms = [x for x in loops if all(x not in group for group in groups)]
+    if has_sum != bool(terms):
+        raise ScheduleError(f"contraction: block {name!r} has a sum of its own, or the product has none")
+    s.reorder(*(x for group in groups for x in group), *terms)
+    batch, rows, columns = groups
+    if not rows or not columns:
+        raise ScheduleError(f"contraction: block {name!r} has one row or one column")
+    row, column = _fuse(s, rows), _fuse(s, columns)
+    row_tile, inside_row = s.split(row, sizes.rows * sizes.side, guarded=True)
+    column_tile, inside_column = s.split(column, sizes.columns * sizes.side, guarded=True)
+    row_part, row = s.split(inside_row, sizes.side)
+    column_part, column = s.split(inside_column, sizes.side)
+    grid = (*batch, row_tile, column_tile)
+    if not has_sum:
+        s.reorder(*grid, row, column, row_part, column_part)
+        return _Nest(grid, row_part, row, column_part, column)
+    step, term = s.split(_fuse(s, terms), sizes.depth, guarded=True)
+    s.reorder(*grid, step, term, row_part, row, column_part, column)
+    return _Nest(grid, row_part, row, column_part, column, step, term)
+
+
+def _loops_of(s: Schedule, name: str, axes: tuple[int, ...]) -> list[str]:
+    """The loops over some axes of a block; an axis of one element has none."""
+    block = s.block(name)
+    wanted = {x for k in axes for x in free_symbols_of(block.bindings[k])}
+    return [f.iv.name for f in enclosing_loops(block) if f.iv in wanted]
+
+
+def _fuse(s: Schedule, names: list[str] | tuple[str, ...]) -> str:
+    first, *rest = names
+    for other in rest:
+        first = s.fuse(first, other)
+    return first
+
+
+def _load(s: Schedule, tile: str, outside: int, threads: int) -> None:
+    """Divide the copy of a tile among the threads: neighbouring threads read neighbouring elements."""
+    names = s.loops(tile)[outside:]
+    (load,) = (op for op in s.block(tile).body.ops if isinstance(op, loop.Load))
+    flat = flatten_index(resolved(load, load.indices), load.buffer.type.shape)
+    names.sort(key=lambda name: -_distance(flat, s.loop(name).iv))
+    if len(names) > 1:
+        s.reorder(*names)
+    outer, inner = s.split(_fuse(s, names), threads, guarded=True)
+    s.reorder(inner, outer)
+    s.bind(inner, "thread.x")
+
+
+def _distance(flat: Dim, iv: Expr) -> int:
+    """The elements from one iteration of a loop to the next, at the beginning; sizes count as 1,000."""
+    places = {x.name: 1000 if x.upper is None else 0 for x in free_symbols_of(flat)}
+    return abs(int(evaluate(flat, {**places, iv.name: 1})) - int(evaluate(flat, {**places, iv.name: 0})))
+
+
+__all__ = ["contraction"]
