@@ -13,7 +13,7 @@ from tilewright.dialects.scalar import BINARY, MATH_FUNCTIONS, UNARY
 from tilewright.ir.core import Value
 from tilewright.ir.types import DType, bf16, boolean, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 
-from .programs import DEVICES, Array, check_module, elementwise, interpreted_operation
+from .programs import DEVICES, Array, check_module, device, elementwise, interpreted_operation
 
 FLOATS = (f16, bf16, f32, f64)
 INTEGERS = (i8, i16, i32, i64, u8, u16, u32, u64)
@@ -155,16 +155,19 @@ def assert_near(found: Array, wanted: Array, ulps: float, what: str) -> None:
 @pytest.mark.parametrize("language", DEVICES)
 def test_operations_compute_what_numpy_does(language: str, kind: str) -> None:
     programs = []
+    there = device(language)
     for number, (name, operands, result, compute) in enumerate(CASES[kind]()):
+        if i64 in (result, *operands) and not there.dialect.wide:
+            continue  # 64-bit integers are narrowed.
         kernel = elementwise(operands, result, compute, SIZE, name)
         arrays = [values(t, 2 * number + k, name.partition("_")[0]) for k, t in enumerate(operands)]
         programs.append((kernel, [*arrays, np.zeros(SIZE, result.numpy)]))
     failures = []
-    for (kernel, arrays), results, device in check_module(language, programs):
+    for (kernel, arrays), results in check_module(language, programs):
         wanted = interpreted_operation(kernel, arrays[:-1])
         name = kernel.sym_name
         try:
-            assert_near(results[-1], wanted, tolerance(name, DType.of(wanted), device), name)
+            assert_near(results[-1], wanted, tolerance(name, DType.of(wanted), there), name)
         except AssertionError as error:
             failures.append(str(error)[:300])
     assert not failures, "\n".join([f"{len(failures)} failures", *failures])

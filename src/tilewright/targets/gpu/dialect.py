@@ -68,8 +68,20 @@ class Dialect:
     """The statement of a barrier for shared and global memory."""
     shared: str
     """A declaration in shared memory: ``{type}``, ``{name}``, ``{size}``."""
-    function: str = ""
-    """The qualifier of functions."""
+    function: str = "{result} {name}({parameters}) {{"
+    """The head of a function's definition."""
+    parameter: str = "{type} {name}"
+    """A parameter of a function."""
+    exact: str = ""
+    """The qualifier of variables whose arithmetic must not be rearranged; floats of the prelude get it."""
+    readonly: str = "const "
+    """``{const}`` of a buffer that is not written."""
+    shuffle_bits: int = 64
+    """The largest width of values that a shuffle takes."""
+    opaque: bool = False
+    """Whether compilers rearrange sums, so that ``tw_opaque_f32`` must hide those whose rounding matters."""
+    fused: bool = True
+    """Whether ``fma`` is a function with one rounding."""
     instructions: tuple[str, Mapping[str, str]] = ("", {})
     """A condition of the preprocessor, and the definitions that replace those of the prelude where it holds.
     """

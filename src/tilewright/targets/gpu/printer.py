@@ -203,7 +203,7 @@ class _Printer:
                 "type": storage.type,
                 "name": f"b{number}" if d.arrays or not d.offsets else f"p{number}",
                 "number": number,
-                "const": "" if written[number] else "const ",
+                "const": "" if written[number] else d.readonly,
                 "restrict": d.restrict if number not in aliased else "",
                 "access": "read_write" if written[number] else "read",
             }
@@ -425,9 +425,9 @@ class _Printer:
         head = self.dialect.variable.format(type=kind, name=i, value="0")
         outer, self.in_loop = self.in_loop, True
         with self.braces(f"for ({head} {i} < {count}; {i}++)"):
-            here = self.element(op.index, f"{start} + {i}")
+            here = self.element(op.index, f"({start} + {i})")
             self.emit(self.dialect.const.format(type=kind, name=value, value=here))
-            following = self.element(op.index, f"{start} + {i} + 1")
+            following = self.element(op.index, f"({start} + {i} + 1)")
             with self.braces(f"if ({i} + 1 < {count})"):
                 self.emit(f"if ({following} == {value}) {{ continue; }}")
             self.emit(self.dialect.const.format(type=kind, name=first, value=begin))
@@ -471,8 +471,8 @@ class _Printer:
         number = self.buffers.get(buffer)
         if number is not None and self.dialect.offsets and not self.dialect.pointer:
             index = f"o{number} + {self.dialect.bound.format(value=index)}"
-        elif self.dialect.bound != "{value}":
-            index = self.dialect.bound.format(value=index)
+        else:
+            index = self.dialect.bound.format(value=index[1:-1] if _enclosed(index) else index)
         return f"{self.names[buffer]}[{index}]"
 
     def access(self, op: loop.Load | loop.Store | loop.Accumulate, dynamic: dict[str, Variable]) -> str:
@@ -481,7 +481,7 @@ class _Printer:
             indices, shape = indices[1:], shape[1:]
         buffer = BufferType(op.buffer.type.dtype, shape)
         text = self.index.address(flatten_index(indices, shape), buffer.size, dynamic)
-        return self.element(op.buffer, text[1:-1] if _enclosed(text) else text)
+        return self.element(op.buffer, text)
 
     def dynamic(self, op: loop.Load | loop.Store | loop.Accumulate) -> dict[str, Variable]:
         bits = {"i64": 64, "u64": 64}
@@ -543,7 +543,8 @@ class _Printer:
         dtype = buffer.dtype
         members = buffer.shape[0]
         assert isinstance(members, int)
-        warp = self.gpu.warp if self.gpu.shuffles and self.dialect.shuffle and dtype is not boolean else 1
+        narrow = dtype is not boolean and dtype.bits <= self.dialect.shuffle_bits
+        warp = self.gpu.warp if self.gpu.shuffles and self.dialect.shuffle and narrow else 1
         if members > warp and members % warp:
             warp = 1  # The last warp has fewer threads than a shuffle's mask names.
         k = self.fresh("k")

@@ -151,6 +151,8 @@ class ScalarText:
         register = self.register(dtype)
         if dtype is boolean:
             return _BOOLEAN[name].format(a=a, b=b)
+        if name == "ne" and dtype.is_float:
+            return f"(!({a} == {b}))"  # WGSL's != is false for NaN.
         if name in _COMPARE:
             return f"({a} {_COMPARE[name]} {b})"
         if name in _BITWISE:
@@ -191,7 +193,7 @@ class ScalarText:
         if source is target:
             return x
         if target is boolean:
-            return f"({x} != {self.literal(0, source)})"
+            return self.binary("ne", source, x, self.literal(0, source))
         if source is boolean:
             return self.select(x, self.literal(1, target), self.literal(0, target))
         if target.is_float:

@@ -72,14 +72,20 @@ def _modulo_4(m: Formula, x: Value) -> Value:
 
 
 @cache
-def table() -> str:
-    """The definition of `TABLE`: the words of 2/pi as float64."""
+def words() -> tuple[float, ...]:
+    """The words of 2/pi as numbers of float64: the contents of `TABLE`."""
     count = (1024 - _FRACTION[32] - 3) // 32 + _EMPTY + _WORDS[64]
     bits = 32 * count + 64
     digits = (2 << (2 * bits)) // _pi(bits)
-    words = [0] * _EMPTY + [(digits >> (bits - 32 * (k + 1))) & 0xFFFFFFFF for k in range(count)]
-    text = ", ".join(f"double {float(word):.1f}" for word in words)
-    return f"@{TABLE} = internal unnamed_addr constant [{len(words)} x double] [{text}], align 64\n"
+    found = [0] * _EMPTY + [(digits >> (bits - 32 * (k + 1))) & 0xFFFFFFFF for k in range(count)]
+    return tuple(float(word) for word in found)
+
+
+@cache
+def table() -> str:
+    """The definition of `TABLE`."""
+    text = ", ".join(f"double {word:.1f}" for word in words())
+    return f"@{TABLE} = internal unnamed_addr constant [{len(words())} x double] [{text}], align 64\n"
 
 
 def _pi(bits: int) -> int:
@@ -100,4 +106,4 @@ def _pi(bits: int) -> int:
     return (16 * inverse_tangent(5) - 4 * inverse_tangent(239)) >> guard
 
 
-__all__ = ["MIDDLE_ANGLE", "TABLE", "large_quadrant", "table"]
+__all__ = ["MIDDLE_ANGLE", "TABLE", "large_quadrant", "table", "words"]

@@ -344,8 +344,7 @@ def _log_parts(m: Formula, x: Value) -> tuple[Value, Value]:
     distance = bits - sqrt_half
     significand = ((distance & ((1 << mantissa) - 1)) + sqrt_half).as_float()
     # Vector support for 64-bit integers is poor; the exponent fits 32 bits.
-    e = (distance >> mantissa).resized(32)
-    e = m.op(Kind("f", x.kind.bits, x.kind.lanes), f"sitofp {e.kind} {e.text} to {x.kind}")
+    e = (distance >> mantissa).resized(32).as_number(x.kind.bits)
     return significand - 1.0, e - m.select(subnormal, m.value(float(up), x.kind), 0.0)
 
 
@@ -467,9 +466,13 @@ def pow(m: Formula, x: Value, y: Value) -> Value:
 
     Special cases follow C (Annex F).
     """
+    finite = _finite_pow_32 if x.kind.bits == 32 else _finite_pow_64
+    return with_special_powers(m, x, y, finite(m, m.abs(x), y))
+
+
+def with_special_powers(m: Formula, x: Value, y: Value, result: Value) -> Value:
+    """``x**y`` from `result`, ``|x|**y`` where both are finite and x is not zero."""
     a = m.abs(x)
-    narrow = x.kind.bits == 32
-    result = (_finite_pow_32 if narrow else _finite_pow_64)(m, a, y)
     up = y.gt(0.0)
     result = m.select(a.eq(0.0), m.select(up, m.value(0.0, x.kind), INF), result)
     result = m.select(a.eq(INF), m.select(up, m.value(INF, x.kind), 0.0), result)

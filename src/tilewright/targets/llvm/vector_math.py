@@ -144,6 +144,10 @@ class Value:
         )
         return self._cast(name, Kind(self.kind.family, bits, self.kind.lanes))
 
+    def as_number(self, bits: int) -> Value:
+        """The floating-point number of `bits` bits that is nearest to the integer."""
+        return self._cast("sitofp", Kind("f", bits, self.kind.lanes))
+
     def _cast(self, name: str, kind: Kind) -> Value:
         return self.m.op(kind, f"{name} {self.kind} {self.text} to {kind}")
 

@@ -127,7 +127,7 @@ CUDA = Dialect(
     instructions=("__CUDA_ARCH__ >= 800 && !defined(TW_SIM_WARP)", _INSTRUCTIONS),
     entry="tw_{name}",
     signature='extern "C" __global__ void __launch_bounds__({threads}) {entry}({parameters})',
-    function="static __device__ __forceinline__",
+    function="static __device__ __forceinline__ {result} {name}({parameters}) {{",
     buffer="{const}{type}* {restrict}{name}",
     dim="long long {name}",
     block=("(int)blockIdx.x", "(int)blockIdx.y", "(int)blockIdx.z"),

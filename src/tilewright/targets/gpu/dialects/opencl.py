@@ -48,12 +48,15 @@ OPENCL = Dialect(
         "rough_exp.f32": "native_exp",
     },
     prelude={
-        "tw_inf_f32": "FN f32 tw_inf_f32(void) { return as_float(0x7f800000); }\n",
-        "tw_nan_f32": "FN f32 tw_nan_f32(void) { return as_float(0x7fc00000); }\n",
-        "tw_inf_f64": "FN f64 tw_inf_f64(void) { return as_double(0x7ff0000000000000L); }\n",
-        "tw_nan_f64": "FN f64 tw_nan_f64(void) { return as_double(0x7ff8000000000000L); }\n",
+        "tw_inf_f32": "FN f32 tw_inf_f32() { return as_float(0x7f800000); }\n",
+        "tw_nan_f32": "FN f32 tw_nan_f32() { return as_float(0x7fc00000); }\n",
+        "tw_inf_f64": "FN f64 tw_inf_f64() { return as_double(0x7ff0000000000000L); }\n",
+        "tw_nan_f64": "FN f64 tw_nan_f64() { return as_double(0x7ff8000000000000L); }\n",
         # The device converts halves in memory, whatever extensions it has.
-        "tw_f32_of_f16": """FN f32 tw_f32_of_f16(ushort h) { return vload_half(0, (const half*)&h); }
+        "tw_f32_of_f16": """FN f32 tw_f32_of_f16(u32 h) {
+  ushort bits = (ushort)h;
+  return vload_half(0, (const half*)&bits);
+}
 """,
         "tw_f16_of_f32": """FN u32 tw_f16_of_f32(f32 x) {
   ushort h;
@@ -64,7 +67,7 @@ OPENCL = Dialect(
     },
     entry="tw_{name}",
     signature="__kernel __attribute__((reqd_work_group_size({threads}, 1, 1))) void {entry}({parameters})",
-    function="static inline",
+    function="static inline {result} {name}({parameters}) {{",
     buffer="__global {const}{type}* {restrict}{name}",
     pointer="__global {const}{type}* {restrict}",
     dim="long {name}",

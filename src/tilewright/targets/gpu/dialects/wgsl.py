@@ -1,0 +1,82 @@
+"""WGSL, the language of WebGPU.
+
+It has no types but bool, i32, u32 and f32, and float16 as an option of the device: integers of other widths
+lie in 32 bits each, and 64-bit signed ones are narrowed, which indices and token ids of models survive.
+Compilers may assume that there are neither NaN nor infinities; the prelude looks at bits.
+"""
+
+from __future__ import annotations
+
+from ....ir.types import boolean, f16, f32, i2, i4, i8, i16, i32, i64, u2, u4, u8, u16, u32
+from ..dialect import Dialect, Storage
+from .glsl import BITWISE
+
+WGSL = Dialect(
+    name="WGSL",
+    comment="// WGSL by tilewright",
+    types={"bool": "bool", "i32": "i32", "u32": "u32", "f32": "f32"},
+    storage={
+        boolean: Storage("i32", "({} != 0)", "select(0, 1, {})"),
+        **{dtype: Storage("i32") for dtype in (i2, i4, i8, i16, i32, i64)},
+        **{dtype: Storage("u32") for dtype in (u2, u4, u8, u16, u32)},
+        f16: Storage("f16", "f32({})", "f16({})", feature="device f16"),
+        f32: Storage("f32"),
+    },
+    functions={
+        **{f"{n}.f32": n for n in ("abs", "sqrt", "floor", "ceil", "trunc", "round")},
+        **{f"{n}.{t}": n for n in ("min", "max") for t in ("i32", "u32")},
+        "abs.i32": "abs",
+        "sign.i32": "sign",
+        "number_min.f32": "min",
+        "number_max.f32": "max",
+        "as_u32.f32": "bitcast<u32>",
+        "as_i32.f32": "bitcast<i32>",
+        "as_f32.u32": "bitcast<f32>",
+        "as_f32.i32": "bitcast<f32>",
+    },
+    prelude={
+        **BITWISE,
+        # Infinity must not be a constant expression: the compiler refuses those that are not finite.
+        "tw_infinity": "var<private> tw_infinity: u32 = 0x7f800000u;\n",
+        "tw_inf_f32": "FN f32 tw_inf_f32() { return bitcast<f32>(tw_infinity); }\n",
+        "tw_nan_f32": "FN f32 tw_nan_f32() { return bitcast<f32>(tw_infinity | 0x400000u); }\n",
+        # Sizes and offsets are not negative, which a compiler cannot know.
+        "tw_opaque_f32": """FN f32 tw_opaque_f32(f32 x) {
+  return bitcast<f32>(bitcast<u32>(x) | (u32(tw_params[0]) >> 31u));
+}
+""",
+        "tw_f32_of_f16": "FN f32 tw_f32_of_f16(u32 h) { return unpack2x16float(h).x; }\n",
+    },
+    entry="main",
+    signature=(
+        "@compute @workgroup_size({threads})\nfn {entry}(@builtin(workgroup_id) tw_block: vec3u, "
+        "@builtin(local_invocation_index) tw_thread: u32)"
+    ),
+    buffer="@group(0) @binding({number}) var<storage, {access}> {name}: array<{type}>;",
+    params="@group(0) @binding({number}) var<storage, read> tw_params: array<i32>;",
+    param="tw_params[{number}]",
+    dim="",
+    block=("i32(tw_block.x)", "i32(tw_block.y)", "i32(tw_block.z)"),
+    thread="i32(tw_thread)",
+    barrier="workgroupBarrier(); storageBarrier();",
+    shared="var<workgroup> {name}: array<{type}, {size}>;",
+    shared_at_top="module",
+    const="let {name}: {type} = {value};",
+    variable="var {name}: {type} = {value};",
+    array="var {name}: array<{type}, {size}>;",
+    function="fn {name}({parameters}) -> {result} {{",
+    parameter="{name}: {type}",
+    cast="{type}({value})",
+    select="select({b}, {a}, {condition})",
+    wraps=True,
+    wide=False,
+    fused=False,
+    opaque=True,
+    arrays=True,
+    inline_literals=False,
+    suffixes={"f32": "f", "u32": "u"},
+    features={"device f16": "enable f16;"},
+)
+"""WGSL; the entry point of each text is ``main``."""
+
+__all__ = ["WGSL"]
