@@ -1,7 +1,7 @@
 """`WebgpuLibrary`: a compiled model run on a GPU through wgpu, with the interface of `Library`.
 
 The artifact is a ``.tar`` of ``metadata.json``, ``program.json``, ``kernels/*.wgsl`` and ``weights.bin``. On
-the device every element takes 32 bits (see `tilewright.targets.webgpu.wgsl`): integers and booleans are
+the device every element takes 32 bits (see `tilewright.targets.gpu.dialects.wgsl`): integers and booleans are
 converted before and after a run.
 """
 
@@ -25,8 +25,6 @@ from tilewright.runtime.model import CompiledModel, TensorSpec
 if TYPE_CHECKING:
     import wgpu
 
-_INFINITY = 0x7F800000
-_GROUPS_PER_ROW = 32768
 
 
 class WebgpuLibrary(CompiledModel):
@@ -154,12 +152,13 @@ class WebgpuLibrary(CompiledModel):
         memory: dict[str, list[Any]],
         symbols: dict[str, int],
     ) -> None:
-        groups = evaluate(step["groups"], symbols)
-        if groups <= 0:
+        grid = [evaluate(e, symbols) for e in step["grid"]]
+        if min(grid) <= 0:
             return
         pipeline = self._pipeline(step["kernel"])
-        sizes = self._upload(np.array([_INFINITY, *(symbols[s] for s in step["dims"])], np.int32))
         buffers = [memory[kind][k] for kind, k in step["buffers"]]
+        # The kernel adds an offset to each buffer; here all of them begin at their first element.
+        sizes = self._upload(np.array([*(symbols[s] for s in step["dims"]), *[0] * len(buffers)], np.int32))
         entries = [
             {"binding": k, "resource": {"buffer": b, "offset": 0, "size": b.size}}
             for k, b in enumerate([*buffers, sizes])
@@ -171,7 +170,7 @@ class WebgpuLibrary(CompiledModel):
         work = encoder.begin_compute_pass()
         work.set_pipeline(pipeline)
         work.set_bind_group(0, group)
-        work.dispatch_workgroups(min(groups, _GROUPS_PER_ROW), -(-groups // _GROUPS_PER_ROW), 1)
+        work.dispatch_workgroups(*grid)
         work.end()
 
     def save(self, path: str | Path, *, weights: str | None = None, prefix: str | None = None) -> Path:
@@ -265,7 +264,7 @@ def _check_program(program: dict[str, Any], kernels: Mapping[str, str], constant
         if "copy" in step:
             str(step["size"])
         else:
-            kernels[step["kernel"]], step["groups"], [*step["dims"]]
+            kernels[step["kernel"]], [*step["grid"]], [*step["dims"]]
 
 
 def _open_device() -> Any:
@@ -291,8 +290,7 @@ def _open_device() -> Any:
 def _bindings_used(text: str, count: int) -> list[int]:
     """The numbers of the bindings that the shader uses: an automatic layout has no others."""
     body = text[text.index("fn main(") :]
-    used = [k for k in range(count - 1) if f"b{k}[" in body]
-    return [*used, count - 1] if "dims[" in body or "inf()" in body else used
+    return [*(k for k in range(count - 1) if f"b{k}[" in body), count - 1]
 
 
 def _on_device(array: np.ndarray) -> np.ndarray:

@@ -18,7 +18,12 @@ from tilewright.ir.substitution import evaluate
 from tilewright.ir.symbolic import Dim, Expr, ceildiv, symbol
 from tilewright.ir.target_info import Gpu, TargetInfo
 from tilewright.ir.types import BufferType, DType
+from tilewright.runtime.simulator import SimulatedModule
+from tilewright.runtime.simulator.build import LANGUAGES
 from tilewright.targets.gpu.dialect import DeviceKernel, Dialect
+from tilewright.targets.gpu.dialects.cuda import CUDA
+from tilewright.targets.gpu.dialects.hip import HIP
+from tilewright.targets.gpu.dialects.metal import METAL
 from tilewright.targets.gpu.dialects.opencl import OPENCL
 from tilewright.targets.gpu.dialects.wgsl import WGSL
 from tilewright.targets.gpu.portable import WEBGPU
@@ -201,6 +206,34 @@ class WebgpuDevice:
         return buffer
 
 
+class SimulatedDevice:
+    """The simulator of CUDA, HIP or Metal, which checks for races and accesses out of bounds."""
+
+    ulps: Mapping[str, float] = {}
+
+    def __init__(self, language: str, dialect: Dialect, gpu: Gpu) -> None:
+        if language not in LANGUAGES:
+            pytest.skip(f"the simulator does not run {dialect.name}")
+        self.language, self.dialect = language, dialect
+        self.info = TargetInfo(name=language, gpu=gpu)
+        self._modules: dict[str, SimulatedModule] = {}
+
+    def run(self, text: str, kernel: DeviceKernel, arrays: Sequence[Array], dims: Mapping[str, int]) -> None:
+        module = self._modules.get(text)
+        if module is None:
+            checked = text.count("tw_k(") > 0  # Texts of many kernels are not: they take minutes to compile.
+            warp = self.info.gpu.warp if self.info.gpu else 32
+            module = self._modules[text] = SimulatedModule(text, self.language, checked, warp)
+        grid = [evaluate(d, dims) for d in kernel.grid]
+        numbers: list[Any] = [dims[n] for n in kernel.dims]
+        # The smallest array is one element: the simulator has no null pointers.
+        buffers = [a if a.size else np.zeros(1, a.dtype) for a in arrays]
+        if self.dialect.params:
+            numbers = [np.array([*numbers, *[0] * len(arrays)], np.int64)]
+        if all(grid):
+            module.launch(kernel.entry, grid, kernel.threads, [*buffers, *numbers], kernel.dynamic_bytes)
+
+
 def _in_32_bits(array: Array) -> Array:
     """Return the array as it lies in WGSL's memory."""
     return np.ascontiguousarray(array.astype(np.float32 if array.dtype.kind == "f" else np.int32))
@@ -211,7 +244,13 @@ def as_bytes(array: Array) -> Array:
     return np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
 
 
-DEVICES: dict[str, Callable[[], Device]] = {"opencl": OpenCLDevice, "wgsl": WebgpuDevice}
+DEVICES: dict[str, Callable[[], Device]] = {
+    "cuda": lambda: SimulatedDevice("cuda", CUDA, Gpu()),
+    "hip": lambda: SimulatedDevice("hip", HIP, Gpu(warp=64)),
+    "metal": lambda: SimulatedDevice("metal", METAL, Gpu()),
+    "opencl": OpenCLDevice,
+    "wgsl": WebgpuDevice,
+}
 
 
 @cache

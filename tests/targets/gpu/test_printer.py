@@ -243,13 +243,13 @@ def test_three_dimensions_of_blocks(language: str) -> None:
 
 @LANGUAGES
 def test_floor_division_of_negative_indices(language: str) -> None:
-    kernel, (x, y) = new_kernel([BufferType(f32, (40,))] * 2, 1)
+    kernel, (x, y) = new_kernel([BufferType(f32, (40,)), BufferType(f32, (3, 40))], 1)
     _, _, b, t = blocks_and_threads(kernel, 1, 40)
     inner, w = nest(b, "w0", 3)
     at = (t - w * 5) // 3 + 12
     value = inner(loop.Load(x, (), None, indices=(at,)))
-    inner.insert(loop.Accumulate(value, y, (), combiner="sum", indices=((w * 7 - t) % 40,)))
-    check(language, kernel, [numbers(40), np.zeros(40, np.float32)])
+    inner.insert(loop.Accumulate(value, y, (), combiner="sum", indices=(w, (w * 7 - t) % 40)))
+    check(language, kernel, [numbers(40), np.zeros((3, 40), np.float32)])
 
 
 @LANGUAGES

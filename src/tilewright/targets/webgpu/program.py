@@ -7,7 +7,7 @@ from typing import Any
 from ...dialects import func, host
 from ...ir.core import Module, Value
 from ...ir.symbolic import Dim
-from .wgsl import Shader
+from ..gpu.dialect import DeviceKernel
 
 RUN_TIME = (host.For, host.While, host.If, host.BindSize, host.Check)
 """Operations that a host program for WebGPU cannot express; `WebgpuTarget.refusals` reports them."""
@@ -17,7 +17,7 @@ def _formula(e: Dim) -> int | str:
     return e if isinstance(e, int) else str(e)
 
 
-def host_program(module: Module, shaders: dict[str, Shader]) -> tuple[dict[str, Any], list[Any]]:
+def host_program(module: Module, shaders: dict[str, DeviceKernel]) -> tuple[dict[str, Any], list[Any]]:
     """Return the program of a bufferized module and the constants it uses, in order.
 
     A reference to memory is ``["input", k]``, ``["output", k]``, ``["constant", k]`` or ``["slot", k]``.
@@ -57,7 +57,7 @@ def host_program(module: Module, shaders: dict[str, Shader]) -> tuple[dict[str, 
                     "kernel": op.kernel,
                     "buffers": [places[v] for v in op.buffers],
                     "dims": [s.name for s in kernel.attributes["dims"]],
-                    "groups": _formula(shader.groups),
+                    "grid": [_formula(e) for e in shader.grid],
                 }
             )
         elif isinstance(op, host.Copy):

@@ -17,15 +17,18 @@ from ...lowering.memory_plan import MemoryPlan
 from ...lowering.pipeline import Lowered, LoweringOptions
 from ...runtime.model import CompiledModel
 from ..base import Progress, Target, Weights
+from ..gpu.dialect import DeviceKernel
+from ..gpu.dialects.wgsl import WGSL
+from ..gpu.portable import WEBGPU
+from ..gpu.printer import module_text, print_kernel
 from ..gpu.simple_rules import RULES
 from .program import RUN_TIME, host_program
-from .wgsl import print_shader
 
 
 class WebgpuTarget(Target):
     name = "webgpu"
     has_checks = False
-    code_levels = ("wgsl",)
+    code_level = "wgsl"
     suffixes = (".tar",)
 
     def __init__(self) -> None:
@@ -38,7 +41,8 @@ class WebgpuTarget(Target):
             name=self.name,
             vector_bits=0,
             memory_spaces=("global", "register"),
-            thread_axes=(ThreadAxis("block.x"), ThreadAxis("thread.x", 256)),
+            thread_axes=(ThreadAxis("block.x"), ThreadAxis("thread.x", WEBGPU.max_threads)),
+            gpu=WEBGPU,
         )
 
     @property
@@ -52,10 +56,10 @@ class WebgpuTarget(Target):
         problems: dict[str, list[str]] = {}
         for kernel in lowered.module.functions(loop.Kernel):
             try:
-                print_shader(kernel)
+                self._shader(kernel)
             except CompileError as error:
                 info = lowered.kernels[kernel.sym_name]
-                what = str(error).partition(" (")[0].removeprefix("target webgpu ")
+                what = str(error).partition(" (")[0].removeprefix(f"{WGSL.name} ")
                 problems.setdefault(what, []).extend([str(info.location)] * info.launches)
         functions = entries(lowered.module)
         for op in (op for function in functions for op in function.body.ops):
@@ -93,12 +97,15 @@ class WebgpuTarget(Target):
         from ...runtime.webgpu import WebgpuLibrary
 
         progress("generating WGSL")
-        shaders = {k.sym_name: print_shader(k) for k in lowered.module.functions(loop.Kernel)}
+        shaders = {k.sym_name: self._shader(k) for k in lowered.module.functions(loop.Kernel)}
         program, constants = host_program(lowered.module, shaders)
-        kernels = {name: shader.text for name, shader in shaders.items()}
+        kernels = {name: module_text([shader], WGSL) for name, shader in shaders.items()}
         library = WebgpuLibrary(metadata, program, kernels, _flat(constants))
         self._built[library] = (metadata, program, kernels), tuple(enumerate(constants))
         return library
+
+    def _shader(self, kernel: loop.Kernel) -> DeviceKernel:
+        return print_kernel(kernel, WGSL, self.info)
 
     def keep(self, library: CompiledModel) -> tuple[Any, Weights] | None:
         return self._built.get(library)

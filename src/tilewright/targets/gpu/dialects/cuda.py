@@ -96,7 +96,9 @@ _INSTRUCTIONS = {
 }
 """,
 }
-"""Functions that are one instruction from compute capability 8.0 on."""
+"""Functions that are one instruction from compute capability 8.0 on. NVRTC assembles PTX; the simulator does
+not.
+"""
 
 CUDA = Dialect(
     name="CUDA C++",
@@ -124,7 +126,7 @@ CUDA = Dialect(
         "rough_exp.f32": "__expf",
     },
     prelude=PRELUDE,
-    instructions=("__CUDA_ARCH__ >= 800 && !defined(TW_SIM_WARP)", _INSTRUCTIONS),
+    instructions=("defined(__CUDACC_RTC__) && __CUDA_ARCH__ >= 800", _INSTRUCTIONS),
     entry="tw_{name}",
     signature='extern "C" __global__ void __launch_bounds__({threads}) {entry}({parameters})',
     function="static __device__ __forceinline__ {result} {name}({parameters}) {{",
