@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     import wgpu
 
 
-
 class WebgpuLibrary(CompiledModel):
     """A compiled model of WGSL kernels and a host program as data.
 
