@@ -18,6 +18,7 @@ from tilewright.dialects import graph
 from tilewright.ir.builder import Builder
 from tilewright.ir.core import Module
 from tilewright.ir.passes import pass_name
+from tilewright.ir.target_info import Gpu, TargetInfo
 from tilewright.ir.types import DType, bf16
 from tilewright.lowering.pipeline import tensor_passes
 from tilewright.passes import PassContext, all_passes, passes_in, register_pass, registry, unregister_pass
@@ -83,6 +84,13 @@ def test_passes_depend_on_the_target_and_the_precision() -> None:
     lowered = [pass_name(step) for step in tensor_passes(cpu, bf16)]
     assert set(lowered) - set(run["cpu"]) == {"lower-precision"}
     assert [info.name for info in passes_in(webgpu.context(), "tensor")] == run["gpu"]
+
+
+def test_passes_of_gpus() -> None:
+    """Blocks of a kernel do not wait for each other."""
+    own = {info.name for info in passes_in(PassContext(TargetInfo(gpu=Gpu())), "tensor")}
+    plain = {info.name for info in passes_in(PassContext(), "tensor")}
+    assert own - plain == {"expand-argsort", "split-cumulative", "copy-scattered"}
 
 
 def test_passes_of_a_context_and_a_level_of_optimization() -> None:

@@ -84,6 +84,36 @@ class Gpu:
 
 
 @dataclass(frozen=True)
+class ReductionSplits:
+    """Which reductions, other than contractions, are divided into pieces, so that several workers share one.
+    The defaults are those of a CPU with few cores.
+    """
+
+    few_across: int = 64
+    """Largest number of results of a reduction that is split: about one vector, which does not keep several
+    workers busy. A larger value splits more reductions.
+    """
+
+    few_along: int = 8
+    """The same for sums along contiguous memory: a vector (the threads of a block) runs along the sum, so
+    each result is work of its own for a worker. Split sums cannot share a kernel with what uses them
+    (softmax). A larger value splits more of them.
+    """
+
+    long: int = 1 << 18
+    """Least number of points of a reduction that is split: the work that is worth a second kernel. A larger
+    value splits fewer reductions.
+    """
+
+    pieces: int = 32
+    """Number of pieces of a reduction, approximately."""
+
+
+GPU_SPLITS = ReductionSplits(few_across=4096, few_along=32, long=1 << 16, pieces=128)
+"""Those of a GPU: only hundreds of blocks read as fast as memory allows."""
+
+
+@dataclass(frozen=True)
 class CacheLevel:
     """A data cache of `size` bytes that `cores` cores share; `level` 1 is nearest to the core."""
 
@@ -215,6 +245,9 @@ class TargetInfo:
     between two passes over a row. The default is the second-level cache of a core, or a little more.
     """
 
+    reductions: ReductionSplits = ReductionSplits()
+    """Which long reductions several workers share."""
+
     gpu: Gpu | None = None
     """The facts of a GPU; None for other devices."""
 
@@ -262,11 +295,13 @@ class TargetInfo:
 
 
 __all__ = [
+    "GPU_SPLITS",
     "UNKNOWN_MACHINE",
     "CacheLevel",
     "Gpu",
     "Machine",
     "MatrixUnit",
+    "ReductionSplits",
     "RegisterTile",
     "TargetInfo",
     "ThreadAxis",

@@ -44,7 +44,8 @@ class Condition(enum.Enum):
     ALWAYS = "always"
     PACKED_OPERANDS = "on targets that pack operands of contractions"
     LOWER_PRECISION = "when a lower precision is asked for"
-    SINGLE_ELEMENTS = "on targets whose workers compute single elements"
+    GPU = "on GPUs"
+    UNSORTED = "on targets without a sorting statement"
     IN_PLACE = "on targets whose kernels may overwrite their inputs"
     OPERANDS_IN_PLACE = "on GPUs, which read operands of contractions where they lie"
 
@@ -57,8 +58,10 @@ class Condition(enum.Enum):
                 return context.panel is not None
             case Condition.LOWER_PRECISION:
                 return context.precision is not None
-            case Condition.SINGLE_ELEMENTS:
-                return not context.row_groups
+            case Condition.GPU:
+                return context.info.gpu is not None
+            case Condition.UNSORTED:
+                return not context.row_groups or context.info.gpu is not None
             case Condition.IN_PLACE:
                 return context.in_place
             case Condition.OPERANDS_IN_PLACE:

@@ -26,6 +26,7 @@ from .graph.update_slices import update_slices
 from .info import Condition, PassInfo, describe
 from .tensor.align_epilogues import align_epilogues
 from .tensor.collapse_axes import collapse_axes
+from .tensor.copy_scattered import copy_scattered
 from .tensor.defer_row_scales import defer_row_scales
 from .tensor.expand_argsort import expand_argsort
 from .tensor.form_groups import form_groups
@@ -37,6 +38,7 @@ from .tensor.pack_operands import pack_operands
 from .tensor.pad_reductions import pad_reductions
 from .tensor.split_borders import split_borders
 from .tensor.split_concat import split_concat
+from .tensor.split_cumulative import split_cumulative
 from .tensor.split_reductions import split_reductions
 from .tensor.transpose_weights import transpose_weights
 from .tensor.write_in_place import write_in_place
@@ -75,7 +77,7 @@ PASSES: tuple[PassInfo, ...] = (
     # The first pass of the tensor level replaces operators by computations; form_groups decides the kernels.
     _tensor(lower_to_tensor, required=True),
     _tensor(hoist_invariants, min_opt=1),
-    _tensor(expand_argsort, condition=Condition.SINGLE_ELEMENTS),
+    _tensor(expand_argsort, condition=Condition.UNSORTED),
     _tensor(eliminate),
     _tensor(fuse_elementwise),
     _tensor(absorb_permutations, min_opt=1),
@@ -90,10 +92,12 @@ PASSES: tuple[PassInfo, ...] = (
     _packing(align_epilogues, min_opt=1),
     _tensor(split_borders, min_opt=1),
     _tensor(split_concat),
-    _tensor(split_reductions, min_opt=1),
+    _tensor(split_reductions, min_opt=1, arguments=("info",)),
+    _tensor(split_cumulative, min_opt=1, condition=Condition.GPU),
     _tensor(form_groups, required=True, arguments=("info", "row_groups")),
     _tensor(collapse_axes),
     _tensor(write_in_place, condition=Condition.IN_PLACE),
+    _tensor(copy_scattered, condition=Condition.GPU),
 )
 
 __all__ = ["PASSES", "eliminate"]

@@ -140,7 +140,8 @@ def _place(alloc: loop.Alloc, body: Block, threads: int) -> None:
     nests = {id(nest): nest for op in buffer.users for nest in (_nest_of(op),) if nest is not None}
     outer = frozenset(f.iv for f in enclosing_loops(alloc))
     if any(inside(alloc, nest) for nest in nests.values()):
-        return  # private to a thread already
+        _retype(alloc, _most(alloc.buffer), "local")  # private to a thread already
+        return
     reduced = [op for op in buffer.users if isinstance(op, simt.AllReduce)]
     if len(nests) == 1 and len(accesses) == len(buffer.users):
         (nest,) = nests.values()
@@ -161,14 +162,9 @@ def _place(alloc: loop.Alloc, body: Block, threads: int) -> None:
             _unroll(inner)
         _retype(alloc, (threads, *form.extents), "register")
         return
-    shape = tuple(bounds(d)[1] for d in alloc.buffer.shape)
-    if None in shape:
-        raise ScheduleError(
-            f"a buffer of {alloc.buffer.size} elements does not fit into shared memory: its size has no bound"
-        )
     for op in accesses:
         _check_inside(op)
-    _retype(alloc, tuple(d for d in shape if d is not None), "shared")
+    _retype(alloc, _most(alloc.buffer), "shared")
     if len(accesses) == len(buffer.users):
         _retype(alloc, padded_shape(alloc.buffer, accesses, loop.LoopKind.THREAD_X), "shared")
 
@@ -198,6 +194,21 @@ def _ancestors(op: Operation) -> Iterator[Operation]:
 def _retype(alloc: loop.Alloc, shape: Sequence[Dim], space: str) -> None:
     alloc.buffer = BufferType(alloc.buffer.dtype, shape, space)
     alloc.result.type = alloc.buffer
+
+
+def _most(buffer: BufferType) -> tuple[int, ...]:
+    """The largest shape of a buffer of the block or of a thread.
+
+    Raises:
+        ScheduleError: It has none.
+    """
+    shape = tuple(bounds(d)[1] for d in buffer.shape)
+    known = tuple(d for d in shape if d is not None)
+    if len(known) < len(shape):
+        raise ScheduleError(
+            f"a buffer of {buffer.size} elements does not fit into a block: its size has no bound"
+        )
+    return known
 
 
 def _nest_of(op: Operation) -> loop.For | None:

@@ -30,7 +30,7 @@ def spread_row_values(nests: Sequence[loop.For], threads: int) -> None:
         nests: All thread nests of a block program, in order.
         threads: The threads of the block.
     """
-    chosen = [nest for nest in nests if _lanes(nest, threads) and _stores_only(nest)]
+    chosen = [nest for nest in nests if _lanes(nest, threads) and _computes_values(nest)]
     while chosen:
         counts = {_lanes(nest, threads) for nest in chosen}
         failed = [nest for nest in chosen if len(counts) > 1 or not _may_spread(nest, chosen, threads)]
@@ -63,9 +63,12 @@ def _is_local(buffer: Value) -> bool:
     return isinstance(buffer.defining_op, loop.Alloc)
 
 
-def _stores_only(nest: loop.For) -> bool:
-    """Whether a nest has no accumulations into outputs, which several threads must not repeat."""
-    return all(_is_local(op.buffer) for op in nest.walk() if isinstance(op, loop.Accumulate))
+def _computes_values(nest: loop.For) -> bool:
+    """Whether a nest writes values that other nests may read, and adds nothing to outputs, which several
+    threads must not repeat.
+    """
+    added = [op.buffer for op in nest.walk() if isinstance(op, loop.Accumulate)]
+    return any(map(_is_local, _written(nest))) and all(map(_is_local, added))
 
 
 def _written(nest: loop.For) -> list[Value]:

@@ -14,7 +14,7 @@ from tilewright.driver.frontend_registry import import_model
 from tilewright.ir.core import Module
 from tilewright.ir.debug import STRICT_SCHEDULES, VARIABLE
 from tilewright.ir.interpreter import Interpreter
-from tilewright.ir.target_info import Gpu, TargetInfo, ThreadAxis
+from tilewright.ir.target_info import GPU_SPLITS, Gpu, TargetInfo, ThreadAxis
 from tilewright.lowering.pipeline import Lowered, LoweringOptions, lower
 from tilewright.passes.registry import bound_passes
 from tilewright.schedule.kernel_schedule import KernelSchedule
@@ -41,6 +41,7 @@ def target(gpu: Gpu = SMALL) -> TargetInfo:
             ThreadAxis("thread.x", gpu.max_threads),
         ),
         row_group_bytes=gpu.shared_bytes,
+        reductions=GPU_SPLITS,
     )
 
 

@@ -1,5 +1,5 @@
-"""Sorts by counting, for targets whose workers compute single elements: an element's rank is the number of
-elements before it in sorted order.
+"""Sorts by counting, for targets without a sorting statement: an element's rank is the number of elements
+before it in sorted order.
 """
 
 from __future__ import annotations

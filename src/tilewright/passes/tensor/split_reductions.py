@@ -22,24 +22,9 @@ from ...ir import notes
 from ...ir.builder import Builder
 from ...ir.core import Module, Value
 from ...ir.symbolic import Dim, Expr, bounds, ceildiv, free_symbols, smin, symbol
+from ...ir.target_info import ReductionSplits, TargetInfo
 from ...ir.types import TensorType
 from ...ir.walk import post_order
-
-FEW = 64
-"""Largest number of results of a reduction that is split: about one vector, which does not keep several
-workers busy. A larger value splits more reductions.
-"""
-FEW_ROWS = 8
-"""The same for sums along contiguous memory: a vector runs along the sum, so each result is work of its own
-for a worker. Split sums cannot share a kernel with what uses them (softmax). A larger value splits more of
-them.
-"""
-LONG = 1 << 18
-"""Least number of points of a reduction that is split: the work that is worth a second kernel. A larger value
-splits fewer reductions.
-"""
-PIECES = 32
-"""Number of pieces of a reduction that is not a contraction, approximately."""
 
 TILE = 64
 """Rows, and columns, of the part of a contraction's result that one worker computes at a time,
@@ -68,27 +53,31 @@ It is a multiple of the terms that matrix instructions take in a step, and of gr
 """
 
 
-def split_reductions(module: Module) -> None:
-    """Split every long reduction to few results."""
+def split_reductions(module: Module, info: TargetInfo) -> None:
+    """Split every long reduction to few results; `info.reductions` tells what is long and what is few."""
     behind: dict[Value, _Behind] = {}
     for block in tensor.blocks_of_computations(module):
         for op in list(block.ops):
             if isinstance(op, tensor.Compute) and op.is_reduction:
-                cut = _contraction_cut(op, behind) if notes.CONTRACTION.present(op) else _cut(op)
+                cut = (
+                    _contraction_cut(op, behind)
+                    if notes.CONTRACTION.present(op)
+                    else _cut(op, info.reductions)
+                )
                 if cut is not None:
                     _split(op, *cut)
 
 
-def _cut(op: tensor.Compute) -> tuple[Expr, int] | None:
+def _cut(op: tensor.Compute, splits: ReductionSplits) -> tuple[Expr, int] | None:
     """The outermost reduction axis that is long enough, and the length of its pieces; None if `op` is not
     split.
     """
     results, sizes = bounds(product(op.shape))[1], _known_sizes(op)
-    few = FEW_ROWS if _is_along_rows(op) else FEW
-    if results is None or results > few or results * math.prod(sizes) < LONG:
+    few = splits.few_along if _is_along_rows(op) else splits.few_across
+    if results is None or results > few or results * math.prod(sizes) < splits.long:
         return None
-    place = next((k for k, n in enumerate(sizes) if n >= PIECES), None)
-    return None if place is None else (op.reduce_axes[place], -(-sizes[place] // PIECES))
+    place = next((k for k, n in enumerate(sizes) if n >= splits.pieces), None)
+    return None if place is None else (op.reduce_axes[place], -(-sizes[place] // splits.pieces))
 
 
 def _is_along_rows(op: tensor.Compute) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ....analysis.loop_nest import address, enclosing_loops, reduce_variables
@@ -10,7 +10,7 @@ from ....dialects import loop
 from ....ir.substitution import linear_in
 from ....ir.symbolic import Dim, Expr, bounds, prove_divisible
 from ....ir.target_info import Gpu
-from ....schedule import Schedule
+from ....schedule import Schedule, ScheduleError, finalize
 
 THREADS = (32, 64, 128, 256, 512, 1024)
 """Choices of the threads of a block."""
@@ -147,6 +147,21 @@ def choose_threads(s: Schedule, points: int, default: int = DEFAULT_THREADS) -> 
     while default > gpu.warp and points < default * gpu.multiprocessors * BLOCKS_EACH:
         default //= 2
     return s.choose("threads", min(default, gpu.max_threads), [n for n in THREADS if n <= gpu.max_threads])
+
+
+def attempt(s: Schedule, form: Callable[[Schedule], bool]) -> bool:
+    """Apply a form to a schedule unless it does not fit, or says so by its result; return whether it fits.
+
+    It is tried on a copy first, to the end of the schedule.
+    """
+    copy = s.copy()
+    try:
+        if not form(copy):
+            return False
+        finalize(copy)
+    except ScheduleError:
+        return False
+    return form(s)
 
 
 def bind_flat(s: Schedule, name: str, threads: int) -> str:

@@ -20,6 +20,7 @@ from .common import (
     BLOCKS_EACH,
     MOST,
     THREADS,
+    attempt,
     bind_flat,
     choose_threads,
     fuse_all,
@@ -33,6 +34,7 @@ from .common import (
     vector_width,
 )
 from .elementwise import elementwise
+from .plain import plain
 
 SHORT_ROW = 1024
 """Columns up to which a warp computes a row: its threads combine partial results without a barrier, and keep
@@ -62,8 +64,10 @@ def rows(s: Schedule, rows: int) -> None:
         elementwise(s, blocks)
     elif _fits_thread(s, blocks, rows):
         _threads_across_rows(s, blocks, rows)
-    else:
-        _groups(s, blocks, rows)
+    elif _kept_bytes(blocks, rows) <= gpu_of(s).shared_bytes:
+        _groups(s, rows)
+    elif not attempt(s, lambda copy: _groups(copy, rows)):
+        plain(s, rows)
 
 
 def _fits_thread(s: Schedule, blocks: list[loop.Block], rows: int) -> bool:
@@ -181,8 +185,9 @@ class _Division:
     width: int
 
 
-def _groups(s: Schedule, blocks: list[loop.Block], rows: int) -> None:
+def _groups(s: Schedule, rows: int) -> bool:
     """Schedule row groups, and reductions along contiguous memory."""
+    blocks = s.blocks()
     finals: set[str] = set()
     whole = {b: _line(s, b, rows) for b in blocks}
     division = _divide(s, blocks, whole, rows)
@@ -208,6 +213,7 @@ def _groups(s: Schedule, blocks: list[loop.Block], rows: int) -> None:
     for b in blocks:
         made = b not in whole  # by rfactor
         _distribute(s, b, lines.get(b), shared, b.sym_name in finals, made, division)
+    return True
 
 
 def _has_line(block: loop.Block, whole: dict[loop.Block, str | None]) -> bool:

@@ -21,7 +21,7 @@ fewer, longer pieces.
 
 def scatter(s: Schedule, rows: int) -> None:
     blocks = blocks_of(s)
-    if len(blocks) == 1 and (apart := _axes_apart(blocks[0])):
+    if len(blocks) == 1 and (apart := axes_apart(blocks[0])):
         _in_place(s, blocks[0], apart)
         return
     own = _own_axes(blocks[-1]) if len(blocks) == 2 else []
@@ -91,7 +91,7 @@ def _in_place(s: Schedule, update: loop.Block, own: list[int]) -> None:
         _vectorize(s, lanes)
 
 
-def _axes_apart(update: loop.Block) -> list[int]:
+def axes_apart(update: loop.Block) -> list[int]:
     """Return the axes of the points that alone move one index of the result by a constant step: points that
     differ there never meet.
     """
