@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tilewright.cli import main, one_line
+from tilewright.errors import DeviceError
 
 
 def run(*arguments: str) -> int:
@@ -247,7 +248,7 @@ def test_profile_without_the_device_shows_lower_bounds(
         }
 
     def no_device(*inputs: object) -> None:
-        raise tw.ArtifactError("there is no CUDA driver")
+        raise DeviceError("there is no CUDA driver")
 
     monkeypatch.setattr(library, "profile", no_device)
     monkeypatch.setattr(profile, "obtain", lambda *options: library)

@@ -475,6 +475,7 @@ def show_device_code(metadata: Mapping[str, Any], sizes: Mapping[str, int]) -> N
         for row in rows:
             found, entry = row.resources, row.kernel["device"]
             occupied, predicted = row.occupancy, row.prediction
+            shared = found.shared_bytes + entry["dynamic_shared_bytes"]
             add_row(
                 table,
                 kernel_label(row.kernel),
@@ -482,7 +483,7 @@ def show_device_code(metadata: Mapping[str, Any], sizes: Mapping[str, int]) -> N
                 str(entry["threads"]),
                 str(found.registers),
                 f"{found.spill_bytes} B" if found.spill_bytes else "",
-                number(found.shared_bytes + entry["dynamic_shared_bytes"], "B"),
+                number(shared, "B") if shared else "",
                 f"{occupied.share:.0%}" if occupied else "",
                 occupied.limit if occupied else "",
                 _wide(found),

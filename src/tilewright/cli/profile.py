@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.table import Table
 
-from tilewright.errors import ArtifactError
+from tilewright.errors import ArtifactError, DeviceError
 
 from .common import (
     add_row,
@@ -67,7 +67,7 @@ def command(
         with progress_display() as progress:
             progress("profiling")
             profiled = library.profile(*inputs.values())
-    except ArtifactError as error:
+    except (ArtifactError, DeviceError) as error:
         if not on_device or as_json:
             raise
         show_device_code(library.metadata, library.symbols_of([x.shape for x in inputs.values()]))

@@ -4,15 +4,14 @@ since the A100.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from ...artifact.device_code import DeviceImage
 from ...errors import CompileError
 from ..gpu.dialects.cuda import CUDA
+from ..gpu.images import DeviceCode
 from ..gpu.target import GpuTarget
+from . import toolchain
 from .devices import AMPERE, HOPPER
-from .toolchain import FALLBACK, compile_image, missing
 
 ARCHITECTURES = {"sm_80": AMPERE, "sm_90": HOPPER}
 
@@ -20,6 +19,7 @@ ARCHITECTURES = {"sm_80": AMPERE, "sm_90": HOPPER}
 class CudaTarget(GpuTarget):
     api = "cuda"
     dialect = CUDA
+    machine_levels = ("ptx", "sass")
 
     def __init__(self, name: str, arch: str | None) -> None:
         """Set up the target `name`; `arch` None means code for all architectures, scheduled for the first."""
@@ -29,17 +29,14 @@ class CudaTarget(GpuTarget):
 
     def describe(self) -> dict[str, Any]:
         described = super().describe()
-        return {**described, "architectures": list(self.architectures), "compiled": missing() is None}
+        compiler = None if toolchain.missing() else toolchain.compiler()
+        return {**described, "architectures": list(self.architectures), "compiler": compiler}
 
-    def images(self, text: str) -> Sequence[DeviceImage]:
-        """Machine code for each architecture, and PTX for later ones; nothing where NVRTC is not
-        installed.
-        """
-        if missing() is not None:
-            return ()
-        found = [DeviceImage("cubin", compile_image(text, a).cubin, a) for a in self.architectures]
-        ptx = compile_image(text, FALLBACK).ptx.encode() + b"\0"
-        return [*found, DeviceImage("ptx", ptx, FALLBACK)]
+    def device_code(self, text: str) -> DeviceCode:
+        return toolchain.device_code(text, self.architectures)
+
+    def machine_text(self, text: str, level: str) -> str | None:
+        return toolchain.code_text(text, level, self.architectures[-1])
 
 
 def cuda_target(name: str) -> CudaTarget:

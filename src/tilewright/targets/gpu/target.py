@@ -5,7 +5,7 @@ one driver, and device code.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...artifact import link
-from ...artifact.device_code import DEVICE_TYPES, DeviceImage, device_code
+from ...artifact.device_code import DEVICE_TYPES, device_code
 from ...artifact.kinds import suffixes_of
 from ...artifact.package import blob
 from ...dialects import loop
@@ -27,6 +27,7 @@ from ..base import Progress
 from ..llvm.isa import Isa
 from ..llvm.target import BuiltCode, LinkedTarget
 from .dialect import DeviceKernel, Dialect
+from .images import DeviceCode
 from .printer import module_text, print_kernel
 from .simple_rules import RULES
 
@@ -52,8 +53,9 @@ class BuiltDeviceLibrary(BuiltCode, DeviceLibrary):
     this machine lacks can be saved and inspected.
     """
 
-    def __init__(self, built: BuiltLibrary) -> None:
-        self.built = built
+    def __init__(self, built: BuiltLibrary, machine_text: Callable[[str, str], str | None]) -> None:
+        """Load `built`; `machine_text` is `GpuTarget.machine_text`."""
+        self.built, self._machine_text = built, machine_text
         super().__init__(built.path, verify=False)
 
     @property
@@ -65,7 +67,8 @@ class BuiltDeviceLibrary(BuiltCode, DeviceLibrary):
         return self.built.save(path, beside=goes_beside(path, weights), prefix=prefix)
 
     def code_text(self, level: str) -> str | None:
-        return DeviceLibrary.code_text(self, level) or BuiltCode.code_text(self, level)
+        text = DeviceLibrary.code_text(self, level) or BuiltCode.code_text(self, level)
+        return self._machine_text(self.source, level) if text is None else text
 
 
 class GpuTarget(LinkedTarget):
@@ -77,11 +80,13 @@ class GpuTarget(LinkedTarget):
     """The language of kernels."""
     gpu: Gpu
     """The facts of the device that schedules read."""
+    machine_levels: tuple[str, ...] = ()
+    """The levels below the language of kernels: ``ptx``, ``sass``."""
 
     def __init__(self, name: str) -> None:
         """Set up the target called `name`."""
         self.name = name
-        self.code_levels = (self.api, "llvm", "asm")
+        self.code_levels = (self.api, *self.machine_levels, "llvm", "asm")
         self.suffixes = tuple(s for s in suffixes_of(host_isa().triple) if s != ".tar")
 
     @property
@@ -135,10 +140,16 @@ class GpuTarget(LinkedTarget):
         ]
 
     @abstractmethod
-    def images(self, text: str) -> Sequence[DeviceImage]:
-        """The images of a translation unit beside its text, compiled as far as this machine has a
-        compiler.
+    def device_code(self, text: str) -> DeviceCode:
+        """The images of a translation unit, compiled as far as this machine has a compiler."""
+
+    def machine_text(self, text: str, level: str) -> str | None:
+        """A translation unit at a level of `machine_levels`; None for another level.
+
+        Raises:
+            CompileError: A compiler or disassembler is not installed; the message says what to do.
         """
+        return None
 
     def build(
         self,
@@ -158,13 +169,15 @@ class GpuTarget(LinkedTarget):
         codes = {k.sym_name: print_kernel(k, self.dialect, self.info) for k in kernels}
         text = module_text(list(codes.values()), self.dialect)
         progress("compiling")
-        images = [*self.images(text), DeviceImage(f"source-{self.api}", text.encode())]
-        code = link.blob_object(bytes(blob(device_code(images))), "tw_blob_device", isa.triple)
+        compiled = self.device_code(text)
+        described = compiled.metadata(list(codes.values()))
+        entries = [{**k, "device": described[k["name"]]} for k in metadata["kernels"]]
+        code = link.blob_object(bytes(blob(device_code(compiled.images))), "tw_blob_device", isa.triple)
         built = build(
             lowered.module,
             DeviceCalls(codes),
             isa,
-            metadata,
+            {**metadata, "kernels": entries},
             plan=plan,
             llvm_opt_level=llvm_opt_level,
             library_objects=[code],
@@ -172,7 +185,7 @@ class GpuTarget(LinkedTarget):
         return self.load(built, threads)
 
     def load(self, built: BuiltLibrary, threads: int | None) -> CompiledModel:
-        return BuiltDeviceLibrary(built)
+        return BuiltDeviceLibrary(built, self.machine_text)
 
 
 __all__ = ["DeviceKernel", "GpuTarget", "host_isa"]

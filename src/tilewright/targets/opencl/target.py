@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ...artifact.device_code import DeviceImage
 from ...errors import CompileError
 from ..gpu.dialects.opencl import OPENCL as LANGUAGE
+from ..gpu.images import DeviceCode
 from ..gpu.portable import OPENCL
 from ..gpu.target import GpuTarget
 
@@ -16,8 +15,8 @@ class OpenclTarget(GpuTarget):
     dialect = LANGUAGE
     gpu = OPENCL
 
-    def images(self, text: str) -> Sequence[DeviceImage]:
-        return ()
+    def device_code(self, text: str) -> DeviceCode:
+        return DeviceCode((DeviceImage("source-opencl", text.encode()),), {})
 
 
 def opencl_target(name: str) -> OpenclTarget:
