@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from tilewright.kernels.family import KernelFamily
     from tilewright.kernels.loops.generic import element_type
     from tilewright.kernels.loops.language import *  # noqa: F403
+    from tilewright.runtime.simulator.simulate import simulate
     from tilewright.schedule.kernel_schedule import load_schedules, pin, save_schedules, schedule_kernel
     from tilewright.tools.minimize import minimize
     from tilewright.tools.schedule_check import check_schedule
@@ -94,6 +95,7 @@ __all__ = [
     "save_schedules",
     "scan",
     "schedule_kernel",
+    "simulate",
     "tensor",
     "tune",
     "u16",
@@ -118,6 +120,7 @@ _HOME = {
     "jit": "tilewright.driver.jit",
     "check_schedule": "tilewright.tools.schedule_check",
     "minimize": "tilewright.tools.minimize",
+    "simulate": "tilewright.runtime.simulator.simulate",
     "tune": "tilewright.tuning.tune",
     "Kernel": "tilewright.kernels",
     "c_kernel": "tilewright.kernels",

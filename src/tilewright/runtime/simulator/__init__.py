@@ -10,5 +10,6 @@ from __future__ import annotations
 
 from tilewright.runtime.simulator.faults import Fault, SimulationError
 from tilewright.runtime.simulator.module import SimulatedModule
+from tilewright.runtime.simulator.simulate import simulate
 
-__all__ = ["Fault", "SimulatedModule", "SimulationError"]
+__all__ = ["Fault", "SimulatedModule", "SimulationError", "simulate"]

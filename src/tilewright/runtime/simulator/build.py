@@ -23,7 +23,7 @@ from tilewright.runtime.simulator import text as steps
 from tilewright.runtime.simulator.faults import SimulationError
 
 FOLDER = Path(__file__).parent
-LANGUAGES = {"cuda": "cuda.h"}
+LANGUAGES = {"cuda": "cuda.h", "hip": "hip.h", "metal": "metal.h"}
 """The header of `include/tw_sim` that defines each language."""
 
 _COMMON = (
@@ -34,6 +34,10 @@ _COMMON = (
     "-fno-threadsafe-statics",
     "-fno-math-errno",
     "-ffp-contract=off",
+    "-Xclang",
+    "-ffloat16-excess-precision=none",
+    "-Xclang",
+    "-fbfloat16-excess-precision=none",
     "-fdeclspec",
     "-fno-stack-protector",
     "-fno-sanitize=undefined",
@@ -152,12 +156,19 @@ def _prepare(
     )
     text = (base / "out.ii").read_text()
     start = steps.own_part(text, quoted)
-    head, own = text[:start], steps.bind_dynamic_shared(text[start:])
+    head, own = text[:start], text[start:]
+    own = steps.metal_storage(own) if language == "metal" else steps.bind_dynamic_shared(own)
     found = steps.find_kernels(own)
     names = list(dict.fromkeys([*found, *entries]))
     if not names:
         raise SimulationError(f"{name} defines no kernel: a function with __global__ (in Metal: kernel)")
-    return head + own + steps.entry_table(names)
+    if language != "metal":
+        return head + own + steps.entry_table(names)
+    try:
+        codes = {entry: steps.metal_codes(entry, found[entry]) for entry in found}
+    except ValueError as error:
+        raise SimulationError(str(error)) from None
+    return head + own + steps.entry_table(list(found), codes)
 
 
 def _runtime(checked: bool, flags: tuple[str, ...]) -> bytes:

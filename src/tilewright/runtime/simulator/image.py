@@ -145,7 +145,7 @@ class Lines:
             at = stop + 1
             for _ in range(3):
                 _, at = _unsigned(data, at)
-        own = {k for k, file in enumerate(files) if file == name or file == name.rpartition("/")[2]}
+        own = {k for k, file in enumerate(files) if file and f"/{name}".endswith(f"/{file}")}
         address, file, line = 0, 1, 1
         at = program
         while at < end:

@@ -11,6 +11,7 @@ Strings and character constants are never changed.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 _TOKEN = re.compile(
     r"""(?P<space>\s+)|(?P<line>^\#[^\n]*)|(?P<string>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')"""
@@ -61,8 +62,9 @@ def bind_dynamic_shared(text: str) -> str:
     return "".join(result)
 
 
-def find_kernels(text: str) -> list[str]:
-    """The qualified names of the kernels that a unit defines, without those of templates.
+def find_kernels(text: str) -> dict[str, list[str]]:
+    """The qualified names of the kernels that a unit defines, without those of templates, each with the
+    tokens of its parameters.
 
     A kernel is a function with the annotation "tw_global"; a declaration without a body counts once with its
     definition.
@@ -70,7 +72,7 @@ def find_kernels(text: str) -> list[str]:
     pieces = [t for t in tokens(text) if not t.isspace() and not t.startswith("#")]
     scopes: list[str | None] = []  # for each open brace the namespace's name; None for other braces
     pending: str | None = None
-    found: list[str] = []
+    found: dict[str, list[str]] = {}
     templated = False
     place = 0
     while place < len(pieces):
@@ -94,9 +96,9 @@ def find_kernels(text: str) -> list[str]:
             pending = None
             templated = False
         elif token == _KERNEL[0] and tuple(pieces[place + 2 : place + 3]) == _KERNEL[1:]:
-            place, name = _declared(pieces, place)
-            if not templated and name and (full := _qualified(scopes, name)) not in found:
-                found.append(full)
+            place, name, parameters = _declared(pieces, place)
+            if not templated and name:
+                found.setdefault(_qualified(scopes, name), parameters)
             continue
         place += 1
     return found
@@ -117,8 +119,10 @@ def _skip(pieces: list[str], place: int, opening: str, closing: str) -> int:
     return place
 
 
-def _declared(pieces: list[str], place: int) -> tuple[int, str]:
-    """The name of the function whose annotation is at `place`, and the position behind its parameters."""
+def _declared(pieces: list[str], place: int) -> tuple[int, str, list[str]]:
+    """The position behind the parameters of the function whose annotation is at `place`, its name, and the
+    tokens between its parentheses.
+    """
     while pieces[place] != ")":  # the end of annotate(...)
         place += 1
     place += 3  # and of __attribute__((...))
@@ -132,19 +136,108 @@ def _declared(pieces: list[str], place: int) -> tuple[int, str]:
             place = _skip(pieces, place, "[", "]")
             continue
         if token == "(":
-            return _skip(pieces, place, "(", ")"), name
+            end = _skip(pieces, place, "(", ")")
+            return end, name, pieces[place + 1 : end - 1]
         if token in (";", "{"):
-            return place, ""
+            return place, "", []
         name = token
         place += 1
-    return place, ""
+    return place, "", []
 
 
-def entry_table(entries: list[str]) -> str:
-    """The table of kernels that the runtime reads, by the expressions that name them."""
-    rows = "".join(f'  tw_sim_entry_of<&{entry}>("{entry}"),\n' for entry in entries)
+def entry_table(entries: list[str], codes: Mapping[str, list[int]] | None = None) -> str:
+    """The table of kernels that the runtime reads, by the expressions that name them; `codes` are those of
+    `metal_codes`.
+    """
+    if codes is None:
+        rows = "".join(f'  tw_sim_entry_of<&{entry}>("{entry}"),\n' for entry in entries)
+    else:
+        numbers = {entry: "".join(f", {code}" for code in codes[entry]) for entry in entries}
+        rows = "".join(f'  tw_sim_metal_entry_of<&{e}{numbers[e]}>("{e}"),\n' for e in entries)
     return (
         '\n# 1 "tw_sim_entries"\n'
         'extern "C" __attribute__((visibility("hidden"))) const tw_sim_entry tw_sim_entries[];\n'
         f"const tw_sim_entry tw_sim_entries[] = {{\n{rows}  {{nullptr, nullptr, nullptr, 0}}\n}};\n"
     )
+
+
+# -- Metal --
+
+_VECTOR = re.compile(r"(bool|u?(?:char|short|int|long)|float|half)[234]")
+_POSITIONS = {
+    "thread_position_in_grid": -1,
+    "thread_position_in_threadgroup": -2,
+    "thread_index_in_threadgroup": -3,
+    "threadgroup_position_in_grid": -4,
+    "threads_per_threadgroup": -5,
+    "dispatch_threads_per_threadgroup": -5,
+    "threadgroups_per_grid": -6,
+    "threads_per_grid": -7,
+    "thread_index_in_simdgroup": -8,
+    "simdgroup_index_in_threadgroup": -9,
+    "threads_per_simdgroup": -10,
+    "thread_execution_width": -10,
+    "simdgroups_per_threadgroup": -11,
+    "threadgroup": -12,
+}
+"""Numbers of the enumeration in metal.h for the attributes of parameters."""
+
+
+def metal_storage(text: str) -> str:
+    """The text with what a header cannot define: before a variable `threadgroup` means static storage, before
+    a pointer nothing; a vector's constructor is a function.
+
+        threadgroup float tile[16];      →  thread_local float tile[16];
+        threadgroup float* p = tile;     →  float* p = tile;
+        float4(x.xy, 0, 1)               →  tw_make<float4>(x.xy, 0, 1)
+    """
+    pieces = tokens(text)
+    solid = [k for k, piece in enumerate(pieces) if not piece.isspace() and not piece.startswith("#")]
+    result = list(pieces)
+    for number, k in enumerate(solid):
+        before = pieces[solid[number - 1]] if number else ";"
+        rest = solid[number + 1 :]
+        if pieces[k] == "threadgroup" and before != "[":
+            declared = ""
+            for other in rest:
+                if pieces[other] in ("[", ";", "=", ",", "(", ")"):
+                    break
+                declared += pieces[other]
+            is_variable = before in (";", "{", "}", ")") and not {"*", "&"} & set(declared)
+            result[k] = "thread_local" if is_variable else ""
+        elif _VECTOR.fullmatch(pieces[k]) and rest and pieces[rest[0]] == "(" and before != ".":
+            result[k] = f"tw_make<{pieces[k]}>"
+    return "".join(result)
+
+
+def metal_codes(name: str, parameters: list[str]) -> list[int]:
+    """The numbers that metal.h's table of kernels wants for a kernel's parameters: the position among the
+    buffers, in the order of their numbers, or the negative number of what the attribute names.
+
+    Raises:
+        ValueError: A parameter has no attribute, or an unknown one.
+    """
+    groups: list[list[str]] = [[]]
+    depth = 0
+    for token in parameters:
+        depth += (token in "([{<") - (token in ")]}>")
+        if token == "," and depth == 0:
+            groups.append([])
+        else:
+            groups[-1].append(token)
+    attributes = []
+    for group in groups if parameters else []:
+        places = [k for k in range(len(group) - 1) if group[k : k + 2] == ["[", "["]]
+        if not places:
+            raise ValueError(
+                f"kernel {name}: the parameter {' '.join(group)!r} has no attribute, such as [[buffer(0)]]"
+            )
+        attribute = group[places[0] + 2 :]
+        if attribute[0] == "buffer":
+            attributes.append(int(attribute[2]))
+        elif attribute[0] in _POSITIONS:
+            attributes.append(_POSITIONS[attribute[0]])
+        else:
+            raise ValueError(f"kernel {name}: the simulator does not know the attribute [[{attribute[0]}]]")
+    buffers = sorted(a for a in attributes if a >= 0)
+    return [buffers.index(a) if a >= 0 else a for a in attributes]

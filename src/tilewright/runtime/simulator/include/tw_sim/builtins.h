@@ -3,9 +3,8 @@
 #define TW_SIM_BUILTINS_H
 
 #include "core.h"
+#include "entries.h"
 #include "vectors.h"
-
-#define __TW_SIMULATOR__ 1
 
 /* Annotations survive the preprocessor; the simulator finds kernels by them. */
 #define __global__ __attribute__((annotate("tw_global")))
@@ -51,9 +50,6 @@ static const tw_sim_block_shape blockDim;
 static const tw_sim_grid_shape gridDim;
 static constexpr int warpSize = TW_SIM_WARP;
 
-/* Default arguments give the line and column of the call. */
-#define TW_SIM_SITE unsigned line = __builtin_LINE(), unsigned column = __builtin_COLUMN()
-
 static inline void __syncthreads(TW_SIM_SITE) { tw_sim_barrier(0, line, column); }
 static inline int __syncthreads_count(int predicate, TW_SIM_SITE) {
   return (int)tw_sim_barrier(predicate, line, column);
@@ -92,48 +88,4 @@ static inline void __nanosleep(unsigned) { tw_sim_yield(); }
 
 extern "C" int printf(const char*, ...);
 
-/* -- The table of kernels -- */
-
-template <class T>
-struct tw_sim_parameter {
-  static constexpr uint32_t kind = __is_pointer(T)                    ? 'p'
-                                   : __is_integral(T) || __is_enum(T) ? 'i'
-                                   : __is_floating_point(T)           ? 'f'
-                                                                      : 's';
-  static constexpr uint32_t value = kind << 16 | sizeof(T);
-};
-
-template <auto F, class... P>
-static void tw_sim_threads(tw_sim_thread* self, P... values) {
-  while (tw_sim_next(self)) F(values...);
-}
-
-template <unsigned... I>
-struct tw_sim_indices {};
-template <unsigned N, unsigned... I>
-struct tw_sim_count : tw_sim_count<N - 1, N - 1, I...> {};
-template <unsigned... I>
-struct tw_sim_count<0, I...> {
-  using type = tw_sim_indices<I...>;
-};
-
-template <auto F, class T>
-struct tw_sim_kernel;
-template <auto F, class... P>
-struct tw_sim_kernel<F, void (*)(P...)> {
-  static constexpr int count = sizeof...(P);
-  static constexpr uint32_t parameters[sizeof...(P) + 1] = {tw_sim_parameter<P>::value..., 0};
-  template <unsigned... I>
-  TW_SIM_RAW static void call_with(void** arguments, tw_sim_thread* self, tw_sim_indices<I...>) {
-    tw_sim_threads<F, P...>(self, (*static_cast<P*>(arguments[I]))...);
-  }
-  static void call(void** arguments, tw_sim_thread* self) {
-    call_with(arguments, self, typename tw_sim_count<sizeof...(P)>::type{});
-  }
-};
-template <auto F>
-static constexpr tw_sim_entry tw_sim_entry_of(const char* name) {
-  using kernel = tw_sim_kernel<F, decltype(F)>;
-  return {name, kernel::call, kernel::parameters, kernel::count};
-}
 #endif

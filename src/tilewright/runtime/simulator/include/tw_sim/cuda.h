@@ -2,14 +2,14 @@
 #ifndef TW_SIM_CUDA_H
 #define TW_SIM_CUDA_H
 
+/* __CUDA_ARCH__ is not defined, so that text takes its portable path instead of inline PTX. */
 #define __CUDACC__ 1
-#define __CUDA_ARCH__ 800
 
 #include "builtins.h"
 #include "warp.h"
 #include "atomics.h"
 #include "math.h"
-#include "narrow.h"
+#include "narrow_names.h"
 #include "async.h"
 
 using half = __half;

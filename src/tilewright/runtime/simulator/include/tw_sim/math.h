@@ -3,7 +3,7 @@
 #ifndef TW_SIM_MATH_H
 #define TW_SIM_MATH_H
 
-#include "builtins.h"
+#include "core.h"
 
 extern "C" float acosf(float);
 extern "C" double acos(double);

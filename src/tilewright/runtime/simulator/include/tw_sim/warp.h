@@ -4,29 +4,6 @@
 
 #include "builtins.h"
 
-template <class T>
-static inline uint64_t tw_sim_bits(T value) {
-  static_assert(sizeof(T) <= 8, "a warp function takes values of at most 8 bytes");
-  uint64_t bits = 0;
-  __builtin_memcpy(&bits, (const void*)&value, sizeof(T));
-  return bits;
-}
-template <class T>
-static inline T tw_sim_value(uint64_t bits) {
-  T value;
-  __builtin_memcpy((void*)&value, &bits, sizeof(T));
-  return value;
-}
-template <class T>
-static inline T tw_sim_shuffle(unsigned operation, uint64_t mask, T value, int selector, int width,
-                               unsigned line, unsigned column) {
-  return tw_sim_value<T>(
-      tw_sim_collective(operation, mask, tw_sim_bits(value), selector, (unsigned)width, line, column));
-}
-
-static inline unsigned tw_sim_lane() { return tw_sim_self()->lane; }
-static inline uint64_t tw_sim_all_lanes() { return TW_SIM_WARP == 64 ? ~(uint64_t)0 : 0xffffffffu; }
-
 #if TW_SIM_WARP == 64
 typedef uint64_t tw_sim_mask;
 #else
