@@ -7,7 +7,6 @@ from __future__ import annotations
 import ctypes
 import platform
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -69,8 +68,9 @@ class SimulatedDriver:
         """
         if source in self._units:
             return
-        simulator = import_module("tilewright.runtime.simulator.module")
-        unit = simulator.SimulatedModule(source, self.api, self.checked)
+        from tilewright.runtime.simulator.module import SimulatedModule
+
+        unit = SimulatedModule(source, self.api, self.checked)
         self._library.tw_mock_register(source.encode(), str(unit.path).encode())
         self._units[source] = unit
 

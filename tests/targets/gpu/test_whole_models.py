@@ -31,7 +31,7 @@ def _lacks(target: str) -> str:
         return ""
     try:
         simulated_driver(target).add('extern "C" __global__ void tw_nothing() {}')
-    except (ArtifactError, ImportError) as error:
+    except ArtifactError as error:
         return str(error)
     return ""
 
