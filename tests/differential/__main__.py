@@ -114,7 +114,9 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=100, help="programs to run")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument(
-        "--target", default="cpu", help="a compilation target, or a level to interpret: tensor, fused, loop"
+        "--target",
+        default="cpu",
+        help="a compilation target, or a level to interpret: tensor, fused, loop, blocks (of GPUs)",
     )
     parser.add_argument(
         "--isa",

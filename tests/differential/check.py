@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from tilewright.ir.verifier import verify
 
 from . import every_operator
 from .generator import Disagreement, Program, agrees, generate, tolerance
+
+if TYPE_CHECKING:
+    from tilewright.lowering.pipeline import LoweringOptions
 
 Run = Callable[[Module, list[list[np.ndarray]]], list[list[np.ndarray]]]
 """A function that runs "main" of a module on each set of inputs, without changing the module."""
@@ -83,10 +86,26 @@ def scheduled(module: Module, inputs: list[list[np.ndarray]]) -> list[list[np.nd
     """Run by lowering to the host program and the scheduled kernels of the cpu target, and interpreting
     them.
     """
-    from tilewright.lowering.pipeline import lower
     from tilewright.targets.registry import resolve
 
-    lowered = lower(module.clone(), resolve("cpu").lowering, lambda step, m: step(m)).module
+    return _scheduled(module, inputs, resolve("cpu").lowering)
+
+
+def block_programs(module: Module, inputs: list[list[np.ndarray]]) -> list[list[np.ndarray]]:
+    """Run by lowering to the host program and the block programs of GPUs, and interpreting them."""
+    from tests.targets.gpu.simulated import target
+    from tilewright.lowering.pipeline import LoweringOptions
+    from tilewright.targets.gpu.rules import RULES
+
+    return _scheduled(module, inputs, LoweringOptions(panel=None, rules=RULES, info=target()))
+
+
+def _scheduled(
+    module: Module, inputs: list[list[np.ndarray]], options: LoweringOptions
+) -> list[list[np.ndarray]]:
+    from tilewright.lowering.pipeline import lower
+
+    lowered = lower(module.clone(), options, lambda step, m: step(m)).module
     main: Any = module.symbol("main")
     results = []
     for arrays in inputs:
@@ -123,7 +142,12 @@ def in_precision(precision: DType) -> Run:
     return run
 
 
-LEVELS: dict[str, Run] = {"tensor": lowered_to_tensor, "fused": fused, "loop": scheduled}
+LEVELS: dict[str, Run] = {
+    "tensor": lowered_to_tensor,
+    "fused": fused,
+    "loop": scheduled,
+    "blocks": block_programs,
+}
 """The levels that the interpreter can run, without a target."""
 
 

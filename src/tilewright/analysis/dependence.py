@@ -29,7 +29,7 @@ from ..ir import notes
 from ..ir.core import Operation, Value
 from ..ir.substitution import substitute
 from ..ir.symbolic import Dim, Expr, FloorDiv, Mod, Symbol, bounds, free_symbols, prove_eq, prove_le, symbol
-from .index_maps import flatten_index, product
+from .index_maps import divisions, flatten_index, product
 from .loop_nest import (
     Access,
     Touch,
@@ -158,13 +158,16 @@ def places(a: Touch, b: Touch) -> list[tuple[Dim, Dim]]:
             return [(address(a), address(b))]
         cuts = [d for d in range(1, len(shape)) if _separable(a, d) and _separable(b, d)]
         return list(zip(_indices(a, cuts), _indices(b, cuts), strict=True))
+    (x, n), (y, m) = _without_units(a), _without_units(b)
+    if a.buffer.type.shape != b.buffer.type.shape and n == m:
+        return list(zip(x, y, strict=True))
     if (moved := _at_same_address(a, b)) is not None:
         a = moved
     elif (moved := _at_same_address(b, a)) is not None:
         b = moved
     else:
         return [(address(a), address(b))]
-    return list(zip(resolved(a, a.indices), resolved(b, b.indices), strict=True))
+    return _merged(resolved(a, a.indices), resolved(b, b.indices), a.buffer.type.shape)
 
 
 def _composed(pairs: Sequence[tuple[Dim, Dim]]) -> Iterator[tuple[Dim, Dim]]:
@@ -207,6 +210,32 @@ def _only_atom(x: Dim) -> object:
         if coefficient == 1 and len(atoms) == 1:
             return atoms[0]
     return None
+
+
+def _merged(x: Sequence[Dim], y: Sequence[Dim], shape: Sequence[Dim]) -> list[tuple[Dim, Dim]]:
+    """Pairs of indices of two accesses, with one for neighbouring dimensions that fused loops traverse as
+    one: ``f`` in place of ``f // n`` and ``f % n``.
+    """
+    pairs = list(zip(x, y, strict=True))
+    sizes, d = list(shape), 0
+    while d + 1 < len(pairs):
+        (x0, y0), (x1, y1), n = pairs[d], pairs[d + 1], sizes[d + 1]
+        joined = x0 * n + x1, y0 * n + y1
+        if divisions(joined[0]) < divisions(x0, x1) and divisions(joined[1]) < divisions(y0, y1):
+            pairs[d : d + 2], sizes[d : d + 2] = [joined], [sizes[d] * n]
+            d = 0
+        else:
+            d += 1
+    return pairs
+
+
+def _without_units(op: Access) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
+    """The indices of an access in terms of loop variables, and the sizes, of the dimensions of more than one
+    element.
+    """
+    shape = op.buffer.type.shape
+    long = [d for d, n in enumerate(shape) if not (isinstance(n, int) and n == 1)]
+    return resolved(op, [op.indices[d] for d in long]), tuple(shape[d] for d in long)
 
 
 def _separable(op: Touch, d: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..ir.substitution import linear_in, substitute
-from ..ir.symbolic import Dim, Expr, free_symbols, prove_eq
+from ..ir.symbolic import Binary, Dim, Expr, FloorDiv, Mod, free_symbols, prove_eq
 from ..ir.types import Shape
 
 
@@ -38,6 +38,13 @@ def product(dims: Iterable[Dim]) -> Dim:
     for d in dims:
         total = total * d
     return total
+
+
+def divisions(*indices: Dim) -> int:
+    """The number of quotients and remainders in index expressions."""
+    atoms = [x for e in indices if isinstance(e, Expr) for _, atoms in e.terms for x in atoms]
+    inside = [divisions(x.a, x.b) for x in atoms if isinstance(x, Binary)]
+    return sum(inside) + sum(isinstance(x, (FloorDiv, Mod)) for x in atoms)
 
 
 def row_major_strides(shape: Shape) -> tuple[Dim, ...]:

@@ -109,7 +109,7 @@ class ReductionSplits:
     """Number of pieces of a reduction, approximately."""
 
 
-GPU_SPLITS = ReductionSplits(few_across=4096, few_along=32, long=1 << 16, pieces=128)
+GPU_SPLITS = ReductionSplits(few_across=4096, few_along=32, long=1 << 18, pieces=128)
 """Those of a GPU: only hundreds of blocks read as fast as memory allows."""
 
 

@@ -16,6 +16,9 @@ from ..ir.types import BufferType
 BANKS = 32
 """Banks of shared memory, each of 4 bytes: as many as threads access it at once."""
 
+SIZE = 64
+"""The value that stands for sizes that are not known."""
+
 
 def padded_shape(buffer: BufferType, accesses: Sequence[Access], kind: str) -> tuple[int, ...]:
     """The shape of a buffer of known size with rows one element longer, if fewer threads of a warp then
@@ -41,7 +44,8 @@ def _meetings(accesses: Sequence[Access], shape: tuple[int, ...], kind: str) -> 
         if nest is None:
             continue
         flat = flatten_index(op.indices, shape)
-        names = {x.name: 0 for x in free_symbols_of(flat)}
+        variables = {f.iv for f in enclosing_loops(op)}
+        names = {x.name: 0 if x in variables else SIZE for x in free_symbols_of(flat)}
         places = {int(evaluate(flat, {**names, nest.iv.name: t})) for t in range(BANKS)}
         total += max(Counter(p % BANKS for p in places).values())
     return total

@@ -245,12 +245,15 @@ def _inner_loops(op: Access) -> tuple[loop.For | None, list[loop.For]]:
     used = {s for e in op.indices for s in free_symbols_of(e)}
     inner = [f for f in around[around.index(nest) + 1 :] if f.iv in used]
     flat = flatten_index(op.indices, op.buffer.type.shape)
-    return nest, sorted(inner, key=lambda f: (-_step(flat, f.iv), around.index(f)))
+    return nest, sorted(inner, key=lambda f: (-_step(flat, f.iv, around), around.index(f)))
 
 
-def _step(flat: Dim, iv: Expr) -> int:
-    """The number of elements from one iteration of a loop to the next, near the loop's beginning."""
-    names = {s.name: 0 for s in free_symbols_of(flat)}
+def _step(flat: Dim, iv: Expr, around: Sequence[loop.For]) -> int:
+    """The number of elements from one iteration of a loop to the next, near the beginnings of all loops and
+    for sizes of 64.
+    """
+    variables = {f.iv for f in around}
+    names = {s.name: 0 if s in variables else 64 for s in free_symbols_of(flat)}
     after = evaluate(flat, {**names, iv.name: 1})
     return abs(int(after) - int(evaluate(flat, names)))
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..analysis.loop_nest import accesses_of, enclosing_loops, keeps_contents, region_of
+from ..analysis.index_maps import divisions
+from ..analysis.loop_nest import accesses_of, enclosing_loops, keeps_contents, region_of, resolved
 from ..dialects import loop
 from ..dialects.tensor import free_symbols_of
 from ..ir.core import Operation
@@ -22,7 +23,34 @@ class BufferPrimitives(ScheduleCore):
         `finalize` does so at the end of every schedule. A schedule that hands tiles of a local buffer to
         `tensorize` does it before.
         """
+        if self.info.gpu is not None:
+            merge_dimensions(self.kernel)
         compact_buffers(self.kernel, self.info.cache_line)
+
+
+def merge_dimensions(kernel: loop.Kernel) -> None:
+    """Merge neighbouring dimensions of local buffers that fused loops traverse as one: the element at
+    ``[f // n, f % n]`` is then at ``[f]``, of which an iteration of a loop needs a known part.
+    """
+    for alloc in [op for op in kernel.walk() if isinstance(op, loop.Alloc)]:
+        accesses = accesses_of(alloc.result)
+        if len(accesses) != len(alloc.result.users) or any(op.dynamic for op in accesses):
+            continue
+        d = 0
+        while d + 1 < len(alloc.buffer.shape):
+            n, shape = alloc.buffer.shape[d + 1], alloc.buffer.shape
+            merged = {op: op.indices[d] * n + op.indices[d + 1] for op in accesses}
+            pairs = [resolved(op, op.indices[d : d + 2]) for op in accesses]
+            before = [divisions(*pair) for pair in pairs]
+            after = [divisions(*resolved(op, [e])) for op, e in merged.items()]
+            if sum(after) >= sum(before) or any(x > y for x, y in zip(after, before, strict=True)):
+                d += 1
+                continue
+            for op, e in merged.items():
+                op.indices = (*op.indices[:d], e, *op.indices[d + 2 :])
+            shape = (*shape[:d], shape[d] * n, *shape[d + 2 :])
+            alloc.buffer = BufferType(alloc.buffer.dtype, shape, alloc.buffer.space)
+            alloc.result.type = alloc.buffer
 
 
 def compact_buffers(kernel: loop.Kernel, cache_line: int) -> None:

@@ -366,7 +366,7 @@ class LoopPrimitives(ScheduleCore):
 
         def collect(block: Block) -> None:
             for op in block.ops:
-                if not isinstance(op, (loop.For, loop.Block)):
+                if not isinstance(op, (loop.For, loop.Block, loop.If)):
                     raise ScheduleError(f"fission: '{op.name}' stands inside {name!r}")
                 if isinstance(op, loop.For) and sum(isinstance(b, loop.Block) for b in op.walk()) > 1:
                     if not isinstance(op.iv.upper, int) and f.iv in free_symbols(op.iv.upper):

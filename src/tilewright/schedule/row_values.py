@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..analysis.dependence import aliases_of
 from ..analysis.index_maps import flatten_index
 from ..analysis.loop_nest import accesses_of, enclosing_loops, inside, substitute_tree
-from ..dialects import loop, simt
+from ..dialects import loop
 from ..ir.core import Operation, Value
 from ..ir.symbolic import Dim, Expr, bounds, symbol
 from ..ir.types import BufferType
@@ -83,7 +84,7 @@ def _may_spread(nest: loop.For, chosen: Sequence[loop.For], threads: int) -> boo
     """
     lanes = _lanes(nest, threads)
     written = [b for b in _written(nest) if _is_local(b)]
-    if any(isinstance(op, (simt.Barrier, simt.AllReduce)) for op in nest.walk()):
+    if _reads_what_it_stores(nest):
         return False
     for buffer in written:
         accesses = accesses_of(buffer)
@@ -99,6 +100,16 @@ def _may_spread(nest: loop.For, chosen: Sequence[loop.For], threads: int) -> boo
             if not readable or not _is(place, row):
                 return False
     return True
+
+
+def _reads_what_it_stores(nest: loop.For) -> bool:
+    """Whether a nest reads memory outside of the block that it stores to, or may: threads of a row do not
+    wait for each other.
+    """
+    aliases = aliases_of(nest)
+    stored = [op.buffer for op in nest.walk() if isinstance(op, loop.Store) and not _is_local(op.buffer)]
+    read = [op.buffer for op in nest.walk() if isinstance(op, loop.Load)]
+    return not {aliases.get(b, b) for b in stored}.isdisjoint(aliases.get(b, b) for b in read)
 
 
 def _is(e: Dim, other: Dim) -> bool:

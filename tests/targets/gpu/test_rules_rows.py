@@ -151,3 +151,17 @@ def test_warps_of_64() -> None:
     program = checked(lambda x: softmax(x, -1), drawn(9, 256), gpu=Gpu(warp=64, multiprocessors=2))
     (kernel,) = program.kernels
     assert [op.count for op in kernel.walk() if isinstance(op, simt.AllReduce)] == [64, 64]
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_rows_of_several_unknown_axes(n: int) -> None:
+    """Neighbouring axes of unknown sizes that no access traverses as one; the first result is an output and
+    read again.
+    """
+
+    def model(x: Any, y: Any) -> tuple[Any, Any]:
+        z = x[:, None, :, None] * y[None, :, None, :]
+        return z, z / tnp.sqrt(tnp.mean(z * z, -1, keepdims=True) + 0.1)
+
+    program = Program(model, (drawn(2, 3), drawn(3, 3)), dims={"x": {1: "n"}, "y": {0: "n", 1: "n"}})
+    program.check(drawn(2, n), drawn(n, n))

@@ -7,15 +7,17 @@ group combines. Members that agree on their columns hand values on in registers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ....analysis.index_maps import product
 from ....analysis.loop_nest import enclosing_loops, written_buffer
 from ....dialects import loop
 from ....dialects.tensor import extent
+from ....ir.core import Operation
 from ....ir.symbolic import Dim, prove_eq
 from ....schedule import Schedule
-from ...llvm.rules.common import contiguity
+from ...llvm.rules.common import contiguity, loop_of
 from .common import (
     BLOCKS_EACH,
     MOST,
@@ -141,36 +143,49 @@ def _in_parts(s: Schedule, block: loop.Block, results: list[str], parts: int) ->
     """Schedule a reduction across rows of memory to few results: a warp's threads have neighbouring results,
     and `parts` warps partial results of them, which the first one adds up.
     """
-    warp = gpu_of(s).warp
-    result = fuse_all(s, results)
-    *others, last = [f.iv.name for f in own_loops(block).reduced]
-    term = max([*others, last], key=lambda x: upper_limit(s.loop(x).extent))
+    order = [p for name in results for p in range(len(block.axes)) if loop_of(s, block, p) == name]
+    reduced = [f.iv.name for f in own_loops(block).reduced]
+    term = max(reduced, key=lambda x: upper_limit(s.loop(x).extent))
     _, part = s.split(term, parts, guarded=True)
+    s.reorder(part, *[x for x in s.loops(block.sym_name)[len(results) :] if x != part])
     final = s.rfactor(part)
-    s.fission(result)
-    blocks = s.blocks()
-    outer = []
-    for b in blocks:
-        own = enclosing_loops(b)
-        if b.sym_name == final:
-            line = fuse_all(s, [f.iv.name for f in own[:-1]])
-        else:
-            line = own[0].iv.name
-        around, inside = s.split(line, warp, guarded=True)
-        outer.append((around, inside))
-    for around, _ in outer[1:]:
-        s.fuse_loops(outer[0][0], around)
+    line = _share_rows(s, order)
+    assert line is not None
+    around, inside = s.split(line, gpu_of(s).warp, guarded=True)
+    s.fission(inside)
     s.compact()
-    s.bind(outer[0][0], loop.LoopKind.BLOCK_X)
-    for b, (_, inside) in zip(blocks, outer, strict=True):
-        own_names = [f.iv.name for f in enclosing_loops(b)]
-        own_names = own_names[own_names.index(inside) + 1 :]
-        if b.sym_name == final:
-            s.bind(inside, loop.LoopKind.THREAD_X)
+    s.bind(around, loop.LoopKind.BLOCK_X)
+    for b in s.blocks():
+        lines, *own = [f.iv.name for f in enclosing_loops(b)[1:]]
+        if b.sym_name != final:
+            s.reorder(own[0], lines)
+            lines = s.fuse(own[0], lines)
+        else:
+            *units, _ = own
+            lines = fuse_all(s, [lines, *units])
+        s.bind(lines, loop.LoopKind.THREAD_X)
+
+
+def _share_rows(s: Schedule, axes: Sequence[int]) -> str | None:
+    """Let all blocks share the loops over some of their axes, outermost first, and make one loop of these;
+    None if all these axes have one element.
+    """
+    nests: dict[Operation, list[str]] = {}
+    for b in s.blocks():
+        names = [name for p in axes if p < len(b.axes) and (name := loop_of(s, b, p)) is not None]
+        names = [name for name in names if not prove_eq(s.loop(name).extent, 1)]
+        around = s.loops(b.sym_name)
+        if not names or enclosing_loops(b)[0] in nests:
             continue
-        lane = part if part in own_names else own_names[0]
-        s.reorder(lane, inside, *[x for x in own_names if x != lane])
-        s.bind(s.fuse(lane, inside), loop.LoopKind.THREAD_X)
+        if around[: len(names)] != names:
+            s.reorder(*names, *[x for x in around if x not in names])
+        nests[enclosing_loops(b)[0]] = names
+    shared: list[str] = []
+    for first, *others in zip(*nests.values(), strict=True):
+        for other in others:
+            s.fuse_loops(first, other)
+        shared.append(first)
+    return fuse_all(s, shared) if shared else None
 
 
 # -- A group of threads for each row ----------------------------------------------------------------------
@@ -188,67 +203,40 @@ class _Division:
 def _groups(s: Schedule, rows: int) -> bool:
     """Schedule row groups, and reductions along contiguous memory."""
     blocks = s.blocks()
+    lines = {b: _line(b, rows) for b in blocks}
+    division = _divide(s, blocks, lines, rows)
     finals: set[str] = set()
-    whole = {b: _line(s, b, rows) for b in blocks}
-    division = _divide(s, blocks, whole, rows)
     for b in blocks:
-        line = whole[b]
-        own = own_loops(b, 1 if line else 0)
+        own = own_loops(b, len(lines[b]))
         if own.reduced and not own.parallel and is_chain(own.all):
             finals.add(_partial_results(s, b, own.reduced, division))
-            if line is not None:
-                s.fission(line)
-    blocks = s.blocks()
-    shared = any(line is not None for line in whole.values())
-    lines = {b: _first_loop(s, b, b.sym_name in finals, _has_line(b, whole)) for b in blocks}
-    if shared:
-        parts = {b: s.split(line, division.rows, guarded=True) for b, line in lines.items() if line}
-        first, *others = [outer for outer, _ in parts.values()]
-        for other in others:
-            s.fuse_loops(first, other)
-        lines = {b: inner for b, (_, inner) in parts.items()}
+    line = _share_rows(s, range(rows))
+    if line is not None:
+        first, inside = s.split(line, division.rows, guarded=True)
+        s.fission(inside)
     s.compact()
-    if shared:
+    if line is not None:
         s.bind(first, loop.LoopKind.BLOCK_X)
-    for b in blocks:
-        made = b not in whole  # by rfactor
-        _distribute(s, b, lines.get(b), shared, b.sym_name in finals, made, division)
+    for b in s.blocks():
+        made = b not in lines  # by rfactor
+        _distribute(s, b, line is not None, b.sym_name in finals, made, division)
     return True
 
 
-def _has_line(block: loop.Block, whole: dict[loop.Block, str | None]) -> bool:
-    """Whether the first loop of a block is over rows. A block that `rfactor` has made for the first values of
-    partial results has one more loop, over these.
-    """
-    return whole[block] is not None if block in whole else len(enclosing_loops(block)) > 1
-
-
-def _first_loop(s: Schedule, block: loop.Block, final: bool, lined: bool) -> str | None:
-    """The loop of a block over rows; None where it has none. A `final` reduction of partial results has
-    loops over all axes, those of one element, too.
-    """
-    names = [str(f.iv.name) for f in enclosing_loops(block)]
-    if final:
-        return fuse_all(s, names[:-1]) if names[:-1] else None
-    return names[0] if lined and names else None
-
-
-def _line(s: Schedule, block: loop.Block, rows: int) -> str | None:
-    """Make one loop of those over the axes that all members share; None where all have one element."""
-    own = enclosing_loops(block)
-    ivs = [e for e in block.bindings[: min(rows, len(block.axes))]]
-    names = [f.iv.name for f in own if f.iv in ivs]
-    return fuse_all(s, names) if names else None
+def _line(block: loop.Block, rows: int) -> list[loop.For]:
+    """The loops of a block over the axes that all members share."""
+    ivs = block.bindings[: min(rows, len(block.axes))]
+    return [f for f in enclosing_loops(block) if f.iv in ivs]
 
 
 def _divide(
-    s: Schedule, blocks: list[loop.Block], whole: dict[loop.Block, str | None], rows: int
+    s: Schedule, blocks: list[loop.Block], lines: dict[loop.Block, list[loop.For]], rows: int
 ) -> _Division:
     """Ask for the threads of a row, the neighbouring elements of a thread, and the rows of a block."""
     gpu = gpu_of(s)
-    own = {b: own_loops(b, 1 if whole[b] else 0).all for b in blocks}
+    own = {b: own_loops(b, len(lines[b])).all for b in blocks}
     columns = max((points_of(loops) for loops in own.values()), default=1)
-    count = max(points_of([s.loop(line)]) if line else 1 for line in whole.values())
+    count = max(map(points_of, lines.values()))
     most = min((_width(s, b, loops) for b, loops in own.items() if loops), default=1)
     while most > 1 and columns < most * gpu.warp:
         most //= 2
@@ -319,39 +307,30 @@ def _split_columns(s: Schedule, name: str, division: _Division) -> tuple[str, st
 
 
 def _distribute(
-    s: Schedule,
-    block: loop.Block,
-    line: str | None,
-    shared: bool,
-    final: bool,
-    made: bool,
-    division: _Division,
+    s: Schedule, block: loop.Block, shared: bool, final: bool, made: bool, division: _Division
 ) -> None:
     """Divide the loops of a member among the threads of a block. A block that `rfactor` has made is the
     `final` reduction or stores the first value of each partial result.
     """
-    lines = [line] if line is not None else []
+    own = enclosing_loops(block)[1 if shared else 0 :]
+    names = [str(f.iv.name) for f in own]
+    lines, names = (names[:1], names[1:]) if shared else ([], names)
+    reduced = [f.iv.name for f in own_loops(block).reduced]
+    parallel = [x for x in names if x not in reduced]
+    thread: str | None
     if final:
         s.all_reduce(block.sym_name)
-        if line is not None:
-            s.bind(line, loop.LoopKind.THREAD_X)
-        return
-    own = own_loops(block, 1 if shared else 0)
-    loops = [f for f in own.all if f.iv.name != line]
-    names = [str(f.iv.name) for f in loops]
-    parallel = [x for x in names if x in {f.iv.name for f in own.parallel}]
-    ivs = block.bindings[: len(block.axes)]
-    partial = next((x for x in names if s.loop(x).iv in ivs and (made or x not in parallel)), None)
-    thread: str | None
-    if partial is not None:
-        thread = fuse_all(s, [*lines, partial])
+        thread = fuse_all(s, [*lines, *names[:-1]]) if [*lines, *names[:-1]] else None
+    elif made:
+        thread = fuse_all(s, [*lines, *parallel])
+    elif names and s.loop(names[0]).iv in block.bindings[: len(block.axes)] and names[0] in reduced:
+        thread = fuse_all(s, [*lines, names[0]])  # over partial results
     elif not parallel:
-        thread = line
-    elif not is_chain(loops):
+        thread = lines[0] if lines else None
+    elif not is_chain(own):
         return  # one thread
     else:
         step, lane, elements = _split_columns(s, fuse_all(s, parallel), division)
-        reduced = [x for x in names if x not in parallel]
         s.reorder(*lines, lane, step, *elements, *reduced)
         thread = fuse_all(s, [*lines, lane])
         for x in elements if not reduced else ():
