@@ -18,7 +18,7 @@ from ...artifact.kinds import suffixes_of
 from ...artifact.package import blob
 from ...dialects import loop
 from ...errors import CompileError, UnsupportedOperator
-from ...ir.target_info import Gpu, TargetInfo, ThreadAxis
+from ...ir.target_info import GPU_SPLITS, Gpu, TargetInfo, ThreadAxis
 from ...lowering.memory_plan import MemoryPlan
 from ...lowering.pipeline import Lowered, LoweringOptions
 from ...runtime.device_library import DeviceLibrary
@@ -29,7 +29,7 @@ from ..llvm.target import BuiltCode, LinkedTarget
 from .dialect import DeviceKernel, Dialect
 from .images import DeviceCode
 from .printer import module_text, print_kernel
-from .simple_rules import RULES
+from .rules import RULES
 
 if TYPE_CHECKING:
     from ..llvm.build import BuiltLibrary
@@ -102,12 +102,15 @@ class GpuTarget(LinkedTarget):
                 ThreadAxis("thread.x", self.gpu.max_threads),
             ),
             alignment=_ALIGNMENT,
+            cache_line=0,
+            row_group_bytes=self.gpu.shared_bytes,
+            reductions=GPU_SPLITS,
             gpu=self.gpu,
         )
 
     @property
     def lowering(self) -> LoweringOptions:
-        return LoweringOptions(panel=None, rules=RULES, info=self.info, row_groups=False, variants=True)
+        return LoweringOptions(panel=None, rules=RULES, info=self.info, variants=True)
 
     def describe(self) -> dict[str, Any]:
         return {

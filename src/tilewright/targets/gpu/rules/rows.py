@@ -248,7 +248,8 @@ def _divide(
         lanes = gpu.warp
     else:
         lanes = power_of_two(-(-columns // max(EACH, width)))
-        lanes = max(gpu.warp, min(lanes, UNKNOWN_ROW if columns >= MOST else gpu.max_threads))
+        lanes = UNKNOWN_ROW if columns >= MOST else max(gpu.warp, lanes)
+        lanes = min(lanes, gpu.max_threads)
     choices = [n for n in (1, 2, 4, 8, 16, *THREADS) if n <= gpu.max_threads]
     lanes = s.choose("lanes", lanes, choices, reorders_sums=True)
     default = max(1, min(gpu.max_threads, ROW_THREADS) // lanes)
