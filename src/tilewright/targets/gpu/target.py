@@ -96,9 +96,9 @@ class GpuTarget(LinkedTarget):
             vector_bits=0,
             memory_spaces=("global", "shared", "register", "local"),
             thread_axes=(
-                ThreadAxis("block.x"),
-                ThreadAxis("block.y"),
-                ThreadAxis("block.z"),
+                ThreadAxis("block.x"),  # no tensor needs as many blocks as a launch may have
+                ThreadAxis("block.y", self.gpu.grid_limits[1]),
+                ThreadAxis("block.z", self.gpu.grid_limits[2]),
                 ThreadAxis("thread.x", self.gpu.max_threads),
             ),
             alignment=_ALIGNMENT,
