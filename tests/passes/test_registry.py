@@ -87,10 +87,10 @@ def test_passes_depend_on_the_target_and_the_precision() -> None:
 
 
 def test_passes_of_gpus() -> None:
-    """Blocks of a kernel do not wait for each other."""
+    """Blocks of a kernel do not wait for each other; operands of contractions are not packed."""
     own = {info.name for info in passes_in(PassContext(TargetInfo(gpu=Gpu())), "tensor")}
     plain = {info.name for info in passes_in(PassContext(), "tensor")}
-    assert own - plain == {"expand-argsort", "split-cumulative", "copy-scattered"}
+    assert own - plain == {"expand-argsort", "mark-contractions", "split-cumulative", "copy-scattered"}
 
 
 def test_passes_of_a_context_and_a_level_of_optimization() -> None:
