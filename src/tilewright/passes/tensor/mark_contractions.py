@@ -14,7 +14,7 @@ from ...ir.symbolic import Expr
 def mark_contractions(module: Module) -> None:
     """Note the roles of axes at every product of two matrices or convolution with rows and columns.
 
-    A product with one row or one column is a reduction like others: no element is read twice.
+    A product with one row, one column or one term is left out: a tile would use its elements only once.
     """
     for block in tensor.blocks_of_computations(module):
         for op in block.ops:
@@ -26,7 +26,9 @@ def mark_contractions(module: Module) -> None:
 
 def _roles(compute: tensor.Compute) -> Roles | None:
     found = match_contraction(compute)
-    if found is None or not found.m or not found.n or found.index is not None:
+    if found is None or found.index is not None:
+        return None
+    if not all(any(axis.upper != 0 for axis in axes) for axes in (found.m, found.n, found.k)):
         return None
     for axis in compute.reduce_axes:
         if isinstance(axis.upper, Expr) and set(compute.axes) & set(free_symbols(axis.upper)):
