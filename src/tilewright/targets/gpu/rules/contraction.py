@@ -66,7 +66,9 @@ def contraction(s: Schedule, rows: int) -> None:
     sizes = _choose(s, name, roles)
     product = _tile(s, name, roles, sizes, has_sum=True)
     nests = [_tile(s, other, roles, sizes, has_sum=False) for other in others]
-    for nest in nests:
+    for nest, other in zip(nests, others, strict=True):
+        if len(nest.grid) != len(product.grid):
+            raise ScheduleError(f"contraction: block {other!r} has other axes than the product")
         for first, second in zip(product.grid, nest.grid, strict=True):
             s.fuse_loops(first, second)
     assert product.step is not None and product.term is not None
