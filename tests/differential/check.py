@@ -40,7 +40,7 @@ class Failure:
 
 def compiled_for(target: str, threads: int = 2, precision: DType | None = None, opt: str = "O2") -> Run:
     """A `Run` that compiles for a target at a level of optimization, in the program's own precision or in a
-    lower one.
+    lower one. Programs for CUDA run on a simulated device, which checks them.
     """
     name = None if precision is None else precision.name
     import tilewright as tw
@@ -49,7 +49,10 @@ def compiled_for(target: str, threads: int = 2, precision: DType | None = None, 
         with tw.compile(
             module.clone(), target=target, threads=threads, precision=name, opt=opt, cache=False
         ) as library:
-            results = [library(*arrays) for arrays in inputs]
+            runs: Any = library
+            if isinstance(library, DeviceLibrary) and library.api == "cuda":
+                runs = library.simulated(checked=True)
+            results = [runs(*arrays) for arrays in inputs]
         return [list(r) if isinstance(r, tuple) else [r] for r in results]
 
     return run
