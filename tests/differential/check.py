@@ -15,6 +15,7 @@ from tilewright.ir.shape_solver import ShapeSolver
 from tilewright.ir.substitution import evaluate
 from tilewright.ir.types import DType, bf16, f16, f64, i8, u8
 from tilewright.ir.verifier import verify
+from tilewright.runtime.device_library import DeviceLibrary
 
 from . import every_operator
 from .generator import Disagreement, Program, agrees, generate, tolerance
