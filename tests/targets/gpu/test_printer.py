@@ -16,11 +16,11 @@ from tilewright.ir.builder import Builder
 from tilewright.ir.core import Operation
 from tilewright.ir.symbolic import ceildiv, symbol
 from tilewright.ir.target_info import Gpu, TargetInfo
-from tilewright.ir.types import BufferType, DType, boolean, f32, f64, i8, i32, i64
+from tilewright.ir.types import BufferType, DType, boolean, f16, f32, f64, i8, i32, i64
 from tilewright.targets.gpu.dialects.cuda import CUDA
 from tilewright.targets.gpu.printer import print_kernel
 
-from .programs import DEVICES, Array, elementwise, interpreted, nest, new_kernel, run
+from .programs import DEVICES, Array, device, elementwise, interpreted, nest, new_kernel, run
 
 LANGUAGES = pytest.mark.parametrize("language", DEVICES)
 ANYWHERE = TargetInfo(gpu=Gpu())
@@ -95,6 +95,56 @@ def test_kinds_of_inner_loops(language: str, kind: str) -> None:
     text = check(language, kernel, [numbers(16, 12, dtype=i32), numbers(16, 12, seed=3, dtype=i32)])
     if kind == "unroll" and language != "wgsl":
         assert "unroll" in text
+
+
+VECTORS = ("cuda", "hip", "metal", "opencl")
+"""Languages whose loops over lanes access several elements at once."""
+
+
+@LANGUAGES
+@pytest.mark.parametrize(("dtype", "width", "vector"), [(f32, 4, 16), (f16, 8, 16), (i8, 8, 8), (f64, 2, 16)])
+@pytest.mark.parametrize("columns", [16, 19])
+def test_lanes_access_vectors(language: str, dtype: DType, width: int, vector: int, columns: int) -> None:
+    """Rows of 19 elements begin at addresses that are no multiples of a vector's size."""
+    if dtype not in device(language).dialect.storage or (language == "wgsl" and dtype is f16):
+        pytest.skip("the language has no such type here")
+    kernel, (x, y, z) = new_kernel([BufferType(dtype, (6, columns))] * 3, 2)
+    _, _, b, t = blocks_and_threads(kernel, 1, 6)
+    groups, g = nest(b, "g", columns // width)
+    inner, k = nest(groups, "k", width, "vectorize")
+    first = inner(loop.Load(x, (), None, indices=(t, g * width + k)))
+    second = inner(loop.Load(y, (), None, indices=(t, g * width + k)))
+    inner.insert(loop.Store(add(inner, first, second), y, (), indices=(t, g * width + k)))
+    inner.insert(loop.Store(first, z, (), indices=(t, g * width + k)))
+    arrays = [numbers(6, columns, seed=s, dtype=dtype) // 4 for s in range(3)]
+    text = check(language, kernel, arrays, rtol=0)
+    assert (text.count(f"tw_{vector}*)lanes") == 4) == (language in VECTORS)
+
+
+@LANGUAGES
+def test_lanes_of_a_reduction(language: str) -> None:
+    """Loads come in vectors; the carried value and a statement that touches what it stored stay."""
+    kernel, (x, y, z) = new_kernel(
+        [BufferType(f32, (4, 32)), BufferType(f32, (4, 32)), BufferType(f32, (4,))], 2
+    )
+    _, _, b, t = blocks_and_threads(kernel, 1, 4)
+    zero = b(scalar.Constant(value=0.0, dtype=f32))
+    outer = b.insert(loop.For([zero], iv=symbol("g", 0, 7), combiners=("sum",)))
+    total = outer.body.add_arg(f32)
+    groups = Builder(outer.body)
+    f = groups.insert(
+        loop.For([total], iv=symbol("k", 0, 3), combiners=("sum",), kind=loop.LoopKind.VECTORIZE)
+    )
+    carried = f.body.add_arg(f32)
+    inner, at = Builder(f.body), outer.iv * 4 + f.iv
+    value = inner(loop.Load(x, (), None, indices=(t, at)))
+    inner.insert(loop.Store(value, y, (), indices=(t, at)))
+    again = inner(loop.Load(y, (), None, indices=(t, at)))
+    inner.insert(loop.Yield([add(inner, carried, again)]))
+    groups.insert(loop.Yield([f.results[0]]))
+    b.insert(loop.Store(outer.results[0], z, (), indices=(t,)))
+    text = check(language, kernel, [numbers(4, 32), np.zeros((4, 32), np.float32), np.zeros(4, np.float32)])
+    assert (text.count("tw_16*)lanes") == 1) == (language in VECTORS), "only the load of x"
 
 
 @LANGUAGES
@@ -312,8 +362,6 @@ class _Strange(Operation):
 
 @LANGUAGES
 def test_refusals_name_type_and_place(language: str) -> None:
-    from .programs import device
-
     there = device(language)
     float8 = DType.named("f8E4M3FN")
     kernel = elementwise([float8], f32, lambda b, x: b(scalar.Cast(x, dtype=f32)), 8, name="narrow")

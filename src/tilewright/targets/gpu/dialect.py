@@ -115,6 +115,14 @@ class Dialect:
     """The type of a pointer to global memory, for a buffer with an offset: ``{const}``, ``{type}``,
     ``{restrict}``.
     """
+    vectors: tuple[str, str, str] = ("", "", "")
+    """Forms for accesses of several elements: the type of a pointer to global memory (``{const}``,
+    ``{type}``), of one to an array of a thread (``{type}``), and the declaration of such an array, aligned to
+    16 bytes (``{type}``, ``{name}``, ``{size}``). Empty: each element is accessed alone. The prelude has the
+    types ``tw_4``, ``tw_8`` and ``tw_16`` of so many bytes, which may be the memory of any other types.
+    """
+    address: str = ""
+    """A pointer as a number: ``{pointer}``."""
     shared_at_top: Literal["kernel", "module"] = "kernel"
     """Where shared memory is declared."""
     unroll: str = ""

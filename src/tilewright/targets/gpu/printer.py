@@ -24,6 +24,7 @@ from .dialect import DeviceKernel, Dialect, Register, Storage
 from .index_text import IndexText, Variable, fits
 from .prelude import callee, definitions
 from .scalars import ScalarText
+from .vector_access import VectorAccess, vector_accesses
 
 MOST_PRIVATE = 4096
 """The most elements of an array that is private to a thread."""
@@ -94,6 +95,7 @@ class _Printer:
         self.buffers: dict[Value, int] = {arg: k for k, arg in enumerate(kernel.body.args)}
         self.shared: list[tuple[str, str, int, int]] = []
         """Name, type, elements and bytes of the shared buffers."""
+        self.changed = {op.buffer for op in kernel.walk() if isinstance(op, (loop.Store, loop.Accumulate))}
         self.private: set[Value] = set()
         """Buffers in registers, whose first index is not printed."""
         self.threads = threads_of(kernel)
@@ -102,11 +104,14 @@ class _Printer:
         self.sizes: dict[str, int] = {}
         """Number of each of the kernel's dims that is used."""
         self.in_loop = False
+        self.arrays: dict[Operation, str] = {}
+        """Arrays of a thread through which accesses of a loop over vector lanes go."""
+        self.staged: dict[Operation, str] = {}
+        """Elements of these arrays in the current iteration."""
 
     def run(self) -> DeviceKernel:
         args = self.kernel.body.args
-        changed = {op.buffer for op in self.kernel.walk() if isinstance(op, (loop.Store, loop.Accumulate))}
-        written = tuple(arg in changed for arg in args)
+        written = tuple(arg in self.changed for arg in args)
         for arg, number in self.buffers.items():
             self.storage(arg.type.dtype, f"buffer {number} of {self.place}")
             self.names[arg] = f"b{number}"
@@ -379,18 +384,24 @@ class _Printer:
             carried.append(name)
             self.variable(self.type(arg.type), name, self.names[init])
         extent, bits = self.index.text(op.extent)
-        if op.kind == loop.LoopKind.UNROLL and self.dialect.unroll:
+        loads, stores = self.staged_accesses(op)
+        for access in loads:
+            self.copy(access, op.extent)
+        if self.dialect.unroll and (op.kind == loop.LoopKind.UNROLL or loads or stores):
             self.emit(self.dialect.unroll)
         variable = self.fresh(f"{_identifier(op.iv.name)}_")
         register: Register = "i64" if bits == 64 else "i32"
         start = self.dialect.variable.format(type=self.dialect.types[register], name=variable, value="0")
         self.index.variables[op.iv.name] = Variable(variable, bits)
+        self.staged |= {a.op: f"{self.arrays[a.op]}[{variable}]" for a in (*loads, *stores)}
         outer, self.in_loop = self.in_loop, True
         with self.braces(f"for ({start} {variable} < {extent}; {variable}++)"):
             self.block(op.body)
             if carried:
                 self.carry(carried, op.body.args, op.body.terminator.operands)
         self.in_loop = outer
+        for access in stores:
+            self.copy(access, op.extent)
 
     def carry(self, carried: Sequence[str], args: Sequence[Value], values: Sequence[Value]) -> None:
         """Give the carried variables their next values, which may be those of each other."""
@@ -505,7 +516,7 @@ class _Printer:
     def load(self, op: loop.Load) -> None:
         dynamic = self.dynamic(op)
         dtype = op.result.type
-        value = self.loaded(dtype, self.access(op, dynamic))
+        value = self.loaded(dtype, self.staged.get(op) or self.access(op, dynamic))
         if not op.guard:
             self.names[op.result] = self.let(dtype, value)
             return
@@ -516,7 +527,7 @@ class _Printer:
 
     def store(self, op: loop.Store | loop.Accumulate) -> None:
         dynamic = self.dynamic(op)
-        place = self.access(op, dynamic)
+        place = self.staged.get(op) or self.access(op, dynamic)
         dtype = op.value.type
         value = self.names[op.value]
         if isinstance(op, loop.Accumulate):
@@ -527,6 +538,63 @@ class _Printer:
         if op.guard:
             statement = f"if ({self.index.condition(op.guard, dynamic)}) {{ {statement} }}"
         self.emit(statement)
+
+    def staged_accesses(self, f: loop.For) -> tuple[list[VectorAccess], list[VectorAccess]]:
+        """The loads and stores of a loop that are done for all lanes at once; declares their arrays."""
+        aliased = self.aliased()
+
+        def may_share(a: Value, b: Value) -> bool:
+            return a is b or (self.buffers.get(a) in aliased and self.buffers.get(b) in aliased)
+
+        def has_vectors(access: VectorAccess) -> bool:
+            return access.op.buffer in self.buffers and self.chunk(access.op.buffer, f.extent) > 0
+
+        if not self.dialect.vectors[0]:
+            return [], []
+        loads, stores = ([a for a in found if has_vectors(a)] for found in vector_accesses(f, may_share))
+        for access in (*loads, *stores):
+            kind = self.storage(access.op.buffer.type.dtype, "").type
+            name = self.arrays[access.op] = self.fresh("lanes")
+            self.emit(self.dialect.vectors[2].format(type=kind, name=name, size=f.extent))
+        return loads, stores
+
+    def chunk(self, buffer: Value, count: Dim) -> int:
+        """The bytes of the largest vectors that `count` elements are made of; 0 if there are none."""
+        itemsize = buffer.type.dtype.itemsize
+        assert isinstance(count, int)
+        sizes = (n for n in (16, 8, 4) if n <= self.gpu.vector_bytes and n > itemsize)
+        return next((n for n in sizes if count * itemsize % n == 0), 0)
+
+    def copy(self, access: VectorAccess, count: Dim) -> None:
+        """Copy elements between a buffer and the array of an access, in vectors if the address allows it."""
+        op, name = access.op, self.arrays[access.op]
+        assert isinstance(count, int)
+        reads = isinstance(op, loop.Load)
+        size = self.chunk(op.buffer, count)
+        vector = f"tw_{size}"
+        self.uses.add(vector)
+        address = self.index.address(access.first, op.buffer.type.size, {})
+        const = "" if op.buffer in self.changed else self.dialect.readonly
+        far_type, near_type, _ = self.dialect.vectors
+        element = self.storage(op.buffer.type.dtype, "").type
+        place = self.fresh("place")
+        self.emit(
+            f"{far_type.format(const=const, type=element)} {place} = {self.names[op.buffer]} + {address};"
+        )
+        far = f"(({far_type.format(const=const, type=vector)}){place})"
+        near = f"(({near_type.format(type=vector)}){name})"
+
+        def lines(here: str, there: str, number: int) -> None:
+            for k in range(number):
+                pair = (f"{here}[{k}]", f"{there}[{k}]")
+                self.emit("{} = {};".format(*(pair if reads else pair[::-1])))
+
+        # Buffers may begin at any element, and rows have any length, so the address is tested.
+        number = self.dialect.address.format(pointer=place)
+        with self.braces(f"if (({number} & {size - 1}) == 0)"):
+            lines(near, far, count * op.buffer.type.dtype.itemsize // size)
+        with self.braces("else"):
+            lines(name, place, count)
 
     # -- Collective statements -------------------------------------------------------------------------------
 

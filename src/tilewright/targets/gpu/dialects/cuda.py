@@ -56,7 +56,18 @@ STORAGE: dict[DType, Storage] = {
     f64: Storage("double"),
 }
 
+VECTORS = {
+    # Clang lets vectors, but not structures, be the memory of other types.
+    f"tw_{size}": (
+        f"#if defined(__clang__)\ntypedef unsigned short tw_{size} __attribute__((vector_size({size})));\n"
+        f"#else\ntypedef {kind} tw_{size};\n#endif\n"
+    )
+    for size, kind in ((4, "ushort2"), (8, "uint2"), (16, "uint4"))
+}
+"""Types of 4, 8 and 16 bytes, for accesses of several elements."""
+
 PRELUDE = {
+    **VECTORS,
     "tw_inf_f32": "FN f32 tw_inf_f32() { return __int_as_float(0x7f800000); }\n",
     "tw_nan_f32": "FN f32 tw_nan_f32() { return __int_as_float(0x7fc00000); }\n",
     "tw_inf_f64": "FN f64 tw_inf_f64() { return __longlong_as_double(0x7ff0000000000000ll); }\n",
@@ -140,10 +151,12 @@ CUDA = Dialect(
     static_shared=48 * 1024,
     suffixes={"f32": "f", "u32": "u", "i64": "ll", "u64": "ull"},
     offsets=False,
+    vectors=("{const}{type}*", "{type}*", "__align__(16) {type} {name}[{size}];"),
+    address="(unsigned long long)({pointer})",
     unroll="#pragma unroll",
     restrict="__restrict__ ",
     shuffle="__shfl_xor_sync({mask}, {value}, {distance})",
 )
 """CUDA C++. Element offsets are not needed: the host adds to addresses."""
 
-__all__ = ["CUDA", "FLOAT16", "PRELUDE", "STORAGE", "c_functions"]
+__all__ = ["CUDA", "STORAGE", "VECTORS", "c_functions"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..formulas import TWO_OVER_PI
-from .cuda import CUDA
+from .cuda import CUDA, VECTORS
 
 _FLOAT = "exp exp2 log log2 sqrt floor ceil trunc copysign fma"
 _DOUBLE = "sqrt floor ceil trunc copysign fma"
@@ -61,6 +61,7 @@ HIP = replace(
         "number_max.f32": "__builtin_fmaxf",
     },
     prelude={
+        **VECTORS,
         "tw_inf_f32": "FN f32 tw_inf_f32() { return __builtin_inff(); }\n",
         "tw_nan_f32": 'FN f32 tw_nan_f32() { return __builtin_nanf(""); }\n',
         "tw_inf_f64": "FN f64 tw_inf_f64() { return __builtin_inf(); }\n",

@@ -45,6 +45,10 @@ METAL = replace(
         "rough_exp.f32": "fast::exp",
     },
     prelude={
+        **{
+            f"tw_{n}": f"typedef {kind} tw_{n};\n"
+            for n, kind in ((4, "ushort2"), (8, "uint2"), (16, "uint4"))
+        },
         "tw_inf_f32": "FN f32 tw_inf_f32() { return as_type<float>(0x7f800000u); }\n",
         "tw_nan_f32": "FN f32 tw_nan_f32() { return as_type<float>(0x7fc00000u); }\n",
         "tw_isnan_f32": (
@@ -59,6 +63,8 @@ METAL = replace(
     buffer="device {const}{type}* {restrict}{name} [[buffer({number})]]",
     pointer="device {const}{type}* {restrict}",
     offsets=True,
+    vectors=("device {const}{type}*", "thread {type}*", "alignas(16) {type} {name}[{size}];"),
+    address="(ulong)({pointer})",
     params="constant long* tw_params [[buffer({number})]]",
     param="tw_params[{number}]",
     extra_parameters=(

@@ -48,6 +48,10 @@ OPENCL = Dialect(
         "rough_exp.f32": "native_exp",
     },
     prelude={
+        **{
+            f"tw_{n}": f"typedef {kind} tw_{n};\n"
+            for n, kind in ((4, "ushort2"), (8, "uint2"), (16, "uint4"))
+        },
         "tw_inf_f32": "FN f32 tw_inf_f32() { return as_float(0x7f800000); }\n",
         "tw_nan_f32": "FN f32 tw_nan_f32() { return as_float(0x7fc00000); }\n",
         "tw_inf_f64": "FN f64 tw_inf_f64() { return as_double(0x7ff0000000000000L); }\n",
@@ -70,6 +74,12 @@ OPENCL = Dialect(
     function="static inline {result} {name}({parameters}) {{",
     buffer="__global {const}{type}* {restrict}{name}",
     pointer="__global {const}{type}* {restrict}",
+    vectors=(
+        "__global {const}{type}*",
+        "{type}*",
+        "{type} {name}[{size}] __attribute__((aligned(16)));",
+    ),
+    address="(size_t)({pointer})",
     dim="long {name}",
     block=("(int)get_group_id(0)", "(int)get_group_id(1)", "(int)get_group_id(2)"),
     thread="(int)get_local_id(0)",
