@@ -20,6 +20,7 @@ PAGES = {
     "guide/pytorch.md": ("torch",),
     "guide/tuning.md": ("sklearn",),
     "index.md": (),
+    "internals/block-programs.md": (),
     "internals/machine.md": (),
     "internals/tuning.md": (),
 }
