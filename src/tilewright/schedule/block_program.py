@@ -22,6 +22,7 @@ from ..analysis.loop_nest import (
     Access,
     Touch,
     accesses_of,
+    enclosing,
     enclosing_loops,
     inside,
     substitute_tree,
@@ -138,7 +139,9 @@ def _place(alloc: loop.Alloc, body: Block, threads: int) -> None:
     buffer = alloc.result
     accesses = accesses_of(buffer)
     nests = {id(nest): nest for op in buffer.users for nest in (_nest_of(op),) if nest is not None}
-    outer = frozenset(f.iv for f in enclosing_loops(alloc))
+    kernel = enclosing(alloc, loop.Kernel)
+    sizes = frozenset(kernel.dims) if isinstance(kernel, loop.Kernel) else frozenset()
+    outer = sizes.union(f.iv for f in enclosing_loops(alloc))
     if any(inside(alloc, nest) for nest in nests.values()):
         _retype(alloc, _most(alloc.buffer), "local")  # private to a thread already
         return
@@ -155,7 +158,11 @@ def _place(alloc: loop.Alloc, body: Block, threads: int) -> None:
         return
     forms = {_form(op, threads, outer) for op in accesses}
     form = next(iter(forms)) if len(forms) == 1 else None
-    if form is not None and len(accesses) == len(buffer.users) and _fits_registers(alloc, form, threads):
+    if (
+        form is not None
+        and len(accesses) == len(buffer.users)
+        and _fits_registers(alloc, form, threads, sizes)
+    ):
         for op in accesses:
             _, inner = _inner_loops(op)
             op.indices = (_nest_variable(op), *(f.iv for f in inner))
@@ -277,25 +284,26 @@ def _form(op: Access, threads: int, outer: frozenset[Expr]) -> _Form | None:
     return _Form(indices, tuple(map(_known, inner)))
 
 
-def _fits_registers(alloc: loop.Alloc, form: _Form, threads: int) -> bool:
+def _fits_registers(alloc: loop.Alloc, form: _Form, threads: int, sizes: frozenset[Expr]) -> bool:
     """Whether the parts of all threads are small enough and have no element in common."""
     words = max(1, alloc.buffer.dtype.itemsize // 4)
     for extent in form.extents:
         words *= extent
-    return words <= MOST_PRIVATE and _are_distinct(form, threads)
+    return words <= MOST_PRIVATE and _are_distinct(form, threads, sizes)
 
 
-def _are_distinct(form: _Form, threads: int) -> bool:
-    """Whether no two points of a form are the same element, for some values of outer variables and sizes.
+def _are_distinct(form: _Form, threads: int, sizes: frozenset[Expr]) -> bool:
+    """Whether no two points of a form are the same element, for some values of outer variables, and for
+    `sizes` of 64.
 
     Splitting and fusing loops keeps points apart, so this finds only forms that were not one element a point
     before.
     """
     axes = np.indices((threads, *form.extents)).reshape(1 + len(form.extents), -1)
     names = {"thread": axes[0], **{f"part_{k}": axis for k, axis in enumerate(axes[1:])}}
-    others = {s.name for e in form.indices for s in free_symbols_of(e)} - names.keys()
+    others = {s for e in form.indices for s in free_symbols_of(e) if s.name not in names}
     for value in (0, 1, 2) if others else (0,):
-        values = {**names, **dict.fromkeys(others, value)}
+        values = {**names, **{s.name: 64 if s in sizes else value for s in others}}
         places = [np.broadcast_to(np.asarray(evaluate(e, values)), axes[0].shape) for e in form.indices]
         # Indices beyond the end of a dimension are places of their own.
         flat = np.zeros_like(axes[0])

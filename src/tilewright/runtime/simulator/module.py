@@ -92,6 +92,9 @@ class SimulatedModule:
         """The kind and bytes of each parameter of a kernel; kinds are ``p``, ``i``, ``f`` and ``s``: pointer,
         integer, floating point, structure.
 
+        Args:
+            entry: The kernel's name.
+
         Raises:
             SimulationError: There is no such kernel.
         """
@@ -103,7 +106,13 @@ class SimulatedModule:
         return [(chr(value >> 16), value & 0xFFFF) for value in values[:count]]
 
     def variable(self, name: str, dtype: Any, shape: Sequence[int] = ()) -> np.ndarray:
-        """A ``__device__`` or ``__constant__`` variable of the unit as an array, for reading and writing.
+        """A ``__device__`` or ``__constant__`` variable of the unit as an array of type `dtype` and any
+        shape, for reading and writing.
+
+        Args:
+            name: The variable's name in the text.
+            dtype: Its element type.
+            shape: Its shape; () for a single value.
 
         Raises:
             SimulationError: The unit has no such variable, or it is static.

@@ -181,7 +181,7 @@ class DeviceKernel:
     """The functions of the prelude and the features of the language that the text uses."""
 
 
-def register_of(dtype: DType, wide: bool = True) -> Register:
+def type_in_register(dtype: DType, wide: bool = True) -> Register:
     """The register type of a value; without `wide`, 64-bit integers are narrowed."""
     if dtype is boolean:
         return "bool"
@@ -193,4 +193,4 @@ def register_of(dtype: DType, wide: bool = True) -> Register:
     return name
 
 
-__all__ = ["BITS", "UNSIGNED", "DeviceKernel", "Dialect", "Register", "Storage", "register_of"]
+__all__ = ["BITS", "UNSIGNED", "DeviceKernel", "Dialect", "Register", "Storage", "type_in_register"]

@@ -15,7 +15,7 @@ from ...errors import CompileError
 from ...ir import notes
 from ...ir.core import Operation
 from ...ir.types import DType, boolean, f16, f32, f64
-from .dialect import BITS, UNSIGNED, Dialect, Register, register_of
+from .dialect import BITS, UNSIGNED, Dialect, Register, type_in_register
 
 Call = Callable[[str, Register], str]
 """Returns the name of the function that computes ``scalar.<name>`` on a register type."""
@@ -56,7 +56,7 @@ class ScalarText:
         Raises:
             CompileError: The language has no such type.
         """
-        register = register_of(dtype, "i64" in self.dialect.types)
+        register = type_in_register(dtype, "i64" in self.dialect.types)
         if (
             register not in self.dialect.types
             or (dtype.is_float and dtype.bits < 16)

@@ -168,7 +168,8 @@ def _load(s: Schedule, tile: str, outside: int, threads: int) -> None:
     names = s.loops(tile)[outside:]
     (load,) = (op for op in s.block(tile).body.ops if isinstance(op, loop.Load))
     flat = flatten_index(resolved(load, load.indices), load.buffer.type.shape)
-    names.sort(key=lambda name: -_distance(flat, s.loop(name).iv))
+    sizes = frozenset(s.kernel.dims)
+    names.sort(key=lambda name: -_distance(flat, s.loop(name).iv, sizes))
     if len(names) > 1:
         s.reorder(*names)
     outer, inner = s.split(_fuse(s, names), threads, guarded=True)
@@ -176,9 +177,9 @@ def _load(s: Schedule, tile: str, outside: int, threads: int) -> None:
     s.bind(inner, "thread.x")
 
 
-def _distance(flat: Dim, iv: Expr) -> int:
-    """The elements from one iteration of a loop to the next, at the beginning; sizes count as 1,000."""
-    places = {x.name: 1000 if x.upper is None else 0 for x in free_symbols_of(flat)}
+def _distance(flat: Dim, iv: Expr, sizes: frozenset[Expr]) -> int:
+    """The elements from one iteration of a loop to the next, at the beginning; `sizes` count as 1,000."""
+    places = {x.name: 1000 if x in sizes else 0 for x in free_symbols_of(flat)}
     return abs(int(evaluate(flat, {**places, iv.name: 1})) - int(evaluate(flat, {**places, iv.name: 0})))
 
 
