@@ -23,7 +23,7 @@ def test_the_page_names_every_knob() -> None:
     rules = [*RULES.glob("*/rules/*.py"), *RULES.glob("*/rules.py")]
     asked = {name for file in rules for name in ASKED.findall(file.read_text())}
     table = [line.split("|")[1] for line in PAGE.read_text().splitlines() if line.startswith("| `")]
-    assert {"rows", "share", "lanes", "workgroup"} <= asked
+    assert {"rows", "share", "lanes", "threads"} <= asked
     assert {name for cell in table for name in re.findall(r"`(\w+)`", cell)} == asked
 
 
