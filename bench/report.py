@@ -110,7 +110,7 @@ def markdown(rows: list[Row]) -> str:
     if not rows:
         return "No results.\n"
     keys = sorted({row_key(row) for row in rows}, key=order)
-    sections = [heading(rows), "## Summary", _summary(rows, keys)]
+    sections = [f"{heading(rows)} {_COLUMNS}", "## Summary", _summary(rows, keys)]
     for key in keys:
         chosen = [row for row in rows if row_key(row) == key]
         sections += [f"## {title(*key)}", _times(chosen), _starts(chosen), absent(chosen)]
@@ -146,14 +146,16 @@ def heading(rows: list[Row]) -> str:
     return (
         f"{span}, {here['processor']} ({known}), {here['cores']} cores. Measured peaks with {roofs}.\n\n"
         "Median milliseconds of one inference; the engines take turns, each in a process of its own, and one "
-        "that is five times "
-        "slower than the fastest leaves after three turns. The ratio is the best peer's time over "
-        "Tilewright's in the same run, with "
-        "the one that was set as a goal; times in brackets are of earlier runs and do not count. The error "
-        "is the largest difference from float32 PyTorch over the output's largest magnitude. The share of "
-        "the roofline is the time that the kernels' operations and bytes need at these peaks, over the time "
-        "taken."
+        "that is five times slower than the fastest leaves after three turns."
     )
+
+
+_COLUMNS = (
+    "The ratio is the best peer's time over Tilewright's in the same run, with the one that was set as a "
+    "goal; times in brackets are of earlier runs and do not count. The error is the largest difference from "
+    "float32 PyTorch over the output's largest magnitude. The share of the roofline is the time that the "
+    "kernels' operations and bytes need at these peaks, over the time taken."
+)
 
 
 def _summary(rows: list[Row], keys: list[tuple[int, int, str]]) -> str:
@@ -267,6 +269,8 @@ def settings(rows: list[Row]) -> str:
     """A table of the engines that rows have, with versions and configurations."""
     lines = []
     for name, engine in ENGINES.items():
+        if not any(name in row["engines"] for row in rows):
+            continue
         versions = sorted(
             {r["engines"][name]["version"] for r in rows if "version" in r["engines"].get(name, {})}
         )

@@ -49,7 +49,8 @@ def markdown(rows: list[dict[str, Any]]) -> str:
 
 _TEXT = (
     "A search measures candidates for the given seconds, on this machine with as many threads. Imports, the "
-    "first compilation and the compilation with the choices found are not part of these seconds."
+    "first compilation and the compilation with the choices found are not part of these seconds. The error "
+    "is the largest difference from float32 PyTorch over the output's largest magnitude."
 )
 
 
