@@ -233,50 +233,67 @@ FAULTS = {
 }
 
 
-def arguments(planted: Planted) -> list[Any]:
+def entry(name: str) -> str:
+    return f"f{list(FAULTS).index(name)}"
+
+
+def planted_unit() -> tuple[str, dict[str, int]]:
+    """All planted kernels in one text, and the number of lines before each."""
+    text = ""
+    before = {}
+    for name, planted in FAULTS.items():
+        before[name] = text.count("\n")
+        text += HEAD.replace(" f(", f" {entry(name)}(") + planted.body + "\n}\n"
+    return text, before
+
+
+SOURCE, BEFORE = planted_unit()
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["checked", "unchecked"])
+def planted_module(request: pytest.FixtureRequest) -> SimulatedModule:
+    return SimulatedModule(SOURCE, checked=request.param)
+
+
+def launch(module: SimulatedModule, name: str, seed: int = 0) -> None:
+    planted = FAULTS[name]
     x, y = np.ones(64, np.float32), np.ones(128, np.float32)
     if planted.kind == "read-only":
         x.flags.writeable = False
-    return [x, y, 64]
+    shape = planted.grid, planted.block
+    module.launch(entry(name), *shape, [x, y, 64], planted.shared_bytes, seed, **planted.options)
 
 
+@pytest.mark.parametrize("planted_module", [True], indirect=True, ids=["checked"])
 @pytest.mark.parametrize("seed", [0, 7])
 @pytest.mark.parametrize("name", FAULTS)
-def test_faults_are_found(name: str, seed: int) -> None:
+def test_faults_are_found(planted_module: SimulatedModule, name: str, seed: int) -> None:
     planted = FAULTS[name]
-    module = SimulatedModule(f"{HEAD}{planted.body}\n}}\n", checked=True)
     with pytest.raises(SimulationError, match=(planted.message if seed == 0 else "") or None) as caught:
-        module.launch(
-            "f",
-            planted.grid,
-            planted.block,
-            arguments(planted),
-            planted.shared_bytes,
-            seed,
-            **planted.options,
-        )
+        launch(planted_module, name, seed)
     fault = caught.value.fault
     assert fault is not None and fault.kind == planted.kind, caught.value
+    before = BEFORE[name]
     if seed == 0:
-        assert (fault.line, fault.other_line) == (planted.line, planted.other_line), caught.value
+        lines = [line and line - before for line in (fault.line, fault.other_line)]
+        assert lines == [planted.line, planted.other_line], caught.value
     if fault.line:
-        assert f"kernel:{fault.line}: {planted.body.splitlines()[fault.line - 3]}" in str(caught.value)
+        text = planted.body.splitlines()[fault.line - before - 3]
+        assert f"kernel:{fault.line}: {text}" in str(caught.value)
 
 
 UNCHECKED = [n for n, p in FAULTS.items() if p.kind not in ("out-of-bounds", "misaligned", "read-only")]
 
 
+@pytest.mark.parametrize("planted_module", [False], indirect=True, ids=["unchecked"])
 @pytest.mark.parametrize("name", UNCHECKED)
-def test_only_checks_find_them(name: str) -> None:
+def test_only_checks_find_them(planted_module: SimulatedModule, name: str) -> None:
     """The planted faults are those that the checks find: most launches end well without them."""
-    planted = FAULTS[name]
-    module = SimulatedModule(f"{HEAD}{planted.body}\n}}\n")
-    try:
-        module.launch("f", planted.grid, planted.block, arguments(planted), planted.shared_bytes)
-    except SimulationError:
-        assert planted.seen_unchecked
+    if FAULTS[name].seen_unchecked:
+        with pytest.raises(SimulationError):
+            launch(planted_module, name)
     else:
-        assert not planted.seen_unchecked
+        launch(planted_module, name)
 
 
 CORRECT = """

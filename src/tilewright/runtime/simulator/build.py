@@ -16,7 +16,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from tilewright.artifact import disk_cache, link, temporary
+from tilewright.artifact import disk_cache, elf, link, temporary
 from tilewright.errors import ArtifactError
 from tilewright.runtime.simulator import image
 from tilewright.runtime.simulator import text as steps
@@ -83,8 +83,10 @@ def build(source: str, name: str, language: str, checked: bool, warp: int, entri
 
     Raises:
         SimulationError: The compiler refuses the text; the message is the compiler's.
-        ArtifactError: zig is not installed.
+        ArtifactError: zig is not installed, or the simulator does not run on this machine.
     """
+    if checked and not elf.serves(host_triple()):
+        raise ArtifactError("checked simulation needs Linux: it reads the variables of ELF files")
     flags = (*_COMMON, f"-DTW_SIM_WARP={warp}", *_machine())
     key = disk_cache.digest(
         "simulator",

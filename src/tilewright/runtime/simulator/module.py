@@ -59,7 +59,7 @@ class SimulatedModule:
             source: The text of the kernels and of the device functions they call, without host code.
             language: ``cuda``, ``hip`` or ``metal``.
             checked: Whether launches find faults: accesses out of bounds, races and others. Such launches
-                take about a hundred times as long.
+                take about twenty times as long.
             warp: Lanes of a warp: 32, or 64 for AMD's gfx9.
             name: A name or path of the text, for messages.
             entries: Kernels that are instances of templates, such as ``scale<float>``.

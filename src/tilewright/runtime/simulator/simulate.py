@@ -60,7 +60,7 @@ def simulate(
         language: ``cuda``, ``hip`` or ``metal``.
         shared_bytes: Bytes of dynamic shared memory.
         warp: Lanes of a warp: 32, or 64 for AMD's gfx9.
-        checked: Whether to find faults. Otherwise the kernel runs about a hundred times as fast.
+        checked: Whether to find faults. Otherwise the kernel runs about twenty times as fast.
         seed: 0 for ascending order of blocks and threads; any other number selects a random order.
         threads: Threads of the operating system that run blocks. Checked runs use one.
         uninitialized: Numbers of array arguments whose contents are undefined before the launch: reading an

@@ -206,22 +206,12 @@ static int begin_block(tw_worker* worker) {
 }
 
 static void release_barrier(tw_worker* worker, tw_sim_thread* self) {
+  uint32_t count = worker->waiting_count;
   worker->result = worker->votes;
-  worker->votes = 0;
-  worker->waiting_count = 0;
+  worker->votes = worker->waiting_count = 0;
   check_barrier(worker);
-  tw_sim_thread* thread = worker->waiting;
-  worker->waiting = 0;
-  /* The list has the latest first; the queue gets the earliest first. */
-  tw_sim_thread* reversed = 0;
-  while (thread) {
-    tw_sim_thread* next = thread->next;
-    thread->next = reversed;
-    reversed = thread;
-    thread = next;
-  }
-  for (; reversed; reversed = reversed->next)
-    if (reversed != self) make_ready(worker, reversed);
+  for (uint32_t i = 0; i < count; ++i)
+    if (worker->waiting[i] != self) make_ready(worker, worker->waiting[i]);
 }
 
 extern "C" int tw_sim_next_slow(tw_sim_thread* self) {
@@ -274,8 +264,7 @@ extern "C" uint32_t tw_sim_barrier(int predicate, uint32_t line, uint32_t column
   worker->barrier_line = line;
   worker->barrier_column = column;
   worker->votes += predicate != 0;
-  self->next = worker->waiting;
-  worker->waiting = self;
+  worker->waiting[worker->waiting_count] = self;
   if (++worker->waiting_count == worker->block.live) release_barrier(worker, self);
   else suspend(self);
   return worker->result;
@@ -327,7 +316,7 @@ static void* work(void* data) {
   }
   for (uint32_t i = 0; i < block->count; ++i) worker->order[i] = i;
   worker->ready_first = worker->ready_count = 0;
-  worker->waiting = worker->idle = 0;
+  worker->idle = 0;
   worker->yields = 0;
   worker->waiting_count = worker->votes = 0;
   worker->fibers_used = 0;

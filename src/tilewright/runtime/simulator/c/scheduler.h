@@ -67,7 +67,7 @@ struct tw_worker {
   tw_sim_thread* thread[TW_SIM_THREADS_MAX];
   uint32_t order[TW_SIM_THREADS_MAX];
   /* The barrier. */
-  tw_sim_thread* waiting;
+  tw_sim_thread* waiting[TW_SIM_THREADS_MAX];
   uint32_t waiting_count, votes, result;
   uint32_t barrier_line, barrier_column;
   tw_warp warp[TW_SIM_THREADS_MAX];
