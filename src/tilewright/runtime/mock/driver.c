@@ -23,6 +23,9 @@
 #endif
 #define API __attribute__((visibility("default")))
 
+/* The compute capability times 10; what the simulator takes for it in HIP. */
+#define CAPABILITY NAME(90, 0)
+
 typedef uint64_t address;
 enum {
   OK = 0,
@@ -47,6 +50,7 @@ typedef struct {
   uint32_t threads, count;
   uint64_t seed;
   const sim_allocation* allocations;
+  uint32_t architecture;
 } sim_options;
 
 typedef struct {
@@ -220,7 +224,7 @@ static void append(stream* s, step* made) {
 
 static int run_launch(const function* kernel, const uint32_t* grid, const uint32_t* block, uint32_t shared,
                       void** arguments) {
-  sim_options options = {1, num_allocations, seed, allocations};
+  sim_options options = {1, num_allocations, seed, allocations, CAPABILITY};
   protect(1);
   int failed = kernel->module->launch(kernel->name, grid, block, shared, arguments, &options);
   if (failed) {
@@ -516,7 +520,7 @@ API int cuDeviceGet(int* device, int index) {
 }
 
 API int cuDeviceGetAttribute(int* value, int attribute, int device) {
-  *value = attribute == 75 ? 9 : 0; /* compute capability 9.0 */
+  *value = attribute == 75 ? CAPABILITY / 10 : attribute == 76 ? CAPABILITY % 10 : 0;
   return device ? INVALID_DEVICE : OK;
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
@@ -27,6 +28,7 @@ class _Options(ctypes.Structure):
         ("count", ctypes.c_uint32),
         ("seed", ctypes.c_uint64),
         ("allocations", ctypes.c_void_p),
+        ("architecture", ctypes.c_uint32),
     ]
 
 
@@ -136,6 +138,7 @@ class SimulatedModule:
         threads: int = 1,
         uninitialized: Collection[int] = (),
         memory: Mapping[str, np.ndarray] | None = None,
+        architecture: str = "",
     ) -> None:
         """Run a kernel and wait for its end. Arrays are changed in place.
 
@@ -153,18 +156,23 @@ class SimulatedModule:
                 checked module reading an element before it is written is a fault.
             memory: Further arrays that the kernel may access, by names for messages; their addresses are in
                 other arguments. Only checked modules need them.
+            architecture: The device whose matrix instructions are computed, as its compiler spells it:
+                ``sm_80`` (what "" means in CUDA C++), ``sm_90``.
 
         Raises:
             SimulationError: An argument does not fit, or the kernel has a fault; its attribute `fault` has
                 the details.
         """
+        number = architecture_number(architecture)
         arena = Arena(self.checked)
         values = self._pack(entry, arguments, arena, uninitialized)
         for name, array in (memory or {}).items():
             arena.register(name, array)
         pointers = (ctypes.c_void_p * max(1, len(values)))(*(ctypes.addressof(v) for v in values))
         allocations = arena.allocations()
-        options = _Options(threads, len(arena.regions), seed & (2**64 - 1), ctypes.addressof(allocations))
+        options = _Options(
+            threads, len(arena.regions), seed & (2**64 - 1), ctypes.addressof(allocations), number
+        )
         shape = _triple(grid, "grid"), _triple(block, "block")
         status = self._launch(entry.encode(), *shape, shared_bytes, pointers, ctypes.byref(options))
         arena.copy_back()
@@ -225,6 +233,20 @@ def _counted(function: Any) -> Any:
         return None if name is None else name.decode()
 
     return following
+
+
+def architecture_number(name: str) -> int:
+    """The number by which ``tw_simulator.h`` knows a device's architecture; 0 for "".
+
+    Raises:
+        SimulationError: The name is not like ``sm_90`` or ``gfx942``.
+    """
+    if not name:
+        return 0
+    match = re.fullmatch(r"sm_(?P<capability>\d+)a?|gfx(?P<version>[0-9a-f]+)", name)
+    if match is None:
+        raise SimulationError(f"architecture {name!r} is not known; examples are sm_90 and gfx942")
+    return int(match["capability"]) if match["capability"] else int(match["version"], 16)
 
 
 def _triple(sizes: int | Sequence[int], what: str) -> Any:

@@ -7,6 +7,7 @@ thread_local char tw_sim_dynamic_shared[TW_SIM_SHARED_MAX];
 
 #include "scheduler.cpp"
 #include "warps.cpp"
+#include "matrix.cpp"
 #include "copies.cpp"
 #include "float16.cpp"
 #ifdef TW_SIM_CHECKED

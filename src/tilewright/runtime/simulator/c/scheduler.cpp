@@ -363,7 +363,7 @@ static int refuse(const char* entry, const char* format, ...) {
 
 EXPORT int tw_sim_launch(const char* name, const uint32_t grid[3], const uint32_t block[3],
                          uint32_t shared_bytes, void** arguments, const tw_sim_options* options) {
-  static const tw_sim_options defaults = {0, 0, 0, 0};
+  static const tw_sim_options defaults = {};
   static const uint32_t grid_limits[3] = {2147483647u, 65535, 65535}, block_limits[3] = {1024, 1024, 64};
   tw_launch launch;
   memset(&launch, 0, sizeof launch);

@@ -28,6 +28,7 @@ int pthread_join(unsigned long, void**);
 struct tw_group {
   uint64_t mask, arrived; /* a mask of 0: lanes that happen to be converged */
   uint32_t operation, line, column;
+  int32_t selector; /* of the lane that came first */
 };
 
 struct tw_warp {
@@ -103,6 +104,8 @@ static void complete(tw_worker* worker, uint32_t warp, tw_group* group, tw_sim_t
 static void lane_ended(tw_worker* worker, tw_sim_thread* self);
 static int complete_converged(tw_worker* worker);
 static int describe_waiting(tw_worker* worker, char* text, size_t size);
+/* matrix.cpp */
+static void multiply_matrices(tw_worker* worker, uint32_t warp, const tw_group* group);
 
 /* The checker; in units without checks these do nothing. */
 #ifdef TW_SIM_CHECKED

@@ -27,6 +27,7 @@ static void complete(tw_worker* worker, uint32_t warp, tw_group* group, tw_sim_t
   uint64_t arrived = group->arrived, votes = 0;
   uint32_t operation = group->operation, first = warp * TW_SIM_WARP;
   tw_sim_thread** threads = worker->thread + first;
+  if (operation == TW_SIM_MATRIX) multiply_matrices(worker, warp, group);
   if (operation == TW_SIM_BALLOT)
     for (uint64_t rest = arrived; rest; rest &= rest - 1) {
       int lane = __builtin_ctzll(rest);
@@ -52,6 +53,7 @@ static void complete(tw_worker* worker, uint32_t warp, tw_group* group, tw_sim_t
         break;
       }
       case TW_SIM_SYNC:
+      case TW_SIM_MATRIX:
         break;
       default: {
         int source = source_lane(t);
@@ -113,6 +115,11 @@ extern "C" uint64_t tw_sim_collective(uint32_t operation, uint64_t mask, uint64_
     group->operation = operation;
     group->line = line;
     group->column = column;
+    group->selector = selector;
+  } else if (operation == TW_SIM_MATRIX &&
+             (group->line != line || group->column != column || group->selector != selector)) {
+    fail(self, TW_SIM_MASK, line, "other lanes of the warp are at the matrix instruction of line %u",
+         group->line);
   }
   group->arrived |= bit;
   if (group->arrived == awaited) complete(worker, self->warp, group, self);

@@ -60,7 +60,8 @@ enum tw_sim_operation {
   TW_SIM_BALLOT,
   TW_SIM_MATCH_ANY,
   TW_SIM_MATCH_ALL,
-  TW_SIM_ACTIVE
+  TW_SIM_ACTIVE,
+  TW_SIM_MATRIX
 };
 
 extern "C" {

@@ -4,6 +4,7 @@
 
 /* __CUDA_ARCH__ is not defined, so that text takes its portable path instead of inline PTX. */
 #define __CUDACC__ 1
+#define TW_SIM_CUDA 1
 
 #include "builtins.h"
 #include "warp.h"
@@ -11,6 +12,7 @@
 #include "math.h"
 #include "narrow_names.h"
 #include "async.h"
+#include "mma.h"
 
 using half = __half;
 using half2 = __half2;

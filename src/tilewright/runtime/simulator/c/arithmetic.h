@@ -1,0 +1,182 @@
+/* The arithmetic of matrix instructions, bit for bit.
+ *
+ * The rules of NVIDIA's tensor cores and of AMD's matrix cores are those that Xie et al., "MMA-Sim:
+ * Bit-Accurate Reference Model of Tensor Cores and Matrix Cores" (arXiv 2511.10909, 2025), found on hardware.
+ */
+#ifndef TW_SIM_ARITHMETIC_H
+#define TW_SIM_ARITHMETIC_H
+
+#include "tw_sim/narrow.h"
+
+/* Formats of numbers: the type that stores one; of floats the digits behind the point and the bias. */
+struct tw_f16 {
+  typedef uint16_t stored;
+  static constexpr int digits = 10, bias = 15, infinite = 31, width = 16;
+  static constexpr uint32_t mask = 0xffff;
+  static double value(stored x) { return tw_sim_f16::decode(x); }
+};
+struct tw_bf16 {
+  typedef uint16_t stored;
+  static constexpr int digits = 7, bias = 127, infinite = 255, width = 16;
+  static constexpr uint32_t mask = 0xffff;
+  static double value(stored x) { return tw_sim_bf16::decode(x); }
+};
+struct tw_f32 {
+  typedef uint32_t stored;
+  static constexpr int digits = 23, bias = 127, infinite = 255, width = 32;
+  static constexpr uint32_t mask = 0xffffffff;
+  static double value(stored x) { return __builtin_bit_cast(float, x); }
+};
+struct tw_tf32 { /* in 32 bits, of which the lowest 13 do not count */
+  typedef uint32_t stored;
+  static constexpr int digits = 10, bias = 127, infinite = 255, width = 19;
+  static constexpr uint32_t mask = 0xffffe000;
+  static double value(stored x) { return __builtin_bit_cast(float, x& mask); }
+};
+struct tw_f64 {
+  typedef uint64_t stored;
+  static double value(stored x) { return __builtin_bit_cast(double, x); }
+};
+struct tw_i8 {
+  typedef int8_t stored;
+};
+struct tw_u8 {
+  typedef uint8_t stored;
+};
+struct tw_i32 {
+  typedef uint32_t stored;
+};
+
+/* A number as digits · 2^(exponent - F::digits). A subnormal number has the least exponent of its type; zero
+ * has the least one of float32. */
+template <class F>
+static inline void split_number(typename F::stored x, int32_t* digits, int32_t* exponent, int32_t* special) {
+  constexpr int unused = sizeof(x) * 8 - F::width;
+  uint32_t bits = (uint32_t)x >> unused, field = bits >> F::digits & (uint32_t)F::infinite,
+           low = bits & ((1u << F::digits) - 1);
+  int32_t size = (int32_t)(field ? low | 1u << F::digits : low);
+  *digits = bits >> (F::width - 1) ? -size : size;
+  *exponent = size ? (int32_t)(field ? field : 1) - F::bias : -126;
+  *special |= field == (uint32_t)F::infinite;
+}
+
+static inline double power_of_two(int exponent) { /* a normal number */
+  return __builtin_bit_cast(double, (uint64_t)(exponent + 1023) << 52);
+}
+
+/* The result of a sum that is NaN or infinite. */
+template <class F>
+static inline typename F::stored special_number(double sum) {
+  constexpr uint32_t infinite = (uint32_t)F::infinite << F::digits, sign = 1u << (F::width - 1);
+  if (sum != sum) return (typename F::stored)(sign - 1);
+  return (typename F::stored)(sum < 0 ? sign | infinite : infinite);
+}
+
+/* Round a finite number: to float32 towards zero, to float16 to the nearest. Zero has no sign. */
+template <class F>
+static inline typename F::stored round_sum(double sum);
+template <>
+inline uint32_t round_sum<tw_f32>(double sum) {
+  uint64_t bits = __builtin_bit_cast(uint64_t, sum);
+  double size = __builtin_bit_cast(double, bits & (~(uint64_t)0 >> 1 & ~(uint64_t)0 << 29));
+  uint32_t normal = __builtin_bit_cast(uint32_t, (float)size),
+           subnormal = (uint32_t)(int32_t)(size < 0x1p-126 ? size * 0x1p149 : 0);
+  uint32_t result = size < 0x1p-126 ? subnormal : normal;
+  return result ? result | (uint32_t)(bits >> 63) << 31 : 0;
+}
+template <>
+inline uint16_t round_sum<tw_f16>(double sum) {
+  uint16_t result = tw_sim_encode<10, 5>(sum);
+  return result == 0x8000 ? 0 : result;
+}
+
+/* What the launch says about the device. */
+struct tw_rules {
+  uint32_t architecture;
+};
+
+/* Products and the addend are aligned to the greatest exponent, cut off behind so many bits, and added
+ * exactly: 24 bits from compute capability 7.5 to 8.9, 25 from 9.0 on. Capability 8.x takes half of the
+ * deepest atoms' products in each of two such steps. */
+struct fused {
+  template <class D, class A, class B, int M, int N, int K>
+  static void multiply(const tw_rules& rules, typename D::stored (&d)[M][N],
+                       const typename A::stored (&a)[M][K], const typename B::stored (&b)[K][N]) {
+    bool recent = rules.architecture >= 90;
+    constexpr int half = sizeof(typename A::stored) == 2 ? 8 : 4;
+    int bits = recent ? 25 : 24, depth = recent || K < half ? K : half;
+    int32_t special_rows[M] = {}, special_columns[N] = {};
+    int32_t a_digits[M][K], a_exponent[M][K], b_digits[K][N], b_exponent[K][N];
+    for (int i = 0; i < M; ++i)
+      for (int l = 0; l < K; ++l)
+        split_number<A>(a[i][l], &a_digits[i][l], &a_exponent[i][l], &special_rows[i]);
+    for (int l = 0; l < K; ++l)
+      for (int j = 0; j < N; ++j)
+        split_number<B>(b[l][j], &b_digits[l][j], &b_exponent[l][j], &special_columns[j]);
+    for (int first = 0; first < K; first += depth)
+      for (int i = 0; i < M; ++i) {
+        int32_t digits[N], exponent[N], most[N], special[N];
+        for (int j = 0; j < N; ++j) {
+          special[j] = special_rows[i] | special_columns[j];
+          split_number<D>(d[i][j], &digits[j], &exponent[j], &special[j]);
+          most[j] = exponent[j];
+        }
+        for (int l = first; l < first + depth; ++l)
+          for (int j = 0; j < N; ++j) {
+            int32_t e = a_exponent[i][l] + b_exponent[l][j];
+            most[j] = e > most[j] ? e : most[j];
+          }
+        int64_t sum[N];
+        for (int j = 0; j < N; ++j) sum[j] = shifted(digits[j], bits - D::digits, most[j] - exponent[j]);
+        for (int block = first; block < first + depth; block += half) { /* a half's sum fits into 32 bits */
+          int32_t part[N] = {};
+          for (int l = block; l < block + half && l < K; ++l)
+            for (int j = 0; j < N; ++j)
+              part[j] += shifted(a_digits[i][l] * b_digits[l][j], bits - A::digits - B::digits,
+                                 most[j] - (a_exponent[i][l] + b_exponent[l][j]));
+          for (int j = 0; j < N; ++j) sum[j] += part[j];
+        }
+        int32_t any = 0;
+        for (int j = 0; j < N; ++j) any |= special[j];
+        typename D::stored result[N];
+        for (int j = 0; j < N; ++j) result[j] = round_sum<D>((double)sum[j] * power_of_two(most[j] - bits));
+        for (int j = 0; any && j < N; ++j) {
+          if (!special[j]) continue;
+          double total = D::value(d[i][j]);
+          for (int l = first; l < first + depth; ++l) total += A::value(a[i][l]) * B::value(b[l][j]);
+          if (total - total != 0) result[j] = special_number<D>(total); /* else another step has it */
+        }
+        for (int j = 0; j < N; ++j) d[i][j] = result[j];
+      }
+  }
+  static int32_t shifted(int32_t digits, int left, int right) {
+    int32_t size = (digits < 0 ? -digits : digits) << left >> (right < 31 ? right : 31);
+    return digits < 0 ? -size : size;
+  }
+};
+
+/* One fused multiply-add after the other, in the order of the depth. */
+struct chained {
+  template <class D, class A, class B, int M, int N, int K>
+  static void multiply(const tw_rules&, typename D::stored (&d)[M][N], const typename A::stored (&a)[M][K],
+                       const typename B::stored (&b)[K][N]) {
+    for (int i = 0; i < M; ++i)
+      for (int j = 0; j < N; ++j) {
+        double sum = D::value(d[i][j]);
+        for (int l = 0; l < K; ++l) sum = __builtin_fma(A::value(a[i][l]), B::value(b[l][j]), sum);
+        d[i][j] = __builtin_bit_cast(uint64_t, sum);
+      }
+  }
+};
+
+/* Integers; sums wrap around. */
+struct wrapped {
+  template <class D, class A, class B, int M, int N, int K>
+  static void multiply(const tw_rules&, typename D::stored (&d)[M][N], const typename A::stored (&a)[M][K],
+                       const typename B::stored (&b)[K][N]) {
+    for (int i = 0; i < M; ++i)
+      for (int l = 0; l < K; ++l)
+        for (int j = 0; j < N; ++j) d[i][j] += (uint32_t)((int32_t)a[i][l] * (int32_t)b[l][j]);
+  }
+};
+#endif
