@@ -34,9 +34,9 @@ def load(
             caller's thread is not bound. Linux only.
         check_weights: Read the whole file of weights and compare its checksum.
         device: The number of the device to run on, for artifacts for GPUs.
-        simulate: Whether the CPU simulates the device, for artifacts for CUDA and HIP: slowly, but exactly,
-            on machines without one. ``"checked"`` also finds faults of kernels, such as accesses out of
-            bounds and races, which are then errors.
+        simulate: Whether the CPU simulates the device, for artifacts for CUDA, HIP and Metal: slowly, but
+            exactly, on machines without one. ``"checked"`` also finds faults of kernels, such as accesses out
+            of bounds and races, which are then errors.
 
     Returns:
         The model, which is called like a function: see `tilewright.runtime.model.CompiledModel`.
@@ -79,7 +79,7 @@ def load(
         )
         return library.simulated(checked=simulate == "checked") if simulate else library
     if simulate:
-        raise ArtifactError(f"{path}: only artifacts for CUDA and HIP can be simulated")
+        raise ArtifactError(f"{path}: only artifacts for CUDA, HIP and Metal can be simulated")
     return Library(
         path, weights=weights, num_threads=num_threads, pin_threads=pin_threads, check_weights=check_weights
     )

@@ -112,7 +112,7 @@ class DeviceLibrary(Library):
         from tilewright.runtime.simulated_device import simulated_driver
 
         source = self.source
-        driver = simulated_driver(self.api, checked)
+        driver = simulated_driver(self.api, checked, self.metadata["target"].get("warp", 32))
         driver.add(source)
         return self._derived(self._on(0, str(driver.path)))
 

@@ -14,8 +14,13 @@ import numpy as np
 from tilewright.artifact import link, temporary
 from tilewright.errors import ArtifactError
 
-_SOURCE = Path(__file__).parent / "mock" / "driver.c"
-_DEFINES = {"cuda": (), "hip": ("-DTW_MOCK_HIP",)}
+_FOLDER = Path(__file__).parent / "mock"
+_DRIVERS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
+    "cuda": ("cuda.c", (), ("cu*",)),
+    "hip": ("cuda.c", ("-DTW_MOCK_HIP",), ("hip*",)),
+    "metal": ("metal.c", ("-DTW_MOCK_METAL",), ("MTL*", "objc_*", "sel_*")),
+}
+"""The source of each driver, its definitions, and the functions that it exports."""
 COUNTERS = (
     "allocations",
     "frees",
@@ -31,31 +36,32 @@ COUNTERS = (
 
 
 class SimulatedDriver:
-    """A driver of CUDA or HIP in this process whose device is this machine's CPU."""
+    """A driver of CUDA, HIP or Metal in this process whose device is this machine's CPU."""
 
-    def __init__(self, api: str, checked: bool) -> None:
+    def __init__(self, api: str, checked: bool, warp: int) -> None:
         """Build the driver's library.
 
         Args:
-            api: ``cuda`` or ``hip``.
+            api: ``cuda``, ``hip`` or ``metal``.
             checked: Whether launches find faults: accesses out of bounds, races and others.
+            warp: Threads of a warp: 32, or 64 for AMD's gfx9.
 
         Raises:
             ArtifactError: The interface cannot be simulated, or there is no C compiler.
         """
-        if api not in _DEFINES or platform.system() != "Linux":
-            known = " and ".join(_DEFINES)
+        if api not in _DRIVERS or platform.system() != "Linux":
+            known = ", ".join(_DRIVERS)
             raise ArtifactError(f"{api} cannot be simulated here: the simulator runs {known} on Linux")
         import llvmlite.binding as llvm
 
-        self.api, self.checked = api, checked
+        self.api, self.checked, self.warp = api, checked, warp
+        source, defines, exports = _DRIVERS[api]
         triple = llvm.get_process_triple()
-        flags = ["-std=c11", "-O2", "-fvisibility=hidden", *_DEFINES[api]]
-        self.path = temporary.folder() / f"libsimulated-{api}{'-checked' if checked else ''}.so"
+        flags = ["-std=c11", "-O2", "-fvisibility=hidden", *defines]
+        objects = link.compile_c([_FOLDER / "device.c", _FOLDER / source], [_FOLDER], triple, flags)
+        self.path = temporary.folder() / f"libsimulated-{api}{warp}{'-checked' if checked else ''}.so"
         """The library, which `DeviceLibrary` takes as its `driver`."""
-        link.link_shared(
-            link.compile_c([_SOURCE], [], triple, flags), self.path, triple, ["cu*", "hip*", "tw_*"]
-        )
+        link.link_shared(objects, self.path, triple, [*exports, "tw_*"])
         self._library = ctypes.CDLL(str(self.path))
         self._units: dict[str, object] = {}
 
@@ -70,7 +76,7 @@ class SimulatedDriver:
             return
         from tilewright.runtime.simulator.module import SimulatedModule
 
-        unit = SimulatedModule(source, self.api, self.checked)
+        unit = SimulatedModule(source, self.api, self.checked, self.warp)
         self._library.tw_mock_register(source.encode(), str(unit.path).encode())
         self._units[source] = unit
 
@@ -89,13 +95,13 @@ class SimulatedDriver:
         self._library.tw_mock_set_seed(ctypes.c_uint64(seed))
 
 
-def simulated_driver(api: str, checked: bool = False) -> SimulatedDriver:
+def simulated_driver(api: str, checked: bool = False, warp: int = 32) -> SimulatedDriver:
     """The driver of this process for an interface; see `SimulatedDriver`."""
-    return _drivers(api, checked)
+    return _drivers(api, checked, warp)
 
 
 _drivers = cache(SimulatedDriver)
-"""One for each interface and mode: the file of a library that is mapped must not be written again."""
+"""One for each interface, mode and warp: the file of a library that is mapped must not be written again."""
 
 
 __all__ = ["COUNTERS", "SimulatedDriver", "simulated_driver"]

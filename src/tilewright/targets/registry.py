@@ -97,6 +97,12 @@ register_target(
     _built_in(".cuda.target", "cuda_target"),
     known_names=("cuda", "cuda:sm_80", "cuda:sm_90"),
 )
+register_target(
+    "hip",
+    _built_in(".hip.target", "hip_target"),
+    known_names=("hip", "hip:gfx90a", "hip:gfx942", "hip:gfx1100"),
+)
+register_target("metal", _built_in(".metal.target", "metal_target"))
 register_target("webgpu", _built_in(".webgpu.target", "webgpu_target"))
 
 __all__ = ["TargetFactory", "known_targets", "register_target", "resolve"]

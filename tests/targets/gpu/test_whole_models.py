@@ -1,5 +1,5 @@
-"""Whole models on devices: OpenCL by this machine's driver, CUDA on a simulated device. Their results equal
-those of the interpreter or of the CPU.
+"""Whole models on devices: OpenCL by this machine's driver, CUDA, HIP and Metal on simulated devices. Their
+results equal those of the interpreter or of the CPU.
 """
 
 from __future__ import annotations
@@ -19,6 +19,12 @@ from tilewright.runtime.device_library import DeviceLibrary
 from tilewright.runtime.simulated_device import simulated_driver
 
 RNG = np.random.default_rng(5)
+NOTHING = {
+    "cuda": 'extern "C" __global__ void tw_nothing() {}',
+    "hip": 'extern "C" __global__ void tw_nothing() {}',
+    "metal": "kernel void tw_nothing() {}",
+}
+"""A source for each simulated device."""
 
 
 def _lacks(target: str) -> str:
@@ -30,13 +36,13 @@ def _lacks(target: str) -> str:
             return "OpenCL is not installed"
         return ""
     try:
-        simulated_driver(target).add('extern "C" __global__ void tw_nothing() {}')
+        simulated_driver(target).add(NOTHING[target])
     except ArtifactError as error:
         return str(error)
     return ""
 
 
-@pytest.fixture(scope="module", params=["opencl", "cuda"])
+@pytest.fixture(scope="module", params=["opencl", "cuda", "hip", "metal"])
 def target(request: pytest.FixtureRequest) -> str:
     if reason := _lacks(request.param):
         pytest.skip(reason)
@@ -45,9 +51,9 @@ def target(request: pytest.FixtureRequest) -> str:
 
 
 def running(library: Any) -> Any:
-    """A library that runs here: on a simulated device where it is for CUDA."""
+    """A library that runs here: on a simulated device, except for OpenCL."""
     assert isinstance(library, DeviceLibrary)
-    return library.simulated() if library.api == "cuda" else library
+    return library if library.api == "opencl" else library.simulated(checked=library.api != "cuda")
 
 
 def test_a_network_of_dynamic_size(target: str, tmp_path: Path) -> None:
@@ -62,7 +68,7 @@ def test_a_network_of_dynamic_size(target: str, tmp_path: Path) -> None:
     wanted = tw.compile(model, (x,), dims=dims, cache=False)
     library = tw.compile(model, (x,), dims=dims, target=target, cache=False)
     path = library.save(tmp_path / "model.so")
-    here, loaded = running(library), tw.load(path, simulate=target == "cuda")
+    here, loaded = running(library), tw.load(path, simulate=target != "opencl")
     for rows in (3, 1, 200):
         x = RNG.standard_normal((rows, 24)).astype(np.float32)
         for found in (here(x), loaded(x)):
@@ -188,7 +194,7 @@ def test_wrong_names_and_arguments(tmp_path: Path) -> None:
     with pytest.raises(CompileError, match="unknown target 'cuda:sm_1'; known: cuda, cuda:sm_80, cuda:sm_90"):
         tw.compile(lambda x: x, (np.ones(1),), target="cuda:sm_1")
     path = tw.compile(lambda x: x + 1, (np.ones(1),), cache=False).save(tmp_path / "cpu.so")
-    with pytest.raises(ArtifactError, match="only artifacts for CUDA and HIP can be simulated"):
+    with pytest.raises(ArtifactError, match="only artifacts for CUDA, HIP and Metal can be simulated"):
         tw.load(path, simulate=True)
 
 

@@ -99,6 +99,10 @@ class Dialect:
     """The definition of a variable."""
     array: str = "{type} {name}[{size}];"
     """The declaration of an array of a thread."""
+    zeros: str = ""
+    """What makes the elements of such an array 0, before the semicolon. Where the language has it, reading an
+    element that was not written is undefined behaviour, which compilers use.
+    """
     cast: str = "({type})({value})"
     select: str = "({condition} ? {a} : {b})"
     wraps: bool = False

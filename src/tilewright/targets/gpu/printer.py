@@ -96,6 +96,8 @@ class _Printer:
         self.shared: list[tuple[str, str, int, int]] = []
         """Name, type, elements and bytes of the shared buffers."""
         self.changed = {op.buffer for op in kernel.walk() if isinstance(op, (loop.Store, loop.Accumulate))}
+        self.combined = {op.buffer for op in kernel.walk() if isinstance(op, simt.AllReduce)}
+        """Buffers that all threads read, also those that wrote nothing."""
         self.private: set[Value] = set()
         """Buffers in registers, whose first index is not printed."""
         self.threads = threads_of(kernel)
@@ -464,7 +466,10 @@ class _Printer:
         if most is None or most > MOST_PRIVATE:
             raise CompileError(f"{self.dialect.name} cannot hold {buffer} in a thread ({self.place})")
         name = self.names[op.result] = self.fresh("local" if buffer.space != "register" else "part")
-        self.emit(self.dialect.array.format(type=storage.type, name=name, size=max(most, 1)))
+        array = self.dialect.array.format(type=storage.type, name=name, size=max(most, 1))
+        if op.result in self.combined and self.dialect.zeros:
+            array = f"{array.removesuffix(';')}{self.dialect.zeros};"
+        self.emit(array)
 
     def share(self, kind: str, size: Dim, itemsize: int) -> str:
         """The name of a new shared buffer."""

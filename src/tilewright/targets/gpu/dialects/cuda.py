@@ -153,6 +153,7 @@ CUDA = Dialect(
     offsets=False,
     vectors=("{const}{type}*", "{type}*", "__align__(16) {type} {name}[{size}];"),
     address="(unsigned long long)({pointer})",
+    zeros=" = {0}",
     unroll="#pragma unroll",
     restrict="__restrict__ ",
     shuffle="__shfl_xor_sync({mask}, {value}, {distance})",

@@ -86,6 +86,7 @@ OPENCL = Dialect(
     barrier="barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);",
     shared="__local {type} {name}[{size}] __attribute__((aligned(16)));",
     suffixes={"f32": "f", "u32": "u", "i64": "L", "u64": "UL"},
+    zeros=" = {0}",
     unroll="#pragma unroll",
     restrict="restrict ",
     features={"f64": "#pragma OPENCL EXTENSION cl_khr_fp64 : enable"},

@@ -1,0 +1,59 @@
+"""The target ``hip``: AMD's GPUs, for the architecture that the name has (``hip:gfx1100``) or, without one,
+for the data center GPUs since the MI200.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...errors import CompileError
+from ..gpu.dialects.hip import HIP
+from ..gpu.images import DeviceCode
+from ..gpu.target import GpuTarget
+from . import toolchain
+from .devices import CDNA2, CDNA3, RDNA3
+
+ARCHITECTURES = {"gfx90a": CDNA2, "gfx942": CDNA3, "gfx1100": RDNA3}
+_DATA_CENTER = ("gfx90a", "gfx942")
+
+
+class HipTarget(GpuTarget):
+    api = "hip"
+    dialect = HIP
+    machine_levels = ("amdgcn",)
+
+    def __init__(self, name: str, arch: str | None) -> None:
+        """Set up the target `name`; `arch` None means code for the data center GPUs, whose warps have 64
+        threads, scheduled for the first.
+        """
+        self.architectures = _DATA_CENTER if arch is None else (arch,)
+        self.gpu = ARCHITECTURES[self.architectures[0]]
+        super().__init__(name)
+
+    def describe(self) -> dict[str, Any]:
+        compiler = None if toolchain.missing() else toolchain.compiler()
+        return {
+            **super().describe(),
+            "architectures": list(self.architectures),
+            "warp": self.gpu.warp,
+            "compiler": compiler,
+        }
+
+    def device_code(self, text: str) -> DeviceCode:
+        return toolchain.device_code(text, self.architectures)
+
+    def machine_text(self, text: str, level: str) -> str | None:
+        return toolchain.code_text(text, level, self.architectures[-1])
+
+
+def hip_target(name: str) -> HipTarget:
+    """Return the target ``hip``, ``hip:gfx90a``, ``hip:gfx942`` or ``hip:gfx1100``.
+
+    Raises:
+        CompileError: Another architecture.
+    """
+    family, _, arch = name.partition(":")
+    if family != "hip" or (arch and arch not in ARCHITECTURES):
+        known = ", ".join(["hip", *(f"hip:{a}" for a in ARCHITECTURES)])
+        raise CompileError(f"unknown target {name!r}; known: {known}")
+    return HipTarget(name, arch or None)
