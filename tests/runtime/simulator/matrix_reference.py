@@ -78,9 +78,9 @@ def scaled(digits: int, power: int) -> int:
     return -size if digits < 0 else size
 
 
-def encode(digits: int, exponent: int, form: Format, nearest: bool) -> int:
-    """The bits of digits · 2^exponent in a format, to the nearest (ties to even) or towards zero; zero is
-    positive.
+def encode(digits: int, exponent: int, form: Format, nearest: bool, signed_zero: bool = False) -> int:
+    """The bits of digits · 2^exponent in a format, to the nearest (ties to even) or towards zero. What is
+    rounded to zero is positive unless `signed_zero`.
     """
     size, least = abs(digits), 1 - form.bias - form.digits
     place = max(size.bit_length() - 1 - form.digits + exponent, least) if size else least
@@ -92,7 +92,7 @@ def encode(digits: int, exponent: int, form: Format, nearest: bool) -> int:
         kept += rest > half or (rest == half and kept % 2 == 1)
     infinite = ((1 << form.exponent_bits) - 1) << form.digits
     result = min(kept + ((place - least) << form.digits), infinite)
-    if not result:
+    if not result and not signed_zero:
         return 0
     return (result | (digits < 0) << (form.digits + form.exponent_bits)) << form.shift
 
@@ -145,3 +145,75 @@ def tensor_core(
             )
         d[i, j] = total
     return d
+
+
+def cdna3_dot(a: list[int], b: list[int], c: int, factors: Format) -> int:
+    """c + Σ a·b as a matrix core of CDNA3 computes it in one step, as bits of float32."""
+    left, right = ([number(x, factors) for x in values] for values in (a, b))
+    addend = number(c, F32)
+    specials = {product_special(x, y) for x, y in zip(left, right, strict=True)} | {addend.special}
+    products = [(x.digits * y.digits, x.exponent + y.exponent) for x, y in zip(left, right, strict=True)]
+    if specials == {""}:  # products beyond float32 are infinite
+        large = [d for d, e in products if abs(d) << max(e - 2 * factors.digits, 0) >= 1 << 128]
+        specials |= {"-inf" if d < 0 else "inf" for d in large}
+    specials -= {""}
+    if specials:
+        special = "nan" if len(specials) > 1 else specials.pop()
+        return 0x7FC00000 if special == "nan" else special_bits(special, F32)
+    total, place = aligned_sum([(d << (60 - 2 * factors.digits), e) for d, e in products], 24)
+    common = max(place + 24, addend.exponent)
+    unit = common - 31
+    whole = _floor(total, place - unit) + (_floor(addend.digits, addend.exponent - 23 - unit - 7) << 7)
+    return encode(whole, unit, F32, nearest=True, signed_zero=True)
+
+
+def _floor(digits: int, power: int) -> int:
+    return digits << power if power >= 0 else digits >> -power
+
+
+def cdna3(a: np.ndarray, b: np.ndarray, c: np.ndarray, factors: Format) -> np.ndarray:
+    """a · b + c of a matrix core of CDNA3 for matrices of bits."""
+    d = c.copy()
+    for i, j in np.ndindex(*d.shape):
+        for k in range(0, a.shape[1], 8):
+            d[i, j] = cdna3_dot(a[i, k : k + 8].tolist(), b[k : k + 8, j].tolist(), int(d[i, j]), factors)
+    return d
+
+
+def floats(bits: np.ndarray, form: Format) -> np.ndarray:
+    """Bits of a format as float32."""
+    if form is F16:
+        return bits.view(np.float16).astype(np.float32)
+    return (bits.astype(np.uint32) << 16 if form is BF16 else bits).view(np.float32)
+
+
+def cdna2(a: np.ndarray, b: np.ndarray, c: np.ndarray, factors: Format) -> np.ndarray:
+    """a · b + c of a matrix core of CDNA2 for matrices of bits: sums of 4 products by pairs in float32;
+    subnormal numbers are zeros.
+    """
+
+    def flushed(x: np.ndarray) -> np.ndarray:
+        return np.where(abs(x) < np.float32(2.0**-126), x * np.float32(0), x)
+
+    def normal(bits: np.ndarray, form: Format) -> np.ndarray:
+        field = ((1 << form.exponent_bits) - 1) << form.digits
+        return floats(np.where(bits & field, bits, 0).astype(bits.dtype), form)
+
+    with np.errstate(all="ignore"):
+        x, y, total = normal(a, factors), normal(b, factors), normal(c, F32)
+        for k in range(0, a.shape[1], 4):
+            part = [flushed(x[:, k + i, None] * y[None, k + i]) for i in range(4)]
+            pairs = flushed(flushed(part[0] + part[1]) + flushed(part[2] + part[3]))
+            total = flushed(total + pairs)
+    return np.where(np.isnan(total), np.uint32(0x7FC00000), total.astype(np.float32).view(np.uint32))
+
+
+def chained(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """a · b + c in float32 with one fused multiply-add after the other: each sum is exact in longdouble, but
+    for ties that the tests' tolerance allows.
+    """
+    total = c.astype(np.longdouble)
+    for k in range(a.shape[1]):
+        total = (total + a[:, k, None].astype(np.longdouble) * b[None, k]).astype(c.dtype)
+        total = total.astype(np.longdouble)
+    return total.astype(c.dtype)

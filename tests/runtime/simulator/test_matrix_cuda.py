@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 from tests.runtime.simulator import matrix_reference as reference
+from tests.runtime.simulator.matrix_cases import cases
 from tests.runtime.simulator.matrix_reference import BF16, F16, F32, TF32, Format
 
 from tilewright.runtime.simulator import SimulatedModule, SimulationError
@@ -140,72 +141,6 @@ def simulated(
     return d
 
 
-def bits_of(values: np.ndarray, form: Format) -> np.ndarray:
-    """Values of float64 as bits of a format, cut off."""
-    if form is F16:
-        return np.clip(values, -65504, 65504).astype(np.float16).view(np.uint16)
-    words = np.clip(values, -3e38, 3e38).astype(np.float32).view(np.uint32)
-    if form is BF16:
-        return (words >> 16).astype(np.uint16)
-    return words
-
-
-def cases(atom: Atom, rng: np.random.Generator) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Matrices (a, b, c) of bits: ordinary ones, and ones that tell rules apart."""
-    shapes = (atom.rows, atom.depth), (atom.depth, atom.columns), (atom.rows, atom.columns)
-    forms = (atom.factor, atom.factor, atom.result)
-    assert isinstance(atom.factor, Format)
-    assert isinstance(atom.result, Format)
-
-    def matrices(*scales: float) -> list[np.ndarray]:
-        return [
-            bits_of(rng.standard_normal(s) * scale, f)  # type: ignore[arg-type]
-            for s, f, scale in zip(shapes, forms, scales, strict=True)
-        ]
-
-    found = [matrices(1, 1, 1), matrices(30, 30, 1e-3), matrices(1e-2, 1e-2, 100)]
-    # Exponents far apart.
-    wide = [
-        bits_of(rng.standard_normal(s) * 2.0 ** rng.integers(-12, 12, s), f)  # type: ignore[arg-type]
-        for s, f in zip(shapes, forms, strict=True)
-    ]
-    found.append(wide)
-    # Cancellation: the second half of the depth takes the first half away, up to small parts.
-    a, b, c = matrices(8, 8, 1e-4)
-    half = atom.depth // 2
-    a[:, half:], b[half:] = a[:, :half] ^ (1 << (atom.types[0].itemsize * 8 - 1)), b[:half]
-    found.append([a, b, c])
-    # Any bits: subnormal numbers, infinities and NaN among them.
-    top = [np.iinfo(t).max for t in atom.types]
-    found.append(
-        [
-            rng.integers(0, int(n), s, t, endpoint=True)
-            for s, t, n in zip(shapes, atom.types, top, strict=True)
-        ]
-    )
-    # Subnormal numbers and zeros.
-    low = [1 << (f.digits + f.shift) for f in forms]  # type: ignore[union-attr]
-    signs = [rng.integers(0, 2, s) << (t.itemsize * 8 - 1) for s, t in zip(shapes, atom.types, strict=True)]
-    small = [rng.integers(0, n, s) | g for s, n, g in zip(shapes, low, signs, strict=True)]
-    found.append([small[0], bits_of(rng.standard_normal(shapes[1]) * 1e4, atom.factor), small[2]])
-    sparse = matrices(1, 1, 1e-6)
-    for x in sparse:
-        x[rng.random(x.shape) < 0.7] = 0
-    found.append(sparse)
-    # Overflow, and single special values.
-    found.append(matrices(3e4, 3e4, 6e4) if atom.factor is F16 else matrices(1e19, 1e19, 1e38))
-    marked = matrices(1, 1, 1)
-    for x, form in zip(marked, forms, strict=True):
-        assert isinstance(form, Format)
-        values = [reference.special_bits(k, form) for k in ("nan", "inf", "-inf")] + [0]
-        x[rng.integers(0, x.shape[0], 4), rng.integers(0, x.shape[1], 4)] = values
-    found.append(marked)
-    return [
-        tuple(x.astype(t) for x, t in zip(f, atom.types, strict=True))  # type: ignore[misc]
-        for f in found
-    ]
-
-
 FLOATS = [name for name, atom in ATOMS.items() if isinstance(atom.factor, Format)]
 
 
@@ -213,12 +148,14 @@ FLOATS = [name for name, atom in ATOMS.items() if isinstance(atom.factor, Format
 def test_floats(name: str) -> None:
     atom = ATOMS[name]
     rng = np.random.default_rng(len(name) + atom.depth)
-    a, b, c = (np.stack(x) for x in zip(*cases(atom, rng), strict=True))
+    assert isinstance(atom.factor, Format)
+    assert isinstance(atom.result, Format)
+    a, b, c = cases((atom.rows, atom.columns, atom.depth), atom.factor, atom.result, rng)
     results = []
     for architecture, capability in (("sm_80", 80), ("sm_90", 90)):
         d = simulated(name, a, b, c, False, architecture)
         for k in range(len(a)):
-            expected = reference.tensor_core(a[k], b[k], c[k], atom.factor, atom.result, capability)  # type: ignore[arg-type]
+            expected = reference.tensor_core(a[k], b[k], c[k], atom.factor, atom.result, capability)
             np.testing.assert_array_equal(d[k], expected, f"{architecture}, case {k}")
         results.append(d)
         np.testing.assert_array_equal(d, simulated(name, a, b, c, True, architecture, seed=3))

@@ -157,7 +157,7 @@ class SimulatedModule:
             memory: Further arrays that the kernel may access, by names for messages; their addresses are in
                 other arguments. Only checked modules need them.
             architecture: The device whose matrix instructions are computed, as its compiler spells it:
-                ``sm_80`` (what "" means in CUDA C++), ``sm_90``.
+                ``sm_80`` (what "" means in CUDA C++), ``sm_90``; ``gfx942`` (in HIP), ``gfx90a``.
 
         Raises:
             SimulationError: An argument does not fit, or the kernel has a fault; its attribute `fault` has

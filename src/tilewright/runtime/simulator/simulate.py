@@ -24,6 +24,7 @@ def simulate(
     seed: int = 0,
     threads: int = 1,
     uninitialized: Collection[int] = (),
+    architecture: str = "",
 ) -> None:
     """Run a GPU kernel on the CPU, without a GPU, and check what it does. Arrays are changed in place.
 
@@ -65,6 +66,8 @@ def simulate(
         threads: Threads of the operating system that run blocks. Checked runs use one.
         uninitialized: Numbers of array arguments whose contents are undefined before the launch: reading an
             element before it is written is then a fault.
+        architecture: The device whose matrix instructions are computed, as its compiler spells it: ``sm_80``
+            (what "" means in CUDA C++), ``sm_90``; ``gfx942`` (in HIP), ``gfx90a``.
 
     Raises:
         SimulationError: The source does not compile, an argument does not fit, or the kernel has a fault.
@@ -80,5 +83,13 @@ def simulate(
     entries = [entry] if "<" in entry else []
     module = SimulatedModule(str(text), language, checked, warp, name=name, entries=entries)
     module.launch(
-        entry, grid, block, arguments, shared_bytes, seed, threads=threads, uninitialized=uninitialized
+        entry,
+        grid,
+        block,
+        arguments,
+        shared_bytes,
+        seed,
+        threads=threads,
+        uninitialized=uninitialized,
+        architecture=architecture,
     )

@@ -12,26 +12,25 @@
 struct tw_f16 {
   typedef uint16_t stored;
   static constexpr int digits = 10, bias = 15, infinite = 31, width = 16;
-  static constexpr uint32_t mask = 0xffff;
   static double value(stored x) { return tw_sim_f16::decode(x); }
+  static stored nearest(float x) { return tw_sim_f16::encode(x); }
 };
 struct tw_bf16 {
   typedef uint16_t stored;
   static constexpr int digits = 7, bias = 127, infinite = 255, width = 16;
-  static constexpr uint32_t mask = 0xffff;
   static double value(stored x) { return tw_sim_bf16::decode(x); }
+  static stored nearest(float x) { return tw_sim_bf16::encode(x); }
 };
 struct tw_f32 {
   typedef uint32_t stored;
   static constexpr int digits = 23, bias = 127, infinite = 255, width = 32;
-  static constexpr uint32_t mask = 0xffffffff;
   static double value(stored x) { return __builtin_bit_cast(float, x); }
+  static stored nearest(float x) { return __builtin_bit_cast(uint32_t, x); }
 };
 struct tw_tf32 { /* in 32 bits, of which the lowest 13 do not count */
   typedef uint32_t stored;
   static constexpr int digits = 10, bias = 127, infinite = 255, width = 19;
-  static constexpr uint32_t mask = 0xffffe000;
-  static double value(stored x) { return __builtin_bit_cast(float, x& mask); }
+  static double value(stored x) { return __builtin_bit_cast(float, x & 0xffffe000); }
 };
 struct tw_f64 {
   typedef uint64_t stored;
@@ -155,16 +154,114 @@ struct fused {
   }
 };
 
-/* One fused multiply-add after the other, in the order of the depth. */
+/* The matrix cores of AMD's CDNA, for factors of 16 bits. */
+struct matrix_core {
+  template <class D, class A, class B, int M, int N, int K>
+  static void multiply(const tw_rules& rules, uint32_t (&d)[M][N], const uint16_t (&a)[M][K],
+                       const uint16_t (&b)[K][N]) {
+    if (rules.architecture >= 0x940) fuse<A, M, N, K>(d, a, b);
+    else add_pairs<A, M, N, K>(d, a, b);
+  }
+
+  /* CDNA3: 8 products are aligned to their greatest exponent, cut off behind 24 bits, and added; this sum and
+   * the addend are aligned in the same way, rounded down behind 31 and 24 bits, and added. */
+  template <class A, int M, int N, int K>
+  static void fuse(uint32_t (&d)[M][N], const uint16_t (&a)[M][K], const uint16_t (&b)[K][N]) {
+    int32_t special_rows[M] = {}, special_columns[N] = {};
+    int32_t a_digits[M][K], a_exponent[M][K], b_digits[K][N], b_exponent[K][N];
+    for (int i = 0; i < M; ++i)
+      for (int l = 0; l < K; ++l)
+        split_number<A>(a[i][l], &a_digits[i][l], &a_exponent[i][l], &special_rows[i]);
+    for (int l = 0; l < K; ++l)
+      for (int j = 0; j < N; ++j)
+        split_number<A>(b[l][j], &b_digits[l][j], &b_exponent[l][j], &special_columns[j]);
+    for (int first = 0; first < K; first += 8)
+      for (int i = 0; i < M; ++i) {
+        int32_t most[N], sum[N] = {}, special[N], any = 0;
+        for (int j = 0; j < N; ++j) most[j] = a_exponent[i][first] + b_exponent[first][j];
+        for (int l = first + 1; l < first + 8; ++l)
+          for (int j = 0; j < N; ++j) {
+            int32_t e = a_exponent[i][l] + b_exponent[l][j];
+            most[j] = e > most[j] ? e : most[j];
+          }
+        for (int l = first; l < first + 8; ++l)
+          for (int j = 0; j < N; ++j)
+            sum[j] += fused::shifted(a_digits[i][l] * b_digits[l][j], 24 - 2 * A::digits,
+                                     most[j] - (a_exponent[i][l] + b_exponent[l][j]));
+        uint32_t result[N];
+        for (int j = 0; j < N; ++j) {
+          int32_t digits, exponent;
+          special[j] = special_rows[i] | special_columns[j] | (most[j] >= 126);
+          split_number<tw_f32>(d[i][j], &digits, &exponent, &special[j]);
+          any |= special[j];
+          int32_t common = most[j] > exponent ? most[j] : exponent, right = common - most[j],
+                  down = common - exponent;
+          int64_t total = ((int64_t)sum[j] * 128 >> (right < 63 ? right : 63)) +
+                          (int64_t)(digits * 2 >> (down < 31 ? down : 31)) * 128;
+          result[j] = __builtin_bit_cast(uint32_t, (float)((double)total * power_of_two(common - 31)));
+        }
+        for (int j = 0; any && j < N; ++j) {
+          if (!special[j]) continue;
+          double total = tw_f32::value(d[i][j]), beyond = 0;
+          for (int l = first; l < first + 8; ++l) {
+            double product = A::value(a[i][l]) * A::value(b[l][j]);
+            total += product;
+            if (product >= 0x1p128 || product <= -0x1p128) beyond += product * __builtin_inf();
+          }
+          if (total - total != 0) result[j] = not_finite(total);
+          else if (beyond != 0) result[j] = not_finite(beyond);
+        }
+        for (int j = 0; j < N; ++j) d[i][j] = result[j];
+      }
+  }
+  static uint32_t not_finite(double x) {
+    return x != x ? 0x7fc00000 : __builtin_bit_cast(uint32_t, (float)x);
+  }
+
+  /* CDNA2: 4 products are added in pairs in float32, then the addend. Subnormal numbers are zeros. */
+  template <class A, int M, int N, int K>
+  static void add_pairs(uint32_t (&d)[M][N], const uint16_t (&a)[M][K], const uint16_t (&b)[K][N]) {
+    for (int i = 0; i < M; ++i)
+      for (int j = 0; j < N; ++j) {
+        float sum = __builtin_bit_cast(float, d[i][j]);
+        if (__builtin_fabsf(sum) < 0x1p-126f) sum = 0;
+        for (int first = 0; first < K; first += 4) {
+          float part[4];
+          for (int l = 0; l < 4; ++l)
+            part[l] = flushed(normal<A>(a[i][first + l]) * normal<A>(b[first + l][j]));
+          float left = flushed(part[0] + part[1]), right = flushed(part[2] + part[3]);
+          sum = flushed(sum + flushed(left + right));
+        }
+        d[i][j] = sum != sum ? 0x7fc00000 : __builtin_bit_cast(uint32_t, sum);
+      }
+  }
+  static float flushed(float x) { return __builtin_fabsf(x) < 0x1p-126f ? x * 0 : x; }
+  template <class A>
+  static float normal(uint16_t x) {
+    constexpr uint32_t field = (uint32_t)A::infinite << A::digits;
+    return x & field ? (float)A::value(x) : 0;
+  }
+};
+
+/* One fused multiply-add after the other in the order of the depth, in float32 or float64; sums of 16 bits
+ * are rounded at the end. NVIDIA's and AMD's instructions for float32 and float64 do this; what RDNA3 and
+ * Apple's GPUs do with other types is not published. */
 struct chained {
   template <class D, class A, class B, int M, int N, int K>
   static void multiply(const tw_rules&, typename D::stored (&d)[M][N], const typename A::stored (&a)[M][K],
                        const typename B::stored (&b)[K][N]) {
     for (int i = 0; i < M; ++i)
       for (int j = 0; j < N; ++j) {
-        double sum = D::value(d[i][j]);
-        for (int l = 0; l < K; ++l) sum = __builtin_fma(A::value(a[i][l]), B::value(b[l][j]), sum);
-        d[i][j] = __builtin_bit_cast(uint64_t, sum);
+        if constexpr (sizeof(typename D::stored) == 8) {
+          double sum = D::value(d[i][j]);
+          for (int l = 0; l < K; ++l) sum = __builtin_fma(A::value(a[i][l]), B::value(b[l][j]), sum);
+          d[i][j] = __builtin_bit_cast(uint64_t, sum);
+        } else {
+          float sum = (float)D::value(d[i][j]);
+          for (int l = 0; l < K; ++l)
+            sum = __builtin_fmaf((float)A::value(a[i][l]), (float)B::value(b[l][j]), sum);
+          d[i][j] = D::nearest(sum);
+        }
       }
   }
 };

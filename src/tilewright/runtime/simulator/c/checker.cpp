@@ -453,6 +453,13 @@ extern "C" void tw_sim_atomic(const volatile void* address, uint32_t size, uint3
   synchronize_blocks(worker, (uintptr_t)address);
 }
 
+extern "C" void tw_sim_check_shared(const void* address, uint32_t line, const char* what) {
+  tw_sim_thread* self = tw_sim_self();
+  const tw_area* area = find_area(worker_of(self)->checker, (uintptr_t)address);
+  if (!area || area->kind != TW_SHARED)
+    fail(self, TW_SIM_BOUNDS, line, "the address for %s is not one of shared memory", what);
+}
+
 static void check_thread_end(tw_sim_thread* self) {
   while (self->copies) {
     tw_sim_copy* next = self->copies->next;

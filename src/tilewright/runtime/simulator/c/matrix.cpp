@@ -62,15 +62,25 @@ static inline void collect(T (&matrix)[R][C], const void* registers,
 }
 
 #define TW_SIM_ATOM_ENTRY(name, ...) run_##name,
-#ifdef TW_SIM_CUDA
-TW_SIM_CUDA_ATOMS(TW_SIM_ATOM_RUN)
+TW_SIM_ATOMS(TW_SIM_ATOM_RUN)
 static void (*const atom_functions[])(const tw_rules&,
-                                      tw_sim_registers* const*) = {TW_SIM_CUDA_ATOMS(TW_SIM_ATOM_ENTRY)};
-#define TW_SIM_ARCHITECTURE 80
+                                      tw_sim_registers* const*) = {TW_SIM_ATOMS(TW_SIM_ATOM_ENTRY)};
+#ifdef TW_SIM_HIP
+#define TW_SIM_ARCHITECTURE 0x942
 #else
-static void (*const atom_functions[1])(const tw_rules&, tw_sim_registers* const*) = {};
-#define TW_SIM_ARCHITECTURE 0
+#define TW_SIM_ARCHITECTURE 80
 #endif
+
+/* ldmatrix: `variant` is twice the number of matrices, plus 1 for transposed ones. */
+static void exchange_rows(tw_sim_registers* const* lanes, int variant) {
+  for (int lane = 0; lane < 32; ++lane)
+    for (int matrix = 0; matrix < variant / 2; ++matrix)
+      for (int i = 0; i < 2; ++i) {
+        int row = lane / 4, column = lane % 4 * 2 + i;
+        if (variant % 2) row = column, column = lane / 4;
+        ((uint16_t*)lanes[lane]->d)[2 * matrix + i] = ((const uint16_t*)lanes[8 * matrix + row]->a)[column];
+      }
+}
 
 /* Compute for the lanes of a warp that have met at a matrix instruction. */
 static void multiply_matrices(tw_worker* worker, uint32_t warp, const tw_group* group) {
@@ -85,8 +95,10 @@ static void multiply_matrices(tw_worker* worker, uint32_t warp, const tw_group* 
     report(worker, first, TW_SIM_LANE, group->line, text);
     leave(worker);
   }
+  if (group->selector == TW_SIM_MEET) return;
   tw_sim_registers* lanes[TW_SIM_WARP];
   for (int lane = 0; lane < TW_SIM_WARP; ++lane) lanes[lane] = (tw_sim_registers*)threads[lane]->operand;
+  if (group->selector > TW_SIM_ROWS) return exchange_rows(lanes, group->selector - TW_SIM_ROWS);
   uint32_t architecture = worker->launch->options->architecture;
   tw_rules rules = {architecture ? architecture : TW_SIM_ARCHITECTURE};
   atom_functions[group->selector](rules, lanes);

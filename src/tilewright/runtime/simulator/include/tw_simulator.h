@@ -27,7 +27,8 @@ typedef struct tw_sim_options {
   uint32_t count;   /* of the allocations */
   uint64_t seed;    /* 0: blocks and threads run in ascending order; else in an order that it selects */
   const tw_sim_allocation* allocations; /* sorted by address; null and 0: bounds are not checked */
-  uint32_t architecture; /* whose matrix instructions are computed: compute capability times 10; 0 means 80 */
+  uint32_t architecture; /* whose matrix instructions are computed: the compute capability times 10, of AMD's
+                            the hexadecimal number behind gfx; 0 means 80 and gfx942 */
 } tw_sim_options;
 
 /* The kinds of faults, for tw_sim_fault.kind. */

@@ -88,9 +88,12 @@ extern thread_local __attribute__((aligned(1024))) char tw_sim_dynamic_shared[TW
 #ifdef TW_SIM_CHECKED
 void tw_sim_atomic(const volatile void* address, uint32_t size, uint32_t reads, uint32_t line);
 void tw_sim_fence(void);
+/* Fail unless an address is one of shared memory. */
+void tw_sim_check_shared(const void* address, uint32_t line, const char* what);
 #else
 static inline void tw_sim_atomic(const volatile void*, uint32_t, uint32_t, uint32_t) {}
 static inline void tw_sim_fence(void) {}
+static inline void tw_sim_check_shared(const void*, uint32_t, const char*) {}
 #endif
 
 typedef void (*tw_sim_call)(void** arguments, tw_sim_thread* self);

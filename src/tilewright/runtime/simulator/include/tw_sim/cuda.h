@@ -12,7 +12,7 @@
 #include "math.h"
 #include "narrow_names.h"
 #include "async.h"
-#include "mma.h"
+#include "ldmatrix.h"
 
 using half = __half;
 using half2 = __half2;

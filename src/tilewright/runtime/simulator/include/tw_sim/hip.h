@@ -3,6 +3,7 @@
 #ifndef TW_SIM_HIP_H
 #define TW_SIM_HIP_H
 
+#define TW_SIM_HIP 1
 #define __HIP__ 1
 #define __HIPCC__ 1
 #define __HIP_DEVICE_COMPILE__ 1
@@ -14,6 +15,7 @@
 #include "math.h"
 #include "narrow_names.h"
 #include "async.h"
+#include "mfma.h"
 
 #define hipThreadIdx_x threadIdx.x
 #define hipThreadIdx_y threadIdx.y

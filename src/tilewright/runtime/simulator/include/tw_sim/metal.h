@@ -6,6 +6,8 @@
 #ifndef TW_SIM_METAL_H
 #define TW_SIM_METAL_H
 
+#define TW_SIM_METAL 1
+
 #include "entries.h"
 
 #define TW_SIM_METAL_VECTORS(name, base)                    \
@@ -334,6 +336,8 @@ TW_SIM_RAW static inline bool atomic_compare_exchange_weak_explicit(volatile ato
   return done;
 }
 }  // namespace metal
+
+#include "simdgroup.h"
 
 /* -- The table of kernels: a number for each parameter, below 0 for what the attribute says -- */
 
