@@ -43,7 +43,7 @@ def _substitute_op(op: Operation, mapping: dict[Expr, Dim]) -> None:
             attributes[name] = tuple(substitute(e, mapping) for e in value)
     if isinstance(op, scalar.Index):
         op.expr = substitute(op.expr, mapping)
-    elif op.name.startswith("simd."):
+    elif op.name.startswith(("simd.", "simt.")):
         for name, value in attributes.items():
             if isinstance(value, Expr):
                 attributes[name] = substitute(value, mapping)

@@ -17,11 +17,14 @@ values through memory.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from ..ir.core import Attr, Effect, IRError, Operand, Operation, operation
+from ..ir.core import Attr, Effect, IRError, Operand, Operation, Value, operation
 from ..ir.interpreter import Array, Frame
+from ..ir.matrix_atom import ATOMS, FragmentLayout, MatrixAtom
+from ..ir.symbolic import Dim, Expr, symbol
 from ..ir.types import Type
 from .elements import Elements, Statement
 from .scalar import BINARY, COMBINER_OP
@@ -87,4 +90,182 @@ class AllReduce(Statement):
         return ()
 
 
-__all__ = ["AllReduce", "Barrier"]
+@dataclass(frozen=True)
+class Fragment:
+    """An operand of an `Mma`: a part of a buffer that threads hold, one element for each thread and slot."""
+
+    buffer: Value
+    layout: FragmentLayout
+    slots: tuple[Expr, ...]
+    """The symbols of the slots' runs, those of the highest bits first: they number the slots row-major."""
+    indices: tuple[Dim, ...]
+    """The element, over the symbols of thread and slots and the surrounding loops."""
+
+
+@operation
+class Mma(Statement):
+    """Every warp (group of threads) of the block adds the product of two small matrices to a third:
+    ``d += a @ b``, by the instruction `atom`, the name of a `tilewright.ir.matrix_atom.MatrixAtom`.
+
+    `thread` numbers the threads of the block; successive groups of the atom's threads form a warp. Each
+    operand is a buffer with one element for each thread and slot of the atom's layout, at `d_indices`,
+    `a_indices` and `b_indices`: over `thread`, the symbols `d_slots` (`a_slots`, `b_slots`) of the slot's
+    bits, highest first, and the surrounding loops. In a finished block program the buffers are in space
+    ``register``, and the indices are `thread`, those of surrounding loops, and the slots in order.
+
+    Products are summed in float32 (integers in 32 bits, float64 in float64), in NumPy's order.
+    """
+
+    name = "simt.mma"
+    effects = Effect.READ | Effect.WRITE
+    binds = ("thread", "d_slots", "a_slots", "b_slots")
+    d: Operand
+    a: Operand
+    b: Operand
+    atom: Attr
+    thread: Attr
+    d_slots: Attr
+    a_slots: Attr
+    b_slots: Attr
+    d_indices: Attr
+    a_indices: Attr
+    b_indices: Attr
+
+    @property
+    def description(self) -> MatrixAtom:
+        """The atom."""
+        return ATOMS[self.atom]
+
+    @property
+    def threads(self) -> int:
+        """The threads of the block."""
+        upper = self.thread.upper
+        assert isinstance(upper, int)
+        return upper + 1
+
+    @property
+    def fragments(self) -> tuple[Fragment, Fragment, Fragment]:
+        """The operands d, a and b."""
+        atom = self.description
+        return (
+            Fragment(self.d, atom.result, self.d_slots, self.d_indices),
+            Fragment(self.a, atom.left, self.a_slots, self.a_indices),
+            Fragment(self.b, atom.right, self.b_slots, self.b_indices),
+        )
+
+    def infer_types(self) -> Sequence[Type]:
+        return ()
+
+    def verify(self) -> None:
+        atom = ATOMS.get(self.atom)
+        if atom is None:
+            raise IRError(f"unknown atom {self.atom!r}; known: {', '.join(ATOMS)}", self)
+        if self.threads % atom.threads:
+            raise IRError(f"{self.threads} threads are not whole groups of {atom.threads}", self)
+        types = (atom.result_type, atom.left_type, atom.right_type)
+        for name, fragment, dtype in zip("dab", self.fragments, types, strict=True):
+            buffer = fragment.buffer.type
+            if buffer.dtype is not dtype:
+                raise IRError(f"{name} has elements of {buffer.dtype.label}, the atom {dtype.label}", self)
+            if len(fragment.indices) != len(buffer.shape):
+                raise IRError(f"{name} has {len(fragment.indices)} indices for shape {buffer.shape}", self)
+            extents = [s.upper + 1 for s in fragment.slots]
+            if extents != [r.extent for r in reversed(fragment.layout.slot_runs)]:
+                raise IRError(f"{name} has slots of {extents}; the atom has {fragment.layout.slots}", self)
+
+    def touched(self) -> tuple[Elements, ...]:
+        return tuple(
+            Elements(
+                self,
+                f.buffer,
+                _address(f.indices, f.buffer.type.shape),
+                (self.thread, *f.slots),
+                writes=f.buffer is self.d,
+            )
+            for f in self.fragments
+        )
+
+    def interpret(self, env: Frame, d: Array, a: Array, b: Array) -> tuple[()]:
+        atom = self.description
+        sizes = {"m": atom.rows, "n": atom.columns, "k": atom.depth}
+        places, matrices = [], []
+        for fragment, array, axes in zip(self.fragments, (d, a, b), ("mn", "mk", "nk"), strict=True):
+            index, where = self._places(env, fragment, axes)
+            shape = (self.threads // atom.threads, *(sizes[x] for x in axes))
+            matrix = np.zeros(shape, array.dtype)
+            matrix[where] = array[index]
+            places.append((index, where))
+            matrices.append(matrix.astype(atom.result_type.numpy))
+        total, left, right = matrices
+        with np.errstate(all="ignore"):
+            total += left @ right.transpose(0, 2, 1)
+        index, where = places[0]
+        d[index] = total[where].astype(d.dtype)
+        return ()
+
+    def _places(
+        self, env: Frame, fragment: Fragment, axes: str
+    ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        """The indices into the buffer of all threads' elements, and those into the matrices of all warps."""
+        extents = (self.threads, *(s.upper + 1 for s in fragment.slots))
+        grid = np.indices(extents).reshape(len(extents), -1)
+        values = {s.name: n for s, n in zip((self.thread, *fragment.slots), grid, strict=True)}
+        index = tuple(np.broadcast_to(env.evaluate(e, values), grid[0].shape) for e in fragment.indices)
+        slot = np.zeros_like(grid[0])
+        for n, extent in zip(grid[1:], extents[1:], strict=True):
+            slot = slot * extent + n
+        count = self.description.threads
+        lane = grid[0] % count
+        return index, (grid[0] // count, *(fragment.layout.element(x, lane, slot) for x in axes))
+
+
+def _address(indices: Sequence[Dim], shape: Sequence[Dim]) -> Dim:
+    """The row-major address, in elements, of an element of a buffer."""
+    total: Dim = 0
+    for i, n in zip(indices, shape, strict=True):
+        total = total * n + i
+    return total
+
+
+def slot_symbols(layout: FragmentLayout, prefix: str) -> tuple[Expr, ...]:
+    """Symbols for the runs of a layout's slots, as `Mma` takes them: those of the highest bits first."""
+    runs = layout.slot_runs
+    return tuple(symbol(f"{prefix}_slot{k}", 0, runs[k].extent - 1) for k in reversed(range(len(runs))))
+
+
+def mma(d: Value, a: Value, b: Value, atom: str, threads: int, at: Sequence[Sequence[Dim]] = ()) -> Mma:
+    """An `Mma` on buffers whose dimensions are threads, further ones, and one for each run of slots.
+
+    Args:
+        d: The result; its dtype is the atom's.
+        a: The left factor.
+        b: The right factor.
+        atom: The name of the atom.
+        threads: The threads of the block.
+        at: The indices of the further dimensions of `d`, `a` and `b`; left out: there are none.
+
+    Raises:
+        KeyError: There is no such atom.
+    """
+    described = ATOMS[atom]
+    thread = symbol("mma_thread", 0, threads - 1)
+    layouts = zip("dab", (described.result, described.left, described.right), strict=True)
+    slots = {name: slot_symbols(layout, name) for name, layout in layouts}
+    further = at or ((), (), ())
+    indices = {n: (thread, *more, *slots[n]) for n, more in zip("dab", further, strict=True)}
+    return Mma(
+        d,
+        a,
+        b,
+        atom=atom,
+        thread=thread,
+        d_slots=slots["d"],
+        a_slots=slots["a"],
+        b_slots=slots["b"],
+        d_indices=indices["d"],
+        a_indices=indices["a"],
+        b_indices=indices["b"],
+    )
+
+
+__all__ = ["AllReduce", "Barrier", "Fragment", "Mma", "mma", "slot_symbols"]

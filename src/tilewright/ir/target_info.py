@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from .matrix_atom import MatrixAtom
 from .types import DType, bf16, f32
 
 
@@ -78,6 +79,9 @@ class Gpu:
 
     grid_limits: tuple[int, int, int] = (2**31 - 1, 65535, 65535)
     """The most blocks in each dimension of a launch."""
+
+    atoms: tuple[MatrixAtom, ...] = ()
+    """The matrix instructions that the code generator uses, the preferred ones for each type first."""
 
     shuffles: bool = True
     """Whether the threads of a warp can exchange values without shared memory."""

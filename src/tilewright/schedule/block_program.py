@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -101,8 +101,11 @@ def block_body(kernel: loop.Kernel) -> Block:
 # -- Statements -------------------------------------------------------------------------------------------
 
 
+_OF_ALL_THREADS = (simt.Barrier, simt.AllReduce, simt.Mma)
+
+
 def _has_threads(op: Operation) -> bool:
-    return any(is_thread(x) or isinstance(x, (simt.Barrier, simt.AllReduce)) for x in op.walk())
+    return any(is_thread(x) or isinstance(x, _OF_ALL_THREADS) for x in op.walk())
 
 
 def _wrap_statements(kernel: loop.Kernel, body: Block) -> None:
@@ -136,6 +139,8 @@ def _wrap_statements(kernel: loop.Kernel, body: Block) -> None:
 
 def _place(alloc: loop.Alloc, body: Block, threads: int) -> None:
     """Give a buffer its memory space."""
+    if alloc.buffer.space == "register":
+        return  # `tensorize_atom` has divided it among threads
     buffer = alloc.result
     accesses = accesses_of(buffer)
     nests = {id(nest): nest for op in buffer.users for nest in (_nest_of(op),) if nest is not None}
@@ -157,18 +162,29 @@ def _place(alloc: loop.Alloc, body: Block, threads: int) -> None:
         _reduce_in_registers(alloc, accesses, reduced, threads)
         return
     forms = {_form(op, threads, outer) for op in accesses}
+    atoms = [op for op in buffer.users if isinstance(op, simt.Mma)]
+    forms |= {_form_of_result(op, alloc, threads, outer) for op in atoms}
     form = next(iter(forms)) if len(forms) == 1 else None
     if (
         form is not None
-        and len(accesses) == len(buffer.users)
+        and len(accesses) + len(atoms) == len(buffer.users)
         and _fits_registers(alloc, form, threads, sizes)
     ):
+        order = _order_for(atoms, alloc)
         for op in accesses:
             _, inner = _inner_loops(op)
-            op.indices = (_nest_variable(op), *(f.iv for f in inner))
+            op.indices = (_nest_variable(op), *(inner[k].iv for k in order or range(len(inner))))
             _unroll(inner)
-        _retype(alloc, (threads, *form.extents), "register")
+        for mma in atoms:
+            mma.d_indices = (mma.thread, *_points(mma, alloc), *mma.d_slots)
+        extents = [form.extents[k] for k in order] if order else form.extents
+        _retype(alloc, (threads, *extents), "register")
         return
+    if atoms:
+        raise ScheduleError(
+            "tensorize_atom: a nest that sets or reads the result gives threads other elements than the "
+            "atom does"
+        )
     for op in accesses:
         _check_inside(op)
     _retype(alloc, _most(alloc.buffer), "shared")
@@ -242,24 +258,24 @@ class _Form:
 
 
 def _inner_loops(op: Access) -> tuple[loop.For | None, list[loop.For]]:
-    """The thread nest of an access, and the loops inside it that its indices depend on, ordered by the
-    distance of their elements, largest first.
+    """The thread nest of an access, and the loops of several iterations inside it that its indices depend on, ordered by
+    the distance of their elements, largest first.
     """
     nest = _nest_of(op)
     if nest is None:
         return None, []
     around = enclosing_loops(op)
     used = {s for e in op.indices for s in free_symbols_of(e)}
-    inner = [f for f in around[around.index(nest) + 1 :] if f.iv in used]
+    inner = [f for f in around[around.index(nest) + 1 :] if f.iv in used and f.extent != 1]
     flat = flatten_index(op.indices, op.buffer.type.shape)
-    return nest, sorted(inner, key=lambda f: (-_step(flat, f.iv, around), around.index(f)))
+    variables = {f.iv for f in around}
+    return nest, sorted(inner, key=lambda f: (-_distance(flat, f.iv, variables), around.index(f)))
 
 
-def _step(flat: Dim, iv: Expr, around: Sequence[loop.For]) -> int:
-    """The number of elements from one iteration of a loop to the next, near the beginnings of all loops and
+def _distance(flat: Dim, iv: Expr, variables: Collection[Expr]) -> int:
+    """The number of elements from one value of a variable to the next, near the beginnings of all loops and
     for sizes of 64.
     """
-    variables = {f.iv for f in around}
     names = {s.name: 0 if s in variables else 64 for s in free_symbols_of(flat)}
     after = evaluate(flat, {**names, iv.name: 1})
     return abs(int(after) - int(evaluate(flat, names)))
@@ -275,6 +291,7 @@ def _form(op: Access, threads: int, outer: frozenset[Expr]) -> _Form | None:
     if not all(isinstance(f.extent, int) for f in inner):
         return None
     mapping: dict[Expr, Dim] = {nest.iv: symbol("thread", 0, threads - 1)}
+    mapping |= {f.iv: 0 for f in enclosing_loops(op) if f.extent == 1 and f is not nest}
     for k, f in enumerate(inner):
         mapping[f.iv] = symbol(f"part_{k}", 0, f.extent - 1)
     indices = tuple(substitute(e, mapping) for e in op.indices)
@@ -282,6 +299,51 @@ def _form(op: Access, threads: int, outer: frozenset[Expr]) -> _Form | None:
     if any(s not in known for e in indices for s in free_symbols_of(e)):
         return None
     return _Form(indices, tuple(map(_known, inner)))
+
+
+def _points(mma: simt.Mma, alloc: loop.Alloc) -> list[Expr]:
+    """The variables of the loops inside the life of the result that its indices depend on."""
+    used = {s for e in mma.d_indices for s in free_symbols_of(e)}
+    around = [f for f in enclosing_loops(mma) if f not in enclosing_loops(alloc)]
+    return [f.iv for f in around if f.iv in used and f.extent != 1]
+
+
+def _by_distance(mma: simt.Mma, alloc: loop.Alloc) -> list[Expr]:
+    """The symbols of the elements of a thread, ordered like the loops of `_inner_loops`."""
+    points = [*_points(mma, alloc), *mma.d_slots]
+    flat = flatten_index(mma.d_indices, alloc.buffer.shape)
+    variables = {f.iv for f in enclosing_loops(mma)} | {mma.thread, *mma.d_slots}
+    return sorted(points, key=lambda s: (-_distance(flat, s, variables), points.index(s)))
+
+
+def _form_of_result(
+    mma: simt.Mma, alloc: loop.Alloc, threads: int, outer: frozenset[Expr]
+) -> _Form | None:
+    """The form of the result of matrix instructions; None as for `_form`."""
+    if mma.threads != threads or any(mma.fragments[k].buffer is alloc.result for k in (1, 2)):
+        return None
+    points = _by_distance(mma, alloc)
+    mapping: dict[Expr, Dim] = {mma.thread: symbol("thread", 0, threads - 1)}
+    mapping |= {f.iv: 0 for f in enclosing_loops(mma) if f.extent == 1}
+    mapping |= {s: symbol(f"part_{k}", 0, s.upper) for k, s in enumerate(points)}
+    indices = tuple(substitute(e, mapping) for e in mma.d_indices)
+    known = outer.union(*map(free_symbols_of, mapping.values()))
+    if any(s not in known for e in indices for s in free_symbols_of(e)):
+        return None
+    return _Form(indices, tuple(_extent(s) for s in points))
+
+
+def _order_for(atoms: Sequence[simt.Mma], alloc: loop.Alloc) -> list[int]:
+    """The order of the dimensions of a form that puts the slots of an atom last; empty without atoms."""
+    if not atoms:
+        return []
+    sorted_points = _by_distance(atoms[0], alloc)
+    return [sorted_points.index(s) for s in (*_points(atoms[0], alloc), *atoms[0].d_slots)]
+
+
+def _extent(s: Expr) -> int:
+    assert isinstance(s.upper, int)
+    return s.upper + 1
 
 
 def _fits_registers(alloc: loop.Alloc, form: _Form, threads: int, sizes: frozenset[Expr]) -> bool:

@@ -20,6 +20,7 @@ from .core import ScheduleError
 from .finalize import finished
 from .legality import check_lanes
 from .loops import LoopPrimitives
+from .matrix_atoms import AtomPrimitives
 from .online_softmax import SoftmaxPrimitives
 from .row_runs import RunPrimitives
 from .staging import StagingPrimitives
@@ -38,6 +39,7 @@ class Schedule(
     QuantizedPrimitives,
     ThreadPrimitives,
     StagingPrimitives,
+    AtomPrimitives,
 ):
     """A kernel being scheduled. Every method that changes it is a primitive and is recorded in `trace`."""
 

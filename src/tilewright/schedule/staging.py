@@ -55,7 +55,7 @@ class StagingPrimitives(ScheduleCore):
         """
         place = self._place(name, at)
         block = place.block
-        loads = _factors(block)
+        loads = factors_of(block)
         if loads is None:
             raise ScheduleError(
                 f"stage_factors: block {name!r} is not a sum of products of two loaded values"
@@ -194,7 +194,7 @@ def _is_zero(value: Value | None) -> bool:
     return isinstance(op, scalar.Constant) and op.value == 0
 
 
-def _factors(block: loop.Block) -> tuple[loop.Load, loop.Load] | None:
+def factors_of(block: loop.Block) -> tuple[loop.Load, loop.Load] | None:
     """The loads of the two factors of a sum of products; None for another block."""
     updates = [op for op in block.body.ops if isinstance(op, (loop.Accumulate, loop.Store))]
     if len(updates) != 1 or not isinstance(updates[0], loop.Accumulate) or updates[0].combiner != "sum":
@@ -234,4 +234,4 @@ def _read_tile(block: loop.Block, load: loop.Load, tile: Value, loops: list[loop
     load.erase()
 
 
-__all__ = ["StagingPrimitives"]
+__all__ = ["StagingPrimitives", "factors_of"]

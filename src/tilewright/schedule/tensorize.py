@@ -227,7 +227,7 @@ class _ContractionTile:
     ) -> None:
         self.primitive_name = primitive_name
         self.block = s.block(name)
-        self.update, (left, right) = _factor_loads(self.block, primitive_name)
+        self.update, (left, right) = factor_loads(self.block, primitive_name)
         self.rows, self.columns, self.depth = s.loop(m), s.loop(n), s.loop(k)
         self.outer = [s.loop(r) for r in reductions]
         self.line = s.loop(lines) if lines is not None else None
@@ -393,7 +393,12 @@ def _register_tile(
     return found
 
 
-def _factor_loads(block: loop.Block, primitive_name: str) -> tuple[loop.Accumulate, list[loop.Load]]:
+def factor_loads(block: loop.Block, primitive_name: str) -> tuple[loop.Accumulate, list[loop.Load]]:
+    """The accumulation of a sum of products, and the unguarded reads of its factors.
+
+    Raises:
+        ScheduleError: The block is another one; the message names the primitive.
+    """
     ops = list(block.body.ops)
     update = ops[-1]
     if not isinstance(update, loop.Accumulate) or update.combiner != "sum":
@@ -419,4 +424,4 @@ def _moves(load: loop.Load, iv: Expr) -> bool:
     return iv in free_symbols_of(address(load))
 
 
-__all__ = ["TensorizePrimitives"]
+__all__ = ["TensorizePrimitives", "factor_loads"]

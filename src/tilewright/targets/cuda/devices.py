@@ -8,11 +8,21 @@ rates are those without sparsity.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from ...ir.matrix_atom import MMA_SYNC
 from ...ir.target_info import Gpu
 from ..gpu.device import Device, Multiprocessor
 
-AMPERE = Gpu(warp=32, max_threads=1024, shared_bytes=163 * 1024, registers=255, multiprocessors=108)
-HOPPER = Gpu(warp=32, max_threads=1024, shared_bytes=227 * 1024, registers=255, multiprocessors=132)
+AMPERE = Gpu(
+    warp=32,
+    max_threads=1024,
+    shared_bytes=163 * 1024,
+    registers=255,
+    multiprocessors=108,
+    atoms=tuple(MMA_SYNC.values()),
+)
+HOPPER = replace(AMPERE, shared_bytes=227 * 1024, multiprocessors=132)
 
 # 65536 registers of 32 bits are 512 a lane in each of the four partitions.
 _AMPERE = Multiprocessor(

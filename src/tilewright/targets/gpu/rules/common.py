@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from ....analysis.axis_roles import Roles
 from ....analysis.loop_nest import address, enclosing_loops, reduce_variables
 from ....dialects import loop
+from ....dialects.tensor import free_symbols_of
 from ....ir.substitution import linear_in
 from ....ir.symbolic import Dim, Expr, bounds, prove_divisible
 from ....ir.target_info import Gpu
@@ -53,6 +55,29 @@ def fuse_all(s: Schedule, names: Sequence[str]) -> str:
     return fused
 
 
+def loops_of(
+    s: Schedule, name: str, roles: Roles
+) -> tuple[list[str], list[str], list[str], list[str]]:
+    """The loops of a block over the axes of a contraction: batch, rows, columns and the rest, its terms. An
+    axis of one element has none.
+
+    Raises:
+        ScheduleError: The block has other axes, or the product one row or one column.
+    """
+    block = s.block(name)
+    if len(block.axes) != sum(map(len, (roles.batch, roles.m, roles.n))):
+        raise ScheduleError(f"contraction: block {name!r} has other axes than the product")
+
+    def over(axes: tuple[int, ...]) -> list[str]:
+        wanted = {x for k in axes for x in free_symbols_of(block.bindings[k])}
+        return [f.iv.name for f in enclosing_loops(block) if f.iv in wanted]
+
+    batch, rows, columns = (over(axes) for axes in (roles.batch, roles.m, roles.n))
+    if not rows or not columns:
+        raise ScheduleError(f"contraction: block {name!r} has one row or one column")
+    return batch, rows, columns, [x for x in s.loops(name) if x not in (*batch, *rows, *columns)]
+
+
 def power_of_two(n: int) -> int:
     """The smallest power of two that is at least `n`."""
     return 1 << max(0, n - 1).bit_length()
@@ -72,8 +97,6 @@ def is_chain(loops: Sequence[loop.For]) -> bool:
 
 
 def _symbols(e: Dim) -> frozenset[Expr]:
-    from ....dialects.tensor import free_symbols_of
-
     return free_symbols_of(e)
 
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from ....analysis.axis_roles import Roles
 from ....analysis.index_maps import flatten_index
-from ....analysis.loop_nest import enclosing_loops, resolved, written_buffer
+from ....analysis.loop_nest import resolved, written_buffer
 from ....dialects import loop
-from ....dialects.tensor import free_symbols_of
-from ....ir.substitution import evaluate
-from ....ir.symbolic import Dim, Expr, bounds
+from ....ir.symbolic import bounds
 from ....schedule import Schedule, ScheduleError
+from .atoms import distance, with_atoms
+from .common import fuse_all, loops_of
 
 SIDES = (8, 16)
 """Choices of the threads along the rows, and along the columns, of a tile."""
@@ -60,6 +60,8 @@ def contraction(s: Schedule, rows: int) -> None:
             plain load.
     """
     name, roles = _product(s)
+    if with_atoms(s, name, roles):
+        return
     if not any(b.sym_name != name for b in s.blocks()) or written_buffer(s.block(name)).defining_op is None:
         s.cache_write(name)
     others = [b.sym_name for b in s.blocks() if b.sym_name != name]
@@ -79,7 +81,7 @@ def contraction(s: Schedule, rows: int) -> None:
         s.bind(s.fuse(nest.row, nest.column), "thread.x")
     for tile in tiles:
         _load(s, tile, len(product.grid) + 1, sizes.side**2)
-    s.bind(_fuse(s, product.grid), "block.x")
+    s.bind(fuse_all(s, product.grid), "block.x")
 
 
 def _product(s: Schedule) -> tuple[str, Roles]:
@@ -123,19 +125,11 @@ def _part(s: Schedule, name: str, axes: tuple[int, ...], side: int) -> int:
 
 def _tile(s: Schedule, name: str, roles: Roles, sizes: _Sizes, has_sum: bool) -> _Nest:
     """Order, fuse and split the loops of a block: batch, rows and columns of tiles, steps; then the tile."""
-    loops = s.loops(name)
-    block = s.block(name)
-    if len(block.axes) != sum(map(len, (roles.batch, roles.m, roles.n))):
-        raise ScheduleError(f"contraction: block {name!r} has other axes than the product")
-    groups = [_loops_of(s, name, axes) for axes in (roles.batch, roles.m, roles.n)]
-    terms = [x for x in loops if all(x not in group for group in groups)]
+    batch, rows, columns, terms = loops_of(s, name, roles)
     if has_sum != bool(terms):
         raise ScheduleError(f"contraction: block {name!r} has a sum of its own, or the product has none")
-    s.reorder(*(x for group in groups for x in group), *terms)
-    batch, rows, columns = groups
-    if not rows or not columns:
-        raise ScheduleError(f"contraction: block {name!r} has one row or one column")
-    row, column = _fuse(s, rows), _fuse(s, columns)
+    s.reorder(*batch, *rows, *columns, *terms)
+    row, column = fuse_all(s, rows), fuse_all(s, columns)
     row_tile, inside_row = s.split(row, sizes.rows * sizes.side, guarded=True)
     column_tile, inside_column = s.split(column, sizes.columns * sizes.side, guarded=True)
     row_part, row = s.split(inside_row, sizes.side)
@@ -144,23 +138,9 @@ def _tile(s: Schedule, name: str, roles: Roles, sizes: _Sizes, has_sum: bool) ->
     if not has_sum:
         s.reorder(*grid, row, column, row_part, column_part)
         return _Nest(grid, row_part, row, column_part, column)
-    step, term = s.split(_fuse(s, terms), sizes.depth, guarded=True)
+    step, term = s.split(fuse_all(s, terms), sizes.depth, guarded=True)
     s.reorder(*grid, step, term, row_part, row, column_part, column)
     return _Nest(grid, row_part, row, column_part, column, step, term)
-
-
-def _loops_of(s: Schedule, name: str, axes: tuple[int, ...]) -> list[str]:
-    """The loops over some axes of a block; an axis of one element has none."""
-    block = s.block(name)
-    wanted = {x for k in axes for x in free_symbols_of(block.bindings[k])}
-    return [f.iv.name for f in enclosing_loops(block) if f.iv in wanted]
-
-
-def _fuse(s: Schedule, names: list[str] | tuple[str, ...]) -> str:
-    first, *rest = names
-    for other in rest:
-        first = s.fuse(first, other)
-    return first
 
 
 def _load(s: Schedule, tile: str, outside: int, threads: int) -> None:
@@ -169,18 +149,12 @@ def _load(s: Schedule, tile: str, outside: int, threads: int) -> None:
     (load,) = (op for op in s.block(tile).body.ops if isinstance(op, loop.Load))
     flat = flatten_index(resolved(load, load.indices), load.buffer.type.shape)
     sizes = frozenset(s.kernel.dims)
-    names.sort(key=lambda name: -_distance(flat, s.loop(name).iv, sizes))
+    names.sort(key=lambda name: -distance(flat, s.loop(name).iv, sizes))
     if len(names) > 1:
         s.reorder(*names)
-    outer, inner = s.split(_fuse(s, names), threads, guarded=True)
+    outer, inner = s.split(fuse_all(s, names), threads, guarded=True)
     s.reorder(inner, outer)
     s.bind(inner, "thread.x")
-
-
-def _distance(flat: Dim, iv: Expr, sizes: frozenset[Expr]) -> int:
-    """The elements from one iteration of a loop to the next, at the beginning; `sizes` count as 1,000."""
-    places = {x.name: 1000 if x in sizes else 0 for x in free_symbols_of(flat)}
-    return abs(int(evaluate(flat, {**places, iv.name: 1})) - int(evaluate(flat, {**places, iv.name: 0})))
 
 
 __all__ = ["contraction"]

@@ -1,0 +1,214 @@
+"""Matrix instructions of GPUs: which threads hold which elements of the operands.
+
+An *atom* is one instruction that the threads of a warp (or of several warps) run together: it adds the product
+of a ``rows x depth`` and a ``depth x columns`` matrix to one of ``rows x columns`` elements. Each thread holds
+a part of every operand in registers, its *fragment*. A `FragmentLayout` says which. Schedules, the
+interpreter and the printer read it; nothing else knows where elements are.
+
+Source of the layouts of ``mma.sync``: "Parallel Thread Execution ISA", section "Matrix Fragments".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from .types import DType, bf16, f16, f32, f64, i8, i32, u8
+
+NO_AXIS = ""
+"""The axis of bits of a thread's number that no element depends on: the threads hold copies."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Neighbouring bits of an element's row or column that are neighbouring bits of a thread's or slot's
+    number, too.
+    """
+
+    axis: str
+    """The axis: ``m`` (rows of the product), ``n`` (columns), ``k`` (terms), or `NO_AXIS`."""
+    bit: int
+    """The lowest bit in the number of the row, column or term."""
+    place: int
+    """The lowest bit in the number of the thread or slot."""
+    count: int
+    """The number of bits."""
+
+    @property
+    def extent(self) -> int:
+        """The number of values."""
+        return 1 << self.count
+
+
+@dataclass(frozen=True)
+class FragmentLayout:
+    """The elements of an operand that threads hold.
+
+    Bits are listed from the lowest. Each names the bit of a row (``m0``, ``m1``, ...), column (``n0``) or term
+    (``k0``) that it is; a bit of a thread's number may be ``-``: such threads hold the same elements.
+
+    Attributes:
+        lanes: The bits of the number of a thread within the atom.
+        slots: The bits of the number of an element within a thread. Elements narrower than 32 bits are packed
+            into words in this order, the first in the lowest bits.
+    """
+
+    lanes: tuple[str, ...]
+    slots: tuple[str, ...]
+
+    @staticmethod
+    def of(lanes: str, slots: str) -> FragmentLayout:
+        """The layout with these bits, separated by spaces."""
+        return FragmentLayout(tuple(lanes.split()), tuple(slots.split()))
+
+    @cached_property
+    def lane_runs(self) -> tuple[Run, ...]:
+        """The bits of a thread's number as runs, lowest first."""
+        return _runs(self.lanes)
+
+    @cached_property
+    def slot_runs(self) -> tuple[Run, ...]:
+        """The bits of a slot's number as runs, lowest first."""
+        return _runs(self.slots)
+
+    def pieces(self, axis: str) -> list[int]:
+        """The extents of the parts into which the runs divide an axis, lowest first."""
+        found = [r for r in (*self.lane_runs, *self.slot_runs) if r.axis == axis]
+        return [r.extent for r in sorted(found, key=lambda r: r.bit)]
+
+    def extent(self, axis: str) -> int:
+        """The number of rows, columns or terms."""
+        total = 1
+        for piece in self.pieces(axis):
+            total *= piece
+        return total
+
+    def element(self, axis: str, lane: Any, slot: Any) -> Any:
+        """The row, column or term of an element, by the numbers of thread and slot (NumPy arrays, too)."""
+        total: Any = 0 * lane + 0 * slot
+        for number, runs in ((lane, self.lane_runs), (slot, self.slot_runs)):
+            for r in runs:
+                if r.axis == axis:
+                    total = total + number // (1 << r.place) % r.extent * (1 << r.bit)
+        return total
+
+
+def _runs(bits: tuple[str, ...]) -> tuple[Run, ...]:
+    runs: list[Run] = []
+    for place, name in enumerate(bits):
+        axis, bit = (NO_AXIS, 0) if name == "-" else (name[0], int(name[1:]))
+        last = runs[-1] if runs else None
+        if last is not None and last.axis == axis and (axis == NO_AXIS or last.bit + last.count == bit):
+            runs[-1] = Run(axis, last.bit, last.place, last.count + 1)
+        else:
+            runs.append(Run(axis, bit, place, 1))
+    return tuple(runs)
+
+
+@dataclass(frozen=True)
+class MatrixAtom:
+    """A matrix instruction: ``result[m, n] += left[m, k] * right[k, n]``."""
+
+    name: str
+    """The name, a part of the name of the function that prints for it: ``tw_mma_<name>``."""
+    rows: int
+    columns: int
+    depth: int
+    left_type: DType
+    """The type of the elements of the left factor."""
+    right_type: DType
+    """The type of the elements of the right factor."""
+    result_type: DType
+    """The type of the elements of the result, and of the sums."""
+    threads: int
+    """The threads that run it together: those of a warp, or of several."""
+    left: FragmentLayout
+    """The layout of the left factor, of axes ``m`` and ``k``."""
+    right: FragmentLayout
+    """The layout of the right factor, of axes ``n`` and ``k``."""
+    result: FragmentLayout
+    """The layout of the result, of axes ``m`` and ``n``."""
+    rounds_to: str = ""
+    """The format to which the instruction rounds factors of a wider type: ``tf32``. Such an atom is used only
+    where the user asks for this precision.
+    """
+
+    def __post_init__(self) -> None:
+        """Check that every layout has each element of its operand once for each copy.
+
+        Raises:
+            ValueError: One has not.
+        """
+        wanted = {"m": self.rows, "n": self.columns, "k": self.depth}
+        for layout, axes in ((self.left, "mk"), (self.right, "nk"), (self.result, "mn")):
+            bits = [b for b in (*layout.lanes, *layout.slots) if b != "-"]
+            expected = {f"{a}{k}" for a in axes for k in range(wanted[a].bit_length() - 1)}
+            if len(bits) != len(set(bits)) or set(bits) != expected or "-" in layout.slots:
+                raise ValueError(f"atom {self.name}: the bits {bits} are not those of axes {axes}")
+            if 1 << len(layout.lanes) != self.threads:
+                raise ValueError(f"atom {self.name}: {len(layout.lanes)} bits for {self.threads} threads")
+
+
+def _by_name(atoms: Iterable[MatrixAtom]) -> dict[str, MatrixAtom]:
+    return {atom.name: atom for atom in atoms}
+
+
+_MMA_RESULT = FragmentLayout.of("n1 n2 m0 m1 m2", "n0 m3")
+
+
+def _mma(depth: int, left: DType, right: DType, result: DType, rounds_to: str = "") -> MatrixAtom:
+    """An atom of ``mma.sync`` with 16 rows and 8 columns: words of a row's factors go to 4 neighbouring
+    threads, and the further ones to the next registers.
+    """
+    packed = 32 // left.bits
+    inner = packed.bit_length() - 1
+    slots = " ".join(f"k{b}" for b in range(inner))
+    rest = " ".join(f"k{b}" for b in range(inner + 2, depth.bit_length() - 1))
+    lanes = f"k{inner} k{inner + 1}"
+    name = f"m16n8k{depth}_{result.name}_{rounds_to or left.name}"
+    return MatrixAtom(
+        name=name,
+        rows=16,
+        columns=8,
+        depth=depth,
+        left_type=left,
+        right_type=right,
+        result_type=result,
+        threads=32,
+        left=FragmentLayout.of(f"{lanes} m0 m1 m2", f"{slots} m3 {rest}"),
+        right=FragmentLayout.of(f"{lanes} n0 n1 n2", f"{slots} {rest}"),
+        result=_MMA_RESULT,
+        rounds_to=rounds_to,
+    )
+
+
+MMA_SYNC = _by_name(
+    (
+        _mma(16, bf16, bf16, f32),
+        _mma(16, f16, f16, f32),
+        _mma(8, f32, f32, f32, "tf32"),
+        _mma(32, i8, i8, i32),
+        _mma(32, u8, u8, i32),
+        MatrixAtom(
+            name="m8n8k4_f64",
+            rows=8,
+            columns=8,
+            depth=4,
+            left_type=f64,
+            right_type=f64,
+            result_type=f64,
+            threads=32,
+            left=FragmentLayout.of("k0 k1 m0 m1 m2", ""),
+            right=FragmentLayout.of("k0 k1 n0 n1 n2", ""),
+            result=FragmentLayout.of("n1 n2 m0 m1 m2", "n0"),
+        ),
+    )
+)
+"""``mma.sync`` of NVIDIA's compute capability 8.0."""
+
+ATOMS: dict[str, MatrixAtom] = {**MMA_SYNC}
+"""All atoms by name: `dialects.simt.Mma` names its atom."""
+
+__all__ = ["ATOMS", "MMA_SYNC", "NO_AXIS", "FragmentLayout", "MatrixAtom", "Run"]

@@ -1,0 +1,266 @@
+"""The primitive that lets matrix instructions compute a tile of a product."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..analysis.loop_nest import enclosing_loops, inside, reduce_variables, resolved
+from ..dialects import loop, simt
+from ..dialects.tensor import free_symbols_of
+from ..ir import notes
+from ..ir.builder import Builder
+from ..ir.core import Operation, Value
+from ..ir.matrix_atom import ATOMS, FragmentLayout
+from ..ir.substitution import substitute
+from ..ir.symbolic import Dim, Expr, symbol
+from ..ir.types import BufferType
+from .core import ScheduleCore, ScheduleError, only_child, primitive
+from .tensorize import factor_loads
+
+
+class AtomPrimitives(ScheduleCore):
+    """The primitive for matrix instructions of GPUs."""
+
+    @primitive
+    def tensorize_atom(
+        self, name: str, atom: str, at: str, m: str, n: str, k: str, warps: tuple[str, ...]
+    ) -> tuple[str, str]:
+        """Replace the innermost loops of a product by one `simt.mma` and let threads load its factors' parts
+        into registers.
+
+            for at:
+                for i_t: for j_t:  (tiles of a warp)
+                    for warps:  for i: for j: for k:  acc[...] += a[...] * b[...]
+        becomes
+            for at:
+                for thread: for i_t: for slots:  a_part[thread, i_t, slots] = a[...]
+                for thread: for j_t: for slots:  b_part[thread, j_t, slots] = b[...]
+                for i_t: for j_t:  simt.mma acc, a_part, b_part
+
+        The elements of a thread are those of the atom's layouts; the warps of a block are numbered by the
+        loops `warps`, outermost first. Nests that set or read the result must give threads the same elements:
+        loops over threads that are fused from `warps` and the runs of the layout's lanes, highest first.
+
+        Args:
+            name: The block, a sum of products of two unguarded reads with initial values of its own.
+            atom: The name of a `tilewright.ir.matrix_atom.MatrixAtom`.
+            at: The loop, outside of the replaced ones, in which parts of the factors are loaded.
+            m: The loop over the atom's rows.
+            n: The loop over its columns.
+            k: The loop over its terms.
+            warps: Loops over the warps of the block.
+
+        Returns:
+            The names of the blocks that load the left and the right factor.
+
+        Raises:
+            ScheduleError: There is no such block, loop or atom; the loops are not the innermost ones of a
+                perfect nest or have other extents than the atom; a type is not the atom's; a factor moves
+                with rows and columns; or the block has no initial values yet.
+        """
+        nest = _AtomNest(self, name, atom, at, m, n, k, warps)
+        mapping_d = nest.mapping("d", nest.atom.result, {"m": nest.rows, "n": nest.columns})
+        parts = [
+            nest.load_fragment(nest.left, "a", nest.atom.left, {"m": nest.rows, "k": nest.depth}),
+            nest.load_fragment(nest.right, "b", nest.atom.right, {"n": nest.columns, "k": nest.depth}),
+        ]
+        slots = {
+            p: simt.slot_symbols(x, p)
+            for p, x in (("d", nest.atom.result), ("a", nest.atom.left), ("b", nest.atom.right))
+        }
+        statement = simt.Mma(
+            nest.update.buffer,
+            parts[0].buffer,
+            parts[1].buffer,
+            atom=atom,
+            thread=nest.thread,
+            d_slots=slots["d"],
+            a_slots=slots["a"],
+            b_slots=slots["b"],
+            d_indices=tuple(
+                substitute(e, mapping_d) for e in resolved(nest.update, nest.update.indices)
+            ),
+            a_indices=(nest.thread, *parts[0].outer, *slots["a"]),
+            b_indices=(nest.thread, *parts[1].outer, *slots["b"]),
+            location=nest.block.location,
+        )
+        assert nest.top.parent is not None
+        nest.top.parent.insert_before(nest.top, statement)
+        nest.top.detach()
+        nest.top.drop_all()
+        for f in nest.uniform:
+            f.kind = loop.LoopKind.UNROLL
+        return parts[0].name, parts[1].name
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The parts of a factor that threads hold: the buffer, the block that loads it, and the loops outside of
+    the atom on which it depends.
+    """
+
+    buffer: Value
+    name: str
+    outer: tuple[Expr, ...]
+
+
+class _AtomNest:
+    """The loops around a product that an atom computes.
+
+    Raises:
+        ScheduleError: They do not fit.
+    """
+
+    def __init__(
+        self, s: ScheduleCore, name: str, atom: str, at: str, m: str, n: str, k: str, warps: tuple[str, ...]
+    ) -> None:
+        found = ATOMS.get(atom)
+        if found is None:
+            raise ScheduleError(f"tensorize_atom: there is no atom {atom!r}; known: {', '.join(ATOMS)}")
+        self.s, self.name, self.atom = s, name, found
+        self.block = s.block(name)
+        self.update, loads = factor_loads(self.block, "tensorize_atom")
+        self.rows, self.columns, self.depth = s.loop(m), s.loop(n), s.loop(k)
+        self.warps = [s.loop(w) for w in warps]
+        self.at = s.loop(at)
+        self._check_nest()
+        self.left, self.right = self._sides(loads)
+        self._check_types()
+        self.count = 1
+        for f in self.warps:
+            self.count *= f.extent
+        self.thread = symbol("mma_thread", 0, self.count * found.threads - 1)
+
+    def _check_nest(self) -> None:
+        tile = [*self.warps, self.rows, self.columns, self.depth]
+        around = enclosing_loops(self.block)
+        if set(around[-len(tile) :]) != set(tile) or len(set(tile)) != len(tile):
+            raise ScheduleError(
+                f"tensorize_atom: {[f.iv.name for f in tile]} are not the innermost loops around "
+                f"{self.name!r} ({self.s.loops(self.name)})"
+            )
+        self.top = around[-len(tile)]
+        child: Operation | None = self.top
+        for _ in tile:
+            child = only_child(child) if child is not None else None
+        if child is not self.block:
+            raise ScheduleError(
+                f"tensorize_atom: the loops around {self.name!r} are not perfectly nested"
+            )
+        if self.at not in around[: -len(tile)]:
+            raise ScheduleError(
+                f"tensorize_atom: loop {self.at.iv.name!r} is not around {self.top.iv.name!r}"
+            )
+        self.uniform = around[around.index(self.at) + 1 : -len(tile)]
+        wanted = (self.atom.rows, self.atom.columns, self.atom.depth)
+        extents = tuple(f.extent for f in (self.rows, self.columns, self.depth))
+        if extents != wanted or not all(isinstance(f.extent, int) for f in (*tile, *self.uniform)):
+            raise ScheduleError(
+                f"tensorize_atom: loops of {extents} iterations; atom {self.atom.name} has {wanted}"
+            )
+        reducing = reduce_variables(self.block)
+        if any(f.iv in reducing for f in self.warps):
+            raise ScheduleError("tensorize_atom: warps cannot share a sum")
+        if not notes.INITIALIZED.get(self.block):
+            raise ScheduleError(
+                f"tensorize_atom: block {self.name!r} has no initial values: decompose_reduction first"
+            )
+
+    def _sides(self, loads: list[loop.Load]) -> tuple[loop.Load, loop.Load]:
+        rows, columns, depth = self.rows.iv, self.columns.iv, self.depth.iv
+        moved = [_symbols(x) for x in loads]
+        left = 0 if rows in moved[0] else 1
+        if columns in moved[left] or rows in moved[1 - left] or depth in _symbols(self.update):
+            raise ScheduleError(
+                f"tensorize_atom: block {self.name!r} is not the product of a matrix of rows "
+                f"{rows.name!r} and one of columns {columns.name!r}"
+            )
+        return loads[left], loads[1 - left]
+
+    def _check_types(self) -> None:
+        atom = self.atom
+        found = (self.left.result.type, self.right.result.type, self.update.buffer.type.dtype)
+        wanted = (atom.left_type, atom.right_type, atom.result_type)
+        if found != wanted:
+            raise ScheduleError(
+                f"tensorize_atom: a product of {' and '.join(t.label for t in found[:2])} in "
+                f"{found[2].label}; atom {atom.name} multiplies "
+                f"{' and '.join(t.label for t in wanted[:2])} in {wanted[2].label}"
+            )
+
+    def mapping(
+        self, prefix: str, layout: FragmentLayout, axes: dict[str, loop.For], thread: Expr | None = None
+    ) -> dict[Expr, Dim]:
+        """The loop variables of warps and of an operand's axes over the symbols of thread and slots."""
+        thread = self.thread if thread is None else thread
+        slots = simt.slot_symbols(layout, prefix)[::-1]
+        mapping: dict[Expr, Dim] = {}
+        step = self.atom.threads
+        for f in reversed(self.warps):
+            mapping[f.iv] = thread // step % f.extent
+            step *= f.extent
+        for axis, f in axes.items():
+            total: Dim = 0
+            for r in layout.lane_runs:
+                if r.axis == axis:
+                    total = total + thread // (1 << r.place) % r.extent * (1 << r.bit)
+            for r, slot in zip(layout.slot_runs, slots, strict=True):
+                if r.axis == axis:
+                    total = total + slot * (1 << r.bit)
+            mapping[f.iv] = total
+        return mapping
+
+    def load_fragment(
+        self, load: loop.Load, prefix: str, layout: FragmentLayout, axes: dict[str, loop.For]
+    ) -> _Part:
+        """Let threads load their parts of a factor into registers, at the beginning of the loop `at`."""
+        s, block = self.s, self.block
+        indices = resolved(load, load.indices)
+        used = {x for e in indices for x in free_symbols_of(e)}
+        outer = [f for f in self.uniform if f.iv in used]
+        slots = simt.slot_symbols(layout, prefix)
+        extents = (self.thread.upper + 1, *(f.extent for f in outer), *(x.upper + 1 for x in slots))
+        alloc = loop.Alloc(
+            buffer=BufferType(load.result.type, extents, "register"), location=block.location
+        )
+        self.at.body.insert_before(self.at.body.first, alloc)
+        name = s.fresh(f"{self.name}_{prefix}")
+        thread = symbol(s.fresh(f"{name}_thread"), 0, self.thread.upper)
+        own = [symbol(s.fresh(f"{name}_{f.iv.name}"), 0, f.iv.upper) for f in outer]
+        parts = [symbol(s.fresh(f"{name}_{x.name}"), 0, x.upper) for x in slots]
+        mapping = self.mapping(prefix, layout, axes, thread)
+        mapping.update(zip((f.iv for f in outer), own, strict=True))
+        again = dict(zip(slots, parts, strict=True))
+        element = tuple(substitute(substitute(e, mapping), again) for e in indices)
+        fixed = [
+            f for f in enclosing_loops(self.at) + [self.at] if f.iv in {x for e in element for x in free_symbols_of(e)}
+        ]
+        loops = [thread, *own, *parts]
+        axes_of = {v: symbol(f"i{k}", 0, v.upper) for k, v in enumerate((*(f.iv for f in fixed), *loops))}
+        stage = loop.Block(
+            sym_name=name,
+            axes=tuple(axes_of.values()),
+            bindings=tuple(axes_of),
+            location=block.location,
+        )
+        body = Builder(stage.body, location=block.location)
+        value = body(
+            loop.Load(load.buffer, (), None, indices=tuple(substitute(e, axes_of) for e in element))
+        )
+        body.insert(loop.Store(value, alloc.result, (), indices=tuple(axes_of[x] for x in loops)))
+        nest: Operation = stage
+        for iv in reversed(loops):
+            kind = loop.LoopKind.THREAD_X if iv is thread else loop.LoopKind.UNROLL
+            around = loop.For(iv=iv, kind=kind, location=block.location)
+            around.body.append(nest)
+            nest = around
+        before = next(op for op in self.at.body.ops if inside(block, op))
+        self.at.body.insert_before(before, nest)
+        return _Part(alloc.result, name, tuple(f.iv for f in outer))
+
+
+def _symbols(op: loop.Load | loop.Accumulate) -> set[Expr]:
+    return {x for e in resolved(op, op.indices) for x in free_symbols_of(e)}
+
+
+__all__ = ["AtomPrimitives"]

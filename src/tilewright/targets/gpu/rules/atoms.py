@@ -1,0 +1,289 @@
+"""The rule of contractions whose products matrix instructions compute.
+
+A block of threads computes a tile of the result, each of its warps a part of it. In each step along the sum it
+loads a tile of both factors into shared memory. The warps load the parts that an instruction takes into
+registers, and the instructions add to the result there. What uses the result runs over the elements that a
+thread holds, so that it stays in registers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ....analysis.axis_roles import Roles
+from ....analysis.index_maps import flatten_index
+from ....analysis.loop_nest import resolved, written_buffer
+from ....dialects import loop
+from ....dialects.tensor import free_symbols_of
+from ....ir.matrix_atom import FragmentLayout, MatrixAtom
+from ....ir.substitution import evaluate
+from ....ir.symbolic import Dim, Expr, bounds
+from ....schedule import Schedule, ScheduleError
+from ....schedule.staging import factors_of
+from .common import attempt, fuse_all, gpu_of, loops_of
+
+ROWS = (16, 32, 64, 128, 256)
+"""Choices of the rows, and of the columns, of a block's tile."""
+DEPTHS = (1, 2, 4, 8)
+"""Choices of the terms of a step, as multiples of those of an atom."""
+WARPS = (1, 2, 4, 8)
+"""Choices of the warps along the rows, and along the columns, of a tile."""
+NO_ATOM = "none"
+"""The choice of ordinary instructions."""
+STEP_BYTES = 64
+"""Bytes of a row's terms in a step."""
+MOST_RESULTS = 128
+"""The most results of a thread: they lie in registers, beside the parts of the factors."""
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    atom: MatrixAtom
+    rows: int
+    columns: int
+    depth: int
+    row_warps: int
+    column_warps: int
+
+    @property
+    def threads(self) -> int:
+        return self.row_warps * self.column_warps * self.atom.threads
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """The loops of a block over tiles of the result, and over the rows and columns of one."""
+
+    grid: tuple[str, ...]
+    row: str
+    column: str
+
+
+def with_atoms(s: Schedule, name: str, roles: Roles) -> bool:
+    """Schedule a contraction with matrix instructions, if the device has some for its types; return whether
+    it does.
+    """
+    atom = _atom(s, name)
+    if atom is None:
+        return False
+    copy = s.copy()
+    if not attempt(copy, lambda c: _apply(c, name, roles, atom)):
+        return False
+    options = [a.name for a in _fitting(s, name)]
+    chosen = s.choose("atom", atom.name, [*options, NO_ATOM], reorders_sums=True)
+    if chosen == NO_ATOM:
+        return False
+    return _apply(s, name, roles, next(a for a in gpu_of(s).atoms if a.name == chosen))
+
+
+def _fitting(s: Schedule, name: str) -> list[MatrixAtom]:
+    """The atoms of the device for the types of a product."""
+    block = s.block(name)
+    loads = factors_of(block)
+    if loads is None:
+        return []
+    types = (*(x.result.type for x in loads), written_buffer(block).type.dtype)
+    return [
+        a for a in gpu_of(s).atoms if (a.left_type, a.right_type, a.result_type) == types and not a.rounds_to
+    ]
+
+
+def _atom(s: Schedule, name: str) -> MatrixAtom | None:
+    return next(iter(_fitting(s, name)), None)
+
+
+def _apply(s: Schedule, name: str, roles: Roles, atom: MatrixAtom) -> bool:
+    if not any(b.sym_name != name for b in s.blocks()) or written_buffer(s.block(name)).defining_op is None:
+        s.cache_write(name)
+    others = [b.sym_name for b in s.blocks() if b.sym_name != name]
+    sizes = _choose(s, name, roles, atom)
+    product, step, term = _tile_product(s, name, roles, sizes)
+    tiles = [_tile_result(s, other, roles, sizes) for other in others]
+    for tile, other in zip(tiles, others, strict=True):
+        if len(tile.grid) != len(product.grid):
+            raise ScheduleError(f"contraction: block {other!r} has other axes than the product")
+        for first, second in zip(product.grid, tile.grid, strict=True):
+            s.fuse_loops(first, second)
+    order = _order(s, name, product, term)
+    s.reorder(*order)
+    copies = s.stage_factors(name, step)
+    start = s.decompose_reduction(name, step)
+    warps_m, i, m = _split_warps(s, product.row, sizes.rows // sizes.row_warps, atom.rows)
+    warps_n, j, n = _split_warps(s, product.column, sizes.columns // sizes.column_warps, atom.columns)
+    part, k = s.split(term, atom.depth)
+    s.reorder(part, i, j, warps_m, warps_n, m, n, k)
+    s.compact()
+    s.tensorize_atom(name, atom.name, part, m, n, k, (warps_m, warps_n))
+    initial = s.loops(start)[len(product.grid) :]
+    if order.index(product.row) > order.index(product.column):
+        initial.reverse()
+        s.reorder(*initial)
+    for block, row, column in (
+        (start, *initial),
+        *((o, t.row, t.column) for o, t in zip(others, tiles, strict=True)),
+    ):
+        _distribute(s, block, row, column, sizes)
+    for copy in copies:
+        _load(s, copy, len(product.grid) + 1, sizes.threads)
+    s.bind(fuse_all(s, product.grid), "block.x")
+    return True
+
+
+def _choose(s: Schedule, name: str, roles: Roles, atom: MatrixAtom) -> _Sizes:
+    gpu = gpu_of(s)
+    sides = []
+    for axes, unit in ((roles.m, atom.rows), (roles.n, atom.columns)):
+        most = _extent(s, name, axes)
+        sides.append(next((x for x in ROWS[:-1] if x >= unit and most is not None and most <= x), 128))
+    rows, columns = sides
+    results = _blocks(s, name, roles)
+    while rows * columns > 64 * 64 and results < rows * columns * gpu.multiprocessors:
+        rows, columns = (rows // 2, columns) if rows >= columns else (rows, columns // 2)
+    rows = s.choose("rows_of_tile", rows, [x for x in ROWS if x >= atom.rows])
+    columns = s.choose("columns_of_tile", columns, [x for x in ROWS if x >= atom.columns])
+    row_warps, column_warps = 1, 1
+    while rows * columns // (row_warps * column_warps) > 32 * 64:
+        if rows // row_warps >= 2 * columns // column_warps or column_warps == WARPS[-1]:
+            row_warps *= 2
+        else:
+            column_warps *= 2
+    fits_rows = [w for w in WARPS if rows % (w * atom.rows) == 0]
+    fits_columns = [w for w in WARPS if columns % (w * atom.columns) == 0]
+    row_warps = s.choose("warps_of_rows", min(row_warps, fits_rows[-1]), fits_rows)
+    column_warps = s.choose("warps_of_columns", min(column_warps, fits_columns[-1]), fits_columns)
+    default = max(1, STEP_BYTES // (atom.depth * atom.left_type.itemsize))
+    parts = s.choose("parts_of_step", default, DEPTHS)
+    sizes = _Sizes(atom, rows, columns, parts * atom.depth, row_warps, column_warps)
+    if sizes.threads > gpu.max_threads or rows * columns > MOST_RESULTS * sizes.threads:
+        raise ScheduleError(
+            f"contraction: {sizes.threads} threads for a tile of {rows} x {columns} results; a block of this "
+            f"target has at most {gpu.max_threads}, and a thread at most {MOST_RESULTS} results"
+        )
+    return sizes
+
+
+def _extent(s: Schedule, name: str, axes: tuple[int, ...]) -> int | None:
+    """An upper bound of the number of rows (or columns) of a product; None if there is none."""
+    total = 1
+    for axis in (s.block(name).axes[k] for k in axes):
+        high = bounds(axis.upper)[1]
+        if high is None:
+            return None
+        total *= high + 1
+    return total
+
+
+def _blocks(s: Schedule, name: str, roles: Roles) -> int:
+    """An upper bound of the number of results."""
+    total = _extent(s, name, (*roles.batch, *roles.m, *roles.n))
+    return 1 << 40 if total is None else total
+
+
+def _tile_result(s: Schedule, name: str, roles: Roles, sizes: _Sizes) -> _Tile:
+    """Order, fuse and split the loops of a block that reads the product: batch, tiles, rows and columns."""
+    batch, rows, columns, terms = loops_of(s, name, roles)
+    if terms:
+        raise ScheduleError(f"contraction: block {name!r} has a sum of its own")
+    s.reorder(*batch, *rows, *columns)
+    return _split_tile(s, batch, rows, columns, sizes)
+
+
+def _split_tile(
+    s: Schedule, batch: list[str], rows: list[str], columns: list[str], sizes: _Sizes
+) -> _Tile:
+    row_tile, row = s.split(fuse_all(s, rows), sizes.rows, guarded=True)
+    column_tile, column = s.split(fuse_all(s, columns), sizes.columns, guarded=True)
+    grid = (*batch, row_tile, column_tile)
+    s.reorder(*grid, row, column)
+    return _Tile(grid, row, column)
+
+
+def _tile_product(
+    s: Schedule, name: str, roles: Roles, sizes: _Sizes
+) -> tuple[_Tile, str, str]:
+    """Do as `_tile_result` for the product; return the loops over steps of the sum and its terms, too."""
+    batch, rows, columns, terms = loops_of(s, name, roles)
+    if not terms:
+        raise ScheduleError("contraction: the product has no sum")
+    s.reorder(*batch, *rows, *columns, *terms)
+    terms_of_all = fuse_all(s, terms)
+    tile = _split_tile(s, batch, rows, columns, sizes)
+    step, term = s.split(terms_of_all, sizes.depth, guarded=True)
+    s.reorder(*tile.grid, step, tile.row, tile.column, term)
+    return tile, step, term
+
+
+def _order(s: Schedule, name: str, tile: _Tile, term: str) -> list[str]:
+    """The order of rows, columns and terms in which neighbours in memory are neighbours in the tiles."""
+    loads = factors_of(s.block(name))
+    assert loads is not None
+    before, after = [], []
+    for side in (tile.row, tile.column):
+        load = next((x for x in loads if s.loop(side).iv in _symbols(x)), loads[0])
+        flat = flatten_index(resolved(load, load.indices), load.buffer.type.shape)
+        sizes = frozenset(s.kernel.dims)
+        far = distance(flat, s.loop(side).iv, sizes) >= distance(flat, s.loop(term).iv, sizes)
+        (before if far else after).append(side)
+    return [*before, term, *after]
+
+
+def _symbols(op: loop.Load) -> set[Expr]:
+    return {x for e in resolved(op, op.indices) for x in free_symbols_of(e)}
+
+
+def distance(flat: Dim, iv: Expr, sizes: frozenset[Expr]) -> int:
+    """The elements from one iteration of a loop to the next, at the beginning; `sizes` count as 1,000."""
+    places = {x.name: 1000 if x in sizes else 0 for x in free_symbols_of(flat)}
+    return abs(int(evaluate(flat, {**places, iv.name: 1})) - int(evaluate(flat, {**places, iv.name: 0})))
+
+
+def _split_warps(s: Schedule, name: str, of_warp: int, of_atom: int) -> tuple[str, str, str]:
+    """Divide rows or columns of a tile among warps, those of a warp among atoms."""
+    warp, rest = s.split(name, of_warp)
+    return (warp, *s.split(rest, of_atom))
+
+
+def _distribute(s: Schedule, name: str, row: str, column: str, sizes: _Sizes) -> None:
+    """Divide a nest over a tile of the result among threads as the atom does."""
+    atom = sizes.atom
+    warps_m, i, m = _split_warps(s, row, sizes.rows // sizes.row_warps, atom.rows)
+    warps_n, j, n = _split_warps(s, column, sizes.columns // sizes.column_warps, atom.columns)
+    lanes, slots = split_by_layout(s, atom.result, {"m": m, "n": n})
+    s.reorder(warps_m, warps_n, *lanes, i, j, *slots)
+    s.bind(fuse_all(s, [warps_m, warps_n, *lanes]), "thread.x")
+
+
+def split_by_layout(
+    s: Schedule, layout: FragmentLayout, loops: dict[str, str]
+) -> tuple[list[str], list[str]]:
+    """Split loops over the rows and columns of an atom's operand into the runs of its layout.
+
+    Args:
+        s: The schedule.
+        layout: The layout.
+        loops: The loop over each axis.
+
+    Returns:
+        The loops over the runs of lanes and those over the runs of slots, highest bits first.
+    """
+    parts: dict[tuple[str, int], str] = {}
+    for axis, name in loops.items():
+        bit = 0
+        pieces = layout.pieces(axis)
+        for extent in pieces[:-1]:
+            name, low = s.split(name, extent)
+            parts[axis, bit] = low
+            bit += extent.bit_length() - 1
+        parts[axis, bit] = name
+    lanes = [parts[r.axis, r.bit] for r in reversed(layout.lane_runs)]
+    return lanes, [parts[r.axis, r.bit] for r in reversed(layout.slot_runs)]
+
+
+def _load(s: Schedule, tile: str, outside: int, threads: int) -> None:
+    """Divide the copy of a tile among the threads: neighbouring threads read neighbouring elements."""
+    outer, inner = s.split(fuse_all(s, s.loops(tile)[outside:]), threads, guarded=True)
+    s.reorder(inner, outer)
+    s.bind(inner, "thread.x")
+
+
+__all__ = ["split_by_layout", "with_atoms"]
