@@ -167,7 +167,8 @@ def _mma(depth: int, left: DType, right: DType, result: DType, rounds_to: str = 
     slots = " ".join(f"k{b}" for b in range(inner))
     rest = " ".join(f"k{b}" for b in range(inner + 2, depth.bit_length() - 1))
     lanes = f"k{inner} k{inner + 1}"
-    name = f"m16n8k{depth}_{result.name}_{rounds_to or left.name}"
+    factor = rounds_to or left.name.replace("ui", "u")
+    name = f"m16n8k{depth}_{result.name}_{factor}"
     return MatrixAtom(
         name=name,
         rows=16,

@@ -477,9 +477,13 @@ class _Barriers:
                     seen = []
                 seen = seen + touches
             elif isinstance(op, loop.For):
-                after = self.block(op.body, seen)
-                again = [replace(x, repeated=(*x.repeated, op)) for x in after if inside(x.nest, op)]
-                after = self.block(op.body, [*seen, *again])
+                after = self.block(op.body, [])
+                again = [replace(x, repeated=(*x.repeated, op)) for x in after]
+                after = self.block(op.body, again)
+                if any(self.conflict(a, b) for a in seen for b in _first_touches(op.body)):
+                    # Before the loop, where it is waited for once.
+                    Builder.before(op).insert(simt.Barrier())
+                    seen = []
                 seen = [*seen, *after]
             elif isinstance(op, loop.If):
                 seen = [*seen, *self.block(op.body, list(seen))]
@@ -494,6 +498,20 @@ class _Barriers:
         fixed = [f for f in enclosing_loops(a.nest) if inside(b.nest, f) and f not in a.repeated]
         apart = distance(x, y, [(a.nest, b.nest)], fixed)
         return apart is not None and apart != (0,)
+
+
+def _first_touches(body: Block) -> list[_Seen]:
+    """The accesses of the thread nests in a block, up to its first barrier."""
+    found: list[_Seen] = []
+    for op in body.ops:
+        if isinstance(op, simt.Barrier):
+            break
+        if is_thread(op):
+            assert isinstance(op, loop.For)
+            found += [_Seen(t, op) for t in _touches(op)]
+        elif isinstance(op, (loop.For, loop.If)):
+            found += _first_touches(op.body)
+    return found
 
 
 def _touches(nest: loop.For) -> list[Touch]:

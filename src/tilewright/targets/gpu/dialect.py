@@ -125,6 +125,8 @@ class Dialect:
     16 bytes (``{type}``, ``{name}``, ``{size}``). Empty: each element is accessed alone. The prelude has the
     types ``tw_4``, ``tw_8`` and ``tw_16`` of so many bytes, which may be the memory of any other types.
     """
+    matrix_word: str = ""
+    """The type of a pointer to the words of a packed factor of a matrix instruction."""
     address: str = ""
     """A pointer as a number: ``{pointer}``."""
     shared_at_top: Literal["kernel", "module"] = "kernel"

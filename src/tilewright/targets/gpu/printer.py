@@ -108,6 +108,8 @@ class _Printer:
         self.in_loop = False
         self.arrays: dict[Operation, str] = {}
         """Arrays of a thread through which accesses of a loop over vector lanes go."""
+        self.moved: set[Value] = set()
+        """Loaded values that are only stored again: their names are elements in memory's type."""
         self.staged: dict[Operation, str] = {}
         """Elements of these arrays in the current iteration."""
 
@@ -344,6 +346,8 @@ class _Printer:
             self.emit(self.dialect.barrier)
         elif isinstance(op, simt.AllReduce):
             self.all_reduce(op)
+        elif isinstance(op, simt.Mma):
+            self.mma(op)
         elif isinstance(op, scalar.ScalarOp):
             self.scalar(op)
         elif not op.terminator:
@@ -466,7 +470,9 @@ class _Printer:
         if most is None or most > MOST_PRIVATE:
             raise CompileError(f"{self.dialect.name} cannot hold {buffer} in a thread ({self.place})")
         name = self.names[op.result] = self.fresh("local" if buffer.space != "register" else "part")
-        array = self.dialect.array.format(type=storage.type, name=name, size=max(most, 1))
+        in_words = any(isinstance(user, simt.Mma) for user in op.result.users)
+        form = self.dialect.vectors[2] if in_words and self.dialect.vectors[2] else self.dialect.array
+        array = form.format(type=storage.type, name=name, size=max(most, 1))
         if op.result in self.combined and self.dialect.zeros:
             array = f"{array.removesuffix(';')}{self.dialect.zeros};"
         self.emit(array)
@@ -521,14 +527,34 @@ class _Printer:
     def load(self, op: loop.Load) -> None:
         dynamic = self.dynamic(op)
         dtype = op.result.type
-        value = self.loaded(dtype, self.staged.get(op) or self.access(op, dynamic))
+        element = self.staged.get(op) or self.access(op, dynamic)
+        is_moved = self.is_moved(op)
+        kind, value = self.type(dtype), self.loaded(dtype, element)
+        if is_moved:
+            self.moved.add(op.result)
+            kind, value = self.storage(dtype, "").type, element
         if not op.guard:
-            self.names[op.result] = self.let(dtype, value)
+            name = self.names[op.result] = self.fresh()
+            self.emit(self.dialect.const.format(type=kind, name=name, value=value))
             return
         assert op.otherwise is not None
         name = self.names[op.result] = self.fresh()
-        self.variable(self.type(dtype), name, self.names[op.otherwise])
+        self.variable(kind, name, "0" if is_moved else self.names[op.otherwise])
         self.emit(f"if ({self.index.condition(op.guard, dynamic)}) {{ {name} = {value}; }}")
+
+    def is_moved(self, op: loop.Load) -> bool:
+        """Whether a load only copies elements of a type that registers do not have."""
+        dtype = op.result.type
+        if self.storage(dtype, "").load == "{}" or dtype is boolean:
+            return False
+        if op.guard:
+            other = None if op.otherwise is None else op.otherwise.defining_op
+            if not isinstance(other, scalar.Constant) or other.value != 0:
+                return False
+        return all(
+            isinstance(user, loop.Store) and user.value is op.result and user.buffer.type.dtype is dtype
+            for user in op.result.users
+        )
 
     def store(self, op: loop.Store | loop.Accumulate) -> None:
         dynamic = self.dynamic(op)
@@ -539,7 +565,8 @@ class _Printer:
             old = self.loaded(dtype, place)
             quiet = notes.IGNORE_NAN.get(op, False)
             value = self.scalars.binary(COMBINER_OP[op.combiner], dtype, old, value, quiet)
-        statement = f"{place} = {self.stored(dtype, value)};"
+        element = value if op.value in self.moved else self.stored(dtype, value)
+        statement = f"{place} = {element};"
         if op.guard:
             statement = f"if ({self.index.condition(op.guard, dynamic)}) {{ {statement} }}"
         self.emit(statement)
@@ -602,6 +629,34 @@ class _Printer:
             lines(name, place, count)
 
     # -- Collective statements -------------------------------------------------------------------------------
+
+    def mma(self, op: simt.Mma) -> None:
+        """Call the function of the atom on the thread's fragments; factors are passed as packed words."""
+        atom = op.description
+        if op.threads != self.threads:
+            raise CompileError(f"{self.place}: {op.threads} of {self.threads} threads run {atom.name}")
+        places = []
+        for fragment in op.fragments:
+            count = len(fragment.slots)
+            indices, shape = fragment.indices[1:], fragment.buffer.type.shape[1:]
+            if fragment.buffer not in self.private or indices[len(indices) - count :] != fragment.slots:
+                raise CompileError(f"{self.place}: an operand of {atom.name} does not lie in registers")
+            first = (*indices[: len(indices) - count], *(0 for _ in fragment.slots))
+            flat = flatten_index(first, shape)
+            text = self.index.address(flat, BufferType(fragment.buffer.type.dtype, shape).size, {})
+            places.append(f"&{self.element(fragment.buffer, text)}")
+        function = f"tw_mma_{atom.name}"
+        try:
+            definitions(self.dialect, [function])
+        except CompileError:
+            raise CompileError(
+                f"{self.dialect.name} has no matrix instruction {atom.name} ({self.place})"
+            ) from None
+        self.uses.add(function)
+        d, *factors = places
+        if atom.left_type.bits <= 32:
+            factors = [f"({self.dialect.matrix_word})({place})" for place in factors]
+        self.emit(f"{function}({', '.join([d, *factors])});")
 
     def all_reduce(self, op: simt.AllReduce) -> None:
         """Combine by shuffles at distances within a warp, and through shared memory at larger ones.

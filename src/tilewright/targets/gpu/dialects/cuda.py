@@ -23,6 +23,7 @@ from ....ir.types import (
     u64,
 )
 from ..dialect import Dialect, Storage
+from .cuda_matrix import CALLS, INSTRUCTIONS
 
 _NAMES = (
     "exp exp2 expm1 log log2 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf floor "
@@ -68,6 +69,7 @@ VECTORS = {
 
 PRELUDE = {
     **VECTORS,
+    **CALLS,
     "tw_inf_f32": "FN f32 tw_inf_f32() { return __int_as_float(0x7f800000); }\n",
     "tw_nan_f32": "FN f32 tw_nan_f32() { return __int_as_float(0x7fc00000); }\n",
     "tw_inf_f64": "FN f64 tw_inf_f64() { return __longlong_as_double(0x7ff0000000000000ll); }\n",
@@ -76,6 +78,7 @@ PRELUDE = {
     "tw_as_f64_u64": "FN f64 tw_as_f64_u64(u64 x) { return __longlong_as_double(i64(x)); }\n",
 }
 _INSTRUCTIONS = {
+    **INSTRUCTIONS,
     "tw_f32_of_f16": """FN f32 tw_f32_of_f16(u32 h) {
   f32 x;
   asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"((unsigned short)h));
@@ -152,6 +155,7 @@ CUDA = Dialect(
     suffixes={"f32": "f", "u32": "u", "i64": "ll", "u64": "ull"},
     offsets=False,
     vectors=("{const}{type}*", "{type}*", "__align__(16) {type} {name}[{size}];"),
+    matrix_word="unsigned int*",
     address="(unsigned long long)({pointer})",
     zeros=" = {0}",
     unroll="#pragma unroll",

@@ -114,6 +114,7 @@ def _apply(s: Schedule, name: str, roles: Roles, atom: MatrixAtom) -> bool:
     s.reorder(part, i, j, warps_m, warps_n, m, n, k)
     s.compact()
     s.tensorize_atom(name, atom.name, part, m, n, k, (warps_m, warps_n))
+    s.unroll(part)
     initial = s.loops(start)[len(product.grid) :]
     if order.index(product.row) > order.index(product.column):
         initial.reverse()

@@ -1,0 +1,58 @@
+"""The functions of CUDA's prelude for matrix instructions.
+
+Source: the section "Warp Level Matrix Multiply-Accumulate Instructions" of the PTX ISA.
+"""
+
+from __future__ import annotations
+
+from ....ir.matrix_atom import MMA_SYNC, FragmentLayout, MatrixAtom
+from ....ir.types import DType, f32, f64, i32
+
+_LETTERS = {"bfloat16": "bf16", "float16": "f16", "int8": "s8", "uint8": "u8"}
+_REGISTERS: dict[DType, tuple[str, str]] = {f32: ("f32", "f"), i32: ("i32", "r"), f64: ("f64", "d")}
+"""The type of a register of the result, and its letter in a constraint."""
+
+
+def _words(layout: FragmentLayout, dtype: DType) -> int:
+    """The registers that hold a thread's part of a factor."""
+    return max(1, (1 << len(layout.slots)) * dtype.bits // max(32, dtype.bits))
+
+
+def _instruction(atom: MatrixAtom) -> str:
+    """The definition as inline PTX."""
+    kind, letter = _REGISTERS[atom.result_type]
+    word, word_letter = ("f64", "d") if atom.left_type is f64 else ("u32", "r")
+    counts = (1 << len(atom.result.slots), _words(atom.left, atom.left_type), _words(atom.right, atom.right_type))
+    types = [atom.rounds_to or _LETTERS.get(t.label, t.name) for t in (atom.left_type, atom.right_type)]
+    result = "s32" if atom.result_type is i32 else atom.result_type.name
+    shape = f"m{atom.rows}n{atom.columns}k{atom.depth}"
+    numbers = iter(range(sum(counts)))
+    groups = ["{" + ", ".join(f"%{next(numbers)}" for _ in range(n)) + "}" for n in counts]
+    operation = f"mma.sync.aligned.{shape}.row.col.{result}.{types[0]}.{types[1]}.{result}"
+    lines = [f"FN void tw_mma_{atom.name}({kind}* d, {word}* a, {word}* b) {{"]
+    for name, count in (("a", counts[1]), ("b", counts[2])) if atom.rounds_to else ():
+        for k in range(count):
+            lines.append(f'  asm("cvt.rna.{atom.rounds_to}.f32 %0, %1;" : "=r"({name}[{k}]) : "r"({name}[{k}]));')
+    outputs = ", ".join(f'"+{letter}"(d[{k}])' for k in range(counts[0]))
+    inputs = ", ".join(
+        f'"{word_letter}"({name}[{k}])' for name, count in (("a", counts[1]), ("b", counts[2])) for k in range(count)
+    )
+    lines.append(f'  asm("{operation} {groups[0]}, {groups[1]}, {groups[2]}, {groups[0]};" : {outputs} : {inputs});')
+    return "\n".join([*lines, "}", ""])
+
+
+def _call(atom: MatrixAtom) -> str:
+    """The definition for the simulator."""
+    kind, _ = _REGISTERS[atom.result_type]
+    word = "f64" if atom.left_type is f64 else "u32"
+    return (
+        f"FN void tw_mma_{atom.name}({kind}* d, {word}* a, {word}* b) {{\n  tw_sim_mma_{atom.name}(d, a, b);\n}}\n"
+    )
+
+
+INSTRUCTIONS = {f"tw_mma_{atom.name}": _instruction(atom) for atom in MMA_SYNC.values()}
+"""The definitions that NVRTC compiles."""
+CALLS = {f"tw_mma_{atom.name}": _call(atom) for atom in MMA_SYNC.values()}
+"""The definitions for other compilers, the simulator's."""
+
+__all__ = ["CALLS", "INSTRUCTIONS"]
