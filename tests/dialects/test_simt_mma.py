@@ -18,8 +18,8 @@ WARPS = 2
 
 
 def fragments(atom: MatrixAtom) -> dict[str, list[tuple[int, int]]]:
-    """The element of each operand in each thread and slot, by the formulas of the PTX ISA: rows and columns of
-    d, rows and terms of a, columns and terms of b.
+    """The element of each operand in each thread and slot, by the formulas of the PTX ISA: rows and columns
+    of d, rows and terms of a, columns and terms of b.
     """
     packed = max(1, 32 // atom.left_type.bits)
     found: dict[str, list[tuple[int, int]]] = {"d": [], "a": [], "b": []}

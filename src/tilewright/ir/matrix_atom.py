@@ -1,9 +1,9 @@
 """Matrix instructions of GPUs: which threads hold which elements of the operands.
 
-An *atom* is one instruction that the threads of a warp (or of several warps) run together: it adds the product
-of a ``rows x depth`` and a ``depth x columns`` matrix to one of ``rows x columns`` elements. Each thread holds
-a part of every operand in registers, its *fragment*. A `FragmentLayout` says which. Schedules, the
-interpreter and the printer read it; nothing else knows where elements are.
+An *atom* is one instruction that the threads of a warp (or of several warps) run together: it adds the
+product of a ``rows x depth`` and a ``depth x columns`` matrix to one of ``rows x columns`` elements. Each
+thread holds a part of every operand in registers, its *fragment*. A `FragmentLayout` says which. Schedules,
+the interpreter and the printer read it; nothing else knows where elements are.
 
 Source of the layouts of ``mma.sync``: "Parallel Thread Execution ISA", section "Matrix Fragments".
 """
@@ -46,8 +46,8 @@ class Run:
 class FragmentLayout:
     """The elements of an operand that threads hold.
 
-    Bits are listed from the lowest. Each names the bit of a row (``m0``, ``m1``, ...), column (``n0``) or term
-    (``k0``) that it is; a bit of a thread's number may be ``-``: such threads hold the same elements.
+    Bits are listed from the lowest. Each names the bit of a row (``m0``, ``m1``, ...), column (``n0``) or
+    term (``k0``) that it is; a bit of a thread's number may be ``-``: such threads hold the same elements.
 
     Attributes:
         lanes: The bits of the number of a thread within the atom.

@@ -258,8 +258,8 @@ class _Form:
 
 
 def _inner_loops(op: Access) -> tuple[loop.For | None, list[loop.For]]:
-    """The thread nest of an access, and the loops of several iterations inside it that its indices depend on, ordered by
-    the distance of their elements, largest first.
+    """The thread nest of an access, and the loops of several iterations inside it that its indices depend on,
+    ordered by the distance of their elements, largest first.
     """
     nest = _nest_of(op)
     if nest is None:
@@ -316,9 +316,7 @@ def _by_distance(mma: simt.Mma, alloc: loop.Alloc) -> list[Expr]:
     return sorted(points, key=lambda s: (-_distance(flat, s, variables), points.index(s)))
 
 
-def _form_of_result(
-    mma: simt.Mma, alloc: loop.Alloc, threads: int, outer: frozenset[Expr]
-) -> _Form | None:
+def _form_of_result(mma: simt.Mma, alloc: loop.Alloc, threads: int, outer: frozenset[Expr]) -> _Form | None:
     """The form of the result of matrix instructions; None as for `_form`."""
     if mma.threads != threads or any(mma.fragments[k].buffer is alloc.result for k in (1, 2)):
         return None

@@ -77,9 +77,7 @@ class AtomPrimitives(ScheduleCore):
             d_slots=slots["d"],
             a_slots=slots["a"],
             b_slots=slots["b"],
-            d_indices=tuple(
-                substitute(e, mapping_d) for e in resolved(nest.update, nest.update.indices)
-            ),
+            d_indices=tuple(substitute(e, mapping_d) for e in resolved(nest.update, nest.update.indices)),
             a_indices=(nest.thread, *parts[0].outer, *slots["a"]),
             b_indices=(nest.thread, *parts[1].outer, *slots["b"]),
             location=nest.block.location,
@@ -126,10 +124,11 @@ class _AtomNest:
         self._check_nest()
         self.left, self.right = self._sides(loads)
         self._check_types()
-        self.count = 1
+        threads = found.threads
         for f in self.warps:
-            self.count *= f.extent
-        self.thread = symbol("mma_thread", 0, self.count * found.threads - 1)
+            assert isinstance(f.extent, int)
+            threads *= f.extent
+        self.thread = symbol("mma_thread", 0, threads - 1)
 
     def _check_nest(self) -> None:
         tile = [*self.warps, self.rows, self.columns, self.depth]
@@ -144,9 +143,7 @@ class _AtomNest:
         for _ in tile:
             child = only_child(child) if child is not None else None
         if child is not self.block:
-            raise ScheduleError(
-                f"tensorize_atom: the loops around {self.name!r} are not perfectly nested"
-            )
+            raise ScheduleError(f"tensorize_atom: the loops around {self.name!r} are not perfectly nested")
         if self.at not in around[: -len(tile)]:
             raise ScheduleError(
                 f"tensorize_atom: loop {self.at.iv.name!r} is not around {self.top.iv.name!r}"
@@ -195,10 +192,10 @@ class _AtomNest:
         thread = self.thread if thread is None else thread
         slots = simt.slot_symbols(layout, prefix)[::-1]
         mapping: dict[Expr, Dim] = {}
-        step = self.atom.threads
+        step: Dim = self.atom.threads
         for f in reversed(self.warps):
             mapping[f.iv] = thread // step % f.extent
-            step *= f.extent
+            step = step * f.extent
         for axis, f in axes.items():
             total: Dim = 0
             for r in layout.lane_runs:
@@ -220,9 +217,7 @@ class _AtomNest:
         outer = [f for f in self.uniform if f.iv in used]
         slots = simt.slot_symbols(layout, prefix)
         extents = (self.thread.upper + 1, *(f.extent for f in outer), *(x.upper + 1 for x in slots))
-        alloc = loop.Alloc(
-            buffer=BufferType(load.result.type, extents, "register"), location=block.location
-        )
+        alloc = loop.Alloc(buffer=BufferType(load.result.type, extents, "register"), location=block.location)
         self.at.body.insert_before(self.at.body.first, alloc)
         name = s.fresh(f"{self.name}_{prefix}")
         thread = symbol(s.fresh(f"{name}_thread"), 0, self.thread.upper)
@@ -232,9 +227,8 @@ class _AtomNest:
         mapping.update(zip((f.iv for f in outer), own, strict=True))
         again = dict(zip(slots, parts, strict=True))
         element = tuple(substitute(substitute(e, mapping), again) for e in indices)
-        fixed = [
-            f for f in enclosing_loops(self.at) + [self.at] if f.iv in {x for e in element for x in free_symbols_of(e)}
-        ]
+        mentioned = {x for e in element for x in free_symbols_of(e)}
+        fixed = [f for f in (*enclosing_loops(self.at), self.at) if f.iv in mentioned]
         loops = [thread, *own, *parts]
         axes_of = {v: symbol(f"i{k}", 0, v.upper) for k, v in enumerate((*(f.iv for f in fixed), *loops))}
         stage = loop.Block(
@@ -244,9 +238,7 @@ class _AtomNest:
             location=block.location,
         )
         body = Builder(stage.body, location=block.location)
-        value = body(
-            loop.Load(load.buffer, (), None, indices=tuple(substitute(e, axes_of) for e in element))
-        )
+        value = body(loop.Load(load.buffer, (), None, indices=tuple(substitute(e, axes_of) for e in element)))
         body.insert(loop.Store(value, alloc.result, (), indices=tuple(axes_of[x] for x in loops)))
         nest: Operation = stage
         for iv in reversed(loops):

@@ -397,7 +397,7 @@ def factor_loads(block: loop.Block, primitive_name: str) -> tuple[loop.Accumulat
     """The accumulation of a sum of products, and the unguarded reads of its factors.
 
     Raises:
-        ScheduleError: The block is another one; the message names the primitive.
+        ScheduleError: The block is another one; the message begins with `primitive_name`.
     """
     ops = list(block.body.ops)
     update = ops[-1]

@@ -101,7 +101,9 @@ def test_batched_products_of_transposed_factors(transposed: str) -> None:
 
 def test_sizes_that_are_known_at_run_time() -> None:
     weight = normal(BF16, 24, 50, seed=1)
-    library = compiled(lambda x: tnp.tanh(x @ tw.Tensor(weight)), normal(BF16, 5, 24), dims={"x": {0: "rows"}})
+    library = compiled(
+        lambda x: tnp.tanh(x @ tw.Tensor(weight)), normal(BF16, 5, 24), dims={"x": {0: "rows"}}
+    )
     for rows in (1, 16, 67, 130):
         x = normal(BF16, rows, 24, seed=rows)
         check(library, np.tanh(wide(x) @ wide(weight)), x)

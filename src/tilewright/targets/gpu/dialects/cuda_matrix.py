@@ -22,7 +22,11 @@ def _instruction(atom: MatrixAtom) -> str:
     """The definition as inline PTX."""
     kind, letter = _REGISTERS[atom.result_type]
     word, word_letter = ("f64", "d") if atom.left_type is f64 else ("u32", "r")
-    counts = (1 << len(atom.result.slots), _words(atom.left, atom.left_type), _words(atom.right, atom.right_type))
+    counts = (
+        1 << len(atom.result.slots),
+        _words(atom.left, atom.left_type),
+        _words(atom.right, atom.right_type),
+    )
     types = [atom.rounds_to or _LETTERS.get(t.label, t.name) for t in (atom.left_type, atom.right_type)]
     result = "s32" if atom.result_type is i32 else atom.result_type.name
     shape = f"m{atom.rows}n{atom.columns}k{atom.depth}"
@@ -32,12 +36,18 @@ def _instruction(atom: MatrixAtom) -> str:
     lines = [f"FN void tw_mma_{atom.name}({kind}* d, {word}* a, {word}* b) {{"]
     for name, count in (("a", counts[1]), ("b", counts[2])) if atom.rounds_to else ():
         for k in range(count):
-            lines.append(f'  asm("cvt.rna.{atom.rounds_to}.f32 %0, %1;" : "=r"({name}[{k}]) : "r"({name}[{k}]));')
+            lines.append(
+                f'  asm("cvt.rna.{atom.rounds_to}.f32 %0, %1;" : "=r"({name}[{k}]) : "r"({name}[{k}]));'
+            )
     outputs = ", ".join(f'"+{letter}"(d[{k}])' for k in range(counts[0]))
     inputs = ", ".join(
-        f'"{word_letter}"({name}[{k}])' for name, count in (("a", counts[1]), ("b", counts[2])) for k in range(count)
+        f'"{word_letter}"({name}[{k}])'
+        for name, count in (("a", counts[1]), ("b", counts[2]))
+        for k in range(count)
     )
-    lines.append(f'  asm("{operation} {groups[0]}, {groups[1]}, {groups[2]}, {groups[0]};" : {outputs} : {inputs});')
+    lines.append(
+        f'  asm("{operation} {groups[0]}, {groups[1]}, {groups[2]}, {groups[0]};" : {outputs} : {inputs});'
+    )
     return "\n".join([*lines, "}", ""])
 
 
@@ -45,9 +55,8 @@ def _call(atom: MatrixAtom) -> str:
     """The definition for the simulator."""
     kind, _ = _REGISTERS[atom.result_type]
     word = "f64" if atom.left_type is f64 else "u32"
-    return (
-        f"FN void tw_mma_{atom.name}({kind}* d, {word}* a, {word}* b) {{\n  tw_sim_mma_{atom.name}(d, a, b);\n}}\n"
-    )
+    head = f"FN void tw_mma_{atom.name}({kind}* d, {word}* a, {word}* b) {{"
+    return f"{head}\n  tw_sim_mma_{atom.name}(d, a, b);\n}}\n"
 
 
 INSTRUCTIONS = {f"tw_mma_{atom.name}": _instruction(atom) for atom in MMA_SYNC.values()}

@@ -1,9 +1,9 @@
 """The rule of contractions whose products matrix instructions compute.
 
-A block of threads computes a tile of the result, each of its warps a part of it. In each step along the sum it
-loads a tile of both factors into shared memory. The warps load the parts that an instruction takes into
-registers, and the instructions add to the result there. What uses the result runs over the elements that a
-thread holds, so that it stays in registers.
+A block of threads computes a tile of the result, each of its warps a part of it. In each step along the sum
+it loads a tile of both factors into shared memory. The warps load the parts that an instruction takes into
+registers, and the instructions add to the result there. Nests that use the result run over the elements that
+a thread holds, so that it stays in registers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ....ir.substitution import evaluate
 from ....ir.symbolic import Dim, Expr, bounds
 from ....schedule import Schedule, ScheduleError
 from ....schedule.staging import factors_of
-from .common import attempt, fuse_all, gpu_of, loops_of
+from .common import MOST, fits, fuse_all, gpu_of, loops_of
 
 ROWS = (16, 32, 64, 128, 256)
 """Choices of the rows, and of the columns, of a block's tile."""
@@ -60,24 +60,22 @@ class _Tile:
 
 
 def with_atoms(s: Schedule, name: str, roles: Roles) -> bool:
-    """Schedule a contraction with matrix instructions, if the device has some for its types; return whether
-    it does.
+    """Schedule a contraction with matrix instructions, if the device has some for its types and they fit;
+    return whether it does.
     """
-    atom = _atom(s, name)
-    if atom is None:
+    fitting = {
+        atom.name: atom
+        for atom in _atoms(s, name)
+        if fits(s, lambda copy, atom=atom: _apply(copy, name, roles, atom))  # type: ignore[misc]
+    }
+    if not fitting:
         return False
-    copy = s.copy()
-    if not attempt(copy, lambda c: _apply(c, name, roles, atom)):
-        return False
-    options = [a.name for a in _fitting(s, name)]
-    chosen = s.choose("atom", atom.name, [*options, NO_ATOM], reorders_sums=True)
-    if chosen == NO_ATOM:
-        return False
-    return _apply(s, name, roles, next(a for a in gpu_of(s).atoms if a.name == chosen))
+    chosen = s.choose("atom", next(iter(fitting)), [*fitting, NO_ATOM], reorders_sums=True)
+    return chosen != NO_ATOM and _apply(s, name, roles, fitting[chosen])
 
 
-def _fitting(s: Schedule, name: str) -> list[MatrixAtom]:
-    """The atoms of the device for the types of a product."""
+def _atoms(s: Schedule, name: str) -> list[MatrixAtom]:
+    """The atoms of the device for the types of a product. Those that round factors are left out."""
     block = s.block(name)
     loads = factors_of(block)
     if loads is None:
@@ -86,10 +84,6 @@ def _fitting(s: Schedule, name: str) -> list[MatrixAtom]:
     return [
         a for a in gpu_of(s).atoms if (a.left_type, a.right_type, a.result_type) == types and not a.rounds_to
     ]
-
-
-def _atom(s: Schedule, name: str) -> MatrixAtom | None:
-    return next(iter(_fitting(s, name)), None)
 
 
 def _apply(s: Schedule, name: str, roles: Roles, atom: MatrixAtom) -> bool:
@@ -137,7 +131,7 @@ def _choose(s: Schedule, name: str, roles: Roles, atom: MatrixAtom) -> _Sizes:
         most = _extent(s, name, axes)
         sides.append(next((x for x in ROWS[:-1] if x >= unit and most is not None and most <= x), 128))
     rows, columns = sides
-    results = _blocks(s, name, roles)
+    results = _extent(s, name, (*roles.batch, *roles.m, *roles.n)) or MOST
     while rows * columns > 64 * 64 and results < rows * columns * gpu.multiprocessors:
         rows, columns = (rows // 2, columns) if rows >= columns else (rows, columns // 2)
     rows = s.choose("rows_of_tile", rows, [x for x in ROWS if x >= atom.rows])
@@ -174,12 +168,6 @@ def _extent(s: Schedule, name: str, axes: tuple[int, ...]) -> int | None:
     return total
 
 
-def _blocks(s: Schedule, name: str, roles: Roles) -> int:
-    """An upper bound of the number of results."""
-    total = _extent(s, name, (*roles.batch, *roles.m, *roles.n))
-    return 1 << 40 if total is None else total
-
-
 def _tile_result(s: Schedule, name: str, roles: Roles, sizes: _Sizes) -> _Tile:
     """Order, fuse and split the loops of a block that reads the product: batch, tiles, rows and columns."""
     batch, rows, columns, terms = loops_of(s, name, roles)
@@ -189,9 +177,7 @@ def _tile_result(s: Schedule, name: str, roles: Roles, sizes: _Sizes) -> _Tile:
     return _split_tile(s, batch, rows, columns, sizes)
 
 
-def _split_tile(
-    s: Schedule, batch: list[str], rows: list[str], columns: list[str], sizes: _Sizes
-) -> _Tile:
+def _split_tile(s: Schedule, batch: list[str], rows: list[str], columns: list[str], sizes: _Sizes) -> _Tile:
     row_tile, row = s.split(fuse_all(s, rows), sizes.rows, guarded=True)
     column_tile, column = s.split(fuse_all(s, columns), sizes.columns, guarded=True)
     grid = (*batch, row_tile, column_tile)
@@ -199,9 +185,7 @@ def _split_tile(
     return _Tile(grid, row, column)
 
 
-def _tile_product(
-    s: Schedule, name: str, roles: Roles, sizes: _Sizes
-) -> tuple[_Tile, str, str]:
+def _tile_product(s: Schedule, name: str, roles: Roles, sizes: _Sizes) -> tuple[_Tile, str, str]:
     """Do as `_tile_result` for the product; return the loops over steps of the sum and its terms, too."""
     batch, rows, columns, terms = loops_of(s, name, roles)
     if not terms:
@@ -218,7 +202,8 @@ def _order(s: Schedule, name: str, tile: _Tile, term: str) -> list[str]:
     """The order of rows, columns and terms in which neighbours in memory are neighbours in the tiles."""
     loads = factors_of(s.block(name))
     assert loads is not None
-    before, after = [], []
+    before: list[str] = []
+    after: list[str] = []
     for side in (tile.row, tile.column):
         load = next((x for x in loads if s.loop(side).iv in _symbols(x)), loads[0])
         flat = flatten_index(resolved(load, load.indices), load.buffer.type.shape)

@@ -55,9 +55,7 @@ def fuse_all(s: Schedule, names: Sequence[str]) -> str:
     return fused
 
 
-def loops_of(
-    s: Schedule, name: str, roles: Roles
-) -> tuple[list[str], list[str], list[str], list[str]]:
+def loops_of(s: Schedule, name: str, roles: Roles) -> tuple[list[str], list[str], list[str], list[str]]:
     """The loops of a block over the axes of a contraction: batch, rows, columns and the rest, its terms. An
     axis of one element has none.
 
@@ -173,10 +171,12 @@ def choose_threads(s: Schedule, points: int, default: int = DEFAULT_THREADS) -> 
 
 
 def attempt(s: Schedule, form: Callable[[Schedule], bool]) -> bool:
-    """Apply a form to a schedule unless it does not fit, or says so by its result; return whether it fits.
+    """Apply a form to a schedule unless it does not fit, or says so by its result; return whether it fits."""
+    return fits(s, form) and form(s)
 
-    It is tried on a copy first, to the end of the schedule.
-    """
+
+def fits(s: Schedule, form: Callable[[Schedule], bool]) -> bool:
+    """Whether a form with its default choices fits: it is tried on a copy, to the end of the schedule."""
     copy = s.copy()
     try:
         if not form(copy):
@@ -184,7 +184,7 @@ def attempt(s: Schedule, form: Callable[[Schedule], bool]) -> bool:
         finalize(copy)
     except ScheduleError:
         return False
-    return form(s)
+    return True
 
 
 def bind_flat(s: Schedule, name: str, threads: int) -> str:
