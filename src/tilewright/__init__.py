@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         u32,
         u64,
     )
-    from tilewright.kernels import Kernel, c_kernel
+    from tilewright.kernels import Kernel, c_kernel, gpu_kernel, gpu_source
     from tilewright.kernels.define import kernel
     from tilewright.kernels.family import KernelFamily
     from tilewright.kernels.loops.generic import element_type
@@ -80,6 +80,8 @@ __all__ = [
     "f16",
     "f32",
     "f64",
+    "gpu_kernel",
+    "gpu_source",
     "i16",
     "i32",
     "i64",
@@ -123,7 +125,7 @@ _HOME = {
     "simulate": "tilewright.runtime.simulator.simulate",
     "tune": "tilewright.tuning.tune",
     "Kernel": "tilewright.kernels",
-    "c_kernel": "tilewright.kernels",
+    **dict.fromkeys(("c_kernel", "gpu_kernel", "gpu_source"), "tilewright.kernels"),
     "kernel": "tilewright.kernels.define",
     "KernelFamily": "tilewright.kernels.family",
     "element_type": "tilewright.kernels.loops.generic",

@@ -35,6 +35,12 @@ class Kernel:
     grid: tuple[Dim, Dim, Dim]
     threads: int = 64
     dynamic_bytes: int = 0
+    arguments: None = None
+    module: int = 0
+
+    @property
+    def launch(self) -> tuple[Dim, ...]:
+        return (*self.grid, self.threads, 1, 1, self.dynamic_bytes)
 
 
 def declare(

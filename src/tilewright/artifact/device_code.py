@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 DEVICE_TYPES = {"cuda": 2, "opencl": 4, "vulkan": 7, "metal": 8, "hip": 10}
 """DLPack's device types by the name of the API. The runtime in C is compiled for one of them."""
@@ -40,6 +40,10 @@ class DeviceImage:
     """The architecture that it is for, in the vendor's spelling: ``sm_90a``, ``compute_80``, ``gfx942``.
     Empty where any device takes it.
     """
+    module: int = 0
+    """Images of one module are forms of the same kernels: 0 for those of the compiler, others for a kernel of
+    the user's each.
+    """
 
     @property
     def is_source(self) -> bool:
@@ -57,7 +61,9 @@ def device_code(images: Sequence[DeviceImage]) -> bytes:
     for image in images:
         content = image.data + (b"\0" if image.is_source else b"")
         rows.append(
-            _IMAGE.pack(KINDS[image.kind], 0, start + len(data), len(content), image.arch.encode("ascii"))
+            _IMAGE.pack(
+                KINDS[image.kind], image.module, start + len(data), len(content), image.arch.encode("ascii")
+            )
         )
         data += content + bytes(-len(content) % _ALIGNMENT)
     head = _COUNT.pack(len(images)) + b"".join(rows)
@@ -69,11 +75,11 @@ def images_of(blob: bytes) -> list[DeviceImage]:
     names = {number: kind for kind, number in KINDS.items()}
     images = []
     for k in range(_COUNT.unpack_from(blob)[0]):
-        kind, _, offset, size, arch = _IMAGE.unpack_from(blob, _COUNT.size + k * _IMAGE.size)
-        image = DeviceImage(names[kind], blob[offset : offset + size], arch.rstrip(b"\0").decode("ascii"))
-        if image.is_source:
-            image = DeviceImage(image.kind, image.data[:-1], image.arch)
-        images.append(image)
+        kind, module, offset, size, arch = _IMAGE.unpack_from(blob, _COUNT.size + k * _IMAGE.size)
+        image = DeviceImage(
+            names[kind], blob[offset : offset + size], arch.rstrip(b"\0").decode("ascii"), module
+        )
+        images.append(replace(image, data=image.data[:-1]) if image.is_source else image)
     return images
 
 

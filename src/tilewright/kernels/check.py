@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from ..artifact import link, temporary
 from ..dialects.kernels import KernelDefinition, Scalar
+from ..errors import ArtifactError, DeviceError
 from ..ir.substitution import evaluate
 from ..targets.cpu.isa import host_isa
 from ..targets.llvm.c_kernels import object_of, source_of, symbol_of
@@ -113,6 +114,40 @@ def _trial(
             compare(kernel, p.name, y, wanted.reshape(y.shape), rtol, atol, f"{where}, {parts}")
 
 
+def check_on_device(
+    kernel: KernelDefinition,
+    library: Any,
+    sizes: int | Sequence[Mapping[str, int]],
+    seed: int,
+    rtol: float | None,
+    atol: float | None,
+    numbers: Mapping[str, Scalar],
+    inputs: Callable[[Mapping[str, int], np.random.Generator], Sequence[Any]] | None,
+) -> None:
+    """See `Kernel.check`. `library` is the kernel alone, compiled for a device; it is simulated where the
+    simulator knows its interface.
+    """
+    rng = np.random.default_rng(seed)
+    try:
+        runs = library.simulated(checked=True)
+    except ArtifactError:
+        runs = library
+    for chosen in chosen_sizes(kernel, sizes, rng):
+        where = ", ".join(f"{n} = {v}" for n, v in chosen.items()) or "no sizes"
+        if inputs is None:
+            shapes = [[int(evaluate(d, chosen)) for d in p.shape] for p in kernel.inputs]
+            arrays = [random_array(rng, p.dtype.numpy, s) for p, s in zip(kernel.inputs, shapes, strict=True)]
+        else:
+            arrays = [np.asarray(x) for x in inputs(chosen, rng)]
+        try:
+            results = runs(*arrays)
+        except DeviceError as error:
+            raise kernel.error(f"with {where}: {error}") from None
+        results = results if isinstance(results, (tuple, list)) else (results,)
+        for p, y, wanted in zip(kernel.outputs, results, kernel.compute(arrays, numbers), strict=True):
+            compare(kernel, p.name, np.asarray(y), wanted, rtol, atol, where)
+
+
 def _ranges(kernel: KernelDefinition, total: int) -> list[list[tuple[int, int]]]:
     whole = [(0, total)]
     if kernel.split is None or total < 2:
@@ -172,4 +207,4 @@ def compare(
     )
 
 
-__all__ = ["TOLERANCE", "check", "chosen_sizes", "compare", "random_array"]
+__all__ = ["TOLERANCE", "check", "check_on_device", "chosen_sizes", "compare", "random_array"]

@@ -20,6 +20,7 @@ from ..ir.builder import Builder
 from ..ir.core import Module
 from ..ir.substitution import evaluate
 from ..ir.types import TensorType
+from ..targets.gpu.user_source import GpuSource
 from ..targets.llvm.c_kernels import CSource, header
 from .loops.check import Inputs, check_program
 from .loops.plain import run_plain
@@ -36,8 +37,8 @@ class Kernel(KernelDefinition):
     """
 
     @cached_property
-    def _libraries(self) -> dict[tuple[Scalar, ...], CompiledModel]:
-        """The compiled kernel for the values of its numbers."""
+    def _libraries(self) -> dict[tuple[str, tuple[Scalar, ...]], CompiledModel]:
+        """The compiled kernel by target and the values of its numbers."""
         return {}
 
     def replaces(self, pattern: Callable[..., Any] | None) -> None:
@@ -127,10 +128,12 @@ class Kernel(KernelDefinition):
         Raises:
             KernelError: The compiler refuses the source; the message is the compiler's.
         """
+        return self._library("cpu", self.numbers(scalars))
+
+    def _library(self, target: str, numbers: tuple[Scalar, ...]) -> CompiledModel:
         from ..driver.compile import compile
 
-        numbers = self.numbers(scalars)
-        if numbers not in self._libraries:
+        if (target, numbers) not in self._libraries:
             module = Module()
             types = [TensorType(p.dtype, p.shape) for p in self.inputs]
             main = func.Func(
@@ -144,11 +147,12 @@ class Kernel(KernelDefinition):
             apply = Apply(operands, kernel=self.name, digest=self.digest, scalars=numbers)
             b.insert(apply)
             b.insert(func.Return(list(apply.results)))
-            self._libraries[numbers] = compile(module)
-        return self._libraries[numbers]
+            self._libraries[target, numbers] = compile(module, target=target)
+        return self._libraries[target, numbers]
 
     def run(self, arrays: Sequence[np.ndarray[Any, Any]], **scalars: Scalar) -> tuple[Any, ...]:
-        """The outputs of the compiled kernel, of the shapes and element types of `outputs`.
+        """The outputs of the compiled kernel, of the shapes and element types of `outputs`; those of the
+        reference if it has no code for this machine's processor.
 
         Args:
             arrays: The inputs, of the shapes and element types of `inputs`; ``"*n"`` may be any number of
@@ -166,6 +170,8 @@ class Kernel(KernelDefinition):
             x.reshape([evaluate(d, {}) for d in self.flat(p, binding)])
             for x, p in zip(arrays, self.inputs, strict=True)
         ]
+        if self.program is None and self.pattern is None and self.implementation("cpu") is None:
+            return self.compute(arrays, dict(zip(self.scalars, self.numbers(scalars), strict=True)))
         results = self.library(**scalars)(*flat)
         results = results if isinstance(results, (tuple, list)) else (results,)
         return tuple(np.asarray(y).reshape(shape) for y, shape in zip(results, shapes, strict=True))
@@ -211,13 +217,15 @@ class Kernel(KernelDefinition):
         rtol: float | None = None,
         atol: float | None = None,
         inputs: Inputs | None = None,
+        target: str | None = None,
         **scalars: Scalar,
     ) -> None:
         """Compare the compiled kernel with the reference on random inputs, in this process.
 
-        Each trial of a C or C++ source runs the whole range at once, then in several parts in another order,
-        with memory behind the tensors that must not change and outputs that are NaN before. A loop program
-        is also compared with `plain`.
+        A source for GPUs runs in the simulator, whose checked mode finds accesses out of bounds, races and
+        other faults; OpenCL C runs on a device. Each trial of a C or C++ source runs the whole range at once,
+        then in several parts in another order, with memory behind the tensors that must not change and
+        outputs that are NaN before. A loop program is also compared with `plain`.
 
         Args:
             sizes: The number of trials with sizes drawn from odd and even numbers (the first has all sizes
@@ -225,23 +233,33 @@ class Kernel(KernelDefinition):
             seed: The seed of sizes and inputs. Floats are normal, integers small.
             rtol: The relative tolerance; None: by the outputs' element type.
             atol: The absolute tolerance; None: by the outputs' element type.
-            inputs: For a loop program: a function of the sizes by name and a random generator that makes the
-                inputs, such as indices in range; None: random ones.
+            inputs: For a loop program or a source for GPUs: a function of the sizes by name and a random
+                generator that makes the inputs, such as indices in range; None: random ones.
+            target: The target whose code is checked; None: this machine's processor, or the first target that
+                the kernel has code for.
             **scalars: The numbers that differ from their defaults.
 
         Raises:
             KernelError: The kernel differs from the reference (the message shows the sizes, the first
                 different element and both values), writes outside of its outputs, or does not compile.
         """
-        from .check import check
+        from .check import check, check_on_device
 
+        numbers = dict(zip(self.scalars, self.numbers(scalars), strict=True))
+        chosen = target or ("cpu" if self.program is not None or self.implementation("cpu") else None)
+        chosen = chosen or next(iter(self.implementations))
+        if isinstance(self.implementation(chosen), GpuSource):
+            library = self._library(chosen, tuple(numbers.values()))
+            check_on_device(self, library, sizes, seed, rtol, atol, numbers, inputs)
+            return
+        if chosen != "cpu":
+            raise self.error(f"check: it has no source for the target {chosen!r}")
         if self.program is not None:
-            numbers = dict(zip(self.scalars, self.numbers(scalars), strict=True))
             check_program(
                 self, lambda arrays: self.run(arrays, **scalars), sizes, seed, rtol, atol, numbers, inputs
             )
             return
-        check(self, sizes, seed, rtol, atol, self.numbers(scalars))
+        check(self, sizes, seed, rtol, atol, tuple(numbers.values()))
 
 
 def _trace(

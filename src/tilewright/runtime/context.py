@@ -257,7 +257,7 @@ def _destroy(native: NativeCode, handle: ctypes.c_void_p) -> None:
 def check(native: NativeCode, status: int) -> None:
     """Raise the exception for a status of the C interface other than 0."""
     if status:
-        raise exception_for(status, native.tw_last_error().decode(errors="replace"))
+        raise exception_for(status, native.explain(native.tw_last_error().decode(errors="replace")))
 
 
 class Calls:

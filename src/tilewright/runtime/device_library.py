@@ -111,9 +111,10 @@ class DeviceLibrary(Library):
         """
         from tilewright.runtime.simulated_device import simulated_driver
 
-        source = self.source
         driver = simulated_driver(self.api, checked, self.metadata["target"].get("warp", 32))
-        driver.add(source)
+        for text in self.sources:
+            driver.add(text)
+        self._native.explain = driver.explain
         return self._derived(self._on(0, str(driver.path)))
 
     @property
@@ -124,6 +125,11 @@ class DeviceLibrary(Library):
         return text
 
     @property
+    def sources(self) -> list[str]:
+        """The texts of the modules of device code: the compiler's kernels, then those of the user."""
+        return [i.data.decode() for i in self.images if i.kind == f"source-{self.api}"]
+
+    @property
     def images(self) -> list[DeviceImage]:
         """The device code: images for devices, and the source of the kernels."""
         size = ctypes.c_uint64()
@@ -132,8 +138,9 @@ class DeviceLibrary(Library):
 
     def code_text(self, level: str) -> str | None:
         """Return the kernels' source for the API's name as the level; None for another level."""
-        sources = (i.data.decode() for i in self.images if i.kind == f"source-{level}")
-        return next(sources, None)
+        if level != self.api:
+            return None
+        return "\n".join(self.sources) or None
 
 
 def is_for_device(metadata: dict[str, Any]) -> bool:

@@ -18,6 +18,7 @@ import tempfile
 import threading
 import warnings
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -98,6 +99,8 @@ class NativeCode:
                 declares.
         """
         self.path, self.of = path, of
+        self.explain: Callable[[str], str] = str
+        """Adds what is known beside the runtime's message to that of an error: a simulated device does."""
         self.users: weakref.WeakSet[User] = weakref.WeakSet()
         try:
             library = ctypes.CDLL(_unused_name(file), mode=getattr(ctypes, "RTLD_LOCAL", 0))

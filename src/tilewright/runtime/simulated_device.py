@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import platform
+import re
 from functools import cache
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from tilewright.artifact import link, temporary
 from tilewright.errors import ArtifactError
+from tilewright.runtime.simulator.module import SimulatedModule
 
 _FOLDER = Path(__file__).parent / "mock"
 _DRIVERS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
@@ -63,7 +65,7 @@ class SimulatedDriver:
         """The library, which `DeviceLibrary` takes as its `driver`."""
         link.link_shared(objects, self.path, triple, [*exports, "tw_*"])
         self._library = ctypes.CDLL(str(self.path))
-        self._units: dict[str, object] = {}
+        self._units: dict[str, SimulatedModule] = {}
 
     def add(self, source: str) -> None:
         """Compile the kernels of a translation unit, so that the driver can load them.
@@ -74,11 +76,20 @@ class SimulatedDriver:
         """
         if source in self._units:
             return
-        from tilewright.runtime.simulator.module import SimulatedModule
-
-        unit = SimulatedModule(source, self.api, self.checked, self.warp)
+        match = re.search(r'^#line 1 "([^"\n]+)"', source, re.M)
+        name = match[1] if match else "kernel"
+        unit = SimulatedModule(source, self.api, self.checked, self.warp, name=name)
         self._library.tw_mock_register(source.encode(), str(unit.path).encode())
         self._units[source] = unit
+
+    def explain(self, message: str) -> str:
+        """The message of an error, with the lines of the source where a kernel was at fault."""
+        for unit in self._units.values():
+            fault = unit.last_fault
+            if fault is not None and fault.text.replace("\n", " ") in message:
+                unit.forget_fault()
+                return "\n  ".join([message, *unit.places(fault)])
+        return message
 
     def counters(self) -> dict[str, int]:
         """The calls since the last `reset`, by the names of `COUNTERS`."""

@@ -29,6 +29,7 @@ from ..analysis.loop_nest import (
     walk_loops,
 )
 from ..dialects import loop, simt
+from ..dialects.kernels import Call
 from ..dialects.tensor import free_symbols_of
 from ..ir.builder import Builder
 from ..ir.core import Block, Operation
@@ -51,6 +52,8 @@ def make_block_program(kernel: loop.Kernel, gpu: Gpu) -> None:
         ScheduleError: The kernel needs more shared memory than a block has, more threads, or a buffer in
             shared memory has a size that is not known.
     """
+    if any(isinstance(op, Call) for op in kernel.body.ops):
+        return  # A kernel of the user's has its own threads.
     body = block_body(kernel)
     _wrap_statements(kernel, body)
     threads = threads_of(kernel)

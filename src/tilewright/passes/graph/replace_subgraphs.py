@@ -72,14 +72,14 @@ def inline_kernels(module: Module, info: TargetInfo) -> None:
         if definition.program is not None or definition.implementation(info.name) is not None:
             continue
         if definition.pattern is None:
-            known = ", ".join(definition.implementations) or "no target"
+            known, family = ", ".join(definition.implementations) or "no target", info.name.partition(":")[0]
             missing.append(
                 UnsupportedOperator(
                     f"kernel {op.kernel!r}",
                     1,
                     (str(op.location),),
                     f"it has code for {known}, none for {info.name}",
-                    "give it a pattern=, which is compiled in its place",
+                    f"give it a pattern=, which is compiled in its place, or code for {family}",
                 )
             )
             continue

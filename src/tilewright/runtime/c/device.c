@@ -61,6 +61,32 @@ const void* tw_device_code(uint64_t* size) {
   return tw_blob_device.bytes;
 }
 
+int32_t tw_num_modules(void) {
+  int32_t count = 0;
+  for (int32_t i = 0; i < tw_module.num_kernels; ++i)
+    if (tw_device_module.kernels[i].module >= count) count = tw_device_module.kernels[i].module + 1;
+  return count;
+}
+
+int tw_has_kernels(int32_t number) {
+  for (int32_t i = 0; i < tw_module.num_kernels; ++i)
+    if (tw_device_module.kernels[i].module == number) return 1;
+  return 0;
+}
+
+int tw_check_sizes(const tw_device_kernel* kernel, const int64_t* launch) {
+  for (int32_t i = 0; i < kernel->num_arguments; ++i) {
+    const tw_argument* argument = &kernel->arguments[i];
+    if (argument->kind != TW_ARGUMENT_SIZE || argument->bytes != 4) continue;
+    int64_t size = launch[TW_LAUNCH_SIZES + argument->value];
+    if (size > INT32_MAX)
+      return tw_fail(TW_ERROR_DEVICE,
+                     "kernel '%s': parameter %d has 32 bits and cannot take the size %d; give it 64 bits",
+                     kernel->entry, (int64_t)i, size);
+  }
+  return TW_OK;
+}
+
 const void* tw_image_data(const tw_image* image) { return tw_blob_device.bytes + image->offset; }
 
 /* -- Memory -- */
@@ -385,13 +411,13 @@ static int begin_launch(tw_device* device, int32_t kernel) {
   return tw_queue_mark(device->queue, 2 * device->launches);
 }
 
-void tw_device_launch(tw_context* context, int32_t kernel, int64_t x, int64_t y, int64_t z,
-                      void* const* buffers, const int64_t* dims) {
+void tw_device_launch(tw_context* context, int32_t kernel, const int64_t* launch, void* const* buffers,
+                      const int64_t* dims) {
   tw_device* device = tw_device_of(context);
-  if (device->failed || x <= 0 || y <= 0 || z <= 0) return;
-  int64_t grid[3] = {x, y, z};
+  const int64_t* grid = launch + TW_LAUNCH_GRID;
+  if (device->failed || grid[0] <= 0 || grid[1] <= 0 || grid[2] <= 0) return;
   int status = device->profiled ? begin_launch(device, kernel) : TW_OK;
-  if (!status) status = tw_queue_launch(device->queue, kernel, grid, buffers, dims);
+  if (!status) status = tw_queue_launch(device->queue, kernel, launch, buffers, dims);
   if (!status && device->profiled) status = tw_queue_mark(device->queue, 2 * device->launches++ + 1);
   device->failed = status;
 }

@@ -16,15 +16,42 @@
 
 #if TW_ON_DEVICE
 
-/* A kernel of the device code: { ptr, ptr, i32 x 4 } */
+/* How a kernel of the user's takes a parameter. */
+enum {
+  TW_ARGUMENT_BUFFER = 0, /* `value`: the buffer's number */
+  TW_ARGUMENT_OFFSET = 1, /* the elements before the first one of that buffer, for APIs without addresses */
+  TW_ARGUMENT_SIZE = 2,   /* `value`: the number among the sizes of the launch */
+  TW_ARGUMENT_NUMBER = 3, /* `value`: its bits */
+  TW_ARGUMENT_SHARED = 4  /* shared memory, of the bytes that the launch gives */
+};
+
+/* One parameter: { i32, i32, i64 } */
+typedef struct {
+  int32_t kind;
+  int32_t bytes; /* of a size, an offset or a number: 1, 2, 4 or 8 */
+  int64_t value;
+} tw_argument;
+
+/* A kernel of the device code: { ptr, ptr, i32 x 4, ptr, i32, i32 } */
 typedef struct {
   const char* entry;     /* the function's name in the device code */
   const int64_t* widths; /* bytes of an element of each buffer */
   int32_t num_buffers;
   int32_t num_dims;
   int32_t threads;      /* of a block */
-  int32_t shared_bytes; /* dynamic shared memory of a block */
+  int32_t shared_bytes; /* dynamic shared memory of a block; of a kernel of the user's the launch has it */
+  const tw_argument* arguments; /* NULL: the buffers, the dims, and the offsets if the API has no addresses */
+  int32_t num_arguments;
+  int32_t module; /* the number of the module of device code that has the function */
 } tw_device_kernel;
+
+/* A launch as the host program states it. */
+enum {
+  TW_LAUNCH_GRID = 0,   /* blocks along x, y and z */
+  TW_LAUNCH_BLOCK = 3,  /* threads of a block along x, y and z */
+  TW_LAUNCH_SHARED = 6, /* bytes of dynamic shared memory of a block */
+  TW_LAUNCH_SIZES = 7   /* the sizes that a kernel of the user's takes */
+};
 
 /* What a host program for a device defines beside `tw_module`; the kernels are those of
  * `tw_module.kernel_names`. { ptr } */
@@ -49,7 +76,7 @@ enum {
 /* One image. The blob of device code begins with the number of images (64 bits) and so many of these. */
 typedef struct {
   int32_t kind;
-  int32_t reserved;
+  int32_t module; /* images of one number are forms of the same kernels; others have kernels of the user's */
   int64_t offset; /* bytes from the start of the blob's data, a multiple of 64 */
   int64_t size;   /* bytes */
   char arch[24];  /* "sm_90a", "compute_80", "gfx942"; empty where any device takes it */
@@ -61,6 +88,11 @@ extern const tw_blob tw_blob_device;
 const tw_image* tw_images(int64_t* count);
 /* Returns the data of an image. */
 const void* tw_image_data(const tw_image* image);
+/* Returns the number of modules of device code, and whether a kernel lies in module `number`. */
+int32_t tw_num_modules(void);
+int tw_has_kernels(int32_t number);
+/* Checks that the sizes of a launch fit the parameters of a kernel of the user's. */
+int tw_check_sizes(const tw_device_kernel* kernel, const int64_t* launch);
 
 /* The driver: implemented once for each API. A `tw_driver` is an opened device with the kernels of this
  * library, which contexts share; all its functions are thread-safe. A `tw_queue` runs work in order; one
@@ -99,8 +131,9 @@ int tw_queue_upload(tw_queue* queue, void* to, const void* from, int64_t size);
 int tw_queue_download(tw_queue* queue, void* to, const void* from, int64_t size);
 int tw_queue_copy(tw_queue* queue, void* to, const void* from, int64_t size);
 int tw_queue_zero(tw_queue* queue, void* to, int64_t size);
-/* Starts the kernel with this number on grid[0] x grid[1] x grid[2] blocks, each at least 1. */
-int tw_queue_launch(tw_queue* queue, int32_t kernel, const int64_t* grid, void* const* buffers,
+/* Starts the kernel with this number; `launch` begins with the numbers of blocks, each at least 1: see
+ * TW_LAUNCH_GRID. */
+int tw_queue_launch(tw_queue* queue, int32_t kernel, const int64_t* launch, void* const* buffers,
                     const int64_t* dims);
 /* Waits until all work is done. */
 int tw_queue_wait(tw_queue* queue);
@@ -135,10 +168,10 @@ void* tw_ranges_find(tw_ranges* ranges, const void* address, int64_t* offset);
 
 /* What the host program calls, in the thread that runs it. */
 
-/* Starts a kernel on a grid of blocks; with a size <= 0 nothing is started. After the first failure of a run
- * all later launches and copies do nothing, and the run reports the failure. */
-void tw_device_launch(tw_context* context, int32_t kernel, int64_t x, int64_t y, int64_t z,
-                      void* const* buffers, const int64_t* dims);
+/* Starts a kernel; `launch` is that of tw_queue_launch, and with no blocks nothing is started. After the
+ * first failure of a run all later launches and copies do nothing, and the run reports the failure. */
+void tw_device_launch(tw_context* context, int32_t kernel, const int64_t* launch, void* const* buffers,
+                      const int64_t* dims);
 void tw_device_copy(tw_context* context, void* to, const void* from, int64_t size);
 /* Copies `size` bytes of device memory to the host's `to`, after all work so far. Returns 0, or a nonzero
  * value that `main` has to return. */

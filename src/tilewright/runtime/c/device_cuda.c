@@ -85,7 +85,8 @@ struct tw_driver {
   functions api;
   int device;
   object context;
-  object module;
+  object* modules; /* [num_modules], NULL where no kernel lies in one */
+  int32_t num_modules;
   object* kernels; /* [num_kernels] */
   int before;      /* HIP: the device that was current */
   char name[128];
@@ -196,6 +197,13 @@ static int open_device(tw_driver* driver, int32_t index) {
 
 /* -- Images -- */
 
+/* The name of the first kernel in a module. */
+static const char* first_kernel(int32_t number) {
+  int32_t i = 0;
+  while (i + 1 < tw_module.num_kernels && tw_device_module.kernels[i].module != number) ++i;
+  return tw_module.kernel_names[i];
+}
+
 #if !IS_HIP
 /* The number in an architecture's name: 90 of "sm_90a", 80 of "compute_80"; `exact`: whether it ends in "a"
  * or "f", so that other devices cannot run it. */
@@ -222,23 +230,25 @@ static int64_t suitability(const tw_image* image, int64_t have) {
 }
 #endif
 
-/* Loads the image that suits the device best. */
-static int load_images(tw_driver* driver) {
+/* Loads the image of module `number` that suits the device best. */
+static int load_image(tw_driver* driver, int32_t number) {
+  object* module = &driver->modules[number];
   int64_t count;
   const tw_image* images = tw_images(&count);
   const char* call = DEFAULT("cuModuleLoadData", "hipModuleLoadData");
   code result = 0;
   if (driver->api.takes_source) {
     for (int64_t i = 0; i < count; ++i)
-      if (images[i].kind == DEFAULT(TW_IMAGE_CUDA, TW_IMAGE_HIP))
-        return result_of(driver, call, driver->api.load_module(&driver->module, tw_image_data(&images[i])));
-    return tw_fail(TW_ERROR_DEVICE, "the library has no source of its kernels, which a simulator runs");
+      if (images[i].module == number && images[i].kind == DEFAULT(TW_IMAGE_CUDA, TW_IMAGE_HIP))
+        return result_of(driver, call, driver->api.load_module(module, tw_image_data(&images[i])));
+    return tw_fail(TW_ERROR_DEVICE, "kernel '%s' has no source for %s, which a simulator runs",
+                   first_kernel(number), tw_driver_api);
   }
 #if IS_HIP
   /* HIP refuses an image for another architecture. */
   for (int64_t i = 0; i < count; ++i) {
-    if (images[i].kind != TW_IMAGE_HSACO) continue;
-    result = driver->api.load_module(&driver->module, tw_image_data(&images[i]));
+    if (images[i].module != number || images[i].kind != TW_IMAGE_HSACO) continue;
+    result = driver->api.load_module(module, tw_image_data(&images[i]));
     if (!result) return TW_OK;
   }
   if (result) return result_of(driver, call, result);
@@ -251,7 +261,7 @@ static int load_images(tw_driver* driver) {
   driver->api.attribute(&major, CAPABILITY_MAJOR, driver->device);
   driver->api.attribute(&minor, CAPABILITY_MINOR, driver->device);
   for (int64_t i = 0; i < count; ++i) {
-    int64_t value = suitability(&images[i], 10 * major + minor);
+    int64_t value = images[i].module == number ? suitability(&images[i], 10 * major + minor) : 0;
     if (value > most) best = &images[i], most = value;
   }
   if (!best)
@@ -259,9 +269,27 @@ static int load_images(tw_driver* driver) {
                    "the library has no machine code for '%s' (sm_%d): compile the model for cuda:sm_%d, with "
                    "NVRTC installed (pip install 'tilewright[cuda]')",
                    driver->name, (int64_t)(10 * major + minor), (int64_t)(10 * major + minor));
-  result = driver->api.load_module(&driver->module, tw_image_data(best));
+  result = driver->api.load_module(module, tw_image_data(best));
   return result_of(driver, call, result);
 #endif
+}
+
+static int load_images(tw_driver* driver) {
+  driver->num_modules = tw_num_modules();
+  size_t size = (size_t)driver->num_modules * sizeof(object);
+  driver->modules = tw_memory_allocate(size + 1);
+  if (!driver->modules) return tw_fail(TW_ERROR_MEMORY, "cannot allocate memory for the modules");
+  __builtin_memset(driver->modules, 0, size);
+  int status = TW_OK;
+  for (int32_t i = 0; i < driver->num_modules && !status; ++i)
+    if (tw_has_kernels(i)) status = load_image(driver, i);
+  return status;
+}
+
+/* Allows a kernel `bytes` of dynamic shared memory. */
+static int allow_shared(tw_driver* driver, int32_t kernel, int32_t bytes) {
+  code result = driver->api.set_attribute(driver->kernels[kernel], DYNAMIC_SHARED, bytes);
+  return result_of_kernel(driver, kernel, DEFAULT("cuFuncSetAttribute", "hipFuncSetAttribute"), result);
 }
 
 /* Finds the kernels, and allows them the dynamic shared memory that they need. */
@@ -271,11 +299,11 @@ static int find_kernels(tw_driver* driver) {
   int status = TW_OK;
   for (int32_t i = 0; i < tw_module.num_kernels && !status; ++i) {
     const tw_device_kernel* kernel = &tw_device_module.kernels[i];
-    code result = driver->api.get_function(&driver->kernels[i], driver->module, kernel->entry);
+    object module = driver->modules[kernel->module];
+    code result = driver->api.get_function(&driver->kernels[i], module, kernel->entry);
     status = result_of_kernel(driver, i, DEFAULT("cuModuleGetFunction", "hipModuleGetFunction"), result);
-    if (status || kernel->shared_bytes <= STATIC_SHARED) continue;
-    result = driver->api.set_attribute(driver->kernels[i], DYNAMIC_SHARED, kernel->shared_bytes);
-    status = result_of_kernel(driver, i, DEFAULT("cuFuncSetAttribute", "hipFuncSetAttribute"), result);
+    if (!status && kernel->shared_bytes > STATIC_SHARED)
+      status = allow_shared(driver, i, kernel->shared_bytes);
   }
   return status;
 }
@@ -307,10 +335,12 @@ int tw_driver_open(const char* library, int32_t index, tw_driver** result) {
 }
 
 void tw_driver_close(tw_driver* driver) {
-  if (driver->module && !tw_driver_enter(driver)) {
-    driver->api.unload_module(driver->module);
+  if (driver->modules && !tw_driver_enter(driver)) {
+    for (int32_t i = 0; i < driver->num_modules; ++i)
+      if (driver->modules[i]) driver->api.unload_module(driver->modules[i]);
     tw_driver_leave(driver);
   }
+  tw_memory_free(driver->modules);
 #if !IS_HIP
   if (driver->context) driver->api.release_context(driver->device);
 #endif
@@ -392,12 +422,47 @@ int tw_queue_zero(tw_queue* queue, void* to, int64_t size) {
                    queue->driver->api.fill((address)(uintptr_t)to, 0, (size_t)size, queue->stream));
 }
 
-int tw_queue_launch(tw_queue* queue, int32_t index, const int64_t* grid, void* const* buffers,
+/* The places of the values that a kernel takes. */
+static int point_to_arguments(const tw_device_kernel* kernel, const int64_t* launch, void* const* buffers,
+                              const int64_t* dims, void** arguments) {
+  if (!kernel->arguments) {
+    for (int32_t i = 0; i < kernel->num_buffers; ++i) arguments[i] = (void*)(uintptr_t)&buffers[i];
+    for (int32_t i = 0; i < kernel->num_dims; ++i)
+      arguments[kernel->num_buffers + i] = (void*)(uintptr_t)&dims[i];
+    return TW_OK;
+  }
+  int status = tw_check_sizes(kernel, launch);
+  if (status) return status;
+  /* Smaller values are the first bytes of larger ones: devices of these APIs are little-endian. */
+  for (int32_t i = 0; i < kernel->num_arguments; ++i) {
+    const tw_argument* argument = &kernel->arguments[i];
+    const void* place = &argument->value;
+    if (argument->kind == TW_ARGUMENT_BUFFER) place = &buffers[argument->value];
+    if (argument->kind == TW_ARGUMENT_SIZE) place = &launch[TW_LAUNCH_SIZES + argument->value];
+    arguments[i] = (void*)(uintptr_t)place;
+  }
+  return TW_OK;
+}
+
+int tw_queue_launch(tw_queue* queue, int32_t index, const int64_t* launch, void* const* buffers,
                     const int64_t* dims) {
   enum { FEW = 64 };
   const tw_device_kernel* kernel = &tw_device_module.kernels[index];
   tw_driver* driver = queue->driver;
-  int32_t count = kernel->num_buffers + kernel->num_dims;
+  const int64_t *grid = launch + TW_LAUNCH_GRID, *block = launch + TW_LAUNCH_BLOCK;
+  int64_t shared = launch[TW_LAUNCH_SHARED];
+  int32_t count = kernel->arguments ? kernel->num_arguments : kernel->num_buffers + kernel->num_dims;
+  int64_t most = INT32_MAX;
+  if (block[0] < 1 || block[1] < 1 || block[2] < 1 || block[0] > most || block[1] > most || block[2] > most ||
+      shared < 0 || shared > most)
+    return tw_fail(TW_ERROR_DEVICE,
+                   "kernel '%s' has blocks of %d x %d x %d threads with %d bytes of shared memory: no device "
+                   "has such blocks",
+                   tw_module.kernel_names[index], block[0], block[1], block[2], shared);
+  if (kernel->arguments && shared > STATIC_SHARED) {
+    int status = allow_shared(driver, index, (int32_t)shared);
+    if (status) return status;
+  }
   if (grid[0] > INT32_MAX || grid[1] > 65535 || grid[2] > 65535)
     return tw_fail(TW_ERROR_DEVICE,
                    "kernel '%s' needs %d x %d x %d blocks; the device allows 2147483647 x "
@@ -406,12 +471,14 @@ int tw_queue_launch(tw_queue* queue, int32_t index, const int64_t* grid, void* c
   void* few[FEW];
   void** arguments = count <= FEW ? few : tw_memory_allocate((size_t)count * sizeof(void*));
   if (!arguments) return tw_fail(TW_ERROR_MEMORY, "cannot allocate memory for a launch");
-  for (int32_t i = 0; i < kernel->num_buffers; ++i) arguments[i] = (void*)(uintptr_t)&buffers[i];
-  for (int32_t i = 0; i < kernel->num_dims; ++i)
-    arguments[kernel->num_buffers + i] = (void*)(uintptr_t)&dims[i];
+  int status = point_to_arguments(kernel, launch, buffers, dims, arguments);
+  if (status) {
+    if (arguments != few) tw_memory_free(arguments);
+    return status;
+  }
   code result = driver->api.launch(driver->kernels[index], (unsigned)grid[0], (unsigned)grid[1],
-                                   (unsigned)grid[2], (unsigned)kernel->threads, 1, 1,
-                                   (unsigned)kernel->shared_bytes, queue->stream, arguments, NULL);
+                                   (unsigned)grid[2], (unsigned)block[0], (unsigned)block[1],
+                                   (unsigned)block[2], (unsigned)shared, queue->stream, arguments, NULL);
   if (arguments != few) tw_memory_free(arguments);
   return result_of_kernel(driver, index, DEFAULT("cuLaunchKernel", "hipModuleLaunchKernel"), result);
 }

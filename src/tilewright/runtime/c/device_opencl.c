@@ -76,7 +76,9 @@ typedef struct {
 
 struct tw_driver {
   functions cl;
-  cl_object device, context, program;
+  cl_object device, context;
+  cl_object* programs; /* [num_programs], NULL where no kernel lies in one */
+  int32_t num_programs;
   tw_ranges ranges;
   size_t threads; /* the most of a block */
   char name[128];
@@ -175,23 +177,24 @@ static int find_device(tw_driver* driver, int32_t index) {
                  (int64_t)index, seen - 1);
 }
 
-static int build_program(tw_driver* driver) {
+static int build_program(tw_driver* driver, int32_t number) {
   int64_t count;
   const tw_image* image = tw_images(&count);
-  while (count > 0 && image->kind != TW_IMAGE_OPENCL) ++image, --count;
+  while (count > 0 && (image->kind != TW_IMAGE_OPENCL || image->module != number)) ++image, --count;
   if (count <= 0) return tw_fail(TW_ERROR_DEVICE, "the library has no device code for OpenCL");
   cl_int code;
   const char* text = tw_image_data(image);
-  driver->program = driver->cl.CreateProgramWithSource(driver->context, 1, &text, NULL, &code);
+  cl_object program = driver->cl.CreateProgramWithSource(driver->context, 1, &text, NULL, &code);
   if (code) return result_of("clCreateProgramWithSource", code);
-  code = driver->cl.BuildProgram(driver->program, 1, &driver->device, "", NULL, NULL);
+  driver->programs[number] = program;
+  code = driver->cl.BuildProgram(program, 1, &driver->device, "", NULL, NULL);
   if (!code) return TW_OK;
   char log[700] = "";
   size_t length = 0;
-  driver->cl.GetProgramBuildInfo(driver->program, driver->device, CL_PROGRAM_BUILD_LOG, 0, NULL, &length);
+  driver->cl.GetProgramBuildInfo(program, driver->device, CL_PROGRAM_BUILD_LOG, 0, NULL, &length);
   char* whole = length ? tw_memory_allocate(length + 1) : NULL;
-  if (whole && !driver->cl.GetProgramBuildInfo(driver->program, driver->device, CL_PROGRAM_BUILD_LOG, length,
-                                               whole, NULL)) {
+  if (whole && !driver->cl.GetProgramBuildInfo(program, driver->device, CL_PROGRAM_BUILD_LOG, length, whole,
+                                               NULL)) {
     whole[length] = 0;
     size_t i = 0;
     for (; whole[i] && i + 1 < sizeof log; ++i) log[i] = whole[i] == '\n' ? ' ' : whole[i];
@@ -200,6 +203,18 @@ static int build_program(tw_driver* driver) {
   tw_memory_free(whole);
   return tw_fail(TW_ERROR_DEVICE, "the OpenCL compiler of '%s' refuses the kernels: %s (%d): %s",
                  driver->name, error_name(code), (int64_t)code, log);
+}
+
+static int build_programs(tw_driver* driver) {
+  driver->num_programs = tw_num_modules();
+  size_t size = (size_t)driver->num_programs * sizeof(cl_object);
+  driver->programs = tw_memory_allocate(size + 1);
+  if (!driver->programs) return tw_fail(TW_ERROR_MEMORY, "cannot allocate memory for the programs");
+  __builtin_memset(driver->programs, 0, size);
+  int status = TW_OK;
+  for (int32_t i = 0; i < driver->num_programs && !status; ++i)
+    if (tw_has_kernels(i)) status = build_program(driver, i);
+  return status;
 }
 
 int tw_driver_open(const char* library, int32_t index, tw_driver** result) {
@@ -217,14 +232,16 @@ int tw_driver_open(const char* library, int32_t index, tw_driver** result) {
     driver->context = driver->cl.CreateContext(NULL, 1, &driver->device, NULL, NULL, &code);
     status = result_of("clCreateContext", code);
   }
-  if (!status) status = build_program(driver);
+  if (!status) status = build_programs(driver);
   if (status) tw_driver_close(driver);
   else *result = driver;
   return status;
 }
 
 void tw_driver_close(tw_driver* driver) {
-  if (driver->program) driver->cl.ReleaseProgram(driver->program);
+  for (int32_t i = 0; i < driver->num_programs && driver->programs; ++i)
+    if (driver->programs[i]) driver->cl.ReleaseProgram(driver->programs[i]);
+  tw_memory_free(driver->programs);
   if (driver->context) driver->cl.ReleaseContext(driver->context);
   tw_ranges_destroy(&driver->ranges);
   tw_memory_free(driver);
@@ -327,8 +344,36 @@ int tw_queue_zero(tw_queue* queue, void* to, int64_t size) {
                                                        (size_t)size, 0, NULL, NULL));
 }
 
+/* The arguments of a kernel of the user's. */
+static int set_own_arguments(tw_queue* queue, cl_object kernel, const tw_device_kernel* described,
+                             const int64_t* launch, void* const* buffers) {
+  functions* cl = &queue->driver->cl;
+  cl_int code = CL_SUCCESS;
+  int status = tw_check_sizes(described, launch);
+  if (status) return status;
+  for (int32_t i = 0; i < described->num_arguments && !code; ++i) {
+    const tw_argument* argument = &described->arguments[i];
+    int64_t offset = 0;
+    cl_object buffer = NULL;
+    const void* value = &argument->value;
+    size_t bytes = (size_t)argument->bytes;
+    if (argument->kind == TW_ARGUMENT_BUFFER || argument->kind == TW_ARGUMENT_OFFSET) {
+      buffer = find(queue, buffers[argument->value], &offset);
+      if (!buffer) return TW_ERROR_DEVICE;
+      offset /= described->widths[argument->value];
+      value = &offset;
+    }
+    if (argument->kind == TW_ARGUMENT_BUFFER) value = &buffer, bytes = sizeof buffer;
+    if (argument->kind == TW_ARGUMENT_SIZE) value = &launch[TW_LAUNCH_SIZES + argument->value];
+    if (argument->kind == TW_ARGUMENT_SHARED) value = NULL, bytes = (size_t)launch[TW_LAUNCH_SHARED];
+    code = cl->SetKernelArg(kernel, (cl_uint)i, bytes, value);
+  }
+  return result_of("clSetKernelArg", code);
+}
+
 static int set_arguments(tw_queue* queue, cl_object kernel, const tw_device_kernel* described,
-                         void* const* buffers, const int64_t* dims) {
+                         const int64_t* launch, void* const* buffers, const int64_t* dims) {
+  if (described->arguments) return set_own_arguments(queue, kernel, described, launch, buffers);
   functions* cl = &queue->driver->cl;
   cl_uint first_offset = (cl_uint)(described->num_buffers + described->num_dims);
   cl_int code = CL_SUCCESS;
@@ -345,24 +390,29 @@ static int set_arguments(tw_queue* queue, cl_object kernel, const tw_device_kern
   return result_of("clSetKernelArg", code);
 }
 
-int tw_queue_launch(tw_queue* queue, int32_t index, const int64_t* grid, void* const* buffers,
+int tw_queue_launch(tw_queue* queue, int32_t index, const int64_t* launch, void* const* buffers,
                     const int64_t* dims) {
+  const int64_t *grid = launch + TW_LAUNCH_GRID, *block = launch + TW_LAUNCH_BLOCK;
   const tw_device_kernel* described = &tw_device_module.kernels[index];
   const char* name = tw_module.kernel_names[index];
   functions* cl = &queue->driver->cl;
   cl_int code = CL_SUCCESS;
-  if ((size_t)described->threads > queue->driver->threads)
-    return tw_fail(TW_ERROR_DEVICE, "kernel '%s' has blocks of %d threads; the device '%s' allows %d", name,
-                   (int64_t)described->threads, queue->driver->name, (int64_t)queue->driver->threads);
+  int64_t most = (int64_t)queue->driver->threads;
+  if (block[0] < 1 || block[1] < 1 || block[2] < 1 || block[0] > most || block[1] > most / block[0] ||
+      block[2] > most / block[0] / block[1])
+    return tw_fail(TW_ERROR_DEVICE,
+                   "kernel '%s' has blocks of %d x %d x %d threads; the device '%s' allows 1 to %d", name,
+                   block[0], block[1], block[2], queue->driver->name, most);
   if (!queue->kernels[index])
-    queue->kernels[index] = cl->CreateKernel(queue->driver->program, described->entry, &code);
+    queue->kernels[index] =
+        cl->CreateKernel(queue->driver->programs[described->module], described->entry, &code);
   if (code)
     return tw_fail(TW_ERROR_DEVICE, "kernel '%s': clCreateKernel failed: %s (%d)", name, error_name(code),
                    (int64_t)code);
-  int status = set_arguments(queue, queue->kernels[index], described, buffers, dims);
+  int status = set_arguments(queue, queue->kernels[index], described, launch, buffers, dims);
   if (status) return status;
-  size_t threads[3] = {(size_t)described->threads, 1, 1};
-  size_t all[3] = {(size_t)grid[0] * threads[0], (size_t)grid[1], (size_t)grid[2]};
+  size_t threads[3] = {(size_t)block[0], (size_t)block[1], (size_t)block[2]};
+  size_t all[3] = {(size_t)grid[0] * threads[0], (size_t)grid[1] * threads[1], (size_t)grid[2] * threads[2]};
   code = cl->EnqueueNDRangeKernel(queue->queue, queue->kernels[index], 3, NULL, all, threads, 0, NULL, NULL);
   if (!code) return TW_OK;
   return tw_fail(TW_ERROR_DEVICE, "kernel '%s': clEnqueueNDRangeKernel failed: %s (%d)", name,

@@ -7,6 +7,7 @@ import os
 import re
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -206,23 +207,56 @@ class SimulatedModule:
         ]
 
     def _error(self, entry: str) -> SimulationError:
+        fault = self.last_fault
+        assert fault is not None
+        fault = replace(fault, kernel=entry)
+        return SimulationError("\n  ".join([fault.text, *self.places(fault)]), fault)
+
+    @property
+    def last_fault(self) -> Fault | None:
+        """The fault of the last launch that had one; its kernel is not named. None: there was none yet."""
         record = self._last().contents
-        text = record.text.decode(errors="replace")
+        if not record.kind:
+            return None
         line, other = (
             given or (self._lines.line(code) if code else 0)
             for given, code in ((record.line, record.code), (record.other_line, record.other_code))
         )
         thread = tuple(record.thread) if record.has_thread else None
-        fault = Fault(KINDS[record.kind], entry, tuple(record.block), thread, line, other, text)
-        lines = self.source.splitlines()
-        for number, what in ((line, ""), (other, "the other access: ")):
-            if 0 < number <= len(lines):
-                text += f"\n  {what}{self.name}:{number}: {lines[number - 1].strip()}"
-        return SimulationError(text, fault)
+        text = record.text.decode(errors="replace")
+        return Fault(KINDS[record.kind], "", tuple(record.block), thread, line, other, text)
+
+    def forget_fault(self) -> None:
+        """Let `last_fault` be None until the next one."""
+        self._last().contents.kind = 0
+
+    def places(self, fault: Fault) -> list[str]:
+        """The lines of the source that a fault of this unit names, one text each."""
+        lines = _numbered(self.source, self.name)
+        return [
+            f"{what}{self.name}:{number}: {lines[number].strip()}"
+            for number, what in ((fault.line, ""), (fault.other_line, "the other access: "))
+            if number in lines
+        ]
 
     @cached_property
     def _lines(self) -> Lines:
         return Lines(self.path.read_bytes(), self.name)
+
+
+def _numbered(source: str, name: str) -> dict[int, str]:
+    """The lines of the file `name` by their numbers, in a text with line directives."""
+    lines: dict[int, str] = {}
+    file, number = name, 1
+    for text in source.splitlines():
+        directive = re.match(r'#line (\d+) "([^"]*)"', text)
+        if directive is not None:
+            file, number = directive[2], int(directive[1])
+            continue
+        if file == name:
+            lines[number] = text
+        number += 1
+    return lines
 
 
 def _counted(function: Any) -> Any:

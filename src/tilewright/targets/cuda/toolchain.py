@@ -10,7 +10,7 @@ import base64
 import ctypes
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -20,6 +20,7 @@ from ...artifact.device_code import DeviceImage
 from ...errors import CompileError, InternalError
 from ..gpu.images import DeviceCode
 from ..gpu.performance import KernelResources
+from .headers import headers_of
 
 INSTALL = "pip install 'tilewright[cuda]'"
 ARCHITECTURES = ("sm_80", "sm_90a")
@@ -91,7 +92,8 @@ def compile_image(text: str, arch: str, name: str = "kernels.cu") -> CudaImage:
     """Compile a translation unit.
 
     Args:
-        text: CUDA C++ that includes no headers.
+        text: CUDA C++. It may include the headers of `headers.HEADERS`, and NVIDIA's where they are
+            installed.
         arch: ``sm_80``, ``sm_90``, ``sm_90a`` for machine code and PTX; ``compute_80`` for PTX only.
         name: The name of the text, for messages.
 
@@ -103,11 +105,12 @@ def compile_image(text: str, arch: str, name: str = "kernels.cu") -> CudaImage:
         known = ", ".join(architectures())
         raise CompileError(f"{compiler()} does not compile for {arch}; it knows {known}")
     version = ".".join(map(str, nvrtc_version()))
-    key = disk_cache.digest(version, _build(), arch, name, *_OPTIONS, text)
+    headers, options = headers_of(text)
+    key = disk_cache.digest(version, _build(), arch, name, *_OPTIONS, *options, *headers.values(), text)
     if (kept := disk_cache.read(_KIND, key)) is not None:
         entry = json.loads(kept)
         return CudaImage(arch, entry["ptx"], base64.b64decode(entry["cubin"]), entry["log"])
-    image = _compile(text, arch, name)
+    image = _compile(text, arch, name, headers, options)
     entry = {"ptx": image.ptx, "cubin": base64.b64encode(image.cubin).decode(), "log": image.log}
     disk_cache.write(_KIND, key, json.dumps(entry).encode())
     return image
@@ -222,13 +225,23 @@ def _build() -> str:
     return ",".join(f"{d.name} {d.version}" for d in distributions() if d.name in names)
 
 
-def _compile(text: str, arch: str, name: str) -> CudaImage:
+def _compile(
+    text: str, arch: str, name: str, headers: Mapping[str, str], options: Sequence[str]
+) -> CudaImage:
     nvrtc = _nvrtc()
     program = ctypes.c_void_p()
-    _check(nvrtc.nvrtcCreateProgram(ctypes.byref(program), text.encode(), name.encode(), 0, None, None))
+    contents, names = (
+        (ctypes.c_char_p * len(headers))(*(x.encode() for x in part))
+        for part in (headers.values(), headers.keys())
+    )
+    _check(
+        nvrtc.nvrtcCreateProgram(
+            ctypes.byref(program), text.encode(), name.encode(), len(headers), contents, names
+        )
+    )
     try:
-        options = [f"--gpu-architecture={arch}".encode(), *(option.encode() for option in _OPTIONS)]
-        status = nvrtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
+        given = [option.encode() for option in (f"--gpu-architecture={arch}", *_OPTIONS, *options)]
+        status = nvrtc.nvrtcCompileProgram(program, len(given), (ctypes.c_char_p * len(given))(*given))
         log = _result(nvrtc, program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
         if status:
             raise InternalError(_rejection(log, text, arch, name))

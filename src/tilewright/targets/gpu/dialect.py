@@ -185,6 +185,15 @@ class DeviceKernel:
     """The names of the sizes, in order."""
     uses: frozenset[str]
     """The functions of the prelude and the features of the language that the text uses."""
+    arguments: None = None
+    """As `targets.llvm.host_calls.DeviceKernel`: buffers, then sizes."""
+    module: int = 0
+    """The number of the module of device code."""
+
+    @property
+    def launch(self) -> tuple[Dim, ...]:
+        """As `targets.llvm.host_calls.DeviceKernel`."""
+        return (*self.grid, self.threads, 1, 1, self.dynamic_bytes)
 
 
 def type_in_register(dtype: DType, wide: bool = True) -> Register:

@@ -5,7 +5,8 @@ one driver, and device code.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +17,9 @@ from ...artifact import link
 from ...artifact.device_code import DEVICE_TYPES, device_code
 from ...artifact.kinds import suffixes_of
 from ...artifact.package import blob
+from ...dialects import kernels as kernels_dialect
 from ...dialects import loop
-from ...errors import CompileError, UnsupportedOperator
+from ...errors import CompileError, InternalError, UnsupportedOperator
 from ...ir.target_info import GPU_SPLITS, Gpu, TargetInfo, ThreadAxis
 from ...lowering.memory_plan import MemoryPlan
 from ...lowering.pipeline import Lowered, LoweringOptions
@@ -30,6 +32,7 @@ from .dialect import DeviceKernel, Dialect
 from .images import DeviceCode
 from .printer import module_text, print_kernel
 from .rules import RULES
+from .user_kernel import UserKernel, call_in, user_kernel
 
 if TYPE_CHECKING:
     from ..llvm.build import BuiltLibrary
@@ -68,7 +71,10 @@ class BuiltDeviceLibrary(BuiltCode, DeviceLibrary):
 
     def code_text(self, level: str) -> str | None:
         text = DeviceLibrary.code_text(self, level) or BuiltCode.code_text(self, level)
-        return self._machine_text(self.source, level) if text is None else text
+        if text is not None:
+            return text
+        parts = [self._machine_text(source, level) for source in self.sources]
+        return "\n".join(p for p in parts if p is not None) or None
 
 
 class GpuTarget(LinkedTarget):
@@ -120,15 +126,31 @@ class GpuTarget(LinkedTarget):
             "device": DEVICE_TYPES[self.api],
         }
 
+    def printed(self, kernel: loop.Kernel, modules: Mapping[str, int] = {}) -> DeviceKernel | UserKernel:
+        """A finalized kernel in the language of the device, or as the user has written it.
+
+        Args:
+            kernel: The kernel.
+            modules: See `user_kernel`.
+
+        Raises:
+            CompileError: The language cannot express it.
+            KernelError: The source of a kernel of the user's does not fit its description.
+        """
+        call = call_in(kernel)
+        if call is not None:
+            return user_kernel(kernel.sym_name, call, self.name, modules)
+        return print_kernel(kernel, self.dialect, self.info)
+
     def kernel_code(self, kernel: loop.Kernel) -> str:
-        printed = print_kernel(kernel, self.dialect, self.info)
-        return f"{printed.text}\n{printed.grid}"
+        printed = self.printed(kernel)
+        return f"{printed.text}\n{printed.launch}"
 
     def refusals(self, lowered: Lowered) -> list[UnsupportedOperator]:
         places: dict[str, list[str]] = {}
         for kernel in lowered.module.functions(loop.Kernel):
             try:
-                print_kernel(kernel, self.dialect, self.info)
+                self.printed(kernel)
             except CompileError as error:
                 name = (
                     kernel.sym_name
@@ -169,13 +191,23 @@ class GpuTarget(LinkedTarget):
         progress("generating code")
         isa = host_isa()
         kernels = lowered.module.functions(loop.Kernel)
-        codes = {k.sym_name: print_kernel(k, self.dialect, self.info) for k in kernels}
-        text = module_text(list(codes.values()), self.dialect)
+        calls = {k.sym_name: call for k in kernels if (call := call_in(k)) is not None}
+        texts = [user_kernel(name, call, self.name, {}).text for name, call in calls.items()]
+        modules = {text: number for number, text in enumerate(dict.fromkeys(texts), start=1)}
+        codes = {k.sym_name: self.printed(k, modules) for k in kernels}
+        own = [code for code in codes.values() if isinstance(code, DeviceKernel)]
         progress("compiling")
-        compiled = self.device_code(text)
-        described = compiled.metadata(list(codes.values()))
+        units = {0: self.device_code(module_text(own, self.dialect))} if own or not modules else {}
+        for name, call in calls.items():
+            code = codes[name]
+            if code.module not in units:
+                units[code.module] = self._user_unit(code.text, call)
+        described: dict[str, dict[str, Any]] = {}
+        for number, unit in units.items():
+            described |= unit.metadata([code for code in codes.values() if code.module == number])
         entries = [{**k, "device": described[k["name"]]} for k in metadata["kernels"]]
-        code = link.blob_object(bytes(blob(device_code(compiled.images))), "tw_blob_device", isa.triple)
+        images = [replace(i, module=number) for number, unit in units.items() for i in unit.images]
+        data = link.blob_object(bytes(blob(device_code(images))), "tw_blob_device", isa.triple)
         built = build(
             lowered.module,
             DeviceCalls(codes),
@@ -183,9 +215,23 @@ class GpuTarget(LinkedTarget):
             {**metadata, "kernels": entries},
             plan=plan,
             llvm_opt_level=llvm_opt_level,
-            library_objects=[code],
+            library_objects=[data],
         )
         return self.load(built, threads)
+
+    def _user_unit(self, unit: str, call: kernels_dialect.Call) -> DeviceCode:
+        """The images of `unit`, the source of a kernel of the user's.
+
+        Raises:
+            KernelError: The compiler refuses it; the message is the compiler's.
+        """
+        try:
+            return self.device_code(unit)
+        except (CompileError, InternalError) as error:
+            # The last line of an internal error asks for a report of a bug, which this is not.
+            text = str(error) if isinstance(error, CompileError) else str(error).rpartition("\n")[0]
+            definition = kernels_dialect.definition_of(call)
+            raise definition.error(f"its source for {self.name} cannot be compiled: {text}") from None
 
     def load(self, built: BuiltLibrary, threads: int | None) -> CompiledModel:
         return BuiltDeviceLibrary(built, self.machine_text)

@@ -506,8 +506,7 @@ class _Program:
                 for (kind, a), (_, b) in zip(variant, chosen, strict=True)
             ]
         dims = self.dims[tuple(s.name for s in printer.kernels[op.kernel].dims)]
-        arguments = ", ".join(f"{kind} {value}" for kind, value in chosen)
-        printer.calls.launch(emit, arguments, self.buffers, dims)
+        printer.calls.launch(emit, chosen, self.buffers, dims)
 
     def _kernel(self, name: str) -> list[tuple[str, str]]:
         """Types and values of the arguments of a launch that depend on the kernel."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol
 
 from ...dialects import loop
@@ -17,7 +19,8 @@ from .emitter import Emitter
 if TYPE_CHECKING:
     from .kernel import KernelCode
 
-_DEVICE_KERNEL = "{ ptr, ptr, i32, i32, i32, i32 }"
+_DEVICE_KERNEL = "{ ptr, ptr, i32, i32, i32, i32, ptr, i32, i32 }"
+_ARGUMENT = "{ i32, i32, i64 }"
 
 
 class Constants(Protocol):
@@ -75,8 +78,8 @@ class HostCalls(ABC):
         """
 
     @abstractmethod
-    def launch(self, emit: Emitter, arguments: str, buffers: str, dims: str) -> None:
-        """Run a kernel on an array of addresses and an array of sizes."""
+    def launch(self, emit: Emitter, arguments: Sequence[tuple[str, str]], buffers: str, dims: str) -> None:
+        """Run a kernel with `arguments` on an array of addresses and an array of sizes."""
 
     @abstractmethod
     def copy(self, emit: Emitter, target: str, source: str, size: str) -> None:
@@ -120,14 +123,36 @@ class CpuCalls(HostCalls):
         values = [("i64", value) for value in sizes]
         return [("i32", str(number)), ("ptr", f"@{self.codes[name].symbol}"), *values]
 
-    def launch(self, emit: Emitter, arguments: str, buffers: str, dims: str) -> None:
-        emit.op(f"call i32 @tw_launch(ptr %context, {arguments}, ptr {buffers}, ptr {dims})")
+    def launch(self, emit: Emitter, arguments: Sequence[tuple[str, str]], buffers: str, dims: str) -> None:
+        given = ", ".join(f"{kind} {value}" for kind, value in arguments)
+        emit.op(f"call i32 @tw_launch(ptr %context, {given}, ptr {buffers}, ptr {dims})")
 
     def copy(self, emit: Emitter, target: str, source: str, size: str) -> None:
         emit.line(f"call void @llvm.memcpy.p0.p0.i64(ptr {target}, ptr {source}, i64 {size}, i1 false)")
 
     def read(self, program: Ends, kind: str, place: str) -> str:
         return program.emit.load(kind, place, int(kind[1:]) // 8)
+
+
+class ArgumentKind(IntEnum):
+    """Kinds of arguments of a kernel of the user's: TW_ARGUMENT_* of `runtime/c/device.h`."""
+
+    BUFFER = 0
+    OFFSET = 1
+    SIZE = 2
+    NUMBER = 3
+    SHARED = 4
+
+
+@dataclass(frozen=True)
+class Argument:
+    """What a parameter of a kernel of the user's gets."""
+
+    kind: ArgumentKind
+    bytes: int = 0
+    """Bytes of a size, an offset or a number."""
+    value: int = 0
+    """The number of the buffer, or that among the sizes of the launch; or the number's bits."""
 
 
 class DeviceKernel(Protocol):
@@ -138,16 +163,27 @@ class DeviceKernel(Protocol):
         """The name of its function in the device's code."""
 
     @property
-    def grid(self) -> tuple[Dim, Dim, Dim]:
-        """The numbers of blocks of a launch, over the kernel's sizes."""
+    def launch(self) -> tuple[Dim, ...]:
+        """The blocks along x, y and z, the threads of a block along them, the bytes of shared memory that a
+        launch gives a block beside those that the kernel declares, and the sizes that `arguments` name; over
+        the kernel's sizes.
+        """
 
     @property
     def threads(self) -> int:
-        """The number of threads in a block."""
+        """The number of threads in a block; 0 if the launch has it."""
 
     @property
     def dynamic_bytes(self) -> int:
-        """Bytes of shared memory that a launch gives each block, beside those that the kernel declares."""
+        """Bytes of shared memory of a launch; 0 if they depend on sizes."""
+
+    @property
+    def arguments(self) -> Sequence[Argument] | None:
+        """What each parameter gets; None: the buffers, then the kernel's sizes, as generated code has."""
+
+    @property
+    def module(self) -> int:
+        """The number of the module of device code that has the function."""
 
 
 class DeviceCalls(HostCalls):
@@ -168,28 +204,40 @@ class DeviceCalls(HostCalls):
             code, kernel = self.kernels[name], constants.kernels[name]
             widths = [f"i64 {arg.type.dtype.itemsize}" for arg in kernel.body.args]
             counts = (len(widths), len(kernel.dims), code.threads, code.dynamic_bytes)
+            arguments = [
+                f"{_ARGUMENT} {{ i32 {int(a.kind)}, i32 {a.bytes}, i64 {a.value} }}"
+                for a in code.arguments or ()
+            ]
             fields = [
                 f"ptr {constants.string(code.entry)}",
                 f"ptr {constants.array(f'widths{number}', 'i64', widths)}",
                 *(f"i32 {count}" for count in counts),
+                f"ptr {constants.array(f'arguments{number}', _ARGUMENT, arguments)}",
+                f"i32 {len(arguments)}",
+                f"i32 {code.module}",
             ]
             rows.append(f"{_DEVICE_KERNEL} {{ {', '.join(fields)} }}")
         table = constants.array("device_kernels", _DEVICE_KERNEL, rows)
         return [
             f"@tw_device_module = hidden constant {{ ptr }} {{ ptr {table} }}, align 8",
-            "declare void @tw_device_launch(ptr, i32, i64, i64, i64, ptr, ptr)",
+            "declare void @tw_device_launch(ptr, i32, ptr, ptr, ptr)",
             "declare void @tw_device_copy(ptr, ptr, ptr, i64)",
             "declare i32 @tw_device_read(ptr, ptr, ptr, i64)",
         ]
 
     def sizes(self, name: str) -> Sequence[Dim]:
-        return self.kernels[name].grid
+        return self.kernels[name].launch
 
     def arguments(self, name: str, number: int, sizes: Sequence[str]) -> list[tuple[str, str]]:
         return [("i32", str(number)), *(("i64", value) for value in sizes)]
 
-    def launch(self, emit: Emitter, arguments: str, buffers: str, dims: str) -> None:
-        emit.line(f"call void @tw_device_launch(ptr %context, {arguments}, ptr {buffers}, ptr {dims})")
+    def launch(self, emit: Emitter, arguments: Sequence[tuple[str, str]], buffers: str, dims: str) -> None:
+        (kind, number), *values = arguments
+        array = emit.alloca(f"[{len(values)} x i64]", 8)
+        for k, (_, value) in enumerate(values):
+            emit.line(f"store i64 {value}, ptr {emit.at(array, str(k), 8)}, align 8")
+        given = f"{kind} {number}, ptr {array}"
+        emit.line(f"call void @tw_device_launch(ptr %context, {given}, ptr {buffers}, ptr {dims})")
 
     def copy(self, emit: Emitter, target: str, source: str, size: str) -> None:
         emit.line(f"call void @tw_device_copy(ptr %context, ptr {target}, ptr {source}, i64 {size})")

@@ -1,0 +1,85 @@
+"""A kernel of the user's in a program for a GPU: a module of device code of its own, and its launch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ...dialects import kernels, loop
+from ...errors import CompileError
+from ...ir.symbolic import Dim
+from ..llvm.host_calls import Argument
+from .user_source import GpuSource
+
+
+@dataclass(frozen=True)
+class UserKernel:
+    """A kernel of the user's as host programs launch it: see `targets.llvm.host_calls.DeviceKernel`."""
+
+    name: str
+    """The name of the kernel in the module."""
+    entry: str
+    """The name of its function."""
+    text: str
+    """Its translation unit."""
+    launch: tuple[Dim, ...]
+    arguments: tuple[Argument, ...]
+    module: int
+
+    @property
+    def grid(self) -> tuple[Dim, Dim, Dim]:
+        """Blocks along x, y and z."""
+        x, y, z = self.launch[:3]
+        return x, y, z
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block; 0 if they depend on sizes."""
+        x, y, z = self.launch[3:6]
+        return x * y * z if isinstance(x, int) and isinstance(y, int) and isinstance(z, int) else 0
+
+    @property
+    def dynamic_bytes(self) -> int:
+        """Bytes of shared memory that a launch gives a block; 0 if they depend on sizes."""
+        shared = self.launch[6]
+        return shared if isinstance(shared, int) else 0
+
+
+def call_in(kernel: loop.Kernel) -> kernels.Call | None:
+    """The call of a kernel of the user's that is all of a kernel; None for another kernel."""
+    ops = [op for op in kernel.body.ops if not op.terminator]
+    return ops[0] if len(ops) == 1 and isinstance(ops[0], kernels.Call) else None
+
+
+def user_kernel(name: str, op: kernels.Call, target: str, modules: Mapping[str, int]) -> UserKernel:
+    """The launch of a call.
+
+    Args:
+        name: The name of the kernel in the module.
+        op: The call.
+        target: The name of the target.
+        modules: The number of the module of device code by the text of its unit; 0 is taken for others.
+
+    Raises:
+        CompileError: The kernel has no source for the target.
+        KernelError: Its source does not fit its description.
+    """
+    definition = kernels.definition_of(op)
+    source = definition.implementation(target)
+    if not isinstance(source, GpuSource):
+        raise CompileError(f"kernel {definition.name!r} has no source for target {target!r}")
+    scalars = kernels.scalars_of(op)
+    sizes = dict(zip(definition.symbols, op.sizes, strict=True))
+    text = source.unit(definition)
+    launch = (*source.launch(definition, sizes, scalars), *op.sizes)
+    return UserKernel(
+        name,
+        source.function,
+        text,
+        launch,
+        source.arguments(definition, scalars),
+        modules.get(text, 0),
+    )
+
+
+__all__ = ["UserKernel", "call_in", "user_kernel"]
