@@ -177,7 +177,7 @@ def test_too_large_blocks_are_told(tmp_path: Path) -> None:
     module, kernels = sums()
     kernels = {"add": Kernel("tw_add", kernels["add"].grid, threads=1 << 20)}
     library = tw.load(built(module, kernels, SOURCE, "opencl").save(tmp_path / "m.so"))
-    with pytest.raises(DeviceError, match="kernel 'add' has blocks of 1048576 threads; the device"):
+    with pytest.raises(DeviceError, match="kernel 'add' has blocks of 1048576 x 1 x 1 threads; the device"):
         library(np.ones(4, np.float32))
 
 
