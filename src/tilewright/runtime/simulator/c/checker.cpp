@@ -1,6 +1,10 @@
 /* The checks of memory accesses. */
 #include "checker.h"
 
+/* accumulators.cpp */
+static void check_registers(tw_sim_thread* self, uintptr_t address, uint64_t size, int access, uint32_t code);
+static void forget_accumulators(tw_sim_thread* self);
+
 static uint32_t code_of(const void* address) { return (uint32_t)((const char*)address - &__ehdr_start); }
 
 /* -- Areas -- */
@@ -24,7 +28,8 @@ static void free_checker(tw_checker* c) {
 static void check_end(tw_worker* worker) {
   for (uint32_t i = 0; i < worker->fibers_used; ++i) {
     tw_sim_thread* thread = tw_sim_thread_at((uintptr_t)(first_slot(worker) + i * TW_SIM_SLOT));
-    while (thread->copies) { /* a fault ended the launch */
+    forget_accumulators(thread); /* a fault ended the launch */
+    while (thread->copies) {
       tw_sim_copy* next = thread->copies->next;
       free(thread->copies);
       thread->copies = next;
@@ -81,6 +86,8 @@ static void check_block(tw_worker* worker) {
   c->acquired = 0;
   for (uint32_t i = 0; i < TW_SIM_THREADS_MAX; ++i) c->time[i] = 1;
   memset(c->known, 0, sizeof c->known);
+  memset(c->async_fences, 0, sizeof c->async_fences);
+  memset(c->async_epoch, 0, sizeof c->async_epoch);
 }
 
 static void check_barrier(tw_worker* worker) { ++worker->checker->epoch; }
@@ -261,8 +268,9 @@ static void split(tw_area* area, uint32_t granule) {
 
 static tw_record record_of(tw_sim_thread* self, uint32_t code, uint32_t flags) {
   tw_checker* c = worker_of(self)->checker;
-  tw_record r = {c->epoch, c->time[self->warp],  (uint64_t)1 << self->lane,
-                 code,     (uint16_t)self->warp, (uint16_t)flags};
+  tw_record r = {
+      c->epoch,        c->time[self->warp],          (uint64_t)1 << self->lane, code, (uint16_t)self->warp,
+      (uint16_t)flags, c->async_fences[self->linear]};
   return r;
 }
 
@@ -353,7 +361,10 @@ static void check_area(tw_sim_thread* self, tw_area* area, uintptr_t address, ui
 static void check_access(uintptr_t address, uint64_t size, int access, uint32_t code) {
   tw_sim_thread* self = tw_sim_self();
   uintptr_t slot = (uintptr_t)self & ~(TW_SIM_SLOT - 1);
-  if (address - slot < TW_SIM_SLOT || !size) return;
+  if (address - slot < TW_SIM_SLOT || !size) {
+    if (self->accumulators) check_registers(self, address, size, access, code);
+    return;
+  }
   tw_worker* worker = worker_of(self);
   tw_checker* c = worker->checker;
   tw_area* area = find_area(c, address);
@@ -461,6 +472,7 @@ extern "C" void tw_sim_check_shared(const void* address, uint32_t line, const ch
 }
 
 static void check_thread_end(tw_sim_thread* self) {
+  forget_accumulators(self);
   while (self->copies) {
     tw_sim_copy* next = self->copies->next;
     free(self->copies);

@@ -17,6 +17,7 @@ struct tw_record {
   uint64_t lanes;
   uint32_t code; /* offset in the unit's file, or TW_LINE | line */
   uint16_t warp, flags;
+  uint32_t async_fences; /* of a write: the number of the thread's fence.proxy.async before it */
 };
 #define TW_LINE 0x80000000u
 #define TW_SEVERAL 0xffffu /* record.warp: lanes of several warps */
@@ -61,6 +62,8 @@ struct tw_checker {
   uint64_t blocks_capacity;
   uint32_t time[TW_SIM_THREADS_MAX];               /* of each warp */
   uint32_t known[TW_SIM_THREADS_MAX][TW_SIM_WARP]; /* by thread and lane */
+  uint32_t async_fences[TW_SIM_THREADS_MAX];       /* by thread: fence.proxy.async */
+  uint32_t async_epoch[TW_SIM_THREADS_MAX];        /* of the latest one */
   int fenced;                                      /* the block has executed a fence for other blocks */
   uint64_t* acquired; /* blocks whose accesses happened before this block's; null: none */
   uint64_t words;     /* of such a set */

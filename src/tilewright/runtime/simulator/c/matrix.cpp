@@ -71,6 +71,10 @@ static void (*const atom_functions[])(const tw_rules&,
 #define TW_SIM_ARCHITECTURE 80
 #endif
 
+#ifdef TW_SIM_CUDA
+#include "wgmma.cpp"
+#endif
+
 /* ldmatrix: `variant` is twice the number of matrices, plus 1 for transposed ones. */
 static void exchange_rows(tw_sim_registers* const* lanes, int variant) {
   for (int lane = 0; lane < 32; ++lane)
@@ -98,6 +102,9 @@ static void multiply_matrices(tw_worker* worker, uint32_t warp, const tw_group* 
   if (group->selector == TW_SIM_MEET) return;
   tw_sim_registers* lanes[TW_SIM_WARP];
   for (int lane = 0; lane < TW_SIM_WARP; ++lane) lanes[lane] = (tw_sim_registers*)threads[lane]->operand;
+#ifdef TW_SIM_CUDA
+  if (group->selector == TW_SIM_WARPGROUP) return multiply_warpgroup(worker, warp, group, lanes);
+#endif
   if (group->selector > TW_SIM_ROWS) return exchange_rows(lanes, group->selector - TW_SIM_ROWS);
   uint32_t architecture = worker->launch->options->architecture;
   tw_rules rules = {architecture ? architecture : TW_SIM_ARCHITECTURE};

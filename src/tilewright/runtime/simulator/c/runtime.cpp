@@ -12,6 +12,7 @@ thread_local char tw_sim_dynamic_shared[TW_SIM_SHARED_MAX];
 #include "float16.cpp"
 #ifdef TW_SIM_CHECKED
 #include "checker.cpp"
+#include "accumulators.cpp"
 #endif
 
 /* What the compiler's check of integer divisions calls. */

@@ -240,6 +240,9 @@ extern "C" int tw_sim_next_slow(tw_sim_thread* self) {
   self->index[2] = linear / block->shape[0] / block->shape[1];
   self->copies = 0;
   self->copy_group = 0;
+  self->accumulators = 0;
+  self->operands = 0;
+  self->wgmma_group = self->wgmma_fenced = 0;
   worker->thread[linear] = self;
   return 1;
 }

@@ -13,6 +13,7 @@ int mprotect(void*, size_t, int);
 void* malloc(size_t);
 void* calloc(size_t, size_t);
 void free(void*);
+void* realloc(void*, size_t);
 void* memcpy(void*, const void*, size_t);
 void* memset(void*, int, size_t);
 int memcmp(const void*, const void*, size_t);

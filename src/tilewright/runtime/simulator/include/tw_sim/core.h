@@ -41,6 +41,10 @@ struct tw_sim_thread {
   uint64_t mask, operand, result;
   struct tw_sim_copy* copies; /* asynchronous copies that have not landed */
   uint32_t copy_group;        /* number of the group that the next asynchronous copy joins */
+  /* wgmma, in checked units */
+  struct tw_sim_accumulators* accumulators;
+  struct tw_sim_operand* operands;
+  uint32_t wgmma_group, wgmma_fenced;
 };
 
 struct tw_sim_block {

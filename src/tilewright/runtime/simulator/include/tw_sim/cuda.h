@@ -13,6 +13,7 @@
 #include "narrow_names.h"
 #include "async.h"
 #include "ldmatrix.h"
+#include "wgmma.h"
 
 using half = __half;
 using half2 = __half2;

@@ -115,7 +115,8 @@ static inline void tw_sim_multiply(uint32_t atom, void* d, const void* a, const 
 
 /* Wait for all lanes of the warp, as loads and stores of fragments do. Memory is not ordered. */
 #define TW_SIM_MEET TW_SIM_ATOM_COUNT
-#define TW_SIM_ROWS (TW_SIM_ATOM_COUNT + 1) /* ldmatrix.h */
+#define TW_SIM_ROWS (TW_SIM_ATOM_COUNT + 1)       /* ldmatrix.h */
+#define TW_SIM_WARPGROUP (TW_SIM_ATOM_COUNT + 16) /* wgmma.h */
 static inline void tw_sim_meet(unsigned line, unsigned column) {
   tw_sim_multiply(TW_SIM_MEET, 0, 0, 0, line, column);
 }
