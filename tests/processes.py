@@ -96,7 +96,7 @@ def in_processes(
 
 
 def _work(there: Any, work: Work[Task], task: Task, first: int, limits: Limits) -> None:
-    most = _bytes_of_data() + limits.memory
+    most = bytes_of_data() + limits.memory
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
     _allow(limits.seconds)
     for outcome in work(task, first):
@@ -109,6 +109,6 @@ def _allow(seconds: float) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (most, resource.getrlimit(resource.RLIMIT_CPU)[1]))
 
 
-def _bytes_of_data() -> int:
+def bytes_of_data() -> int:
     """Return the number of bytes that already count for the limit on data."""
     return int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from tilewright.analysis.dependence import distance
+from tilewright.analysis.dependence import conflicting_pairs, distance
 from tilewright.analysis.witness import find_witness
 from tilewright.dialects import loop, scalar
+from tilewright.ir import notes
 from tilewright.ir.builder import Builder
 from tilewright.ir.substitution import evaluate
 from tilewright.ir.symbolic import Dim, Expr, smin, symbol
@@ -186,3 +187,39 @@ def test_a_witness_far_inside_of_long_loops() -> None:
 def test_no_witness_where_there_is_none() -> None:
     loops, (a, b) = nest([(I,), (I,)], (I,))
     assert find_witness(a, b, [(loops[0], loops[0])], [], lambda apart: apart[0] != 0) is None
+
+
+def sharing_kernel(pairs: tuple[tuple[int, int], ...]) -> loop.Kernel:
+    """Two nests over two inputs and two outputs that may be their memory: the first one reads both inputs and
+    writes the first output, the second one reads that output and writes the other.
+    """
+    kernel = loop.Kernel(sym_name="k", num_outputs=2)
+    x, y, a, b = (kernel.body.add_arg(BufferType(f32, (8,), "global"), name) for name in "xyab")
+    notes.BUFFER_ALIASES.set(kernel, pairs)
+    for reads, write, mirrored in (((x, y), a, 7), ((a,), b, 0)):
+        iv = symbol(f"i{mirrored}", 0, 7)
+        f = loop.For(iv=iv)
+        kernel.body.append(f)
+        at = Builder(f.body)
+        values = [at(loop.Load(source, (), None, indices=(iv,), guard=())) for source in reads]
+        at.insert(loop.Store(values[0], write, (), indices=(mirrored - iv if mirrored else iv,)))
+    return kernel
+
+
+@pytest.mark.parametrize(
+    ("pairs", "wanted"),
+    [
+        ((), {"aa"}),
+        (((0, 0),), {"aa", "xa"}),
+        (((0, 1),), {"aa", "ya"}),
+        (((0, 0), (0, 1)), {"aa", "xa", "ya"}),
+        (((0, 0), (1, 0)), {"aa", "xa", "xb"}),
+        (((0, 0), (1, 1)), {"aa", "xa", "yb"}),
+    ],
+)
+def test_outputs_share_memory_with_any_of_their_inputs_and_not_with_each_other(
+    pairs: tuple[tuple[int, int], ...], wanted: set[str]
+) -> None:
+    kernel = sharing_kernel(pairs)
+    found = {(x.buffer.hint, y.buffer.hint) for x, y in conflicting_pairs(kernel) if x is not y}
+    assert {"".join(sorted(pair, key="xyab".index)) for pair in found} == wanted

@@ -24,7 +24,7 @@ from tilewright.tools.model_support import examine
 
 from ..processes import Limits, in_processes
 from . import onnx_suite
-from .onnx_suite import CHUNK, Case, cases, outcome
+from .onnx_suite import CHUNK, Case, cases, compiled, outcome
 
 DATA = Path(__file__).with_suffix(".json")
 
@@ -43,7 +43,7 @@ def compiles(result: str) -> bool:
 def verdict(case: Case, known: dict[str, str]) -> str:
     """ "right", or the prediction if it was wrong."""
     said = predicted(case)
-    if said != compiles(known.get(case.full_name, "pass")) and said != compiles(outcome(case, native=True)):
+    if said != compiles(known.get(case.full_name, "pass")) and said != compiles(outcome(case, compiled)):
         return "said to compile" if said else "said not to compile"
     return "right"
 

@@ -45,11 +45,14 @@ from tilewright.frontends.torch.export import export_program
 from tilewright.integrations.torch_compile import FallbackWarning, tilewright
 from tilewright.ir.interpreter import Interpreter
 
+from ..processes import bytes_of_data
 from .hf_models import ARCHITECTURES, FAMILIES, REAL, SIZES, TINY, Architecture, Widths
 
 DATA = Path(__file__).with_suffix(".json")
 MEMORY = 6 << 30
-"""Bytes of address space that a child process may use beyond those it starts with."""
+"""Bytes of data that a child process may use beyond those it starts with. Address space is not limited:
+simulated devices reserve much of it.
+"""
 ALLOWED = 2e-4
 """The largest error that counts as right, relative to the output's largest magnitude. It allows for float32
 sums in another order over a few layers.
@@ -59,6 +62,7 @@ TURN = 0.25
 ORDER = sorted(ARCHITECTURES, key=lambda name: FAMILIES.index(ARCHITECTURES[name].family))
 Row = dict[str, Any]
 Report = Callable[[Row], None]
+Make = Callable[[Any], Callable[..., Any]]
 
 
 # -- Models and inputs ---------------------------------------------------------------------------------------
@@ -152,9 +156,20 @@ def leaves(value: Any) -> list[Any]:
 # -- Right or wrong ------------------------------------------------------------------------------------------
 
 
-def check(name: str, report: Report, native: bool = True) -> None:
+def for_cpu(program: Any) -> Any:
+    """Compile an exported program for this machine's CPU."""
+    return tw.compile(program, cache=False)
+
+
+def check(name: str, report: Report, make: Make = for_cpu, fixed: bool = False) -> None:
     """Report the outcome of one small model: ``exported``, ``compiled`` (how), ``seconds``, ``errors`` by
     sizes, and ``outcome``.
+
+    Args:
+        name: The architecture.
+        report: Takes each part of the outcome.
+        make: Makes a function of an exported program.
+        fixed: Whether no size is dynamic.
     """
     architecture = ARCHITECTURES[name]
     model = model_of(architecture, TINY)
@@ -163,8 +178,9 @@ def check(name: str, report: Report, native: bool = True) -> None:
     if not any(x.is_floating_point() and x.std() > 0 for x in wanted[1]):
         report({"outcome": "every result is the same number: nothing to compare"})
         return
+    dims = {} if fixed else dims_of(architecture, TINY)
     try:
-        exported, why, program = _exported(model, examples[0], dims_of(architecture, TINY))
+        exported, why, program = _exported(model, examples[0], dims)
     except CompileError as error:
         report({"exported": "no", "why": f"torch: {_line(error)}"})
         _check_compile(model, examples, wanted, report)
@@ -183,7 +199,7 @@ def check(name: str, report: Report, native: bool = True) -> None:
     left = exported.split(" and ")
     free = {
         name: {axis: text for axis, text in axes.items() if text.split("<=")[1] in left}
-        for name, axes in dims_of(architecture, TINY).items()
+        for name, axes in dims.items()
     }
     free = {name: axes for name, axes in free.items() if axes}
     programs = (
@@ -195,12 +211,12 @@ def check(name: str, report: Report, native: bool = True) -> None:
     for program, kwargs, want in zip(programs, examples[1:], wanted[1:], strict=True):
         if program is not made:
             start = time.perf_counter()
-            library, made = tw.compile(program, cache=False) if native else _interpreted(program), program
+            library, made = make(program), program
             seconds += time.perf_counter() - start
         errors[_described(kwargs)] = _error(leaves(library(**kwargs)), want)
         report(
             {"seconds": round(seconds, 1), "errors": errors}
-            | ({"kernels": library.report.kernels_after} if native else {})
+            | ({"kernels": library.report.kernels_after} if hasattr(library, "report") else {})
         )
     report({"outcome": _judged(errors)})
 
@@ -277,6 +293,8 @@ def _exported(model: Any, kwargs: dict[str, Any], dims: dict[str, dict[int, str]
     """Three values: ``dynamic``, ``static`` or the names of the dynamic dimensions; torch's reason where not
     all dimensions are dynamic; and the exported program.
     """
+    if not dims:
+        return "static", "", _export(model, kwargs, None)
     try:
         program = _export(model, kwargs, dims)
     except CompileError as error:
@@ -419,9 +437,8 @@ def _child(there: Any, name: str, work: Callable[[str, Report], None], seconds: 
     resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) + 1, int(seconds) + 9))
     warnings.simplefilter("ignore")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    limit = pages * resource.getpagesize() + MEMORY
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    limit = bytes_of_data() + MEMORY
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     try:
         with torch.no_grad():
             work(name, there.send)
@@ -474,7 +491,7 @@ def main() -> None:
     torch.set_num_threads(1)
     path = options.results
     document: Row = json.loads(path.read_text()) if path.exists() else {"models": {}}
-    work = measure if options.time else partial(check, native=not options.interpret)
+    work = measure if options.time else partial(check, make=_interpreted if options.interpret else for_cpu)
     for name in list(_pending(document, options)):
         found = run(name, work, options.seconds or (900 if options.time else 240))
         if options.interpret:

@@ -21,7 +21,7 @@ import os
 import platform
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -140,13 +140,17 @@ def _read(path: Path, type_: Any) -> Any:
     return numpy_helper.to_array(onnx.TensorProto.FromString(path.read_bytes()))
 
 
-def outcome(case: Case, native: bool, examples: bool = True) -> str:
+Run = Callable[[Any, list[Any], list[Any] | None], list[Any]]
+"""A function that runs a model on inputs, with or without them as examples, and returns the results."""
+
+
+def outcome(case: Case, run: Run, examples: bool = True) -> str:
     """``pass``; ``drawn: ...`` where only random numbers differ; ``refused: ...`` with the reason; or a
     description of the error.
     """
     try:
         for inputs, expected in case.data_sets:
-            found = (_compiled if native else _interpreted)(case.model, inputs, inputs if examples else None)
+            found = run(case.model, inputs, inputs if examples else None)
             if len(found) != len(expected):
                 return f"{len(found)} results instead of {len(expected)}"
             problems = [
@@ -168,17 +172,20 @@ def outcome(case: Case, native: bool, examples: bool = True) -> str:
     return "pass"
 
 
-def _outcomes(numbers: Sequence[int], first: int, native: bool, examples: bool) -> Iterator[str]:
-    return (outcome(cases()[number], native, examples) for number in numbers[first:])
+def outcomes(numbers: Sequence[int], first: int, run: Run, examples: bool = True) -> Iterator[str]:
+    """The outcomes of the cases with some numbers, from the first on."""
+    return (outcome(cases()[number], run, examples) for number in numbers[first:])
 
 
-def _compiled(model: Any, inputs: list[Any], examples: list[Any] | None) -> list[Any]:
+def compiled(model: Any, inputs: list[Any], examples: list[Any] | None) -> list[Any]:
+    """Compile a model for this machine's CPU, and run it."""
     with tw.compile(model, examples, cache=False) as library:
         found = library(*inputs)
     return list(found) if isinstance(found, tuple) else [found]
 
 
-def _interpreted(model: Any, inputs: list[Any], examples: list[Any] | None) -> list[Any]:
+def interpreted(model: Any, inputs: list[Any], examples: list[Any] | None) -> list[Any]:
+    """Run a model on the interpreter."""
     module = import_onnx(model, None, examples)
     verify(module)
     nested = (
@@ -243,7 +250,8 @@ def main() -> None:
     asked = [k for k, case in enumerate(cases()) if options.only in case.name]
     chosen = [k for k in asked if not options.left or cases()[k].full_name in known]
     chunks = [chosen[k : k + CHUNK] for k in range(0, len(chosen), CHUNK)]
-    work = partial(_outcomes, native=not options.interpret, examples=not options.without_examples)
+    run = interpreted if options.interpret else compiled
+    work = partial(outcomes, run=run, examples=not options.without_examples)
     found = {case.full_name: {"opset": case.opset, "outcome": "pass"} for case in (cases()[k] for k in asked)}
     for numbers, results in in_processes(chunks, work, options.processes, Limits(options.seconds)):
         for number, result in zip(numbers, results, strict=True):

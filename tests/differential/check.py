@@ -15,8 +15,8 @@ from tilewright.ir.shape_solver import ShapeSolver
 from tilewright.ir.substitution import evaluate
 from tilewright.ir.types import DType, bf16, f16, f64, i8, u8
 from tilewright.ir.verifier import verify
-from tilewright.runtime.device_library import DeviceLibrary
 
+from ..devices import running
 from . import every_operator
 from .generator import Disagreement, Program, agrees, generate, tolerance
 
@@ -39,9 +39,11 @@ class Failure:
         return f"seed {self.seed}: {self.reason}\n{self.program}"
 
 
-def compiled_for(target: str, threads: int = 2, precision: DType | None = None, opt: str = "O2") -> Run:
+def compiled_for(
+    target: str, threads: int = 2, precision: DType | None = None, opt: str = "O2", checked: bool = True
+) -> Run:
     """A `Run` that compiles for a target at a level of optimization, in the program's own precision or in a
-    lower one. Programs for CUDA run on a simulated device, which checks them.
+    lower one. Where the device is simulated, it finds faults of the kernels if `checked`.
     """
     name = None if precision is None else precision.name
     import tilewright as tw
@@ -50,9 +52,7 @@ def compiled_for(target: str, threads: int = 2, precision: DType | None = None, 
         with tw.compile(
             module.clone(), target=target, threads=threads, precision=name, opt=opt, cache=False
         ) as library:
-            runs: Any = library
-            if isinstance(library, DeviceLibrary) and library.api == "cuda":
-                runs = library.simulated(checked=True)
+            runs = running(library, checked)
             results = [runs(*arrays) for arrays in inputs]
         return [list(r) if isinstance(r, tuple) else [r] for r in results]
 

@@ -54,30 +54,34 @@ def conflicting_pairs(root: Operation, *, shared: bool = False) -> Iterator[tupl
     A buffer is left out if an iteration of `root` has one of its own: one allocated inside, and (unless
     `shared`) one that only `root` uses, which `compact` moves inside.
     """
-    for buffer, accesses in _by_memory(root).items():
+    sharing = Sharing.of(root)
+    for buffer, accesses in _by_memory(root, sharing).items():
         alloc = buffer.defining_op
         if alloc is None or not (inside(alloc, root) or (not shared and _is_private(buffer, root))):
-            yield from _conflicting(itertools.combinations_with_replacement(accesses, 2))
+            yield from _conflicting(itertools.combinations_with_replacement(accesses, 2), sharing)
 
 
 def pairs_between(first: loop.For, second: loop.For) -> Iterator[tuple[Touch, Touch]]:
     """Yield pairs of accesses to one memory, one inside each of two loops, of which at least one writes."""
-    later = _by_memory(second)
-    for buffer, accesses in _by_memory(first).items():
-        yield from _conflicting(itertools.product(accesses, later.get(buffer, ())))
+    sharing = Sharing.of(first)
+    later = _by_memory(second, sharing)
+    for buffer, accesses in _by_memory(first, sharing).items():
+        yield from _conflicting(itertools.product(accesses, later.get(buffer, ())), sharing)
 
 
-def _by_memory(root: Operation) -> dict[Value, list[Touch]]:
-    aliases = aliases_of(root)
+def _by_memory(root: Operation, sharing: Sharing) -> dict[Value, list[Touch]]:
+    """The accesses inside `root`: those to buffers that share memory with others together, and those to each
+    other buffer.
+    """
     accesses: dict[Value, list[Touch]] = {}
     for op in root.walk():
         for touch in touches_of(op):
-            accesses.setdefault(aliases.get(touch.buffer, touch.buffer), []).append(touch)
+            accesses.setdefault(sharing.first(touch.buffer), []).append(touch)
     return accesses
 
 
-def _conflicting(pairs: Iterable[tuple[Touch, Touch]]) -> Iterator[tuple[Touch, Touch]]:
-    return ((a, b) for a, b in pairs if writes(a) or writes(b))
+def _conflicting(pairs: Iterable[tuple[Touch, Touch]], sharing: Sharing) -> Iterator[tuple[Touch, Touch]]:
+    return ((a, b) for a, b in pairs if (writes(a) or writes(b)) and sharing.may_be_same(a.buffer, b.buffer))
 
 
 def touches_of(op: Operation) -> Sequence[Touch]:
@@ -315,14 +319,33 @@ def _is_private(buffer: Value, root: Operation) -> bool:
     return not any(keeps_contents(op, f) for op in accesses for f in around)
 
 
-def aliases_of(root: Operation) -> dict[Value, Value]:
-    """The outputs of a kernel that may be the memory of an input, each with that input."""
-    kernel = root if isinstance(root, loop.Kernel) else enclosing(root, loop.Kernel)
-    if not isinstance(kernel, loop.Kernel):
-        return {}
-    args = kernel.body.args
-    first = len(args) - kernel.num_outputs
-    return {args[first + o]: args[i] for o, i in notes.BUFFER_ALIASES.get(kernel, ())}
+class Sharing:
+    """Which buffers of a kernel may be the same memory. An output may be that of one of several inputs; two
+    outputs never are the same memory, nor are two inputs of which one is overwritten.
+    """
+
+    def __init__(self, pairs: Iterable[tuple[Value, Value]]) -> None:
+        """`pairs` are outputs, each with an input whose memory it may be."""
+        self.pairs = tuple(pairs)
+        self._members = frozenset(b for pair in self.pairs for b in pair)
+
+    @classmethod
+    def of(cls, root: Operation) -> Sharing:
+        """The sharing buffers of the kernel around an operation, or of an operation that is one."""
+        kernel = root if isinstance(root, loop.Kernel) else enclosing(root, loop.Kernel)
+        if not isinstance(kernel, loop.Kernel):
+            return cls(())
+        args = kernel.body.args
+        first = len(args) - kernel.num_outputs
+        return cls((args[first + o], args[i]) for o, i in notes.BUFFER_ALIASES.get(kernel, ()))
+
+    def may_be_same(self, a: Value, b: Value) -> bool:
+        """Whether two buffers may be the same memory."""
+        return a is b or (a, b) in self.pairs or (b, a) in self.pairs
+
+    def first(self, buffer: Value) -> Value:
+        """The first of all buffers that share memory, if `buffer` does; else `buffer`."""
+        return self.pairs[0][1] if buffer in self._members else buffer
 
 
 # -- Equations ---------------------------------------------------------------------------------------------
@@ -641,6 +664,7 @@ def _symbols_of_runs(op: Touch) -> set[Expr]:
 
 __all__ = [
     "LoopPair",
+    "Sharing",
     "commute",
     "conflicting_pairs",
     "depends_on_data",

@@ -23,6 +23,8 @@ _DRIVERS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "metal": ("metal.c", ("-DTW_MOCK_METAL",), ("MTL*", "objc_*", "sel_*")),
 }
 """The source of each driver, its definitions, and the functions that it exports."""
+SIMULATED = tuple(_DRIVERS)
+"""The interfaces whose devices can be simulated."""
 COUNTERS = (
     "allocations",
     "frees",
@@ -115,4 +117,4 @@ _drivers = cache(SimulatedDriver)
 """One for each interface, mode and warp: the file of a library that is mapped must not be written again."""
 
 
-__all__ = ["COUNTERS", "SimulatedDriver", "simulated_driver"]
+__all__ = ["COUNTERS", "SIMULATED", "SimulatedDriver", "simulated_driver"]

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..analysis.dependence import aliases_of, distance, touches_of, writes
+from ..analysis.dependence import Sharing, distance, touches_of, writes
 from ..analysis.index_maps import flatten_index
 from ..analysis.loop_nest import (
     Access,
@@ -462,8 +462,7 @@ def place_barriers(body: Block) -> None:
 class _Barriers:
     def __init__(self, body: Block) -> None:
         assert body.parent_op is not None
-        self.aliases = aliases_of(body.parent_op)
-        """The input whose memory an output is."""
+        self.sharing = Sharing.of(body.parent_op)
 
     def block(self, body: Block, seen: list[_Seen]) -> list[_Seen]:
         """Place barriers in a block; `seen` are the accesses before it. Returns those after it."""
@@ -493,8 +492,7 @@ class _Barriers:
     def conflict(self, a: _Seen, b: _Seen) -> bool:
         """Whether different threads may touch one element, and one of them writes."""
         x, y = a.touch, b.touch
-        same = self.aliases.get(x.buffer, x.buffer) is self.aliases.get(y.buffer, y.buffer)
-        if not same or not (writes(x) or writes(y)):
+        if not self.sharing.may_be_same(x.buffer, y.buffer) or not (writes(x) or writes(y)):
             return False
         fixed = [f for f in enclosing_loops(a.nest) if inside(b.nest, f) and f not in a.repeated]
         apart = distance(x, y, [(a.nest, b.nest)], fixed)

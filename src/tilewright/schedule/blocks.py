@@ -25,7 +25,7 @@ from ..ir import notes
 from ..ir.builder import Builder
 from ..ir.core import Operation, Value
 from ..ir.substitution import substitute
-from ..ir.symbolic import Dim, Expr, free_symbols, prove_le, symbol
+from ..ir.symbolic import Dim, Expr, free_symbols, prove_eq, prove_le, symbol
 from ..ir.types import BufferType
 from .core import ScheduleCore, ScheduleError, primitive
 from .legality import check_unchanged, keeps_inputs, try_on_copy
@@ -363,8 +363,11 @@ class BlockPrimitives(ScheduleCore):
         body = Builder(stage.body, location=block.location)
         value = body(loop.Load(local.result, (), None, indices=axes))
         body.insert(loop.Store(value, buffer, (), indices=axes))
-        nest, ivs = _nest(self, stage, [(f"{stage.sym_name}_{a.name}", a.upper + 1) for a in axes])
-        stage.bindings = tuple(ivs)
+        # Like every other block, the copy has no loop over one element.
+        long = {a: f"{stage.sym_name}_{a.name}" for a in axes if not prove_eq(a.upper, 0)}
+        nest, ivs = _nest(self, stage, [(name, a.upper + 1) for a, name in long.items()])
+        places: dict[Expr, Dim] = dict(zip(long, ivs, strict=True))
+        stage.bindings = tuple(places.get(a, 0) for a in axes)
         top.parent.insert_after(top, nest)
         return stage.sym_name
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..analysis.dependence import aliases_of
+from ..analysis.dependence import Sharing
 from ..analysis.index_maps import flatten_index
 from ..analysis.loop_nest import accesses_of, enclosing_loops, inside, substitute_tree
 from ..dialects import loop
@@ -106,10 +106,10 @@ def _reads_what_it_stores(nest: loop.For) -> bool:
     """Whether a nest reads memory outside of the block that it stores to, or may: threads of a row do not
     wait for each other.
     """
-    aliases = aliases_of(nest)
+    sharing = Sharing.of(nest)
     stored = [op.buffer for op in nest.walk() if isinstance(op, loop.Store) and not _is_local(op.buffer)]
     read = [op.buffer for op in nest.walk() if isinstance(op, loop.Load)]
-    return not {aliases.get(b, b) for b in stored}.isdisjoint(aliases.get(b, b) for b in read)
+    return any(sharing.may_be_same(a, b) for a in stored for b in read)
 
 
 def _is(e: Dim, other: Dim) -> bool:

@@ -14,6 +14,7 @@ from functools import cache
 from ...errors import CompileError
 from .dialect import BITS, UNSIGNED, Dialect, Register
 from .formulas import function_text
+from .minifloats import MINIFLOATS, functions
 
 _SIGNED = {
     "div": "select(b == $T(0), a, select(b == $T(-1), $T($U(0) - $U(a)), a / b))",
@@ -181,6 +182,8 @@ def _limits(register: Register) -> tuple[str, str]:
 @cache
 def _shared() -> dict[str, str]:
     texts = dict(_HALF)
+    for dtype in MINIFLOATS:
+        texts |= functions(dtype)
 
     def add(name: str, register: Register, text: str) -> None:
         unsigned = UNSIGNED.get(register) or register.replace("f", "u")

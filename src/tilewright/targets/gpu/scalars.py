@@ -14,11 +14,13 @@ from ...dialects import scalar
 from ...errors import CompileError
 from ...ir import notes
 from ...ir.core import Operation
-from ...ir.types import DType, boolean, f16, f32, f64
+from ...ir.types import DType, boolean, f32, f64
 from .dialect import BITS, UNSIGNED, Dialect, Register, type_in_register
 
-Call = Callable[[str, Register], str]
-"""Returns the name of the function that computes ``scalar.<name>`` on a register type."""
+Call = Callable[[str, Register | str], str]
+"""Returns the name of the function that computes ``scalar.<name>`` on a register type, or that converts a
+narrow float.
+"""
 
 _ARITHMETIC = {"add": "+", "sub": "-", "mul": "*"}
 _BITWISE = {"and": "&", "or": "|", "xor": "^"}
@@ -57,10 +59,8 @@ class ScalarText:
             CompileError: The language has no such type.
         """
         register = type_in_register(dtype, "i64" in self.dialect.types)
-        if (
-            register not in self.dialect.types
-            or (dtype.is_float and dtype.bits < 16)
-            or (dtype.bits == 64 and BITS[register] < 64 and dtype.kind == "uint")
+        if register not in self.dialect.types or (
+            dtype.bits == 64 and BITS[register] < 64 and dtype.kind == "uint"
         ):
             raise CompileError(
                 f"{self.dialect.name} does not support {dtype.label} (in a computation of {self.place})"
@@ -198,14 +198,13 @@ class ScalarText:
             return self.select(x, self.literal(1, target), self.literal(0, target))
         if target.is_float:
             x = x if old == new else self.dialect.cast_to(new, x)
-            return self._rounded(x, target) if target.bits == 16 else x
+            return self._rounded(x, target) if target.bits <= 16 else x
         if source.is_float:
             return self._to_integer(x, old, target)
         return self.wrap(x if old == new else self.dialect.cast_to(new, x), target)
 
     def _rounded(self, x: str, dtype: DType) -> str:
-        name = "f16" if dtype is f16 else "bf16"
-        return f"{self.call('round', name)}({x})"  # type: ignore[arg-type]
+        return f"{self.call('round', dtype.name)}({x})"
 
     def _to_integer(self, x: str, old: Register, target: DType) -> str:
         """A float truncated and clamped; NaN gives 0."""
@@ -222,22 +221,18 @@ class ScalarText:
         """``scalar.bitcast``."""
         if source is target:
             return x
-        if source.is_float and source.bits == 16:
-            x, old = f"{self.call(f'{_short(source)}_of', 'f32')}({x})", "u32"
+        if source.is_float and source.bits <= 16:
+            x, old = f"{self.call(f'{source.name}_of', 'f32')}({x})", "u32"
         else:
             old = self.register(source)
-        if target.is_float and target.bits == 16:
+        if target.is_float and target.bits <= 16:
             bits = x if old == "u32" else self.dialect.cast_to("u32", x)
-            bits = f"({bits} & {self.integer(0xFFFF, 'u32')})"
-            return f"{self.call('f32_of', _short(target))}({bits})"  # type: ignore[arg-type]
+            bits = f"({bits} & {self.integer((1 << target.bits) - 1, 'u32')})"
+            return f"{self.call('f32_of', target.name)}({bits})"
         new = self.register(target)
         if old[0] == "f" or new[0] == "f":
             return x if old == new else f"{self.call(f'as_{new}', old)}({x})"  # type: ignore[arg-type]
         return self.wrap(x if old == new else self.dialect.cast_to(new, x), target)
-
-
-def _short(dtype: DType) -> str:
-    return "f16" if dtype is f16 else "bf16"
 
 
 __all__ = ["Call", "ScalarText"]

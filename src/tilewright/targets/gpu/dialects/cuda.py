@@ -23,6 +23,7 @@ from ....ir.types import (
     u64,
 )
 from ..dialect import Dialect, Storage
+from ..minifloats import stored_as
 from .cuda_matrix import CALLS, INSTRUCTIONS
 
 _NAMES = (
@@ -44,6 +45,7 @@ FLOAT16: dict[DType, Storage] = {
 }
 STORAGE: dict[DType, Storage] = {
     **FLOAT16,
+    **stored_as("unsigned char", store="(unsigned char){}"),
     boolean: Storage("unsigned char", "({} != 0)", "(unsigned char)({})"),
     **{dtype: Storage("signed char", "{}", "(signed char)({})") for dtype in (i2, i4, i8)},
     **{dtype: Storage("unsigned char", "{}", "(unsigned char)({})") for dtype in (u2, u4, u8)},

@@ -28,6 +28,7 @@ from ....ir.types import (
 )  # fmt: skip
 from ..dialect import Dialect, Storage
 from ..formulas import TWO_OVER_PI
+from ..minifloats import stored_as
 
 _SIGNED: dict[DType, Storage] = {t: Storage("int8_t", "int({})", "int8_t({})") for t in (i2, i4, i8)}
 _UNSIGNED: dict[DType, Storage] = {t: Storage("uint8_t", "uint({})", "uint8_t({})") for t in (u2, u4, u8)}
@@ -56,6 +57,7 @@ GLSL = Dialect(
     storage={
         **_SIGNED,
         **_UNSIGNED,
+        **stored_as("uint8_t", "uint({})", "uint8_t({})"),
         boolean: Storage("uint8_t", "(uint({}) != 0u)", "uint8_t({} ? 1u : 0u)"),
         f16: Storage("uint16_t", "tw_f32_of_f16(uint({}))", "uint16_t(tw_f16_of_f32({}))"),
         bf16: Storage("uint16_t", "tw_f32_of_bf16(uint({}))", "uint16_t(tw_bf16_of_f32({}))"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ....ir.types import bf16, boolean, f16, f32, f64, i2, i4, i8, i16, i32, i64, u2, u4, u8, u16, u32, u64
 from ..dialect import Dialect, Storage
+from ..minifloats import stored_as
 from .cuda import c_functions
 
 OPENCL = Dialect(
@@ -21,6 +22,7 @@ OPENCL = Dialect(
     storage={
         f16: Storage("ushort", "tw_f32_of_f16({})", "(ushort)tw_f16_of_f32({})"),
         bf16: Storage("ushort", "tw_f32_of_bf16({})", "(ushort)tw_bf16_of_f32({})"),
+        **stored_as("uchar", store="(uchar){}"),
         boolean: Storage("uchar", "({} != 0)", "(uchar)({})"),
         **{dtype: Storage("char", "{}", "(char)({})") for dtype in (i2, i4, i8)},
         **{dtype: Storage("uchar", "{}", "(uchar)({})") for dtype in (u2, u4, u8)},

@@ -10,6 +10,7 @@ from ....ir.substitution import linear_in
 from ....schedule import Schedule
 from ...llvm.rules.common import contiguity, point_cost
 from .common import (
+    attempt,
     bind_flat,
     choose_threads,
     fuse_all,
@@ -51,8 +52,9 @@ def elementwise(s: Schedule, blocks: list[loop.Block]) -> None:
     inner = max(around, key=lambda f: (sum(contiguity(b, f.iv) for b in blocks), around.index(f)))
     if is_chain(around):
         if len(blocks) == 1 and (across := _across(first, inner, around)) is not None:
-            _transposed(s, first, inner.iv.name, *across)
-            return
+            names = (first.sym_name, inner.iv.name, *across)
+            if attempt(s, lambda copy: _transposed(copy, *names)):
+                return
         outer = [f.iv.name for f in around if f is not inner]
         s.reorder(*outer, inner.iv.name)
     else:
@@ -117,11 +119,11 @@ def _across(block: loop.Block, inner: loop.For, around: list[loop.For]) -> tuple
     return found[0] if len(found) == 1 else None
 
 
-def _transposed(s: Schedule, block: loop.Block, inner: str, along: str, argument: int) -> None:
+def _transposed(s: Schedule, name: str, inner: str, along: str, argument: int) -> bool:
     """Schedule a computation whose `argument` is contiguous along another loop than its result: blocks copy
-    tiles to shared memory, and read them from there.
+    tiles to shared memory, and read them from there. Returns whether a tile of the result needs no more than
+    a tile of the argument; a loop over several axes of the argument may need much more.
     """
-    name = block.sym_name
     threads = s.choose("threads", min(TILE_THREADS, gpu_of(s).max_threads), (128, 256, 512))
     others = [x for x in s.loops(name) if x not in (inner, along)]
     stage = s.cache_read(name, argument)
@@ -129,6 +131,8 @@ def _transposed(s: Schedule, block: loop.Block, inner: str, along: str, argument
     s.reorder(*others, tiles[0][0], tiles[1][0], tiles[0][1], tiles[1][1])
     at = fuse_all(s, [*others, tiles[0][0], tiles[1][0]])
     loops = s.compute_at(stage, at)
+    if points_of(s.loop(x) for x in loops) > TILE * TILE:
+        return False
     s.bind(at, loop.LoopKind.BLOCK_X)
     s.compact()
     for names in (loops, [tiles[0][1], tiles[1][1]]):
@@ -136,6 +140,7 @@ def _transposed(s: Schedule, block: loop.Block, inner: str, along: str, argument
         s.reorder(thread, part)
         s.bind(thread, loop.LoopKind.THREAD_X)
         s.unroll(part)
+    return True
 
 
 __all__ = ["elementwise"]

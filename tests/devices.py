@@ -1,0 +1,38 @@
+"""Compiled models on this machine's devices, real ones or simulated ones."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from tilewright.errors import ArtifactError
+from tilewright.runtime.device_library import DeviceLibrary
+from tilewright.runtime.simulated_device import SIMULATED, simulated_driver
+
+
+def running(library: Any, checked: bool = False) -> Any:
+    """A library that runs here: on a simulated device, which checks kernels if it is told to, where the
+    library's interface has one.
+    """
+    if isinstance(library, DeviceLibrary) and library.api in SIMULATED:
+        return library.simulated(checked=checked)
+    return library
+
+
+def lacks(target: str) -> str:
+    """Why artifacts for a target do not run here; "" if they do."""
+    family = target.partition(":")[0]
+    if family == "opencl":
+        try:
+            ctypes.CDLL("libOpenCL.so.1")
+        except OSError:
+            return "OpenCL is not installed"
+    if family in SIMULATED:
+        try:
+            simulated_driver(family).add('extern "C" __global__ void tw_nothing() {}')
+        except ArtifactError as error:
+            return str(error)
+    return ""
+
+
+__all__ = ["lacks", "running"]
