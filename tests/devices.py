@@ -9,6 +9,29 @@ from tilewright.errors import ArtifactError
 from tilewright.runtime.device_library import DeviceLibrary
 from tilewright.runtime.simulated_device import SIMULATED, simulated_driver
 
+NOTHING = {
+    "cuda": 'extern "C" __global__ void tw_nothing() {}',
+    "hip": 'extern "C" __global__ void tw_nothing() {}',
+    "metal": "kernel void tw_nothing() {}",
+}
+"""A source for each simulated device."""
+
+
+def lacks(target: str) -> str:
+    """Why artifacts for a target do not run here; "" if they do."""
+    api = target.partition(":")[0]
+    if api == "opencl":
+        try:
+            ctypes.CDLL("libOpenCL.so.1")
+        except OSError:
+            return "OpenCL is not installed"
+    if api in SIMULATED:
+        try:
+            simulated_driver(api).add(NOTHING[api])
+        except ArtifactError as error:
+            return str(error)
+    return ""
+
 
 def running(library: Any, checked: bool = False) -> Any:
     """A library that runs here: on a simulated device, which checks kernels if it is told to, where the
@@ -17,22 +40,6 @@ def running(library: Any, checked: bool = False) -> Any:
     if isinstance(library, DeviceLibrary) and library.api in SIMULATED:
         return library.simulated(checked=checked)
     return library
-
-
-def lacks(target: str) -> str:
-    """Why artifacts for a target do not run here; "" if they do."""
-    family = target.partition(":")[0]
-    if family == "opencl":
-        try:
-            ctypes.CDLL("libOpenCL.so.1")
-        except OSError:
-            return "OpenCL is not installed"
-    if family in SIMULATED:
-        try:
-            simulated_driver(family).add('extern "C" __global__ void tw_nothing() {}')
-        except ArtifactError as error:
-            return str(error)
-    return ""
 
 
 __all__ = ["lacks", "running"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -15,6 +16,10 @@ from tilewright.ir.types import DType, bf16, boolean, f16, f32, f64, i8, i16, i3
 
 from .programs import DEVICES, Array, check_module, device, elementwise, interpreted_operation
 
+NARROW = tuple(
+    DType.named(f"f{name}")
+    for name in ("8E4M3FN", "8E5M2", "8E4M3FNUZ", "8E3M4", "8E8M0FNU", "6E3M2FN", "4E2M1FN")
+)
 FLOATS = (f16, bf16, f32, f64)
 INTEGERS = (i8, i16, i32, i64, u8, u16, u32, u64)
 EVERY = (*FLOATS, *INTEGERS, boolean)
@@ -38,6 +43,9 @@ def values(dtype: DType, seed: int, name: str = "") -> Array:
         if name in ("shl", "shr") and seed % 2:
             mixed = rng.integers(0, dtype.bits + 4, SIZE).astype(dtype.numpy)
         return mixed
+    if dtype in NARROW:
+        every: Array = (np.arange(SIZE) % (1 << dtype.bits)).astype(np.uint8).view(dtype.numpy)
+        return every
     scale = rng.choice([0.01, 1.0, 8.0, 60.0], SIZE)
     numbers = rng.standard_normal(SIZE) * scale
     if name in ("asin", "acos", "atanh"):
@@ -75,6 +83,17 @@ def cast_cases() -> list[Case]:
         for s in EVERY
         for t in EVERY
         if s is not t
+    ] + [
+        (f"cast_{s.label}_{t.label}", [s], t, lambda b, x, t=t: b(scalar.Cast(x, dtype=t)))
+        for narrow in NARROW
+        for s, t in (
+            (narrow, f32),
+            (f32, narrow),
+            (f16, narrow),
+            (narrow, i32),
+            (i32, narrow),
+            (narrow, narrow),
+        )
     ]
 
 
@@ -84,6 +103,10 @@ def bitcast_cases() -> list[Case]:
         for s in EVERY
         for t in EVERY
         if s is not t and s.bits == t.bits and boolean not in (s, t)
+    ] + [
+        (f"bitcast_{s.label}_{t.label}", [s], t, lambda b, x, t=t: b(scalar.Bitcast(x, dtype=t)))
+        for narrow in NARROW[:4]
+        for s, t in ((u8, narrow), (narrow, u8), (i8, narrow))
     ]
 
 
@@ -135,7 +158,7 @@ def assert_near(found: Array, wanted: Array, ulps: float, what: str) -> None:
     if found.dtype.kind in "iub":
         np.testing.assert_array_equal(found, wanted, err_msg=what)
         return
-    info = np.finfo if found.dtype.kind == "f" else __import__("ml_dtypes").finfo
+    info = ml_dtypes.finfo
     a, b = found.astype(np.float64), wanted.astype(np.float64)
     assert (np.isnan(a) == np.isnan(b)).all(), what
     same = (a == b) | (np.isnan(a) & np.isnan(b))

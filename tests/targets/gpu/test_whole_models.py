@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests import devices
+from tests.devices import lacks
 from tests.models.test_control_flow import compare, doubled_until, one_of_two, positive_elements
 
 import tilewright as tw
@@ -19,41 +21,20 @@ from tilewright.runtime.device_library import DeviceLibrary
 from tilewright.runtime.simulated_device import simulated_driver
 
 RNG = np.random.default_rng(5)
-NOTHING = {
-    "cuda": 'extern "C" __global__ void tw_nothing() {}',
-    "hip": 'extern "C" __global__ void tw_nothing() {}',
-    "metal": "kernel void tw_nothing() {}",
-}
-"""A source for each simulated device."""
-
-
-def _lacks(target: str) -> str:
-    """Why a target's artifacts do not run here."""
-    if target == "opencl":
-        try:
-            ctypes.CDLL("libOpenCL.so.1")
-        except OSError:
-            return "OpenCL is not installed"
-        return ""
-    try:
-        simulated_driver(target).add(NOTHING[target])
-    except ArtifactError as error:
-        return str(error)
-    return ""
 
 
 @pytest.fixture(scope="module", params=["opencl", "cuda", "hip", "metal"])
 def target(request: pytest.FixtureRequest) -> str:
-    if reason := _lacks(request.param):
+    if reason := lacks(request.param):
         pytest.skip(reason)
     name: str = request.param
     return name
 
 
 def running(library: Any) -> Any:
-    """A library that runs here: on a simulated device, except for OpenCL."""
+    """A library that runs here: on a simulated device, which is faster without checks where others check."""
     assert isinstance(library, DeviceLibrary)
-    return library if library.api == "opencl" else library.simulated(checked=library.api != "cuda")
+    return devices.running(library, checked=library.api != "cuda")
 
 
 def test_a_network_of_dynamic_size(target: str, tmp_path: Path) -> None:
@@ -149,7 +130,7 @@ def test_a_library_from_the_cache(target: str, tmp_path: Path, monkeypatch: pyte
 
 
 def test_launches_of_a_simulated_device_are_counted() -> None:
-    if reason := _lacks("cuda"):
+    if reason := lacks("cuda"):
         pytest.skip(reason)
     x = np.ones((4, 30), np.float32)
     library = tw.compile(lambda x: tw.nn.functional.softmax(x, -1), (x,), target="cuda", cache=False)
@@ -165,7 +146,7 @@ def test_launches_of_a_simulated_device_are_counted() -> None:
 
 
 def test_memory_of_a_device_is_freed() -> None:
-    if reason := _lacks("cuda"):
+    if reason := lacks("cuda"):
         pytest.skip(reason)
     driver = simulated_driver("cuda")
     gc.collect()  # libraries of other tests
@@ -223,7 +204,7 @@ class OnDevice:
 
 
 def test_tensors_on_the_device_are_used_in_place() -> None:
-    if reason := _lacks("cuda"):
+    if reason := lacks("cuda"):
         pytest.skip(reason)
     x, y = np.arange(12, dtype=np.float32), np.full(12, 2, np.float32)
     library = running(tw.compile(lambda x, y: x * y + 1, (x, y), target="cuda", cache=False))
