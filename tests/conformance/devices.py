@@ -44,7 +44,7 @@ mixture of experts, a decoder beside an encoder, and models of images, sound, an
 """
 SPREAD = 16
 """Every `SPREAD`-th test of ONNX runs first, so that a run that ends early has tried all operators."""
-BATCH = 10
+BATCH = 40
 """Tests or programs that one process runs, after which their outcomes are written."""
 MODEL_SECONDS = 600.0
 """Processor seconds that a model may take."""

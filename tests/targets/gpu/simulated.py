@@ -85,7 +85,7 @@ class Program:
 
     def run(self, *inputs: Any) -> list[Any]:
         """The results of the scheduled kernels, one thread after another."""
-        outputs = [np.empty_like(y) for y in self.wanted(*inputs)]
+        outputs = [np.empty(y.shape, y.dtype) for y in self.wanted(*inputs)]
         Interpreter(self.module).run("main", [*(np.array(x) for x in inputs), *outputs])
         return outputs
 

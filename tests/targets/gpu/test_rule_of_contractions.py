@@ -51,6 +51,14 @@ def has_tiles(kernel: loop.Kernel) -> bool:
     return spaces == ["register", "shared", "shared"] and barriers == 2
 
 
+def test_product_of_one_matrix_in_a_batch() -> None:
+    def body(b: Builder, x: Value) -> Value:
+        return b(graph.Matmul(x, weight(b, 8, 16)))
+
+    (kernel,) = check(build({"x": (1, 4, 8)}, body))
+    assert has_tiles(kernel)
+
+
 @pytest.mark.parametrize(("m", "k", "n"), [(20, 11, 13), (9, 40, 33), (2, 5, 3)])
 def test_product_with_epilogue(m: int, k: int, n: int) -> None:
     def body(b: Builder, x: Value) -> Value:

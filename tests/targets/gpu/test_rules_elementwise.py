@@ -108,3 +108,28 @@ def test_transpositions_of_inner_axes_and_unknown_sizes() -> None:
 def test_short_axes_are_not_transposed_in_tiles() -> None:
     program = checked(lambda x: tnp.exp(x.T), drawn(200, 3))
     assert spaces(program.kernels[0]) == []
+
+
+def test_transpositions_whose_tile_needs_most_of_the_argument_read_it_directly() -> None:
+    """The argument is contiguous along an axis of the result that is fused from an inner and an outer axis of
+    the argument.
+    """
+    program = Program(
+        lambda x: x.transpose(2, 3, 0, 1) * 2.0, (drawn(8, 2, 2, 40),), dims={"x": {3: "n<=200"}}
+    )
+    for n in (40, 1, 33):
+        program.check(drawn(8, 2, 2, n))
+    (kernel,) = program.kernels
+    assert spaces(kernel) == []
+
+
+def test_a_result_in_place_and_its_mirror_image_share_a_row() -> None:
+    """Both results may be in the memory of the argument, but not at once: the second reads the first."""
+    program = Program(
+        lambda x: (y := tw.nn.functional.log_softmax(x, -1), y[:, ::-1]),
+        (drawn(3, 70),),
+        dims={"x": {0: "n"}},
+    )
+    for n in (3, 1, 9):
+        program.check(drawn(n, 70))
+    assert any(op.kind == "thread.x" for k in program.kernels for op in k.walk() if isinstance(op, loop.For))
