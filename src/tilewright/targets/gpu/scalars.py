@@ -231,7 +231,7 @@ class ScalarText:
             return f"{self.call('f32_of', target.name)}({bits})"
         new = self.register(target)
         if old[0] == "f" or new[0] == "f":
-            return x if old == new else f"{self.call(f'as_{new}', old)}({x})"  # type: ignore[arg-type]
+            return x if old == new else f"{self.call(f'as_{new}', old)}({x})"
         return self.wrap(x if old == new else self.dialect.cast_to(new, x), target)
 
 

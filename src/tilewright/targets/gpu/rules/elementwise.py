@@ -52,8 +52,8 @@ def elementwise(s: Schedule, blocks: list[loop.Block]) -> None:
     inner = max(around, key=lambda f: (sum(contiguity(b, f.iv) for b in blocks), around.index(f)))
     if is_chain(around):
         if len(blocks) == 1 and (across := _across(first, inner, around)) is not None:
-            names = (first.sym_name, inner.iv.name, *across)
-            if attempt(s, lambda copy: _transposed(copy, *names)):
+            where = (first.sym_name, inner.iv.name, *across)
+            if attempt(s, lambda copy: _transposed(copy, *where)):
                 return
         outer = [f.iv.name for f in around if f is not inner]
         s.reorder(*outer, inner.iv.name)
