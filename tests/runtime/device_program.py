@@ -66,12 +66,12 @@ def begin(
 
 
 def built(
-    module: Module, kernels: dict[str, Kernel], source: str, api: str, **metadata: object
+    module: Module, kernels: dict[str, Kernel], source: str | list[DeviceImage], api: str, **metadata: object
 ) -> BuiltLibrary:
-    """Link the program with the source of its kernels."""
+    """Link the program with the source or the images of its kernels."""
     main = module.symbol("main")
     assert isinstance(main, func.Func)
-    images = [DeviceImage(f"source-{api}", source.encode())]
+    images = [DeviceImage(f"source-{api}", source.encode())] if isinstance(source, str) else source
     code = link.blob_object(bytes(blob(device_code(images))), "tw_blob_device", HOST.triple)
     described = {
         "name": "test",

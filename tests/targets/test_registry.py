@@ -61,7 +61,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 def test_unknown_targets_name_the_known_ones() -> None:
     known = (
         "cpu, cpu:x86-64-v2, cpu:x86-64-v3, cpu:x86-64-v4, aarch64-linux, wasm32, opencl, "
-        "cuda, cuda:sm_80, cuda:sm_90, hip, hip:gfx90a, hip:gfx942, hip:gfx1100, metal, webgpu"
+        "cuda, cuda:sm_80, cuda:sm_90, hip, hip:gfx90a, hip:gfx942, hip:gfx1100, metal, vulkan, webgpu"
     )
     with pytest.raises(CompileError, match=f"unknown target 'abacus'; known: {known}"):
         registry.resolve("abacus")
@@ -69,7 +69,9 @@ def test_unknown_targets_name_the_known_ones() -> None:
         registry.resolve("wasm32:fast")
 
 
-@pytest.mark.parametrize("name", ["cpu:x86-64-v4+amx-tile+amx-bf16", "aarch64-linux", "wasm32", "webgpu"])
+@pytest.mark.parametrize(
+    "name", ["cpu:x86-64-v4+amx-tile+amx-bf16", "aarch64-linux", "wasm32", "vulkan", "webgpu"]
+)
 def test_every_target_describes_itself(name: str) -> None:
     target = registry.resolve(name)
     assert target.info.name == name

@@ -21,6 +21,7 @@ KINDS = {
     "source-hip": 17,
     "source-opencl": 18,
     "source-metal": 19,
+    "source-glsl": 20,
 }
 """The numbers of kinds of images."""
 

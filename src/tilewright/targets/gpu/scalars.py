@@ -15,7 +15,7 @@ from ...errors import CompileError
 from ...ir import notes
 from ...ir.core import Operation
 from ...ir.types import DType, boolean, f32, f64
-from .dialect import BITS, UNSIGNED, Dialect, Register, type_in_register
+from .dialect import BITS, UNSIGNED, Dialect, Register, type_in_register, widened
 
 Call = Callable[[str, Register | str], str]
 """Returns the name of the function that computes ``scalar.<name>`` on a register type, or that converts a
@@ -201,6 +201,8 @@ class ScalarText:
             return self._rounded(x, target) if target.bits <= 16 else x
         if source.is_float:
             return self._to_integer(x, old, target)
+        if (old, new) == ("i32", "i64"):
+            return widened(self.dialect, self.call, x)
         return self.wrap(x if old == new else self.dialect.cast_to(new, x), target)
 
     def _rounded(self, x: str, dtype: DType) -> str:

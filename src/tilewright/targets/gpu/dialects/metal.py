@@ -66,7 +66,8 @@ METAL = replace(
     vectors=("device {const}{type}*", "thread {type}*", "alignas(16) {type} {name}[{size}];"),
     address="(ulong)({pointer})",
     params="constant long* tw_params [[buffer({number})]]",
-    param="tw_params[{number}]",
+    param="(int)tw_params[{number}]",
+    wide_param="tw_params[{number}]",
     extra_parameters=(
         "uint3 tw_block [[threadgroup_position_in_grid]]",
         "uint tw_thread [[thread_index_in_threadgroup]]",

@@ -1,4 +1,6 @@
-"""Artifacts for OpenCL with handwritten kernels, run by the driver of this machine (PoCL is enough)."""
+"""Artifacts for OpenCL and Vulkan with handwritten kernels, run by the drivers of this machine (PoCL and
+Mesa's lavapipe are enough).
+"""
 
 from __future__ import annotations
 
@@ -12,43 +14,36 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.runtime.device_program import Kernel, begin, built, declare, f32, host, weight
+from tests.targets.vulkan.device import lacking
 
 import tilewright as tw
+from tilewright.artifact.device_code import DEVICE_TYPES, DeviceImage
 from tilewright.dialects import func
 from tilewright.errors import DeviceError, ShapeError
 from tilewright.ir.symbolic import symbol
 from tilewright.ir.types import BufferType
 from tilewright.runtime.device_library import DeviceLibrary
-
-pytestmark = pytest.mark.skipif(
-    subprocess.run(
-        [sys.executable, "-c", "import ctypes; ctypes.CDLL('libOpenCL.so.1')"], capture_output=True
-    ).returncode
-    != 0,
-    reason="OpenCL is not installed",
-)
+from tilewright.targets.llvm.build import BuiltLibrary
+from tilewright.targets.vulkan.toolchain import compile_all
 
 n = symbol("n", 1, 100_000)
-LONG_INDEX = "long i = get_group_id(0) * 64 + get_local_id(0);"
-SOURCE = f"""
+OPENCL = """
 __kernel void tw_add(__global const float* b0, __global const float* b1, __global float* b2, long n,
-                     long o0, long o1, long o2) {{
-  {LONG_INDEX}
+                     long o0, long o1, long o2) {
+  long i = get_group_id(0) * 64 + get_local_id(0);
   if (i < n) b2[i + o2] = b0[i + o0] + b1[i % 4 + o1];
-}}
-__kernel void tw_decrease(__global const float* b0, __global float* b1, long o0, long o1) {{
-  b1[o1] = b0[o0] - 1;
-}}
-__kernel void tw_positive(__global const float* b0, __global uchar* b1, long o0, long o1) {{
-  b1[o1] = b0[o0] > 0;
-}}
-__kernel void tw_size(__global const float* b0, __global long* b1, long o0, long o1) {{
-  b1[o1] = (long)b0[o0];
-}}
-__kernel void tw_fill(__global const float* b0, __global float* b1, long count, long o0, long o1) {{
-  {LONG_INDEX}
-  if (i < count) b1[i + o1] = b0[o0] + i;
-}}
+}
+"""
+VULKAN = """#version 450
+layout(std430, binding = 0) readonly buffer B0 { float b0[]; };
+layout(std430, binding = 1) readonly buffer B1 { float b1[]; };
+layout(std430, binding = 2) buffer B2 { float b2[]; };
+layout(push_constant, std430) uniform Params { uvec2 p[4]; };
+layout(local_size_x = 64) in;
+void main() {
+  uint i = gl_WorkGroupID.x * 64 + gl_LocalInvocationID.x;
+  if (i < p[0].x) b2[i + p[3].x] = b0[i + p[1].x] + b1[i % 4 + p[2].x];
+}
 """
 WEIGHT = np.arange(1, 5, dtype=np.float32)
 
@@ -69,10 +64,34 @@ def sums() -> tuple:
     return module, {"add": Kernel("tw_add", ((n + 63) // 64, 1, 1))}
 
 
-@pytest.fixture(scope="module")
-def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", params=["opencl", "vulkan"])
+def api(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    if reason := lacking() if name == "vulkan" else _no_opencl():
+        pytest.skip(reason)
+    return name
+
+
+def _no_opencl() -> str:
+    try:
+        ctypes.CDLL("libOpenCL.so.1")
+    except OSError:
+        return "OpenCL is not installed"
+    return ""
+
+
+def build_sums(api: str, kernel: str = "tw_add", threads: int = 64) -> BuiltLibrary:
     module, kernels = sums()
-    return built(module, kernels, SOURCE, "opencl").save(tmp_path_factory.mktemp("sums") / "sums.so")
+    kernels = {"add": Kernel(kernel, kernels["add"].grid, threads)}
+    if api == "vulkan":
+        images = [DeviceImage("spirv", data) for data in compile_all({"tw_add": VULKAN}).values()]
+        return built(module, kernels, images, api)
+    return built(module, kernels, [DeviceImage("source-opencl", OPENCL.encode())], api)
+
+
+@pytest.fixture(scope="module")
+def artifact(api: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_sums(api).save(tmp_path_factory.mktemp("sums") / "sums.so")
 
 
 @pytest.fixture
@@ -145,48 +164,50 @@ def test_threads_have_contexts_of_their_own(library: DeviceLibrary) -> None:
     assert not wrong
 
 
-def test_a_missing_driver_is_named(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_driver_is_named(api: str, artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DeviceError, match="its library /nowhere/libnone.so was not found: install"):
         DeviceLibrary(artifact, driver="/nowhere/libnone.so")
-    monkeypatch.setenv("TILEWRIGHT_OPENCL_DRIVER", "/nowhere/libother.so")
-    with pytest.raises(DeviceError, match=r"libother\.so was not found.*TILEWRIGHT_OPENCL_DRIVER"):
+    variable = f"TILEWRIGHT_{api.upper()}_DRIVER"
+    monkeypatch.setenv(variable, "/nowhere/libother.so")
+    with pytest.raises(DeviceError, match=rf"libother\.so was not found.*{variable}"):
         tw.load(artifact)
 
 
 def test_a_missing_device_is_told(artifact: Path) -> None:
-    with pytest.raises(DeviceError, match="no OpenCL device number 77: the numbers here are 0 to"):
+    with pytest.raises(DeviceError, match="no (OpenCL|Vulkan) device number 77: the numbers here are 0 to"):
         tw.load(artifact, device=77)
 
 
-def test_compilers_messages_are_shown(tmp_path: Path) -> None:
+def test_a_kernel_that_is_missing_is_named(api: str, tmp_path: Path) -> None:
+    path = build_sums(api, "tw_other").save(tmp_path / "m.so")
+    said = "kernel 'add': clCreateKernel failed: CL_INVALID_KERNEL_NAME|no SPIR-V for kernel 'add'"
+    with pytest.raises(DeviceError, match=said):
+        tw.load(path)(np.ones(4, np.float32))
+
+
+def test_too_large_blocks_are_told(api: str, tmp_path: Path) -> None:
+    path = build_sums(api, threads=1 << 20).save(tmp_path / "m.so")
+    with pytest.raises(DeviceError, match=r"kernel 'add' has blocks of 1048576( x 1 x 1)? threads; the device"):
+        tw.load(path)(np.ones(4, np.float32))
+
+
+def test_messages_of_the_compiler_for_opencl_are_shown(tmp_path: Path) -> None:
+    if reason := _no_opencl():
+        pytest.skip(reason)
     module, kernels = sums()
-    path = built(module, kernels, "__kernel void tw_add() { broken }", "opencl").save(tmp_path / "m.so")
+    broken = [DeviceImage("source-opencl", b"__kernel void tw_add() { broken }")]
+    path = built(module, kernels, broken, "opencl").save(tmp_path / "m.so")
     with pytest.raises(DeviceError, match=r"refuses the kernels: CL_BUILD_PROGRAM_FAILURE \(-11\).*broken"):
         tw.load(path)
 
 
-def test_a_kernel_that_is_missing_is_named(tmp_path: Path) -> None:
-    module, kernels = sums()
-    kernels = {"add": Kernel("tw_other", kernels["add"].grid)}
-    library = tw.load(built(module, kernels, SOURCE, "opencl").save(tmp_path / "m.so"))
-    with pytest.raises(DeviceError, match=r"kernel 'add': clCreateKernel failed: CL_INVALID_KERNEL_NAME"):
-        library(np.ones(4, np.float32))
-
-
-def test_too_large_blocks_are_told(tmp_path: Path) -> None:
-    module, kernels = sums()
-    kernels = {"add": Kernel("tw_add", kernels["add"].grid, threads=1 << 20)}
-    library = tw.load(built(module, kernels, SOURCE, "opencl").save(tmp_path / "m.so"))
-    with pytest.raises(DeviceError, match="kernel 'add' has blocks of 1048576 x 1 x 1 threads; the device"):
-        library(np.ones(4, np.float32))
-
-
-def test_tensors_of_other_devices_are_refused(library: DeviceLibrary) -> None:
-    """A CUDA tensor, and one of OpenCL, whose buffers cannot be shared between programs."""
+def test_tensors_of_other_devices_are_refused(api: str, library: DeviceLibrary) -> None:
+    """A CUDA tensor, and one of the API itself, whose buffers cannot be shared between programs."""
     from tilewright.runtime.context import _TENSOR
 
     context = library._context()
-    for device, sentence in ((2, "got device type 2"), (4, "OpenCL gives no address for")):
+    own = (DEVICE_TYPES[api], f"{'OpenCL' if api == 'opencl' else 'Vulkan'} gives no address for")
+    for device, sentence in ((2, "got device type 2"), own):
         block = ctypes.create_string_buffer(2 * _TENSOR.size + 16)
         start = ctypes.addressof(block)
         shape = start + 2 * _TENSOR.size
@@ -200,8 +221,7 @@ def test_tensors_of_other_devices_are_refused(library: DeviceLibrary) -> None:
         assert sentence in context.native.tw_last_error().decode()
 
 
-def test_prefix(tmp_path: Path) -> None:
-    module, kernels = sums()
-    path = built(module, kernels, SOURCE, "opencl").save(tmp_path / "m.so", prefix="adder")
+def test_prefix(api: str, tmp_path: Path) -> None:
+    path = build_sums(api).save(tmp_path / "m.so", prefix="adder")
     assert "int adder_create_on(" in (tmp_path / "adder.h").read_text()
     np.testing.assert_array_equal(tw.load(path)(WEIGHT), 3 * WEIGHT)

@@ -1,0 +1,60 @@
+"""The target ``vulkan``: devices with Vulkan 1.2, whose drivers compile the SPIR-V of a library."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ...artifact.device_code import DeviceImage
+from ...dialects import loop
+from ...errors import CompileError
+from ..gpu.dialect import DeviceKernel
+from ..gpu.dialects.glsl import GLSL
+from ..gpu.images import DeviceCode
+from ..gpu.portable import VULKAN
+from ..gpu.printer import identifier, module_text
+from ..gpu.target import GpuTarget
+from ..gpu.user_kernel import UserKernel
+from . import toolchain
+
+
+class VulkanTarget(GpuTarget):
+    api = "vulkan"
+    language = "glsl"
+    dialect = GLSL
+    gpu = VULKAN
+    machine_levels = ("spirv",)
+
+    def describe(self) -> dict[str, Any]:
+        compiler = None if toolchain.missing() else toolchain.compiler()
+        return {**super().describe(), "compiler": compiler}
+
+    def printed(self, kernel: loop.Kernel, modules: Mapping[str, int] = {}) -> DeviceKernel | UserKernel:
+        code = super().printed(kernel, modules)
+        if not isinstance(code, DeviceKernel):
+            return code
+        # Each shader has a function "main"; the modules' entry points have names of their own.
+        return replace(code, entry=f"tw_{identifier(kernel.sym_name)}")
+
+    def source(self, kernels: Sequence[DeviceKernel]) -> str:
+        return toolchain.joined({k.entry: module_text([k], self.dialect) for k in kernels})
+
+    def device_code(self, text: str) -> DeviceCode:
+        modules = toolchain.compile_all(toolchain.parted(text))
+        images = (DeviceImage("spirv", spirv) for spirv in modules.values())
+        return DeviceCode((*images, DeviceImage("source-glsl", text.encode())), {})
+
+    def machine_text(self, text: str, level: str) -> str | None:
+        return toolchain.code_text(text, level)
+
+
+def vulkan_target(name: str) -> VulkanTarget:
+    """Return the target ``vulkan``.
+
+    Raises:
+        CompileError: `name` has features.
+    """
+    if name != "vulkan":
+        raise CompileError(f"unknown target {name!r}: the target vulkan has no features to choose")
+    return VulkanTarget(name)
