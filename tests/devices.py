@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+from functools import cache
 from typing import Any
 
-from tilewright.errors import ArtifactError
+import numpy as np
+
+import tilewright as tw
+from tilewright.errors import ArtifactError, DeviceError
 from tilewright.runtime.device_library import DeviceLibrary
 from tilewright.runtime.simulated_device import SIMULATED, simulated_driver
+from tilewright.targets.vulkan import toolchain
 
 NOTHING = {
     "cuda": 'extern "C" __global__ void tw_nothing() {}',
@@ -25,11 +30,27 @@ def lacks(target: str) -> str:
             ctypes.CDLL("libOpenCL.so.1")
         except OSError:
             return "OpenCL is not installed"
+    if api == "vulkan":
+        return _lacks_vulkan()
     if api in SIMULATED:
         try:
             simulated_driver(api).add(NOTHING[api])
         except ArtifactError as error:
             return str(error)
+    return ""
+
+
+@cache
+def _lacks_vulkan() -> str:
+    if reason := toolchain.missing():
+        return reason
+    x = np.ones(1, np.float32)
+    try:
+        tw.compile(lambda x: x + 1, (x,), target="vulkan", cache=False)(x)
+    except DeviceError as error:
+        if "was not found" not in str(error) and "has no devices" not in str(error):
+            raise
+        return str(error)
     return ""
 
 

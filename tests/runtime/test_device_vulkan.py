@@ -11,7 +11,7 @@ from pathlib import Path
 import llvmlite.binding as llvm
 import numpy as np
 import pytest
-from tests.targets.vulkan.device import lacking
+from tests.devices import lacks
 
 import tilewright as tw
 from tilewright.artifact import link
@@ -35,7 +35,7 @@ class Driver:
 
 @pytest.fixture(scope="module")
 def built_driver(tmp_path_factory: pytest.TempPathFactory) -> Driver:
-    if reason := lacking():
+    if reason := lacks("vulkan"):
         pytest.skip(reason)
     return Driver(tmp_path_factory.mktemp("driver") / "liblesser.so")
 
@@ -100,7 +100,7 @@ def test_a_lost_device_is_told_with_the_kernel(driver: Driver, sums: Path) -> No
 
 
 def test_the_variable_chooses_devices_by_name(sums: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if reason := lacking():
+    if reason := lacks("vulkan"):
         pytest.skip(reason)
     monkeypatch.setenv("TILEWRIGHT_VULKAN_DEVICE", "no such device")
     with pytest.raises(DeviceError, match="no Vulkan device has a name with 'no such device', the value of"):
@@ -114,7 +114,7 @@ def test_the_variable_chooses_devices_by_name(sums: Path, monkeypatch: pytest.Mo
 
 def test_more_sizes_and_buffers_than_are_pushed() -> None:
     """A kernel of more than 16 numbers gets them in a buffer."""
-    if reason := lacking():
+    if reason := lacks("vulkan"):
         pytest.skip(reason)
     parts = [np.full((2, k + 1), k, np.float32) for k in range(20)]
     dims = {f"x{k}": {0: "rows<=64"} for k in range(20)}
@@ -129,7 +129,7 @@ def test_more_sizes_and_buffers_than_are_pushed() -> None:
 
 def test_large_tensors_pass_in_parts() -> None:
     """Copies are larger than the memory that passes them, and a run has more launches than a batch."""
-    if reason := lacking():
+    if reason := lacks("vulkan"):
         pytest.skip(reason)
 
     def model(x):

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.devices import lacks
 from tests.runtime.device_program import Kernel, begin, built, declare, f32, host, weight
-from tests.targets.vulkan.device import lacking
 
 import tilewright as tw
 from tilewright.artifact.device_code import DEVICE_TYPES, DeviceImage
@@ -67,17 +67,9 @@ def sums() -> tuple:
 @pytest.fixture(scope="module", params=["opencl", "vulkan"])
 def api(request: pytest.FixtureRequest) -> str:
     name: str = request.param
-    if reason := lacking() if name == "vulkan" else _no_opencl():
+    if reason := lacks(name):
         pytest.skip(reason)
     return name
-
-
-def _no_opencl() -> str:
-    try:
-        ctypes.CDLL("libOpenCL.so.1")
-    except OSError:
-        return "OpenCL is not installed"
-    return ""
 
 
 def build_sums(api: str, kernel: str = "tw_add", threads: int = 64) -> BuiltLibrary:
@@ -187,12 +179,14 @@ def test_a_kernel_that_is_missing_is_named(api: str, tmp_path: Path) -> None:
 
 def test_too_large_blocks_are_told(api: str, tmp_path: Path) -> None:
     path = build_sums(api, threads=1 << 20).save(tmp_path / "m.so")
-    with pytest.raises(DeviceError, match=r"kernel 'add' has blocks of 1048576( x 1 x 1)? threads; the device"):
+    with pytest.raises(
+        DeviceError, match=r"kernel 'add' has blocks of 1048576( x 1 x 1)? threads; the device"
+    ):
         tw.load(path)(np.ones(4, np.float32))
 
 
 def test_messages_of_the_compiler_for_opencl_are_shown(tmp_path: Path) -> None:
-    if reason := _no_opencl():
+    if reason := lacks("opencl"):
         pytest.skip(reason)
     module, kernels = sums()
     broken = [DeviceImage("source-opencl", b"__kernel void tw_add() { broken }")]
