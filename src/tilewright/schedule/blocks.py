@@ -160,6 +160,49 @@ class BlockPrimitives(ScheduleCore):
         return init.sym_name
 
     @primitive
+    def accumulate_apart(self, name: str, at: str) -> tuple[str, str]:
+        """Let the terms of a reduction in loop `at` be added up in a buffer of their own, which a thread can
+        keep in registers; return the names of the blocks that load its first values and store its last ones.
+
+            for r: for i: acc[i] += f(i, r)
+        becomes, at r,
+            for i:  own[i] = acc[i]
+            for r: for i:  own[i] += f(i, r)
+            for i:  acc[i] = own[i]
+
+        Raises:
+            ScheduleError: There is no such block or loop, the loop is not around the block, or the block is no
+                reduction that has its initial values.
+        """
+        block, where = self.block(name), self.loop(at)
+        update = next((op for op in block.body.ops if isinstance(op, loop.Accumulate)), None)
+        if update is None or not notes.INITIALIZED.get(block) or update.guard or update.dynamic:
+            raise ScheduleError(
+                f"accumulate_apart: block {name!r} is not a reduction that has its initial values"
+            )
+        if not inside(block, where):
+            raise ScheduleError(f"accumulate_apart: loop {at!r} is not around block {name!r}")
+        buffer = update.buffer
+        others = [op for op in buffer.users if op is not update and inside(op, where)]
+        if others:
+            raise ScheduleError(f"accumulate_apart: loop {at!r} uses the sum so far")
+        _check_index_outside("accumulate_apart", block, update, [where])
+        own = loop.Alloc(
+            buffer=BufferType(buffer.type.dtype, buffer.type.shape, "local"), location=block.location
+        )
+        top = _outermost(block)
+        assert top.parent is not None
+        top.parent.insert_before(top, own)
+        begin = parallel_nest(self, block, where, f"{name}_begin")
+        end = parallel_nest(self, block, where, f"{name}_end", after=True)
+        for nest, source, target in ((begin, buffer, own.result), (end, own.result, buffer)):
+            body = Builder(nest.body, location=block.location)
+            value = body(loop.Load(source, (), None, indices=update.indices))
+            body.insert(loop.Store(value, target, (), indices=update.indices))
+        update.set_operand(1, own.result)
+        return begin.sym_name, end.sym_name
+
+    @primitive
     @keeps_inputs
     def compute_inline(self, name: str) -> None:
         """Substitute `name`, an elementwise block, into its consumers and remove its buffer.
@@ -552,13 +595,8 @@ def parallel_nest(
                 f"decompose_reduction: the extent of {f.iv.name!r} depends on "
                 f"the reduction of block {block.sym_name!r}"
             )
-    if not after:
-        # A condition on the reduction decides which terms are added to the first value.
-        conditions = [e for e in conditions if not _symbols_of((e,)) & skipped]
-    elif _symbols_of(conditions) & skipped:
-        raise ScheduleError(
-            f"decompose_reduction: a condition around block {block.sym_name!r} depends on its reduction"
-        )
+    # A condition on the reduction decides which terms are added.
+    conditions = [e for e in conditions if not _symbols_of((e,)) & skipped]
     new = loop.Block(
         sym_name=s.fresh(name),
         axes=block.axes,

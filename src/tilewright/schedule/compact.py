@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..analysis.index_maps import divisions
-from ..analysis.loop_nest import accesses_of, enclosing_loops, keeps_contents, region_of, resolved
+from ..analysis.loop_nest import Access, accesses_of, enclosing_loops, keeps_contents, region_of, resolved
 from ..dialects import loop
 from ..dialects.tensor import free_symbols_of
 from ..ir.core import Operation
@@ -38,19 +40,28 @@ def merge_dimensions(kernel: loop.Kernel) -> None:
             continue
         d = 0
         while d + 1 < len(alloc.buffer.shape):
-            n, shape = alloc.buffer.shape[d + 1], alloc.buffer.shape
-            merged = {op: op.indices[d] * n + op.indices[d + 1] for op in accesses}
-            pairs = [resolved(op, op.indices[d : d + 2]) for op in accesses]
-            before = [divisions(*pair) for pair in pairs]
-            after = [divisions(*resolved(op, [e])) for op, e in merged.items()]
-            if sum(after) >= sum(before) or any(x > y for x, y in zip(after, before, strict=True)):
+            if not any(_merge(alloc, accesses, *pair) for pair in ((d, d + 1), (d + 1, d))):
                 d += 1
-                continue
-            for op, e in merged.items():
-                op.indices = (*op.indices[:d], e, *op.indices[d + 2 :])
-            shape = (*shape[:d], shape[d] * n, *shape[d + 2 :])
-            alloc.buffer = BufferType(alloc.buffer.dtype, shape, alloc.buffer.space)
-            alloc.result.type = alloc.buffer
+
+
+def _merge(alloc: loop.Alloc, accesses: Sequence[Access], outer: int, inner: int) -> bool:
+    """Merge two neighbouring dimensions of a buffer, `outer` then the larger distance, where that makes the
+    indices simpler; return whether it does.
+    """
+    n, shape, d = alloc.buffer.shape[inner], alloc.buffer.shape, min(outer, inner)
+    merged = {op: op.indices[outer] * n + op.indices[inner] for op in accesses}
+    before = [divisions(*resolved(op, (op.indices[outer], op.indices[inner]))) for op in accesses]
+    after = [divisions(*resolved(op, [e])) for op, e in merged.items()]
+    worse = sum(after) >= sum(before) or any(x > y for x, y in zip(after, before, strict=True))
+    if worse and not (n == 1 and outer < inner):
+        return False
+    for op, e in merged.items():
+        op.indices = (*op.indices[:d], e, *op.indices[d + 2 :])
+    alloc.buffer = BufferType(
+        alloc.buffer.dtype, (*shape[:d], shape[outer] * n, *shape[d + 2 :]), alloc.buffer.space
+    )
+    alloc.result.type = alloc.buffer
+    return True
 
 
 def compact_buffers(kernel: loop.Kernel, cache_line: int) -> None:

@@ -55,11 +55,11 @@ def test_product_of_one_matrix_in_a_batch() -> None:
     def body(b: Builder, x: Value) -> Value:
         return b(graph.Matmul(x, weight(b, 8, 16)))
 
-    (kernel,) = check(build({"x": (1, 4, 8)}, body))
+    (kernel,) = check(build({"x": (1, 5, 8)}, body))
     assert has_tiles(kernel)
 
 
-@pytest.mark.parametrize(("m", "k", "n"), [(20, 11, 13), (9, 40, 33), (2, 5, 3)])
+@pytest.mark.parametrize(("m", "k", "n"), [(20, 11, 13), (9, 40, 33), (5, 6, 3)])
 def test_product_with_epilogue(m: int, k: int, n: int) -> None:
     def body(b: Builder, x: Value) -> Value:
         y = b(graph.Matmul(x, weight(b, k, n)))

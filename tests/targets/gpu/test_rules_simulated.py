@@ -8,7 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.targets.gpu import test_rules_elementwise, test_rules_others, test_rules_rows
+from tests.targets.gpu import (
+    test_rule_of_gemv,
+    test_rules_elementwise,
+    test_rules_others,
+    test_rules_rows,
+)
 from tests.targets.gpu.simulated import Program
 
 import tilewright as tw
@@ -19,6 +24,7 @@ PROGRAMS = {
     **{f"elementwise: {k}": p for k, p in test_rules_elementwise.PROGRAMS.items()},
     **{f"rows: {k}": p for k, p in test_rules_rows.PROGRAMS.items()},
     **{f"others: {k}": p for k, p in test_rules_others.PROGRAMS.items()},
+    **{f"gemv: {k}": p for k, p in test_rule_of_gemv.PROGRAMS.items()},
 }
 
 

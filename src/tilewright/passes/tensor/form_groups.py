@@ -68,7 +68,7 @@ def form_groups(module: Module, info: TargetInfo, *, row_groups: bool = True) ->
         if block in inside:
             continue
         drafts = _draft(block, row_groups, row_bytes)
-        if row_groups and info.gpu is None:  # the rules of GPUs have no form for chains
+        if row_groups:
             drafts = _chain_contractions(drafts)
         for draft in drafts:
             if draft.kind == tensor.GroupKind.RECURRENCE:

@@ -59,10 +59,12 @@ def split_reductions(module: Module, info: TargetInfo) -> None:
     for block in tensor.blocks_of_computations(module):
         for op in list(block.ops):
             if isinstance(op, tensor.Compute) and op.is_reduction:
+                # A product with one row is a sum along its matrix.
+                roles = Roles.of(op)
                 cut = (
-                    _contraction_cut(op, behind)
-                    if notes.CONTRACTION.present(op)
-                    else _cut(op, info.reductions)
+                    _cut(op, info.reductions)
+                    if roles is None or (info.gpu is not None and not roles.m)
+                    else _contraction_cut(op, behind)
                 )
                 if cut is not None:
                     _split(op, *cut)

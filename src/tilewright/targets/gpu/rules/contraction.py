@@ -18,6 +18,7 @@ from ....ir.symbolic import bounds
 from ....schedule import Schedule, ScheduleError
 from .atoms import distance, with_atoms
 from .common import fuse_all, loops_of
+from .gemv import gemv, has_few_rows
 
 SIDES = (8, 16)
 """Choices of the threads along the rows, and along the columns, of a tile."""
@@ -60,6 +61,9 @@ def contraction(s: Schedule, rows: int) -> None:
             plain load.
     """
     name, roles = _product(s)
+    if has_few_rows(s.block(name), roles):
+        gemv(s, name, roles)
+        return
     if with_atoms(s, name, roles):
         return
     if not any(b.sym_name != name for b in s.blocks()) or written_buffer(s.block(name)).defining_op is None:

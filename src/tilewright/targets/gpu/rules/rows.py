@@ -192,7 +192,7 @@ def _share_rows(s: Schedule, axes: Sequence[int]) -> str | None:
 
 
 @dataclass(frozen=True)
-class _Division:
+class Division:
     """The threads of a block: `lanes` for each of `rows` rows, each with `width` neighbouring elements."""
 
     rows: int
@@ -204,13 +204,22 @@ def _groups(s: Schedule, rows: int) -> bool:
     """Schedule row groups, and reductions along contiguous memory."""
     blocks = s.blocks()
     lines = {b: _line(b, rows) for b in blocks}
-    division = _divide(s, blocks, lines, rows)
+    divide_rows(s, rows, _divide(s, blocks, lines, rows), range(rows))
+    return True
+
+
+def divide_rows(s: Schedule, rows: int, division: Division, order: Sequence[int]) -> None:
+    """Give groups of threads the rows of members that share the first `rows` axes, in the `order` of these
+    axes, outermost first.
+    """
+    blocks = s.blocks()
+    lines = {b: _line(b, rows) for b in blocks}
     finals: set[str] = set()
     for b in blocks:
         own = own_loops(b, len(lines[b]))
         if own.reduced and not own.parallel and is_chain(own.all):
             finals.add(_partial_results(s, b, own.reduced, division))
-    line = _share_rows(s, range(rows))
+    line = _share_rows(s, order)
     if line is not None:
         first, inside = s.split(line, division.rows, guarded=True)
         s.fission(inside)
@@ -220,7 +229,6 @@ def _groups(s: Schedule, rows: int) -> bool:
     for b in s.blocks():
         made = b not in lines  # by rfactor
         _distribute(s, b, line is not None, b.sym_name in finals, made, division)
-    return True
 
 
 def _line(block: loop.Block, rows: int) -> list[loop.For]:
@@ -231,7 +239,7 @@ def _line(block: loop.Block, rows: int) -> list[loop.For]:
 
 def _divide(
     s: Schedule, blocks: list[loop.Block], lines: dict[loop.Block, list[loop.For]], rows: int
-) -> _Division:
+) -> Division:
     """Ask for the threads of a row, the neighbouring elements of a thread, and the rows of a block."""
     gpu = gpu_of(s)
     own = {b: own_loops(b, len(lines[b])).all for b in blocks}
@@ -259,7 +267,7 @@ def _divide(
     kept = _kept_bytes(blocks, rows)
     while number > 1 and number * kept > gpu.shared_bytes:
         number //= 2
-    return _Division(number, lanes, width)
+    return Division(number, lanes, width)
 
 
 def _width(s: Schedule, block: loop.Block, own: tuple[loop.For, ...]) -> int:
@@ -279,7 +287,7 @@ def _kept_bytes(blocks: list[loop.Block], rows: int) -> int:
 
 
 def _partial_results(
-    s: Schedule, block: loop.Block, reduced: tuple[loop.For, ...], division: _Division
+    s: Schedule, block: loop.Block, reduced: tuple[loop.For, ...], division: Division
 ) -> str:
     """Give each of the threads of a row a partial result; return the block that combines them."""
     best = max(reduced, key=lambda f: (contiguity(block, f.iv), upper_limit(f.extent), reduced.index(f)))
@@ -295,7 +303,7 @@ def _partial_results(
     return final
 
 
-def _split_columns(s: Schedule, name: str, division: _Division) -> tuple[str, str, list[str]]:
+def _split_columns(s: Schedule, name: str, division: Division) -> tuple[str, str, list[str]]:
     """Divide a loop over columns; return the loops over a thread's steps, over threads, and, if there is
     one, over neighbouring elements.
     """
@@ -308,7 +316,7 @@ def _split_columns(s: Schedule, name: str, division: _Division) -> tuple[str, st
 
 
 def _distribute(
-    s: Schedule, block: loop.Block, shared: bool, final: bool, made: bool, division: _Division
+    s: Schedule, block: loop.Block, shared: bool, final: bool, made: bool, division: Division
 ) -> None:
     """Divide the loops of a member among the threads of a block. A block that `rfactor` has made is the
     `final` reduction or stores the first value of each partial result.
@@ -340,4 +348,4 @@ def _distribute(
         s.bind(thread, loop.LoopKind.THREAD_X)
 
 
-__all__ = ["rows"]
+__all__ = ["Division", "divide_rows", "rows"]
