@@ -42,7 +42,7 @@ from ..ir.symbolic import (
     smin,
     symbol,
 )
-from ..ir.types import BufferType
+from ..ir.types import BufferType, i64
 from ..ir.walk import operands_of, post_order, reachable
 from .blocks import BlockPrimitives, parallel_nest
 from .core import ScheduleCore, ScheduleError, primitive
@@ -114,7 +114,7 @@ class SoftmaxPrimitives(BlockPrimitives, LoopPrimitives):
             substitute_tree(column, {old: start + iv})
 
     @primitive
-    def online_softmax(self, name: str, factor: int) -> str:
+    def online_softmax(self, name: str, factor: int, padded: bool = False) -> str:
         """Process a softmax, whose block `name` stores the exponentials, in blocks of `factor` columns;
         return the new loop's name.
 
@@ -127,7 +127,9 @@ class SoftmaxPrimitives(BlockPrimitives, LoopPrimitives):
                 for ji: e[ji] = exp(x[ji] - top)
                 y *= scale;  for ji: y += e[ji] * v[jo * factor + ji]
         so that a block's columns stay in the cache, however many columns there are. A row without a visible
-        column so far has the lowest finite number as its maximum. Source: Milakov and Gimelshein, "Online
+        column so far has the lowest finite number as its maximum. With `padded`, all blocks have `factor`
+        columns; those beyond the end count as masked, and threads compute them, and rows beyond the end of the
+        data, like others. Source: Milakov and Gimelshein, "Online
         normalizer calculation for softmax", 2018.
         """
         softmax = _match_softmax(self, "online_softmax", name)
@@ -135,14 +137,18 @@ class SoftmaxPrimitives(BlockPrimitives, LoopPrimitives):
             raise ScheduleError(f"online_softmax: the maxima of block {name!r} are a result of the kernel")
         if factor < 1:
             raise ScheduleError(f"online_softmax: factor must be at least 1, got {factor}")
+        if padded:
+            _move_behind(softmax)
         _check_between(softmax)
         tops = {}
         for block, column in softmax.columns.items():
             around = enclosing_loops(block)
             own = around[around.index(softmax.nests[block]) :]
-            outer, inner = self.split(column.iv.name, factor)
+            outer, inner = self.split(column.iv.name, factor, padded)
             self.reorder(outer, *(inner if f is column else f.iv.name for f in own))
             tops[block] = self.loop(outer)
+        if padded:
+            _pad(softmax)
         first = next(iter(tops.values()))
         parent = first.parent
         assert parent is not None
@@ -496,6 +502,25 @@ def _check_between(softmax: _Softmax) -> None:
                 )
 
 
+def _move_behind(softmax: _Softmax) -> None:
+    """Move nests that stand between those of a softmax, use what these compute, and compute nothing for them
+    (a term of the sum that has no column) behind the last of them.
+    """
+    nests = list(softmax.nests.values())
+    written = {written_buffer(b) for b in softmax.columns}
+    used = {v for nest in nests for op in nest.walk() for v in op.operands}
+    last = nests[-1]
+    parent = last.parent
+    assert parent is not None
+    for op in reversed(_statements(nests[0], nests[-1])):
+        if op in nests or isinstance(op, loop.Alloc) or _initializes(op):
+            continue
+        reads = {v for x in op.walk() for v in x.operands}
+        stored = {x.buffer for x in op.walk() if isinstance(x, (loop.Store, loop.Accumulate))}
+        if reads & written and not stored & used:
+            parent.insert_after(last, op.detach())
+
+
 def _rescale(s: ScheduleCore, softmax: _Softmax, rolled: loop.For) -> None:
     """Save the maxima before each block of columns; after their update, scale the sums so far by ``exp(before
     - top)``.
@@ -548,6 +573,94 @@ def _rescale(s: ScheduleCore, softmax: _Softmax, rolled: loop.For) -> None:
         by = body(loop.Load(scale.result, (), None, indices=indices))
         by = by if dtype is total.dtype else body(scalar.Cast(by, dtype=total.dtype))
         body.insert(loop.Store(body(BINARY["mul"](value, by)), total.buffer, (), indices=total.indices))
+
+
+# -- Columns and rows beyond the end -------------------------------------------------------------------
+
+
+def _pad(softmax: _Softmax) -> None:
+    """Let the blocks of a softmax compute all columns and rows of a tile: their conditions become guards of
+    what they read from outside of the kernel, and scores beyond the end are minus infinity.
+
+    Products keep their conditions on what they read from elsewhere, which tell `stage_factors` where zeros
+    stand.
+    """
+    load = next(op for op in softmax.top.body.ops if isinstance(op, loop.Load))
+    if not any(
+        isinstance(op, loop.Store) and op.buffer is load.buffer for b in softmax.columns for op in b.body.ops
+    ):
+        raise ScheduleError("online_softmax: the scores are a sum; use cache_write first to pad them")
+    for block in softmax.columns:
+        conditions: list[Dim] = []
+        kept = _read_elsewhere(block, softmax) if notes.CONTRACTION.present(block) else frozenset()
+        inside_of: Operation = block
+        while isinstance(guard := inside_of.parent_op, loop.If):
+            left = tuple(e for e in guard.conditions if symbols_of([e]) & kept)
+            conditions += [e for e in guard.conditions if e not in left]
+            if left:
+                guard.conditions, inside_of = left, guard
+                continue
+            assert guard.parent is not None
+            guard.parent.insert_before(guard, inside_of.detach())
+            guard.erase()
+        if not conditions or notes.CONTRACTION.present(block):
+            continue
+        last = list(block.body.ops)[-1]
+        outside = [
+            op
+            for op in block.body.ops
+            if isinstance(op, loop.Load) and not isinstance(op.buffer.defining_op, loop.Alloc)
+        ]
+        masked = isinstance(last, loop.Store) and last.buffer is load.buffer
+        if not outside and not masked:
+            continue
+        at = _in_axes(block, conditions)
+        for op in outside:
+            _guard(op, at)
+        if masked:
+            assert isinstance(last, loop.Store)
+            body = Builder.before(last)
+            inside = None
+            for e in at:
+                zero = body(Constant(value=0, dtype=i64))
+                holds = body(BINARY["ge"](body(scalar.Index(expr=e)), zero))
+                inside = holds if inside is None else body(BINARY["and"](inside, holds))
+            hidden = body(Constant(value=-math.inf, dtype=last.value.type))
+            last.set_operand(0, body(scalar.Select(inside, last.value, hidden)))
+
+
+def _read_elsewhere(block: loop.Block, softmax: _Softmax) -> frozenset[Expr]:
+    """The symbols in the places that a product reads, but for those of the exponentials."""
+    loads = [op for op in block.body.ops if isinstance(op, loop.Load) and op.buffer not in softmax.carriers]
+    return symbols_of(e for op in loads for e in resolved(op, op.indices))
+
+
+def _in_axes(block: loop.Block, conditions: list[Dim]) -> list[Dim]:
+    """Conditions on loop variables in terms of a block's axes, which become new ones where none has such a
+    value.
+    """
+    variables = {f.iv for f in enclosing_loops(block)}
+    names = {a.name for a in (*block.axes, *block.reduce_axes)}
+    mapping: dict[Expr, Dim] = {}
+    for iv in sorted({s for e in conditions for s in symbols_of([e])} & variables, key=lambda iv: iv.name):
+        axis = symbol(next(x for k in range(len(names) + 1) if (x := f"t{k}") not in names), 0, iv.upper)
+        names.add(axis.name)
+        mapping[iv] = axis
+        block.axes = (*block.axes, axis)
+        places = len(block.axes) - 1
+        block.bindings = (*block.bindings[:places], iv, *block.bindings[places:])
+    return [substitute(e, mapping) for e in conditions]
+
+
+def _guard(op: loop.Load, conditions: list[Dim]) -> None:
+    """Let a load give zero, or what it gave beyond its guards, where a condition does not hold."""
+    body = Builder.before(op)
+    otherwise = op.otherwise if op.otherwise is not None else body(Constant(value=0, dtype=op.result.type))
+    new = body(
+        loop.Load(op.buffer, op.dynamic, otherwise, indices=op.indices, guard=(*op.guard, *conditions))
+    )
+    op.replace_by(new)
+    op.erase()
 
 
 __all__ = ["SoftmaxPrimitives"]

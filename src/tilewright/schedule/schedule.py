@@ -31,13 +31,13 @@ from .threads import ThreadPrimitives
 
 class Schedule(
     SoftmaxPrimitives,
+    ThreadPrimitives,
     BlockPrimitives,
     LoopPrimitives,
     BufferPrimitives,
     RunPrimitives,
     TensorizePrimitives,
     QuantizedPrimitives,
-    ThreadPrimitives,
     StagingPrimitives,
     AtomPrimitives,
 ):

@@ -31,7 +31,9 @@ class StagingPrimitives(ScheduleCore):
     """Primitives that copy what a block needs before it is needed."""
 
     @primitive
-    def stage_factors(self, name: str, at: str) -> tuple[str, ...]:
+    def stage_factors(
+        self, name: str, at: str, outer: str | None = None, only: int | None = None
+    ) -> tuple[str, ...]:
         """Copy the parts of both factors of a sum of products that an iteration of loop `at` needs into
         tiles, before the nest inside `at`; zeros stand beyond the ends of the data.
 
@@ -46,6 +48,10 @@ class StagingPrimitives(ScheduleCore):
         A tile has a dimension for each loop inside `at` that its factor depends on, in their order.
         A factor may be any load, at computed places of a convolution's image for example, so no patches are
         stored in between. Returns the names of the copying blocks, in the order of the factors.
+
+        A factor that is the same in all iterations of the loops inside `outer`, down to `at`, is copied at
+        `outer`. With `only`, the number of a factor, the other one is read where it is; it must be a number
+        also beyond the ends of the data.
 
         Raises:
             ScheduleError: There is no such block or loop; the block is not a sum of products of two loaded
@@ -65,11 +71,13 @@ class StagingPrimitives(ScheduleCore):
                 f"stage_factors: block {name!r} adds to a result of the kernel, not to an intermediate "
                 "buffer; use cache_write first"
             )
-        used = [self._used_loops(place, load) for load in loads]
-        conditions, guards = self._conditions(place, used)
+        chosen = [(k, load) for k, load in enumerate(loads) if only in (None, k)]
+        used = [self._used_loops(place, load) for _, load in chosen]
+        conditions, guards = self._conditions(place, used, only is not None)
+        places = [self._place_of(place, load, outer) for _, load in chosen]
         names = tuple(
-            self._stage(place, load, loops, conditions, f"{name}_tile{number}")
-            for number, (load, loops) in enumerate(zip(loads, used, strict=True))
+            self._stage(where, load, loops, conditions, f"{name}_tile{number}")
+            for where, (number, load), loops in zip(places, chosen, used, strict=True)
         )
         for guard in guards:
             kept = tuple(e for e in guard.conditions if e not in conditions)
@@ -81,6 +89,17 @@ class StagingPrimitives(ScheduleCore):
                 guard.parent.insert_before(guard, op)
             guard.erase()
         return names
+
+    def _place_of(self, place: _Place, load: loop.Load, outer: str | None) -> _Place:
+        """The place where a factor is copied: at loop `outer`, if it is the same in all loops down to the
+        place given.
+        """
+        if outer is None:
+            return place
+        other = self._place(place.block.sym_name, outer)
+        between = {f.iv for f in other.inner} - {f.iv for f in place.inner}
+        same = between.isdisjoint(_symbols(resolved(load, (*load.indices, *load.guard))))
+        return other if same else place
 
     def _place(self, name: str, at: str) -> _Place:
         block, f = self.block(name), self.loop(at)
@@ -109,8 +128,12 @@ class StagingPrimitives(ScheduleCore):
                 )
         return loops
 
-    def _conditions(self, place: _Place, used: list[list[loop.For]]) -> tuple[tuple[Dim, ...], list[loop.If]]:
-        """The conditions around the block that the zeros of tiles make unnecessary, and their operations."""
+    def _conditions(
+        self, place: _Place, used: list[list[loop.For]], keep: bool
+    ) -> tuple[tuple[Dim, ...], list[loop.If]]:
+        """The conditions around the block that the zeros of tiles make unnecessary, and their operations.
+        With `keep`, conditions that concern no tile may remain.
+        """
         variables = {f.iv for f in place.inner}
         found: list[Dim] = []
         guards: list[loop.If] = []
@@ -120,9 +143,12 @@ class StagingPrimitives(ScheduleCore):
                 guards.append(op)
                 found += [e for e in op.conditions if _symbols((e,)) & variables]
             op = op.parent_op
-        for e in found:
+        for e in list(found):
             mine = _symbols((e,)) & variables
             if not any(mine <= {f.iv for f in loops} for loops in used):
+                if keep:
+                    found.remove(e)
+                    continue
                 raise ScheduleError(
                     f"stage_factors: the condition {e} >= 0 around block {place.block.sym_name!r} "
                     "concerns both factors at once"
@@ -145,11 +171,11 @@ class StagingPrimitives(ScheduleCore):
         assert top.parent is not None
         top.parent.insert_before(top, tile)
 
-        variables = {f.iv for f in place.inner}
+        fixed = {f.iv for f in place.outer}
         own = {f.iv for f in loops}
         guard = (
             *resolved(load, load.guard),
-            *(e for e in conditions if _symbols((e,)) & variables <= own),
+            *(e for e in conditions if own & _symbols((e,)) and self._variables(e) <= own | fixed),
         )
         indices = resolved(load, load.indices)
         outer = [f for f in place.outer if f.iv in _symbols((*indices, *guard))]
@@ -183,6 +209,11 @@ class StagingPrimitives(ScheduleCore):
         place.at.body.insert_before(first, nest)
         _read_tile(block, load, tile.result, loops)
         return name
+
+
+    def _variables(self, e: Dim) -> set[Expr]:
+        """The loop variables in an expression."""
+        return _symbols((e,)) - set(self.kernel.dims)
 
 
 def _symbols(exprs: tuple[Dim, ...]) -> set[Expr]:

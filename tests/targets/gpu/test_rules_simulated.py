@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.targets.gpu import (
+    test_rule_of_chains,
     test_rule_of_gemv,
     test_rules_elementwise,
     test_rules_others,
@@ -24,6 +25,7 @@ PROGRAMS = {
     **{f"elementwise: {k}": p for k, p in test_rules_elementwise.PROGRAMS.items()},
     **{f"rows: {k}": p for k, p in test_rules_rows.PROGRAMS.items()},
     **{f"others: {k}": p for k, p in test_rules_others.PROGRAMS.items()},
+    **{f"chains: {k}": p for k, p in test_rule_of_chains.PROGRAMS.items()},
     **{f"gemv: {k}": p for k, p in test_rule_of_gemv.PROGRAMS.items()},
 }
 

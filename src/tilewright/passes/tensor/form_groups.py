@@ -22,7 +22,7 @@ from ...analysis.axis_roles import Roles
 from ...analysis.cumulative import match_cumulative
 from ...analysis.index_maps import at_same_point, product, substitute_all
 from ...analysis.recurrence import enclose, match_recurrence
-from ...dialects import kernels, tensor
+from ...dialects import kernels, scalar, tensor
 from ...dialects.places import place_of
 from ...dialects.tensor import extent
 from ...ir import notes
@@ -30,7 +30,7 @@ from ...ir.cleanup import sort_block
 from ...ir.core import Block, Module, Operation, Value
 from ...ir.run_time_symbols import definers_of, definitions
 from ...ir.symbolic import Dim, Expr, bounds, prove_eq
-from ...ir.target_info import TargetInfo
+from ...ir.target_info import Gpu, TargetInfo
 from ...ir.types import boolean
 
 Computation = tensor.Compute | tensor.Scatter | tensor.Argsort | kernels.Run
@@ -69,7 +69,7 @@ def form_groups(module: Module, info: TargetInfo, *, row_groups: bool = True) ->
             continue
         drafts = _draft(block, row_groups, row_bytes)
         if row_groups:
-            drafts = _chain_contractions(drafts)
+            drafts = _chain_contractions(drafts, info.gpu)
         for draft in drafts:
             if draft.kind == tensor.GroupKind.RECURRENCE:
                 inside.add(draft.members[0].body)
@@ -366,8 +366,10 @@ Chains take long rows a block of columns at a time.
 """
 
 
-def _chain_contractions(drafts: list[_Draft]) -> list[_Draft]:
-    """Merge drafts (contraction, rows, contraction) that pass rows of one matrix on into chains."""
+def _chain_contractions(drafts: list[_Draft], gpu: Gpu | None) -> list[_Draft]:
+    """Merge drafts (contraction, rows, contraction) that pass rows of one matrix on into chains. On a GPU only
+    attention is a chain.
+    """
     home: dict[Operation, _Draft] = {m: d for d in drafts for m in d.members}
     gone: set[_Draft] = set()
     for last in drafts:
@@ -377,6 +379,8 @@ def _chain_contractions(drafts: list[_Draft]) -> list[_Draft]:
             continue
         if not (_right_operand_fits(first.members[0]) and _right_operand_fits(last.members[0])):
             continue  # every tile of rows reads both right operands whole
+        if gpu is not None and not _fits_block(first, middle, last, gpu):
+            continue
         last.members = [*first.members, *middle.members, *last.members]
         last.kind = tensor.GroupKind.CHAIN
         gone |= {first, middle}
@@ -394,6 +398,40 @@ CHAIN_WEIGHT_BYTES = 1 << 20
 
 All rows share this matrix, so it is better to read it for many rows at a time, as a contraction alone does.
 """
+
+
+LARGEST_HEAD = 256
+"""The most elements of a query, key or value of attention for which a block of a GPU computes a chain: the
+weighted values of 16 to 64 queries lie in its registers.
+"""
+LEAST_TILE = 16
+"""Queries, and keys, of the smallest tile of attention in a block."""
+
+
+def _fits_block(first: _Draft, middle: _Draft, last: _Draft, gpu: Gpu) -> bool:
+    """Whether a chain is attention whose smallest tiles fit into the shared memory of a block."""
+    scores, values = first.members[0], last.members[0]
+    roles, others = Roles.of(scores), Roles.of(values)
+    if roles is None or others is None or len(roles.n) != 1 or len(others.n) != 1 or len(roles.k) != 1:
+        return False
+    depth, width = (
+        bounds(extent(a))[1] for a in (scores.reduce_axes[0], values.axes[others.n[0]])
+    )
+    if depth is None or width is None or max(depth, width) > LARGEST_HEAD:
+        return False
+    bytes_ = LEAST_TILE * (-(-width // LEAST_TILE) * LEAST_TILE + 64) * 4 + 2 * LEAST_TILE**2 * 4
+    return bytes_ + 4096 <= gpu.shared_bytes and _is_softmax(middle)
+
+
+def _is_softmax(rows: _Draft) -> bool:
+    """Whether a row group has the maxima, exponentials and sums of a softmax."""
+    combiners = [m.combiner for m in rows.members if isinstance(m, tensor.Compute) and m.is_reduction]
+    stored = [m.body.terminator.operands[0] for m in rows.members if isinstance(m, tensor.Compute)]
+    while any(isinstance(v.defining_op, scalar.Cast) for v in stored):
+        stored = [v.defining_op.x if isinstance(v.defining_op, scalar.Cast) else v for v in stored]
+    return sorted(combiners) == ["max", "sum"] and any(
+        isinstance(v.defining_op, scalar.UNARY["exp"]) for v in stored
+    )
 
 
 def _right_operand_fits(op: Computation) -> bool:

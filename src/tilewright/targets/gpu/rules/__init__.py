@@ -1,6 +1,7 @@
 """Schedule rules for GPUs: one for each kind of group.
 
 - contraction: a block computes a tile of the result from tiles of both factors in shared memory.
+- chain: attention; a block takes some rows of the queries through all keys, a tile of keys at a time.
 - rows: elementwise computations have a thread for a few neighbouring elements; row groups (a softmax, a layer
   norm) have a warp or a block for each row; reductions along contiguous memory too, others a thread for each
   result.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 from ....dialects.tensor import GroupKind
 from ....schedule.rules import ScheduleRule
+from .chain import chain
 from .contraction import contraction
 from .cumulative import cumulative
 from .plain import plain
@@ -25,6 +27,7 @@ from .scatter import scatter
 
 RULES: dict[str, ScheduleRule] = {
     GroupKind.CONTRACTION: contraction,
+    GroupKind.CHAIN: chain,
     GroupKind.ROWS: rows,
     GroupKind.CUMULATIVE: cumulative,
     GroupKind.RECURRENCE: recurrence,
