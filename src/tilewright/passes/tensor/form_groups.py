@@ -67,7 +67,12 @@ def form_groups(module: Module, info: TargetInfo, *, row_groups: bool = True) ->
     for block in tensor.blocks_of_computations(module):
         if block in inside:
             continue
-        drafts = _draft(block, row_groups, row_bytes)
+        free: frozenset[Operation] = frozenset()
+        if row_groups and info.gpu is not None:
+            # A block of a GPU never holds whole rows of scores, so the length of a row does not matter.
+            chains = _chain_contractions(_draft(block, row_groups, None), info.gpu)
+            free = frozenset(m for d in chains if d.kind == tensor.GroupKind.CHAIN for m in d.members)
+        drafts = _draft(block, row_groups, row_bytes, free)
         if row_groups:
             drafts = _chain_contractions(drafts, info.gpu)
         for draft in drafts:
@@ -113,7 +118,12 @@ def _producers(op: Operation, symbols: Mapping[Expr, Operation] | None = None) -
     return [*producers, *definers_of(op, symbols)] if symbols else producers
 
 
-def _draft(block: Block, row_groups: bool, row_bytes: int) -> list[_Draft]:
+def _draft(
+    block: Block, row_groups: bool, row_bytes: int | None, free: frozenset[Operation] = frozenset()
+) -> list[_Draft]:
+    """The groups of a block. Intermediate values of a row of a row group have at most `row_bytes` (None: any
+    number), but for those of the members `free`.
+    """
     drafts: list[_Draft] = []
     home: dict[Operation, _Draft] = {}
     symbols = definitions(block)
@@ -121,7 +131,7 @@ def _draft(block: Block, row_groups: bool, row_bytes: int) -> list[_Draft]:
         if not isinstance(op, Computation | Between):
             continue
         sources = [home[p] for p in _producers(op, symbols)]
-        target = _home_for(op, sources, row_groups, row_bytes)
+        target = _home_for(op, sources, row_groups, row_bytes, free)
         if target is None and row_groups:
             target = _home_of_siblings(op, sources, home)
         if target is None:
@@ -227,7 +237,13 @@ def _new_draft(op: Operation, row_groups: bool) -> _Draft:
     return _Draft([op], tensor.GroupKind.ROWS, tuple(op.result.type.shape))
 
 
-def _home_for(op: Operation, sources: list[_Draft], row_groups: bool, row_bytes: int) -> _Draft | None:
+def _home_for(
+    op: Operation,
+    sources: list[_Draft],
+    row_groups: bool,
+    row_bytes: int | None,
+    free: frozenset[Operation],
+) -> _Draft | None:
     """A draft among the producers' that can take the operation as a member; None where there is none."""
     if (
         not isinstance(op, tensor.Compute)
@@ -252,7 +268,7 @@ def _home_for(op: Operation, sources: list[_Draft], row_groups: bool, row_bytes:
                 draft.closed = True
                 return draft
             continue
-        rows = _common_rows(draft, op, row_bytes)
+        rows = _common_rows(draft, op, None if free.issuperset([*draft.members, op]) else row_bytes)
         if rows is not None:
             draft.rows = rows
             return draft
@@ -309,7 +325,7 @@ def _is_epilogue(draft: _Draft, op: tensor.Compute) -> bool:
     return True
 
 
-def _common_rows(draft: _Draft, op: tensor.Compute, row_bytes: int) -> tuple[Dim, ...] | None:
+def _common_rows(draft: _Draft, op: tensor.Compute, row_bytes: int | None) -> tuple[Dim, ...] | None:
     """The leading dimensions that the draft keeps when it takes `op`, or None if it cannot take it."""
     members = set(draft.members)
     axes, shape = op.axes, op.result.type.shape
@@ -341,6 +357,8 @@ def _common_rows(draft: _Draft, op: tensor.Compute, row_bytes: int) -> tuple[Dim
     # The work of a row must be worth a loop, and the row's intermediate values must fit in the cache.
     if not rows:
         return None
+    if row_bytes is None:
+        return rows
     budget = row_bytes if not _all_unit(rows) else row_bytes // 4
     for m in everything:
         rest = product(m.result.type.shape[limit:]) * m.result.type.dtype.itemsize
@@ -373,14 +391,15 @@ def _chain_contractions(drafts: list[_Draft], gpu: Gpu | None) -> list[_Draft]:
     home: dict[Operation, _Draft] = {m: d for d in drafts for m in d.members}
     gone: set[_Draft] = set()
     for last in drafts:
-        middle = _rows_before(last, home)
+        middle = _rows_before(last, home, gpu)
         first = _contraction_before(middle, home) if middle is not None else None
         if middle is None or first is None or {first, middle, last} & gone:
             continue
-        if not (_right_operand_fits(first.members[0]) and _right_operand_fits(last.members[0])):
+        if gpu is not None:
+            if not _fits_block(first, middle, last, gpu):
+                continue
+        elif not (_right_operand_fits(first.members[0]) and _right_operand_fits(last.members[0])):
             continue  # every tile of rows reads both right operands whole
-        if gpu is not None and not _fits_block(first, middle, last, gpu):
-            continue
         last.members = [*first.members, *middle.members, *last.members]
         last.kind = tensor.GroupKind.CHAIN
         gone |= {first, middle}
@@ -414,6 +433,8 @@ def _fits_block(first: _Draft, middle: _Draft, last: _Draft, gpu: Gpu) -> bool:
     roles, others = Roles.of(scores), Roles.of(values)
     if roles is None or others is None or len(roles.n) != 1 or len(others.n) != 1 or len(roles.k) != 1:
         return False
+    if roles.quantized or others.quantized or roles.grouped or others.grouped:
+        return False
     depth, width = (
         bounds(extent(a))[1] for a in (scores.reduce_axes[0], values.axes[others.n[0]])
     )
@@ -444,7 +465,7 @@ def _right_operand_fits(op: Computation) -> bool:
     return most is not None and most * op.dtype.itemsize <= limit
 
 
-def _rows_before(last: _Draft, home: dict[Operation, _Draft]) -> _Draft | None:
+def _rows_before(last: _Draft, home: dict[Operation, _Draft], gpu: Gpu | None) -> _Draft | None:
     """The row group whose only result is the left operand of a draft's contraction, row for row."""
     op = last.members[0]
     if (
@@ -467,7 +488,7 @@ def _rows_before(last: _Draft, home: dict[Operation, _Draft]) -> _Draft | None:
         if len(set(long)) != len(long) or not set(long) <= set(op.axes) or len(middle.rows) != len(rows):
             continue
         limit = bounds(extent(column))[1]
-        if limit is None or limit > CHAIN_COLUMNS:
+        if gpu is None and (limit is None or limit > CHAIN_COLUMNS):
             continue
         inside = set(middle.members)
         users = [
