@@ -171,8 +171,8 @@ class BlockPrimitives(ScheduleCore):
             for i:  acc[i] = own[i]
 
         Raises:
-            ScheduleError: There is no such block or loop, the loop is not around the block, or the block is no
-                reduction that has its initial values.
+            ScheduleError: There is no such block or loop, the loop is not around the block, or the block is
+                no reduction that has its initial values.
         """
         block, where = self.block(name), self.loop(at)
         update = next((op for op in block.body.ops if isinstance(op, loop.Accumulate)), None)

@@ -127,10 +127,11 @@ class SoftmaxPrimitives(BlockPrimitives, LoopPrimitives):
                 for ji: e[ji] = exp(x[ji] - top)
                 y *= scale;  for ji: y += e[ji] * v[jo * factor + ji]
         so that a block's columns stay in the cache, however many columns there are. A row without a visible
-        column so far has the lowest finite number as its maximum. With `padded`, all blocks have `factor`
-        columns; those beyond the end count as masked, and threads compute them, and rows beyond the end of the
-        data, like others. Source: Milakov and Gimelshein, "Online
+        column so far has the lowest finite number as its maximum. Source: Milakov and Gimelshein, "Online
         normalizer calculation for softmax", 2018.
+
+        With `padded`, all blocks have `factor` columns. Those beyond the end count as masked; they, and rows
+        beyond the end of the data, are computed like others.
         """
         softmax = _match_softmax(self, "online_softmax", name)
         if not isinstance(written_buffer(softmax.top).defining_op, loop.Alloc):

@@ -210,7 +210,6 @@ class StagingPrimitives(ScheduleCore):
         _read_tile(block, load, tile.result, loops)
         return name
 
-
     def _variables(self, e: Dim) -> set[Expr]:
         """The loop variables in an expression."""
         return _symbols((e,)) - set(self.kernel.dims)

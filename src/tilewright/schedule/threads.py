@@ -14,9 +14,10 @@ from ..ir.symbolic import Expr, symbol
 from ..ir.types import BufferType
 from .blocks import BlockPrimitives, parallel_nest
 from .core import ScheduleError, primitive
+from .loops import LoopPrimitives
 
 
-class ThreadPrimitives(BlockPrimitives):
+class ThreadPrimitives(BlockPrimitives, LoopPrimitives):
     """Primitives by which threads exchange values."""
 
     @primitive
@@ -99,8 +100,9 @@ class ThreadPrimitives(BlockPrimitives):
         Call `compact` after it, and bind the loops over `i` and `lane`, fused, to threads.
 
         Raises:
-            ScheduleError: There is no such block or loop; the loop is not in a nest of the block's own, or its
-                extent is no power of two; or the block is no reduction over it that has its initial values.
+            ScheduleError: There is no such block or loop; the loop is not in a nest of the block's own, or
+                its extent is no power of two; or the block is no reduction over it that has its initial
+                values.
         """
         block, f = self.block(name), self.loop(lane)
         update = next((op for op in block.body.ops if isinstance(op, loop.Accumulate)), None)

@@ -85,7 +85,5 @@ def test_knobs() -> None:
 
 
 def test_columns_of_dynamic_number() -> None:
-    program = checked(
-        epilogue, drawn(1, 40), drawn(40, 36), drawn(36), dims={"w": {1: "n"}, "y": {0: "n"}}
-    )
+    program = checked(epilogue, drawn(1, 40), drawn(40, 36), drawn(36), dims={"w": {1: "n"}, "y": {0: "n"}})
     program.check(drawn(1, 40), drawn(40, 7), drawn(7))

@@ -385,8 +385,8 @@ Chains take long rows a block of columns at a time.
 
 
 def _chain_contractions(drafts: list[_Draft], gpu: Gpu | None) -> list[_Draft]:
-    """Merge drafts (contraction, rows, contraction) that pass rows of one matrix on into chains. On a GPU only
-    attention is a chain.
+    """Merge drafts (contraction, rows, contraction) that pass rows of one matrix on into chains. On a GPU
+    only attention is a chain.
     """
     home: dict[Operation, _Draft] = {m: d for d in drafts for m in d.members}
     gone: set[_Draft] = set()
@@ -435,9 +435,7 @@ def _fits_block(first: _Draft, middle: _Draft, last: _Draft, gpu: Gpu) -> bool:
         return False
     if roles.quantized or others.quantized or roles.grouped or others.grouped:
         return False
-    depth, width = (
-        bounds(extent(a))[1] for a in (scores.reduce_axes[0], values.axes[others.n[0]])
-    )
+    depth, width = (bounds(extent(a))[1] for a in (scores.reduce_axes[0], values.axes[others.n[0]]))
     if depth is None or width is None or max(depth, width) > LARGEST_HEAD:
         return False
     bytes_ = LEAST_TILE * (-(-width // LEAST_TILE) * LEAST_TILE + 64) * 4 + 2 * LEAST_TILE**2 * 4

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ....analysis.axis_roles import Roles
 from ....analysis.index_maps import flatten_index
@@ -17,10 +18,10 @@ from ....dialects import loop
 from ....dialects.tensor import free_symbols_of
 from ....ir import notes
 from ....ir.core import Value
-from ....ir.substitution import evaluate
 from ....ir.symbolic import Dim
 from ....schedule import Schedule, ScheduleError
 from ...llvm.rules.common import loop_of
+from .atoms import distance
 from .common import fuse_all, gpu_of, upper_limit
 
 SIDE = 16
@@ -203,7 +204,7 @@ def _share(s: Schedule, found: _Chain, tile: _Tile, few: bool) -> list[str]:
 def _drop_units(s: Schedule, name: str) -> None:
     """Make loops of one iteration parts of their neighbours."""
     names = s.loops(name)
-    for outer, inner in zip(names, names[1:], strict=False):
+    for outer, inner in pairwise(names):
         if 1 in (s.loop(outer).extent, s.loop(inner).extent):
             s.fuse(outer, inner)
             _drop_units(s, name)
@@ -305,7 +306,10 @@ def _product(
     if depth and upper_limit(s.loop(term).extent) > depth:
         outer, term = s.split(term, depth, guarded=True)
         step = [outer]
-    tiles = s.stage_factors(name, *step or [rolled], None if step or only is not None else at, only)
+    if step:
+        tiles = s.stage_factors(name, step[0], None, only)
+    else:
+        tiles = s.stage_factors(name, rolled, at if only is None else None, only)
     s.reorder(row, column, term, row_part, column_part)
     return tiles, [row, column]
 
@@ -323,7 +327,8 @@ def _divide_copy(s: Schedule, name: str, at: str, rolled: str) -> str:
         if any(f.iv in free_symbols_of(e) for op in store.users if inside(op, block) for e in _places(op))
     ]
     flat = flatten_index(resolved(load, load.indices), load.buffer.type.shape)
-    names.sort(key=lambda x: -_distance(s, flat, x))
+    sizes = frozenset(s.kernel.dims)
+    names.sort(key=lambda x: -distance(flat, s.loop(x).iv, sizes))
     s.reorder(*names)
     part, thread = s.split(fuse_all(s, names), SIDE * SIDE, guarded=True)
     s.reorder(thread, part)
@@ -332,13 +337,6 @@ def _divide_copy(s: Schedule, name: str, at: str, rolled: str) -> str:
 
 def _places(op: object) -> tuple[Dim, ...]:
     return resolved(op, op.indices) if isinstance(op, loop.Store) else ()
-
-
-def _distance(s: Schedule, flat: Dim, name: str) -> int:
-    """The elements from one iteration of a loop to the next, at the beginning; sizes count as 1,000."""
-    sizes = set(s.kernel.dims)
-    places = {x.name: 1000 if x in sizes else 0 for x in free_symbols_of(flat)}
-    return abs(int(evaluate(flat, {**places, name: 1})) - int(evaluate(flat, {**places, name: 0})))
 
 
 __all__ = ["chain"]

@@ -141,8 +141,8 @@ def _columns(s: Schedule, name: str, roles: Roles, column: str) -> None:
         tails[other] = [*own_rows, inside, *elements]
         left = [x for x in s.loops(other) if x not in (*outer, own_tile, *tails[other])]
         s.reorder(*outer, own_tile, *tails[other], *left)
-        for a, b in zip(first, [*outer, own_tile], strict=True):
-            s.fuse_loops(a, b)
+        for mine, theirs in zip(first, [*outer, own_tile], strict=True):
+            s.fuse_loops(mine, theirs)
     copies = s.accumulate_apart(name, step) if width > 1 or rows else ()
     s.compact()
     for tail in tails.values():
