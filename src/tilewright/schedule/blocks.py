@@ -161,7 +161,7 @@ class BlockPrimitives(ScheduleCore):
 
     @primitive
     def accumulate_apart(self, name: str, at: str) -> tuple[str, str]:
-        """Let the terms of a reduction in loop `at` be added up in a buffer of their own, which a thread can
+        """Add up the terms of reduction `name` in loop `at` in a buffer of their own, which a thread can
         keep in registers; return the names of the blocks that load its first values and store its last ones.
 
             for r: for i: acc[i] += f(i, r)
