@@ -51,6 +51,7 @@ class FakeRunner:
         self.vocabulary, self.pages, self.chunk = vocabulary, pages, chunk
         self.max_batch, self.context, self.has_state = max_batch, context, has_state
         self.rows, self.uniform = max_batch * speculated, uniform
+        self.drawing = None
         self.local, self.scale, self.draft = local, scale, draft
         self.cells = np.zeros((pages, PAGE), np.uint64)
         self.places = np.full((pages, PAGE), -1, np.int64)

@@ -54,6 +54,7 @@ class ModelRunner:
             max_batch,
         )
         self.chunk, self.context, self.rows, self.uniform = 48, 256, 4 * max_batch, True
+        self.drawing = None
         self.cache: dict[tuple[int, str], Any] = {}
         self.states: list[dict[tuple[int, str], Any]] = [{} for _ in range(max_batch)]
 

@@ -32,6 +32,7 @@ from ..targets.registry import resolve
 from .cache import NoCache
 from .config import Config
 from .cost import decode_work
+from .drawing import LibraryDrawing, drawing_functions
 from .layers import GroupedLinear, pooled
 from .load_weights import load_weights
 from .memory import MemoryEstimate, estimated, must_fit
@@ -91,6 +92,10 @@ class LibraryOptions:
     """
     pooling: str = "mean"
     """The pooling of ``embed``: see `layers.pooled`."""
+    draws: bool | None = None
+    """Whether the library has ``step``, ``draw`` and ``logits``, which choose tokens where the logits are.
+    None: for targets that are devices.
+    """
 
     @property
     def pages_of_sequence(self) -> int:
@@ -152,7 +157,7 @@ def compile_library(
     has_state = isinstance(model, CausalLM) and model.has_state
     if has_state:  # Speculated tokens cannot be rolled back.
         options = replace(options, speculated=1)
-    options = with_prompt_factors(options, target)
+    options = for_target(options, target)
     module = import_model(functions_of(model, options), None, {}, None)
     estimate(estimated(module, options.page_count, options.precision))
     description = {
@@ -180,19 +185,20 @@ def compile_library(
     )
 
 
-def with_prompt_factors(options: LibraryOptions, target: str) -> LibraryOptions:
-    """The options with a known `prompt_factors`.
+def for_target(options: LibraryOptions, target: str) -> LibraryOptions:
+    """The options with a known `prompt_factors` and `draws`.
 
     Raises:
-        CompileError: it is no known name.
+        CompileError: `prompt_factors` is no known name, or the target is unknown.
     """
+    info = resolve(target).info
     name = options.prompt_factors
     if name is None:
-        fastest = resolve(target).info.quantized_factors
-        name = next(name for name, dtype in PROMPT_FACTORS.items() if dtype is fastest)
+        name = next(name for name, dtype in PROMPT_FACTORS.items() if dtype is info.quantized_factors)
     elif name not in PROMPT_FACTORS:
         raise CompileError(f"prompt_factors={name!r} is unknown; known: {', '.join(PROMPT_FACTORS)}")
-    return replace(options, prompt_factors=name)
+    draws = info.gpu is not None if options.draws is None else options.draws
+    return replace(options, prompt_factors=name, draws=draws)
 
 
 def described(config: Config) -> dict[str, Any]:
@@ -487,6 +493,15 @@ def functions_of(model: LanguageModel, options: LibraryOptions) -> dict[str, Any
         ),
         **embedding,
     }
+    if options.draws:
+        functions |= drawing_functions(
+            decode,
+            model.config.vocabulary,
+            options.max_batch,
+            options.context,
+            options.pages_of_sequence,
+            states is not None,
+        )
     if states is not None:
         return {**functions, "reset": (reset, (np.zeros((), i32),))}
     return {**functions, "copy_page": (copy_page, (np.zeros(1, i32), np.zeros(1, i32)))}
@@ -519,6 +534,11 @@ class LibraryRunner:
         self.has_state = description["has_state"]
         self.weight_bytes, self.flops = description.get("weight_bytes", 0), description.get("flops", 0)
         self._functions = library.functions
+        self.drawing: LibraryDrawing | None = None
+        if "step" in self._functions:
+            self.drawing = LibraryDrawing(
+                self._call, self.vocabulary, self.max_batch, self.context, self.has_state
+            )
 
     def _call(self, name: str, *arguments: object) -> Any:
         if name not in self._functions:

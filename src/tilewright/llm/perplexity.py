@@ -18,7 +18,7 @@ from ..errors import CompileError, RequestError
 from ..frontends.trace import Tensor
 from ..frontends.trace import numpy as tnp
 from ..ir.types import DType, i8
-from .library import PROMPT_FACTORS, LibraryOptions, model_of, with_prompt_factors
+from .library import PROMPT_FACTORS, LibraryOptions, model_of, for_target
 from .models.base import CausalLM
 from .paged_cache import PagedCache, Pages
 from .quantized_linear import factors
@@ -135,7 +135,7 @@ class CompiledScorer:
                 "a library and measure its perplexity"
             )
         self.options = replace(
-            with_prompt_factors(options, target),
+            for_target(options, target),
             context=min(options.context, model.config.context),
             max_batch=1,
             pages=None,

@@ -1,8 +1,8 @@
-"""`Runner`: the interface between the engine and a compiled model."""
+"""`Runner` and `Drawing`: the interface between the engine and a compiled model."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -11,6 +11,79 @@ PAGE = 64
 
 Ints = np.ndarray[Any, np.dtype[np.int32]]
 Floats = np.ndarray[Any, np.dtype[np.float32]]
+
+UNDECIDED = -2
+"""The token of a row in which `Drawing` considers too few tokens: the caller decides from the logits."""
+NONE = -1
+"""The token of a row that allows no token, or contains NaN or infinity."""
+
+
+class Draws(NamedTuple):
+    """How the tokens of some rows are drawn, an element for each row; see `SamplingParameters`."""
+
+    temperature: Floats
+    """Float32; 0 takes the most probable token."""
+    top_k: Ints
+    """Int32; 0 for all tokens."""
+    top_p: Floats
+    """Float32; 1 for all tokens."""
+    min_p: Floats
+    """Float32; 0 for all tokens."""
+    uniform: np.ndarray[Any, np.dtype[np.float64]]
+    """Float64, the random numbers in [0, 1)."""
+
+
+class Adjustments(NamedTuple):
+    """Penalties, biases and grammars of some rows, in this order; see `SamplingParameters`.
+
+    Rows of tokens are in ascending order and padded with the vocabulary's size; n, m and g are at least 1.
+    """
+
+    ids: Ints
+    """Int32 [rows, n], the tokens that occur in prompt or output."""
+    counts: Ints
+    """Int32 [rows, n], how often each of them occurs in the output."""
+    repetition: Floats
+    """Float32 [rows]."""
+    frequency: Floats
+    """Float32 [rows]."""
+    presence: Floats
+    """Float32 [rows]."""
+    bias_ids: Ints
+    """Int32 [rows, m], tokens with a bias."""
+    bias: Floats
+    """Float32 [rows, m], their biases."""
+    allowed: np.ndarray[Any, np.dtype[np.uint8]]
+    """Uint8 [g, vocabulary / 8], masks of tokens, the first one in the lowest bit."""
+    constraint: Ints
+    """Int32 [rows], the mask of each row; -1 for none."""
+
+
+class Drawing(Protocol):
+    """Chooses tokens where a model's logits are, as `engine.sampling.choose` does, so that they need not be
+    copied from a device.
+    """
+
+    rows: int
+    """Largest number of rows of a call."""
+    occurring: int
+    """Largest number of tokens in a row of `Adjustments.ids`."""
+    biased: int
+    """Largest number of tokens in a row of `Adjustments.bias_ids`."""
+
+    def step(self, tokens: Ints, lengths: Ints, pages: Ints, slots: Ints, draws: Draws) -> Ints:
+        """As `Runner.decode` with one row for each sequence; returns each row's next token [rows], `NONE` or
+        `UNDECIDED`. The logits are kept until the next step.
+        """
+        ...
+
+    def draw(self, rows: Ints, draws: Draws, adjustments: Adjustments) -> Ints:
+        """Draw again for these rows of the last step, from adjusted logits; returns as `step`."""
+        ...
+
+    def logits(self, rows: Ints) -> Floats:
+        """The logits [n, vocabulary], float32, of rows [n] of the last step."""
+        ...
 
 
 class Runner(Protocol):
@@ -38,6 +111,8 @@ class Runner(Protocol):
 
     The pages of a prefix are then not enough to continue it, and tokens cannot be rolled back.
     """
+    drawing: Drawing | None
+    """Chooses tokens beside the logits; None: the engine chooses from logits."""
     uniform: bool
     """Whether `prefill` and `decode` compute bitwise equal results for a token.
 

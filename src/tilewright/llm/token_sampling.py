@@ -1,20 +1,18 @@
-"""`sample`: draws tokens from logits inside a library; the results equal those of
-`engine.sampling.choose`.
+"""`sample` draws tokens from logits inside a library, and `adjusted` applies penalties, biases and grammars to
+them; the results equal those of `engine.sampling`.
 """
 
 from __future__ import annotations
 
 from ..frontends.trace import Tensor
 from ..frontends.trace import numpy as tnp
+from ..ir.symbolic import bounds
+from .runner import NONE, UNDECIDED
 
 CANDIDATES = 64
 """Number of most probable tokens that are considered if sampling is restricted. A larger value costs time per
 token.
 """
-UNDECIDED = -2
-"""The token of a row for which `CANDIDATES` are too few: the caller decides from the logits."""
-NONE = -1
-"""The token of a row that allows no token, or contains NaN or infinity."""
 
 
 def sample(
@@ -73,6 +71,67 @@ def sample(
     return tnp.astype(chosen, "int32"), logprob
 
 
+def adjusted(
+    logits: Tensor,
+    ids: Tensor,
+    counts: Tensor,
+    repetition: Tensor,
+    frequency: Tensor,
+    presence: Tensor,
+    bias_ids: Tensor,
+    bias: Tensor,
+    allowed: Tensor,
+    constraint: Tensor,
+) -> Tensor:
+    """Logits [batch, vocabulary] with penalties, then biases, then grammars: see `SamplingParameters`.
+
+    Args:
+        ids: int32 [batch, n], the tokens that occur in prompt or output, in ascending order; the rest of a
+            row is at least the vocabulary.
+        counts: int32 [batch, n], how often each occurs in the output.
+        repetition, frequency, presence: float32 [batch], the penalties.
+        bias_ids: int32 [batch, m], tokens in ascending order, as in `ids`.
+        bias: float32 [batch, m], what is added to their logits.
+        allowed: uint8 [g, vocabulary / 8], masks of tokens: bit ``t % 8`` of byte ``t / 8`` is set where a
+            grammar allows token t.
+        constraint: int32 [batch], the mask of each row; -1 where all tokens are allowed.
+    """
+    token = tnp.arange(logits.shape[1], dtype="int32")[None]
+    place, occurs = _found(ids, token)
+    count = tnp.astype(tnp.take_along_axis(counts, place, 1), "float32")
+    by = repetition[:, None]
+    repeated = tnp.where(logits > 0, logits / by, logits * by)
+    written = tnp.where(count > 0, presence[:, None], 0)
+    logits = tnp.where(occurs, repeated - frequency[:, None] * count - written, logits)
+    place, biased = _found(bias_ids, token)
+    logits = tnp.where(biased, logits + tnp.take_along_axis(bias, place, 1), logits)
+    masks = allowed[tnp.maximum(constraint, 0)]
+    bit = tnp.take_along_axis(masks, tnp.broadcast_to(token // 8, logits.shape), 1) >> tnp.astype(
+        token % 8, "uint8"
+    )
+    # Adding, as the engine does, leaves NaN where a logit is NaN or infinite.
+    result: Tensor = logits + tnp.where((constraint[:, None] >= 0) & (bit % 2 == 0), -float("inf"), 0.0)
+    return result
+
+
+def _found(ids: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
+    """For each token [1, vocabulary]: its place (less than n) in each row of ascending `ids` [batch, n], and
+    whether it is there; both [batch, vocabulary].
+
+    A binary search, whose steps are one elementwise computation.
+    """
+    n = ids.shape[1]
+    most = bounds(n)[1]
+    assert most is not None
+    below = tnp.zeros((ids.shape[0], token.shape[1]), "int32")
+    for bit in reversed(range(most.bit_length())):
+        tried = below + (1 << bit)
+        is_less = tnp.take_along_axis(ids, tnp.minimum(tried, n) - 1, 1) < token
+        below = tnp.where((tried <= n) & is_less, tried, below)
+    place = tnp.minimum(below, n - 1)
+    return place, tnp.take_along_axis(ids, place, 1) == token
+
+
 def _passed(sums: Tensor, goal: Tensor) -> Tensor:
     """The first index at which running sums [batch, n] exceed a goal [batch]: int64 [batch], less than n."""
     below = tnp.astype(sums <= goal[:, None], "int64")
@@ -102,4 +161,4 @@ def candidates(logits: Tensor) -> tuple[Tensor, Tensor]:
     return top, block * CANDIDATES + places % CANDIDATES
 
 
-__all__ = ["CANDIDATES", "NONE", "UNDECIDED", "candidates", "sample"]
+__all__ = ["CANDIDATES", "NONE", "UNDECIDED", "adjusted", "candidates", "sample"]

@@ -45,6 +45,7 @@ class EchoRunner:
     vocabulary = 259
     has_state = False
     uniform = True
+    drawing = None
 
     def __init__(self, pages: int = 512, chunk: int = 128, max_batch: int = 16, context: int = 2048) -> None:
         self.pages = pages

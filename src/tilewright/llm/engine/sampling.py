@@ -181,11 +181,33 @@ class Sampler:
             occurring[: self._prompt] = True
             if (r := p.repetition_penalty) != 1:
                 values = np.where(occurring, np.where(values > 0, values / r, values * r), values)
-            logits[ids] = values - p.frequency_penalty * output - p.presence_penalty * written
+            presence = np.where(written, np.float32(p.presence_penalty), 0)
+            logits[ids] = values - p.frequency_penalty * output - presence
         if self._bias is not None:
             logits[self._bias[0]] += self._bias[1]
         if self.constraint is not None:
             logits += _forbidding(self.constraint.mask(), len(logits))
+
+    def occurrences(self) -> tuple[Floats, Floats]:
+        """The tokens that the penalties see, ascending, and how often each occurs in the output; both i32 [n].
+
+        Without penalties there are none.
+        """
+        if self._places is None:
+            return np.empty(0, np.int32), np.empty(0, np.int32)
+        count = len(self._places)
+        present = self._output[:count] > 0
+        present[: self._prompt] = True
+        ids = self._ids[:count][present]
+        order = np.argsort(ids)
+        return ids[order].astype(np.int32), self._output[:count][present][order].astype(np.int32)
+
+    def bias(self) -> tuple[Floats, Floats]:
+        """The tokens with a bias, i32 [n], ascending, and their biases, f32 [n]."""
+        if self._bias is None:
+            return np.empty(0, np.int32), np.empty(0, np.float32)
+        order = np.argsort(self._bias[0])
+        return self._bias[0][order].astype(np.int32), self._bias[1][order]
 
     def uniform(self, step: int, purpose: int = 0) -> float:
         """Return the random number in [0, 1) that draws output token `step`.

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...errors import InternalError, TilewrightError
-from ..runner import Floats, Runner
+from ..runner import Floats, Ints, Runner
+from .drawing import Drawn
 from .outputs import Outputs
 from .sampling import choose, logprobs
 from .scheduler import Scheduler
@@ -59,6 +60,7 @@ class Steps:
         )
         self._chunk, self._speculation, self._draft = chunk, speculation, draft
         self._lookup = PromptLookup()
+        self._drawn = None if runner.drawing is None else Drawn(runner.drawing, runner.vocabulary)
         scheduler.drafts = draft is not None
 
     def prefill(self) -> bool:
@@ -113,6 +115,9 @@ class Steps:
             if len(known) == s.missing:
                 ready.append((s, guess, len(tokens) - len(guess.tokens) - 1))
         sequences, counts = list(rows), list(rows.values())
+        if self._drawn is not None and len(tokens) == len(sequences) and self._drawn.fits(sequences):
+            self._draw(self._drawn, sequences, np.array(tokens, np.int32), {row: s for s, _, row in ready})
+            return True
         lengths = np.concatenate([np.arange(s.held, s.held + n, dtype=np.int32) for s, n in rows.items()])
         slots = np.repeat(np.array([s.slot for s in sequences], np.int32), counts)
         pages = np.repeat(scheduler.pages_of(sequences), counts, axis=0)
@@ -126,6 +131,35 @@ class Steps:
             s.held = min(s.held + n, len(s.tokens))
         self._advance(ready, logits)
         return True
+
+    def _draw(
+        self, drawn: Drawn, sequences: list[Sequence], tokens: Ints, ready: dict[int, Sequence]
+    ) -> None:
+        """Decode one token of each sequence, with the next tokens drawn beside the logits.
+
+        Args:
+            drawn: Draws them.
+            sequences: One for each row.
+            tokens: The token of each row.
+            ready: The rows whose sequence gets a new token.
+        """
+        lengths = np.array([s.held for s in sequences], np.int32)
+        try:
+            drawn.step(sequences, tokens, lengths, self._scheduler.pages_of(sequences))
+            rest, failed = drawn.decide(list(ready.items()))
+            logits = self._checked(drawn.logits(rest), len(rest)) if rest else None
+        except Exception as error:
+            self._outputs.fail(sequences, failure("the model failed", error))
+            return
+        for s in sequences:
+            s.held += 1
+        for s, cause in failed.items():
+            self._outputs.fail([s], cause)
+        for row, s in ready.items():
+            if row not in rest and not s.finished:
+                self._outputs.deliver(s, [int(drawn.tokens[row])], None)
+        if logits is not None:
+            self._advance([(ready[row], Guess([]), i) for i, row in enumerate(rest)], logits)
 
     def _guess(self, sequences: list[Sequence], rows: dict[Sequence, int]) -> dict[Sequence, Guess]:
         """Guess next tokens for calls that have `rows[sequence]` rows for each sequence."""

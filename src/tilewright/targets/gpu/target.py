@@ -90,6 +90,7 @@ class GpuTarget(LinkedTarget):
     """The facts of the device that schedules read."""
     machine_levels: tuple[str, ...] = ()
     """The levels below the language of kernels: ``ptx``, ``sass``."""
+    precisions = ("bf16", "f16")
 
     def __init__(self, name: str) -> None:
         """Set up the target called `name`."""
