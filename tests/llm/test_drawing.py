@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.llm.devices import needed, running, without_nvrtc
-from tests.llm.small_tokenizer import tokenizer
 
 import tilewright as tw
-import tilewright.numpy as tnp
+from tests.llm.devices import needed, running, without_nvrtc
+from tests.llm.small_tokenizer import tokenizer
+from tilewright.frontends.trace import numpy as tnp
 from tilewright.llm.drawing import LibraryDrawing, drawing_functions
 from tilewright.llm.engine.drawing import adjustments_of
 from tilewright.llm.engine.engine import Engine, EngineOptions
@@ -48,6 +48,12 @@ class Runner:
 
     def copy_page(self, source: int, target: int) -> None:
         pass
+
+    def reset(self, slot: int) -> None:
+        pass
+
+    def embed(self, tokens: Any) -> Any:
+        raise NotImplementedError
 
 
 class Counting(LibraryDrawing):
@@ -146,7 +152,10 @@ def test_adjusted_logits_are_the_engines() -> None:
         bias = {int(t): float(rng.normal()) for t in rng.integers(0, VOCABULARY, i)}
         drawn = rng.choice([1.0, 1.3, 0.8]), *rng.choice([0.0, 0.7, -0.3], 2)
         parameters = SamplingParameters(
-            repetition_penalty=drawn[0], frequency_penalty=drawn[1], presence_penalty=drawn[2], logit_bias=bias
+            repetition_penalty=drawn[0],
+            frequency_penalty=drawn[1],
+            presence_penalty=drawn[2],
+            logit_bias=bias,
         )
         sampler = Sampler(parameters, rng.integers(0, VOCABULARY, 5 * i).tolist(), 0, None)
         for token in rng.integers(0, VOCABULARY, 7 * (i % 3)).tolist():
@@ -172,12 +181,12 @@ def test_adjusted_logits_are_the_engines() -> None:
 
 def test_logits_that_are_no_numbers(library: Any) -> None:
     """A row whose logits are NaN has no token, and the others have theirs."""
-    library.state["logits"] = np.where(np.arange(ROWS)[:, None] == 1, np.nan, WEIGHTS[:ROWS]).astype(np.float32)
+    logits = WEIGHTS[:ROWS].copy()
+    logits[1] = np.nan
+    library.state["logits"] = logits
     drawing, rows = Counting(library), np.arange(3, dtype=np.int32)
     zeros = np.zeros(3, np.float32)
     draws = Draws(zeros, np.zeros(3, np.int32), zeros + 1, zeros, np.zeros(3))
     sampler = Sampler(SamplingParameters(), [], 0, None)
     found = drawing.draw(rows, draws, adjustments_of([(sampler, None)] * 3, VOCABULARY))
     assert found.tolist() == [WEIGHTS[0].argmax(), -1, WEIGHTS[2].argmax()]
-
-

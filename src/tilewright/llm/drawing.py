@@ -1,13 +1,13 @@
 """The functions with which a library chooses tokens where its logits are: on the device.
 
-``step`` decodes one token for each of a batch of sequences and draws the next ones. Its logits stay in a state
-of the library. ``draw`` draws again for some rows, after penalties, biases and grammars; ``logits`` gives some
-rows to a caller who decides. So only tokens cross the bus, unless a request needs more.
+``step`` decodes one token for each of a batch of sequences and draws the next ones. Its logits stay in a
+state of the library. ``draw`` draws again for some rows, after penalties, biases and grammars; ``logits``
+gives some rows to a caller who decides. So only tokens cross the bus, unless a request needs more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -84,6 +84,7 @@ def drawing_functions(
 
     batch, occurring = f"batch<={max_batch}", f"occurring<={min(context, vocabulary)}"
     biased = f"biased<={min(BIASES, vocabulary)}"
+    per_row = "rows", "repetition", "frequency", "presence", "constraint"
     numbers = tuple(np.zeros(2, t) for t in _DRAWS)
     slots = (np.zeros(2, i32),) if has_state else ()
     each = {name: {0: batch} for name in _DRAW_NAMES}
@@ -111,7 +112,7 @@ def drawing_functions(
             ),
             {
                 **each,
-                **{name: {0: batch} for name in ("rows", "repetition", "frequency", "presence", "constraint")},
+                **{name: {0: batch} for name in per_row},
                 **{name: {0: batch, 1: occurring} for name in ("ids", "counts")},
                 **{name: {0: batch, 1: biased} for name in ("bias_ids", "bias")},
                 "allowed": {0: f"masks<={max_batch}"},

@@ -47,7 +47,7 @@ from .quantized_linear import (
     factors,
     replace_linears,
 )
-from .runner import PAGE, Floats, Ints
+from .runner import PAGE, Drawing, Floats, Ints
 from .slot_states import Rows, SlotStates
 from .token_sampling import sample
 from .tokenizer import Tokenizer
@@ -534,7 +534,7 @@ class LibraryRunner:
         self.has_state = description["has_state"]
         self.weight_bytes, self.flops = description.get("weight_bytes", 0), description.get("flops", 0)
         self._functions = library.functions
-        self.drawing: LibraryDrawing | None = None
+        self.drawing: Drawing | None = None
         if "step" in self._functions:
             self.drawing = LibraryDrawing(
                 self._call, self.vocabulary, self.max_batch, self.context, self.has_state

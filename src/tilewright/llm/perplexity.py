@@ -18,7 +18,7 @@ from ..errors import CompileError, RequestError
 from ..frontends.trace import Tensor
 from ..frontends.trace import numpy as tnp
 from ..ir.types import DType, i8
-from .library import PROMPT_FACTORS, LibraryOptions, model_of, for_target
+from .library import PROMPT_FACTORS, LibraryOptions, for_target, model_of
 from .models.base import CausalLM
 from .paged_cache import PagedCache, Pages
 from .quantized_linear import factors

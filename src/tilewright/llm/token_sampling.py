@@ -1,5 +1,5 @@
-"""`sample` draws tokens from logits inside a library, and `adjusted` applies penalties, biases and grammars to
-them; the results equal those of `engine.sampling`.
+"""`sample` draws tokens from logits inside a library, and `adjusted` applies penalties, biases and grammars
+to them; the results equal those of `engine.sampling`.
 """
 
 from __future__ import annotations

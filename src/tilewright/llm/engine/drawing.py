@@ -35,11 +35,14 @@ class Drawn:
         draws = draws_of([(s.sampler, s.output) for s in sequences])
         self.tokens = np.asarray(self._drawing.step(tokens, lengths, pages, slots, draws))
 
-    def decide(self, ready: Several[tuple[int, Sequence]]) -> tuple[list[int], dict[Sequence, TilewrightError]]:
+    def decide(
+        self, ready: Several[tuple[int, Sequence]]
+    ) -> tuple[list[int], dict[Sequence, TilewrightError]]:
         """Finish the drawing for some rows, each with its sequence.
 
         Returns:
-            The rows that the caller has to choose from their `logits`, and the sequences whose grammar failed.
+            The rows that the caller has to choose from their `logits`, and the sequences whose grammar
+            failed.
         """
         failed: dict[Sequence, TilewrightError] = {}
         adjusted: list[tuple[int, Sequence, bytes | None]] = []
@@ -66,8 +69,8 @@ class Drawn:
         """Whether the model can apply a sampler's adjustments."""
         if not sampler.adjusts:
             return True
-        ids, _ = sampler.occurrences()
-        return len(ids) <= self._drawing.occurring and len(sampler.parameters.logit_bias) <= self._drawing.biased
+        occurring, biased = len(sampler.occurrences()[0]), len(sampler.parameters.logit_bias)
+        return occurring <= self._drawing.occurring and biased <= self._drawing.biased
 
     def logits(self, rows: Several[int]) -> Floats:
         """The logits [n, vocabulary] of these rows."""

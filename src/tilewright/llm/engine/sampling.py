@@ -189,7 +189,7 @@ class Sampler:
             logits += _forbidding(self.constraint.mask(), len(logits))
 
     def occurrences(self) -> tuple[Floats, Floats]:
-        """The tokens that the penalties see, ascending, and how often each occurs in the output; both i32 [n].
+        """The tokens that penalties see, ascending, and how often each occurs in the output; both i32 [n].
 
         Without penalties there are none.
         """
