@@ -35,12 +35,12 @@ def checkpoint(folder: Path, vocabulary: int | None = None) -> Path:
     return folder
 
 
-def library(folder: Path, scheme: str, options: LibraryOptions) -> Any:
+def library(folder: Path, scheme: str, options: LibraryOptions, target: str = "cpu") -> Any:
     """Return a checkpoint's library, with weights in a quantization `scheme`."""
     if scheme != "none":
         convert(folder, folder / scheme, Conversion(scheme))
         folder = folder / scheme
-    return compile_library(folder, options)
+    return compile_library(folder, options, target=target)
 
 
 def check_bits(runner: LibraryRunner) -> None:

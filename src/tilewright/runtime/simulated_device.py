@@ -35,8 +35,12 @@ COUNTERS = (
     "copies",
     "graphs",
     "graph_launches",
+    "uploaded",
+    "downloaded",
 )
-"""What a simulated driver counts: calls, and under "bytes" the bytes that are allocated now."""
+"""What a simulated driver counts: calls; under "bytes" the bytes that are allocated now, and under "uploaded"
+and "downloaded" the bytes that were copied to and from the device.
+"""
 
 
 class SimulatedDriver:

@@ -115,7 +115,7 @@ def adjustments_of(rows: Several[tuple[Sampler, bytes | None]], vocabulary: int)
 
 def _padded(rows: Several[np.ndarray], dtype: type, rest: float) -> np.ndarray:
     """Rows of different lengths as an array of at least one column."""
-    result = np.full((len(rows), max(1, *map(len, rows))), rest, dtype)
+    result: np.ndarray = np.full((len(rows), max(1, *map(len, rows))), rest, dtype)
     for target, row in zip(result, rows, strict=True):
         target[: len(row)] = row
     return result

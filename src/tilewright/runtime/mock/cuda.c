@@ -66,12 +66,14 @@ static void append(stream* s, step* made) {
 API int NAME(cuMemcpyHtoDAsync_v2, hipMemcpyHtoDAsync)(address to, const void* from, size_t size, stream* s) {
   if (s && s->captured) return INVALID_VALUE; /* the contents would be those of the capture */
   mock_count(UPLOADS, 1);
+  mock_count(UPLOADED, (int64_t)size);
   return mock_upload(to, from, size);
 }
 
 API int NAME(cuMemcpyDtoHAsync_v2, hipMemcpyDtoHAsync)(void* to, address from, size_t size, stream* s) {
   if (s && s->captured) return INVALID_VALUE;
   mock_count(DOWNLOADS, 1);
+  mock_count(DOWNLOADED, (int64_t)size);
   return mock_download(to, from, size);
 }
 

@@ -34,7 +34,20 @@ enum {
   LAUNCH_FAILED = 719
 };
 
-enum { ALLOCATIONS, FREES, BYTES, LAUNCHES, UPLOADS, DOWNLOADS, COPIES, GRAPHS, GRAPH_LAUNCHES, COUNTERS };
+enum {
+  ALLOCATIONS,
+  FREES,
+  BYTES,
+  LAUNCHES,
+  UPLOADS,
+  DOWNLOADS,
+  COPIES,
+  GRAPHS,
+  GRAPH_LAUNCHES,
+  UPLOADED, /* bytes */
+  DOWNLOADED,
+  COUNTERS
+};
 
 /* Adds to a counter. */
 void mock_count(int counter, int64_t amount);

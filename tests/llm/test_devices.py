@@ -1,0 +1,179 @@
+"""Language models on devices give the CPU's logits and tokens: OpenCL by this machine's driver, CUDA on a
+simulated device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from tests.llm.devices import needed, running, without_nvrtc
+from tests.llm.small_library import check_bits, checkpoint, library
+from tests.llm.small_tokenizer import tokenizer
+from tilewright.llm.engine.engine import Engine, EngineOptions
+from tilewright.llm.engine.sampling import SamplingParameters
+from tilewright.llm.engine.speculative import Speculation
+from tilewright.llm.engine.stream import Request
+from tilewright.llm.library import LibraryOptions, LibraryRunner
+from tilewright.runtime.simulated_device import simulated_driver
+
+TOKENS = np.random.default_rng(1).integers(5, tokenizer().vocabulary, 200).astype(np.int32)
+BOUNDS = {"context": 192, "chunk": 32, "max_batch": 4}
+FORMS = {
+    "f32": ("none", LibraryOptions(**BOUNDS, cache_dtype="float32", precision=None)),
+    "bf16": ("none", LibraryOptions(**BOUNDS)),
+    "int4": ("int4_g32", LibraryOptions(**BOUNDS, cache_dtype="int8", prompt_factors="int8")),
+}
+ERRORS = {"f32": 1e-5, "bf16": 0.02, "int4": 0.04}
+"""The largest difference from the CPU's logits, relative to the greatest of them. Operands are rounded to
+bf16 or 8 bits, where a difference in the last bit of a sum before it may become one of rounding.
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return checkpoint(tmp_path_factory.mktemp("llama"))
+
+
+Pair = tuple[str, LibraryRunner, LibraryRunner]
+
+
+@pytest.fixture(scope="module", params=["cuda-f32", "cuda-bf16", "opencl-int4"])
+def pair(request: pytest.FixtureRequest, folder: Path) -> Iterator[Pair]:
+    """A form, and its runners on the CPU and on a device."""
+    target, form = request.param.split("-")
+    scheme, options = FORMS[form]
+    needed(target)
+    with without_nvrtc():
+        made = library(folder, scheme, options, target=target)
+    with running(made) as there, library(folder, scheme, options) as here:
+        yield form, LibraryRunner(here), LibraryRunner(there)
+
+
+def near(found: Any, wanted: Any, form: str) -> None:
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=ERRORS[form] * np.abs(wanted).max())
+
+
+def test_logits(pair: Pair) -> None:
+    """Prompts in chunks, decoding of two sequences, a copied page, several rows of a sequence, embeddings."""
+    form, *runners = pair
+    pages = np.array([[3, 7, 1], [5, 2, 6]], np.int32)
+    found: list[list[Any]] = []
+    for r in runners:
+        rows: list[Any] = []
+        for start, stop in ((0, 20), (20, 52), (52, 70)):
+            rows.append(r.prefill(TOKENS[start:stop], start, pages[0, : -(-stop // 64)], 0))
+        rows.append(r.prefill(TOKENS[100:110], 0, pages[1, :1], 1))
+        for step in range(3):
+            lengths, slots = np.array([70 + step, 10 + step], np.int32), np.arange(2, dtype=np.int32)
+            rows.append(r.decode(TOKENS[[70 + step, 110 + step]], lengths, pages[:, :2], slots))
+        r.copy_page(7, 4)
+        r.decode(TOKENS[:1], np.array([72], np.int32), pages[:1], np.zeros(1, np.int32))
+        again = np.arange(73, 77, dtype=np.int32)
+        rows.append(r.decode(TOKENS[again], again, np.array([[3, 4]] * 4, np.int32), np.zeros(4, np.int32)))
+        found.append([*rows, r.embed(TOKENS[:40])])
+    for here, there in zip(*found, strict=True):
+        near(there, here, form)
+
+
+def test_rows_and_chunks_do_not_matter(pair: Pair) -> None:
+    check_bits(pair[2])
+
+
+def requests() -> list[Request]:
+    """Prompts that share beginnings; more of them than run at once, and than pages hold."""
+    shared = TOKENS[:70].tolist()
+    prompts = [shared[:n] + TOKENS[100 + n : 103 + n].tolist() for n in (70, 50, 66, 60, 54, 1)]
+    sampling = [{"temperature": 0}] * 3 + [
+        {"seed": 1, "top_p": 0.8},
+        {"seed": 2, "temperature": 0.8, "top_k": 30},
+        {"seed": 3, "frequency_penalty": 0.5, "min_p": 0.02},
+    ]
+    return [
+        Request(p, SamplingParameters(**s), max_tokens=25 if i % 2 else 10, ignore_eos=True)
+        for i, (p, s) in enumerate(zip(prompts, sampling, strict=True))
+    ]
+
+
+def outputs(runner: LibraryRunner, options: EngineOptions) -> list[list[int]]:
+    engine = Engine(runner, tokenizer(), options)
+    first, *others = requests()
+    found = [engine.submit(first).collect()[0].tokens]
+    streams = [engine.submit(r) for r in others]
+    found += [stream.collect()[0].tokens for stream in streams]
+    stats = engine.stats()
+    assert stats.cached_tokens > 0 and (options.pages is None or stats.preemptions + stats.evictions > 0)
+    return found
+
+
+def test_engines_give_the_same_tokens(pair: Pair) -> None:
+    """Greedy and seeded requests get the CPU's tokens where operands are not rounded, else tokens that the
+    CPU's logits nearly prefer. They get the same with few pages and with guesses.
+    """
+    form, here, there = pair
+    found = outputs(there, EngineOptions())
+    assert outputs(there, EngineOptions(pages=5)) == found
+    if form != "bf16":
+        assert outputs(there, EngineOptions(pages=5, speculation=Speculation())) == found
+    if form == "f32":
+        assert found == outputs(here, EngineOptions())
+        return
+    pages = np.arange(3, dtype=np.int32)
+    for request, tokens in zip(requests()[:3], found, strict=False):
+        prompt = np.array(request.prompt, np.int32)
+        for start in range(0, len(prompt), 32):
+            logits = here.prefill(prompt[start : start + 32], start, pages, 0)
+        for length, token in enumerate(tokens, len(prompt)):
+            assert logits[token] >= logits.max() - 2 * ERRORS[form] * np.abs(logits).max()
+            at = np.array([length], np.int32)
+            logits = here.decode(np.array([token], np.int32), at, pages[None], np.zeros(1, np.int32))[0]
+
+
+def test_bytes_of_a_step(pair: Pair) -> None:
+    """A step copies the tokens, lengths, tables and parameters of rows, and the next tokens back. Nothing is
+    allocated.
+    """
+    _, _, runner = pair
+    if runner.library.api != "cuda":
+        pytest.skip("the driver does not count")
+    driver = simulated_driver("cuda")
+    engine = Engine(runner, tokenizer())
+    sampling = SamplingParameters(seed=1, top_k=20)
+    for i in range(3):
+        engine.submit(Request(TOKENS[i : i + 9].tolist(), sampling, max_tokens=20, ignore_eos=True))
+    for _ in range(6):
+        engine.step()
+    driver.reset()
+    engine.step()
+    counted = driver.counters()
+    rows, pages = 3, 1
+    assert counted["downloaded"] == 4 * rows and counted["downloads"] == 1
+    assert counted["uploaded"] == rows * (4 + 4 + 4 * pages + 4 * 4 + 8)
+    assert counted["allocations"] == 0
+    engine.stop()
+
+
+def test_checked_kernels_have_no_faults(folder: Path) -> None:
+    """A prompt and a step on a simulated device that finds races and accesses out of bounds."""
+    scheme, options = FORMS["int4"]
+    needed("cuda")
+    with without_nvrtc():
+        made = library(folder, scheme, options, target="cuda")
+    with running(made, checked=True) as checked:
+        runner, pages = LibraryRunner(checked), np.array([[3, 1], [2, 0]], np.int32)
+        for row in range(2):
+            runner.prefill(TOKENS[:10], 0, pages[row, :1], row)
+        engine = Engine(runner, tokenizer())
+        for request in requests()[3:]:
+            engine.submit(request)
+        for _ in range(6):
+            engine.step()
+        assert engine.stats().generated_tokens > 3
+        engine.stop()
