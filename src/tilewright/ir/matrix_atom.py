@@ -5,7 +5,9 @@ product of a ``rows x depth`` and a ``depth x columns`` matrix to one of ``rows 
 thread holds a part of every operand in registers, its *fragment*. A `FragmentLayout` says which. Schedules,
 the interpreter and the printer read it; nothing else knows where elements are.
 
-Source of the layouts of ``mma.sync``: "Parallel Thread Execution ISA", section "Matrix Fragments".
+Sources of the layouts: of ``mma.sync`` the "Parallel Thread Execution ISA", section "Matrix Fragments"; of
+AMD's MFMA and WMMA the instruction set architectures of CDNA2, CDNA3 and RDNA3; of Apple's matrices of a
+simdgroup, which Apple does not publish, the kernels of MLX.
 """
 
 from __future__ import annotations
@@ -209,7 +211,110 @@ MMA_SYNC = _by_name(
 )
 """``mma.sync`` of NVIDIA's compute capability 8.0."""
 
-ATOMS: dict[str, MatrixAtom] = {**MMA_SYNC}
+
+def _bits(axis: str, first: int, last: int) -> str:
+    return " ".join(f"{axis}{b}" for b in range(first, last))
+
+
+def _mfma(size: int, depth: int, factor: DType, result: DType = f32) -> MatrixAtom:
+    """An atom of AMD's CDNA with square results: a thread has neighbouring terms of one row or column."""
+    side, terms = size.bit_length() - 1, depth.bit_length() - 1
+    inner = terms - (6 - side)  # bits of the terms of a thread
+    if result is f64:
+        held = FragmentLayout.of("n0 n1 n2 n3 m0 m1", "m2 m3")
+    else:
+        held = FragmentLayout.of(
+            f"{_bits('n', 0, side)} {_bits('m', 2, 8 - side)}", f"m0 m1 {_bits('m', 8 - side, side)}"
+        )
+    return MatrixAtom(
+        name=f"mfma_{result.name}_{size}x{size}x{depth}_{factor.name}",
+        rows=size,
+        columns=size,
+        depth=depth,
+        left_type=factor,
+        right_type=factor,
+        result_type=result,
+        threads=64,
+        left=FragmentLayout.of(f"{_bits('m', 0, side)} {_bits('k', inner, terms)}", _bits("k", 0, inner)),
+        right=FragmentLayout.of(f"{_bits('n', 0, side)} {_bits('k', inner, terms)}", _bits("k", 0, inner)),
+        result=held,
+    )
+
+
+MFMA = _by_name(
+    (
+        _mfma(16, 16, bf16),
+        _mfma(32, 8, bf16),
+        _mfma(16, 16, f16),
+        _mfma(32, 8, f16),
+        _mfma(16, 4, f32),
+        _mfma(32, 2, f32),
+        _mfma(16, 4, f64, f64),
+    )
+)
+"""MFMA of AMD's CDNA2 and later."""
+MFMA_CDNA2 = _by_name((_mfma(16, 16, i8, i32), _mfma(32, 8, i8, i32)))
+"""MFMA that CDNA3 no longer has."""
+MFMA_CDNA3 = _by_name((_mfma(16, 32, i8, i32), _mfma(32, 16, i8, i32)))
+"""MFMA that CDNA2 does not have."""
+
+
+def _wmma(factor: DType, result: DType) -> MatrixAtom:
+    """An atom of AMD's RDNA3: both halves of a warp have all factors, and every second row of the result."""
+    return MatrixAtom(
+        name=f"wmma_{result.name}_16x16x16_{factor.name.replace('ui', 'u')}_w32",
+        rows=16,
+        columns=16,
+        depth=16,
+        left_type=factor,
+        right_type=factor,
+        result_type=result,
+        threads=32,
+        left=FragmentLayout.of("m0 m1 m2 m3 -", "k0 k1 k2 k3"),
+        right=FragmentLayout.of("n0 n1 n2 n3 -", "k0 k1 k2 k3"),
+        result=FragmentLayout.of("n0 n1 n2 n3 m0", "m1 m2 m3"),
+    )
+
+
+WMMA = _by_name((_wmma(bf16, f32), _wmma(f16, f32), _wmma(i8, i32), _wmma(u8, i32)))
+"""WMMA of AMD's RDNA3, for warps of 32 threads."""
+
+
+def _simdgroup(factor: DType) -> MatrixAtom:
+    def layout(row: str, column: str) -> FragmentLayout:
+        return FragmentLayout.of(f"{column}1 {row}0 {row}1 {column}2 {row}2", f"{column}0")
+
+    return MatrixAtom(
+        name=f"simdgroup_8x8_{factor.name}",
+        rows=8,
+        columns=8,
+        depth=8,
+        left_type=factor,
+        right_type=factor,
+        result_type=f32,
+        threads=32,
+        left=layout("m", "k"),
+        right=layout("k", "n"),
+        result=layout("m", "n"),
+    )
+
+
+SIMDGROUP = _by_name(_simdgroup(factor) for factor in (bf16, f16, f32))
+"""Simdgroup matrices of Apple's GPUs."""
+
+ATOMS: dict[str, MatrixAtom] = {**MMA_SYNC, **MFMA, **MFMA_CDNA2, **MFMA_CDNA3, **WMMA, **SIMDGROUP}
 """All atoms by name: `dialects.simt.Mma` names its atom."""
 
-__all__ = ["ATOMS", "MMA_SYNC", "NO_AXIS", "FragmentLayout", "MatrixAtom", "Run"]
+__all__ = [
+    "ATOMS",
+    "MFMA",
+    "MFMA_CDNA2",
+    "MFMA_CDNA3",
+    "MMA_SYNC",
+    "NO_AXIS",
+    "SIMDGROUP",
+    "WMMA",
+    "FragmentLayout",
+    "MatrixAtom",
+    "Run",
+]

@@ -111,7 +111,9 @@ class DeviceLibrary(Library):
         """
         from tilewright.runtime.simulated_device import simulated_driver
 
-        driver = simulated_driver(self.api, checked, self.metadata["target"].get("warp", 32))
+        target = self.metadata["target"]
+        architecture = target["architectures"][0] if self.api == "hip" else ""
+        driver = simulated_driver(self.api, checked, target.get("warp", 32), architecture)
         for text in self.sources:
             driver.add(text)
         self._native.explain = driver.explain

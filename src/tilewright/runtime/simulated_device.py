@@ -14,7 +14,7 @@ import numpy as np
 
 from tilewright.artifact import link, temporary
 from tilewright.errors import ArtifactError
-from tilewright.runtime.simulator.module import SimulatedModule
+from tilewright.runtime.simulator.module import SimulatedModule, architecture_number
 
 _FOLDER = Path(__file__).parent / "mock"
 _DRIVERS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
@@ -46,13 +46,15 @@ and "downloaded" the bytes that were copied to and from the device.
 class SimulatedDriver:
     """A driver of CUDA, HIP or Metal in this process whose device is this machine's CPU."""
 
-    def __init__(self, api: str, checked: bool, warp: int) -> None:
+    def __init__(self, api: str, checked: bool, warp: int, architecture: str) -> None:
         """Build the driver's library.
 
         Args:
             api: ``cuda``, ``hip`` or ``metal``.
             checked: Whether launches find faults: accesses out of bounds, races and others.
             warp: Threads of a warp: 32, or 64 for AMD's gfx9.
+            architecture: An AMD GPU whose matrix instructions are computed, such as ``gfx90a``; "": gfx942 or
+                gfx1100, by the warp. A simulated NVIDIA GPU has compute capability 9.0.
 
         Raises:
             ArtifactError: The interface cannot be simulated, or there is no C compiler.
@@ -65,9 +67,12 @@ class SimulatedDriver:
         self.api, self.checked, self.warp = api, checked, warp
         source, defines, exports = _DRIVERS[api]
         triple = llvm.get_process_triple()
-        flags = ["-std=c11", "-O2", "-fvisibility=hidden", *defines]
+        number = architecture_number(architecture)
+        flags = ["-std=c11", "-O2", "-fvisibility=hidden", f"-DTW_MOCK_ARCHITECTURE={number}", *defines]
         objects = link.compile_c([_FOLDER / "device.c", _FOLDER / source], [_FOLDER], triple, flags)
-        self.path = temporary.folder() / f"libsimulated-{api}{warp}{'-checked' if checked else ''}.so"
+        self.path = (
+            temporary.folder() / f"libsimulated-{api}{warp}{architecture}{'-checked' if checked else ''}.so"
+        )
         """The library, which `DeviceLibrary` takes as its `driver`."""
         link.link_shared(objects, self.path, triple, [*exports, "tw_*"])
         self._library = ctypes.CDLL(str(self.path))
@@ -112,13 +117,17 @@ class SimulatedDriver:
         self._library.tw_mock_set_seed(ctypes.c_uint64(seed))
 
 
-def simulated_driver(api: str, checked: bool = False, warp: int = 32) -> SimulatedDriver:
+def simulated_driver(
+    api: str, checked: bool = False, warp: int = 32, architecture: str = ""
+) -> SimulatedDriver:
     """The driver of this process for an interface; see `SimulatedDriver`."""
-    return _drivers(api, checked, warp)
+    return _drivers(api, checked, warp, architecture)
 
 
 _drivers = cache(SimulatedDriver)
-"""One for each interface, mode and warp: the file of a library that is mapped must not be written again."""
+"""One for each interface, mode, warp and architecture: the file of a library that is mapped must not be written
+again.
+"""
 
 
 __all__ = ["COUNTERS", "SIMULATED", "SimulatedDriver", "simulated_driver"]

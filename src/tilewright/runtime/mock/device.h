@@ -12,9 +12,9 @@
 
 #define API __attribute__((visibility("default")))
 
-/* NVIDIA's compute capability times 10; 0, which the simulator takes for that of others. */
+/* NVIDIA's compute capability times 10; of others the number by which the simulator knows it, or 0. */
 #if defined(TW_MOCK_HIP) || defined(TW_MOCK_METAL)
-#define CAPABILITY 0
+#define CAPABILITY TW_MOCK_ARCHITECTURE
 #else
 #define CAPABILITY 90
 #endif

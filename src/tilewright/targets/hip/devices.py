@@ -8,12 +8,22 @@ XTX; matrix rates are those without sparsity.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from ...ir.matrix_atom import MFMA, MFMA_CDNA2, MFMA_CDNA3, WMMA
 from ...ir.target_info import Gpu
 from ..gpu.device import Device, Multiprocessor
 
-CDNA2 = Gpu(warp=64, max_threads=1024, shared_bytes=64 * 1024, registers=256, multiprocessors=110)
-CDNA3 = Gpu(warp=64, max_threads=1024, shared_bytes=64 * 1024, registers=256, multiprocessors=304)
-RDNA3 = Gpu(warp=32, max_threads=1024, shared_bytes=64 * 1024, registers=256, multiprocessors=96)
+CDNA2 = Gpu(
+    warp=64,
+    max_threads=1024,
+    shared_bytes=64 * 1024,
+    registers=256,
+    multiprocessors=110,
+    atoms=(*MFMA.values(), *MFMA_CDNA2.values()),
+)
+CDNA3 = replace(CDNA2, multiprocessors=304, atoms=(*MFMA.values(), *MFMA_CDNA3.values()))
+RDNA3 = replace(CDNA2, warp=32, multiprocessors=96, atoms=tuple(WMMA.values()))
 
 # Vector and accumulation registers are one file of 512 a lane.
 _CDNA = Multiprocessor(

@@ -4,6 +4,7 @@ for the data center GPUs since the MI200.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ...errors import CompileError
@@ -24,10 +25,12 @@ class HipTarget(GpuTarget):
 
     def __init__(self, name: str, arch: str | None) -> None:
         """Set up the target `name`; `arch` None means code for the data center GPUs, whose warps have 64
-        threads, scheduled for the first.
+        threads, scheduled for the first with the matrix instructions that all of them have.
         """
         self.architectures = _DATA_CENTER if arch is None else (arch,)
-        self.gpu = ARCHITECTURES[self.architectures[0]]
+        first, *others = (ARCHITECTURES[a] for a in self.architectures)
+        shared = tuple(a for a in first.atoms if all(a in gpu.atoms for gpu in others))
+        self.gpu = replace(first, atoms=shared)
         super().__init__(name)
 
     def describe(self) -> dict[str, Any]:

@@ -6,12 +6,20 @@ announcements of the chips. Apple publishes neither register files nor occupancy
 
 from __future__ import annotations
 
+from ...ir.matrix_atom import SIMDGROUP
 from ...ir.target_info import Gpu
 from ..gpu.device import Device
 
 
 def _gpu(cores: int) -> Gpu:
-    return Gpu(warp=32, max_threads=1024, shared_bytes=32 * 1024, registers=128, multiprocessors=cores)
+    return Gpu(
+        warp=32,
+        max_threads=1024,
+        shared_bytes=32 * 1024,
+        registers=128,
+        multiprocessors=cores,
+        atoms=tuple(SIMDGROUP.values()),
+    )
 
 
 M1 = Device("Apple M1", "apple7", _gpu(8), None, 1.278e9, 68.25e9, 8 << 20, (("f32", 2.6e12),))

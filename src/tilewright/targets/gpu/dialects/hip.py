@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from ..formulas import TWO_OVER_PI
 from .cuda import CUDA, VECTORS
+from .hip_matrix import CALLS, INSTRUCTIONS
 
 _FLOAT = "exp exp2 log log2 sqrt floor ceil trunc copysign fma"
 _DOUBLE = "sqrt floor ceil trunc copysign fma"
@@ -74,6 +75,7 @@ HIP = replace(
             for new, old in ((a, b), (b, a))
         },
         "tw_two_over_pi": f"static __device__ const f64 tw_two_over_pi[] = {{ {TWO_OVER_PI} }};\n",
+        **CALLS,
     },
     instructions=(
         "defined(__AMDGCN__)",
@@ -86,6 +88,7 @@ HIP = replace(
   return __builtin_bit_cast(unsigned short, (_Float16)x);
 }
 """,
+            **INSTRUCTIONS,
         },
     ),
     static_shared=None,

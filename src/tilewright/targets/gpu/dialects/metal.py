@@ -7,6 +7,7 @@ from dataclasses import replace
 from ....ir.types import bf16, f16, f64, i64, u64
 from ..dialect import Storage
 from .cuda import CUDA, STORAGE
+from .metal_matrix import MATRIX
 
 _PRECISE = (
     "exp exp2 log log2 sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sqrt rsqrt pow atan2"
@@ -56,6 +57,7 @@ METAL = replace(
         ),
         "tw_f32_of_f16": "FN f32 tw_f32_of_f16(u32 h) { return (float)as_type<half>((ushort)h); }\n",
         "tw_f16_of_f32": "FN u32 tw_f16_of_f32(f32 x) { return (uint)as_type<ushort>((half)x); }\n",
+        **MATRIX,
     },
     instructions=("", {}),
     signature="kernel void {entry}({parameters})",
@@ -64,6 +66,7 @@ METAL = replace(
     pointer="device {const}{type}* {restrict}",
     offsets=True,
     vectors=("device {const}{type}*", "thread {type}*", "alignas(16) {type} {name}[{size}];"),
+    matrix_word="thread uint*",
     address="(ulong)({pointer})",
     params="constant long* tw_params [[buffer({number})]]",
     param="(int)tw_params[{number}]",
