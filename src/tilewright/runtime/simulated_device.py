@@ -125,8 +125,8 @@ def simulated_driver(
 
 
 _drivers = cache(SimulatedDriver)
-"""One for each interface, mode, warp and architecture: the file of a library that is mapped must not be written
-again.
+"""One for each interface, mode, warp and architecture: the file of a library that is mapped must not be
+written again.
 """
 
 
