@@ -31,6 +31,8 @@ HOST = (_CPU, 0)
 _SKIP_VERIFY = 1
 _PIN_THREADS = 2
 _VERIFY_FILE = 4
+_NO_GRAPHS = 1
+_LEGACY_STREAM = 1
 _SOMEWHERE = 64  # stands for an address that is not read
 _SHAPES_KEPT = 64  # combinations of input shapes for which a context keeps the checked call
 
@@ -59,14 +61,29 @@ class DeviceOptions(ctypes.Structure):
         ("allocate", ctypes.c_void_p),
         ("release", ctypes.c_void_p),
         ("allocator_data", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
     ]
 
-    def __init__(self, index: int = 0, driver: str | None = None, stream: int | None = None) -> None:
-        """Choose a device: its number, the driver's library (None: the default), and a stream of the
-        caller's, by its address (None: one of the context's own).
+    def __init__(
+        self,
+        index: int = 0,
+        driver: str | None = None,
+        stream: int | None = None,
+        graphs: bool = True,
+    ) -> None:
+        """Choose a device.
+
+        Args:
+            index: Its number.
+            driver: The driver's library; None: the default.
+            stream: A stream of the caller's, by its address; 0 is the legacy default stream. None: one of
+                the context's own.
+            graphs: Whether runs that repeat become graphs.
         """
         name = None if driver is None else os.fsencode(driver)
-        super().__init__(ctypes.sizeof(DeviceOptions), index, name, stream, None, None, None)
+        handle = _LEGACY_STREAM if stream == 0 else stream
+        flags = 0 if graphs else _NO_GRAPHS
+        super().__init__(ctypes.sizeof(DeviceOptions), index, name, handle, None, None, None, flags)
 
 
 class Binding:

@@ -27,8 +27,12 @@ class DeviceLibrary(Library):
         driver: The driver's library, by name or path; None: the one that the environment's variable
             ``TILEWRIGHT_CUDA_DRIVER`` (``_HIP_``, ``_OPENCL_``, ...) names, or else the system's.
         stream: The address of a ``CUstream`` or ``hipStream_t`` of the caller's, such as
-            ``torch.cuda.current_stream().cuda_stream``. Runs on tensors of the device are ordered on it and
-            do not wait. None: a stream of its own; calls wait for the device before and after the run.
+            ``torch.cuda.current_stream().cuda_stream``; 0 is the legacy default stream. Runs on tensors of
+            the device are ordered on it and do not wait. None: a stream of its own; calls wait for the device
+            before and after the run.
+        graphs: Whether the second run with sizes and addresses that were seen before becomes a graph (CUDA,
+            HIP), which later ones start at once. A context keeps 64 graphs. Models that read values of the
+            device to decide about control flow or sizes have none.
         num_threads: Not used by devices; see `Library`.
         check_weights: Compare the checksum of the file of weights.
         opens: Whether the device is opened now, so that its absence is noticed before the first call.
@@ -47,13 +51,15 @@ class DeviceLibrary(Library):
         index: int = 0,
         driver: str | None = None,
         stream: int | None = None,
+        graphs: bool = True,
         num_threads: int = 0,
         check_weights: bool = False,
         opens: bool = True,
         verify: bool = True,
         code: NativeCode | None = None,
     ) -> None:
-        self.device_index, self.driver, self.stream, self._opens = index, driver, stream, opens
+        self.device_index, self.driver, self.stream = index, driver, stream
+        self.graphs, self._opens = graphs, opens
         super().__init__(
             path,
             weights=weights,
@@ -76,7 +82,7 @@ class DeviceLibrary(Library):
             self.weights_file,
             num_threads=self.num_threads,
             check_weights=self.check_weights,
-            device=DeviceOptions(self.device_index, self.driver, self.stream),
+            device=DeviceOptions(self.device_index, self.driver, self.stream, self.graphs),
         )
 
     def _run_on_device(self, function: Any, values: tuple[Any, ...], out: object) -> Sequence[Any] | None:
@@ -95,6 +101,7 @@ class DeviceLibrary(Library):
             index=index,
             driver=driver,
             stream=stream,
+            graphs=self.graphs,
             verify=False,
             code=self._native,
         )

@@ -214,7 +214,8 @@ static int create(const tw_options* options, const tw_device_options* device_opt
                    (int64_t)context->num_threads);
   }
 #if TW_ON_DEVICE
-  status = tw_device_create(device_options, weights, &context->device);
+  int own = tw_weights_are_own(options);
+  status = tw_device_create(device_options, weights, own, &context->device);
   if (!status) context->weights = tw_device_weights(context->device);
 #else
   (void)device_options;
@@ -424,19 +425,18 @@ static int provide_late_outputs(tw_context* context, const tw_function_desc* f, 
 static int run_program(tw_context* context, const tw_function_desc* f, int64_t* symbols, void** inputs,
                        void** outputs, const int64_t* copied) {
   int status = TW_OK;
-  void **own_inputs = inputs, **own_outputs = outputs;
+  int32_t failed = 0;
   context->raised_status = 0;
   context->function = f;
 #if TW_ON_DEVICE
   status = tw_device_begin(context->device, f, inputs, outputs, copied, context->profiling);
   if (status) return tw_device_end(context->device, f, inputs, outputs, copied, status);
-  own_inputs = tw_device_inputs(context->device);
-  own_outputs = tw_device_outputs(context->device, f);
+  failed = tw_device_main(context->device, context, f, symbols, context->states, context->arena.data);
 #else
   (void)copied;
+  failed =
+      f->main(context, symbols, inputs, outputs, context->states, context->arena.data, context->weights);
 #endif
-  int32_t failed = f->main(context, symbols, own_inputs, own_outputs, context->states, context->arena.data,
-                           context->weights);
   if (failed) {
     status = context->raised_status;
     if (!status)
@@ -446,7 +446,8 @@ static int run_program(tw_context* context, const tw_function_desc* f, int64_t* 
 #if TW_ON_DEVICE
   status = provide_late_outputs(context, f, symbols, outputs, status);
   status = tw_device_end(context->device, f, inputs, outputs, copied, status);
-  if (context->profiling) tw_device_profile(context->device, context->nanoseconds, context->calls);
+  if (context->profiling && !status)
+    status = tw_device_profile(context->device, context->nanoseconds, context->calls);
 #endif
   return status;
 }

@@ -12,10 +12,12 @@ typedef struct opened {
   int64_t users;
   tw_driver* driver;
   int32_t index;
-  const uint8_t* source; /* the weights in the CPU's memory */
-  uint8_t* weights;      /* the copy on the device; NULL: the model has none */
+  const void* source; /* which weights: their address in the CPU's memory, or OWN */
+  uint8_t* weights;   /* the copy on the device; NULL: the model has none */
   char library[LIBRARY_LENGTH];
 } opened;
+
+static const char OWN; /* its address stands for the weights that were saved with the library */
 
 static opened* all_opened;
 static atomic_flag opening = ATOMIC_FLAG_INIT;
@@ -30,7 +32,14 @@ struct tw_device {
   tw_queue* queue;
   tw_device_options options;
   int entered;
-  int failed;   /* the status of the first failure in this run */
+  int failed;      /* the status of the first failure in this run */
+  int capturing;   /* whether work is noted, and not done */
+  int reads;       /* whether this run has read a value, or allocated memory of a size that it computed */
+  int64_t started; /* launches and copies of this run */
+#if TW_HAS_GRAPHS
+  tw_graphs* graphs; /* NULL: none */
+  uint8_t* reading;  /* [num_functions], whether runs of the function read values */
+#endif
   void* empty;  /* the address of tensors without elements */
   void** data;  /* [tensors], the addresses that the program gets */
   staged* copy; /* [tensors], memory of inputs that the run copies, and of outputs */
@@ -131,6 +140,11 @@ void tw_data_free(tw_device* device, void* pointer) {
   if (!device) tw_memory_free(pointer);
   if (!device || !pointer) return;
   if (device->options.release) {
+    /* Work on the context's own stream may still use the memory. */
+    if (device->queue && !device->options.stream && !tw_driver_enter(device->shared->driver)) {
+      (void)tw_queue_wait(device->queue);
+      tw_driver_leave(device->shared->driver);
+    }
     device->options.release(device->options.allocator_data, pointer);
   } else if (!tw_driver_enter(device->shared->driver)) {
     tw_driver_free(device->shared->driver, pointer);
@@ -193,14 +207,15 @@ static void lock(void) {
 static void unlock(void) { atomic_flag_clear(&opening); }
 
 /* Opens a device and copies the weights to it. */
-static int open_anew(const char* library, int32_t index, const uint8_t* weights, opened** result) {
+static int open_anew(const char* library, int32_t index, const uint8_t* weights, const void* source,
+                     opened** result) {
   opened* made = tw_memory_allocate(sizeof *made);
   if (!made)
     return tw_fail(TW_ERROR_MEMORY, "cannot allocate %d bytes for the device", (int64_t)sizeof *made);
   __builtin_memset(made, 0, sizeof *made);
   append(made->library, 0, LIBRARY_LENGTH, library ? library : "");
   made->index = index;
-  made->source = weights;
+  made->source = source;
   int status = tw_driver_open(library, index, &made->driver);
   if (!status && weights) {
     int64_t size = tw_module.weights_size;
@@ -224,15 +239,16 @@ static int open_anew(const char* library, int32_t index, const uint8_t* weights,
 }
 
 /* Returns the shared device, opened by this or by an earlier context. */
-static int open_shared(const char* library, int32_t index, const uint8_t* weights, opened** result) {
+static int open_shared(const char* library, int32_t index, const uint8_t* weights, const void* source,
+                       opened** result) {
   int status = TW_OK;
   lock();
   opened* found = all_opened;
-  while (found && (found->index != index || found->source != weights ||
+  while (found && (found->index != index || found->source != source ||
                    !tw_text_equal(found->library, library ? library : "")))
     found = found->next;
   if (!found) {
-    status = open_anew(library, index, weights, &found);
+    status = open_anew(library, index, weights, source, &found);
     if (!status) {
       found->next = all_opened;
       all_opened = found;
@@ -260,7 +276,7 @@ static void close_shared(opened* shared) {
   unlock();
 }
 
-int tw_device_create(const tw_device_options* options, const uint8_t* weights, tw_device** result) {
+int tw_device_create(const tw_device_options* options, const uint8_t* weights, int own, tw_device** result) {
   if (options && options->size != sizeof *options)
     return tw_fail(TW_ERROR_ABI,
                    "tw_device_options has %d bytes in the caller and %d in this library: compile the caller "
@@ -271,7 +287,8 @@ int tw_device_create(const tw_device_options* options, const uint8_t* weights, t
   const char* library = options && options->driver ? options->driver : tw_environment(tw_driver_variable);
   if (library && !*library) library = NULL;
   opened* shared;
-  int status = open_shared(library, options ? options->index : 0, weights, &shared);
+  const void* source = weights && own ? &OWN : (const void*)weights;
+  int status = open_shared(library, options ? options->index : 0, weights, source, &shared);
   if (status) return status;
   size_t tensors = (size_t)max_tensors();
   size_t size = sizeof(tw_device) + tensors * (sizeof(void*) + sizeof(staged));
@@ -290,6 +307,16 @@ int tw_device_create(const tw_device_options* options, const uint8_t* weights, t
     status = tw_queue_create(shared->driver, device->options.stream, &device->queue);
     tw_driver_leave(shared->driver);
   }
+#if TW_HAS_GRAPHS
+  if (!status && !(device->options.flags & TW_NO_GRAPHS)) {
+    size_t functions = (size_t)tw_module.num_functions;
+    device->graphs = tw_graphs_create();
+    device->reading = tw_memory_allocate(functions);
+    if (!device->graphs || !device->reading)
+      status = tw_fail(TW_ERROR_MEMORY, "cannot allocate memory for graphs");
+    else __builtin_memset(device->reading, 0, functions);
+  }
+#endif
   if (!status) device->empty = tw_data_allocate(device, EMPTY_BYTES);
   if (!status && !device->empty)
     status = tw_fail(TW_ERROR_MEMORY, "cannot allocate memory%s", tw_data_place(device));
@@ -303,9 +330,15 @@ void tw_device_destroy(tw_device* device) {
   for (int32_t i = max_tensors(); i-- > 0;) tw_data_free(device, device->copy[i].data);
   tw_data_free(device, device->empty);
   if (device->queue && !tw_driver_enter(device->shared->driver)) {
+#if TW_HAS_GRAPHS
+    tw_graphs_destroy(device->graphs, device->queue);
+#endif
     tw_queue_destroy(device->queue);
     tw_driver_leave(device->shared->driver);
   }
+#if TW_HAS_GRAPHS
+  tw_memory_free(device->reading);
+#endif
   tw_memory_free(device->launched);
   close_shared(device->shared);
   tw_memory_free(device);
@@ -348,16 +381,92 @@ int tw_device_begin(tw_device* device, const tw_function_desc* f, void* const* i
   return status;
 }
 
-void** tw_device_inputs(tw_device* device) { return device->data; }
-
 void** tw_device_outputs(tw_device* device, const tw_function_desc* f) {
   return device->data + f->num_inputs;
 }
 
 void* tw_device_output(tw_device* device, const tw_function_desc* f, int32_t index, int64_t size) {
   int32_t k = f->num_inputs + index;
+  if (f->outputs[index].late) device->reads = 1;
   device->data[k] = reserve(device, &device->copy[k], size) ? device->copy[k].data : NULL;
   return device->data[k];
+}
+
+#if TW_HAS_GRAPHS
+/* The number of a function. */
+static int32_t number_of(const tw_function_desc* f) { return (int32_t)(f - tw_module.functions); }
+
+/* Writes all that the work of a run depends on, if it reads no values, as its key. */
+static int note_key(tw_device* device, const tw_function_desc* f, const int64_t* symbols,
+                    const uint8_t* arena) {
+  int32_t tensors = f->num_inputs + f->num_outputs, count = 0;
+  int64_t* key = tw_graphs_key(device->graphs, 2 + f->num_symbols + tensors);
+  if (!key) return 0;
+  key[count++] = number_of(f);
+  key[count++] = (int64_t)(uintptr_t)arena;
+  for (int32_t i = 0; i < f->num_symbols; ++i) key[count++] = symbols[i];
+  for (int32_t i = 0; i < tensors; ++i) key[count++] = (int64_t)(uintptr_t)device->data[i];
+  return 1;
+}
+
+/* Notes the work of `main` as a graph. Returns NULL if that is not possible; nothing has been done then. */
+static void* capture(tw_device* device, tw_context* context, const tw_function_desc* f, int64_t* symbols,
+                     void** states, uint8_t* arena) {
+  if (!tw_queue_begin_capture(device->queue)) return NULL;
+  device->capturing = 1;
+  int32_t failed = f->main(context, symbols, device->data, tw_device_outputs(device, f), states, arena,
+                           device->shared->weights);
+  device->capturing = 0;
+  void* graph = tw_queue_end_capture(device->queue);
+  int usable = !failed && !device->failed && !device->reads;
+  device->failed = TW_OK;
+  if (graph && !usable) tw_queue_forget(device->queue, graph);
+  return usable ? graph : NULL;
+}
+
+/* Starts the work of an earlier run with the same key; returns 0 if `main` has to run. */
+static int replay(tw_device* device, tw_context* context, const tw_function_desc* f, int64_t* symbols,
+                  void** states, uint8_t* arena) {
+  void* graph = tw_graphs_find(device->graphs);
+  if (!graph && tw_graphs_wanted(device->graphs)) {
+    graph = capture(device, context, f, symbols, states, arena);
+    if (graph) graph = tw_graphs_keep(device->graphs, device->queue, graph);
+    else device->reading[number_of(f)] = 1; /* is not tried again */
+  }
+  if (!graph) return 0;
+  device->failed = tw_queue_replay(device->queue, graph);
+  return 1;
+}
+#endif
+
+int32_t tw_device_main(tw_device* device, tw_context* context, const tw_function_desc* f, int64_t* symbols,
+                       void** states, uint8_t* arena) {
+  device->reads = 0;
+  device->started = 0;
+#if TW_HAS_GRAPHS
+  enum { FEW = 2 }; /* launches and copies that a graph starts sooner than the host program */
+  int noted = device->graphs && !device->profiled && !device->reading[number_of(f)] &&
+              note_key(device, f, symbols, arena);
+  if (noted && replay(device, context, f, symbols, states, arena)) return 0;
+  device->reads = 0;
+  device->started = 0;
+#endif
+  int32_t failed = f->main(context, symbols, device->data, tw_device_outputs(device, f), states, arena,
+                           device->shared->weights);
+#if TW_HAS_GRAPHS
+  if (device->graphs && device->reads) device->reading[number_of(f)] = 1;
+  else if (noted && !failed && !device->failed && device->started >= FEW) tw_graphs_note(device->graphs);
+#endif
+  return failed;
+}
+
+/* Waits until the device does not use the tensors of a run that failed. */
+static int settle(tw_device* device, int status) {
+  enum { LENGTH = 1024 };
+  char message[LENGTH];
+  append(message, 0, LENGTH, tw_last_error());
+  (void)tw_queue_wait(device->queue);
+  return tw_fail(status, "%s", message);
 }
 
 int tw_device_end(tw_device* device, const tw_function_desc* f, void* const* inputs, void* const* outputs,
@@ -375,22 +484,25 @@ int tw_device_end(tw_device* device, const tw_function_desc* f, void* const* inp
     status = tw_queue_download(device->queue, inputs[i], device->data[i], copied[i]);
     waited = 1;
   }
-  if (!status && device->profiled) status = tw_queue_wait(device->queue);
+  if (status && device->entered && !device->options.stream) status = settle(device, status);
+  else if (!status && device->profiled) status = tw_queue_wait(device->queue);
   else if (!status && !waited && !device->options.stream) status = tw_queue_wait(device->queue);
   if (device->entered) tw_driver_leave(device->shared->driver);
   device->entered = 0;
   return status;
 }
 
-void tw_device_profile(tw_device* device, uint64_t* nanoseconds, uint64_t* calls) {
-  if (tw_driver_enter(device->shared->driver)) return;
-  for (int32_t i = 0; i < device->launches; ++i) {
+int tw_device_profile(tw_device* device, uint64_t* nanoseconds, uint64_t* calls) {
+  int status = tw_driver_enter(device->shared->driver);
+  if (status) return status;
+  for (int32_t i = 0; i < device->launches && !status; ++i) {
     uint64_t time = 0;
-    if (tw_queue_elapsed(device->queue, 2 * i, 2 * i + 1, &time)) break;
+    status = tw_queue_elapsed(device->queue, 2 * i, 2 * i + 1, &time);
     nanoseconds[device->launched[i]] += time;
     calls[device->launched[i]] += 1;
   }
   tw_driver_leave(device->shared->driver);
+  return status;
 }
 
 /* -- What the host program calls -- */
@@ -416,6 +528,7 @@ void tw_device_launch(tw_context* context, int32_t kernel, const int64_t* launch
   tw_device* device = tw_device_of(context);
   const int64_t* grid = launch + TW_LAUNCH_GRID;
   if (device->failed || grid[0] <= 0 || grid[1] <= 0 || grid[2] <= 0) return;
+  ++device->started;
   int status = device->profiled ? begin_launch(device, kernel) : TW_OK;
   if (!status) status = tw_queue_launch(device->queue, kernel, launch, buffers, dims);
   if (!status && device->profiled) status = tw_queue_mark(device->queue, 2 * device->launches++ + 1);
@@ -424,11 +537,14 @@ void tw_device_launch(tw_context* context, int32_t kernel, const int64_t* launch
 
 void tw_device_copy(tw_context* context, void* to, const void* from, int64_t size) {
   tw_device* device = tw_device_of(context);
+  ++device->started;
   if (!device->failed && size > 0) device->failed = tw_queue_copy(device->queue, to, from, size);
 }
 
 int32_t tw_device_read(tw_context* context, void* to, const void* from, int64_t size) {
   tw_device* device = tw_device_of(context);
+  device->reads = 1;
+  if (device->capturing) device->failed = TW_ERROR_DEVICE;
   if (!device->failed) device->failed = tw_queue_download(device->queue, to, from, size);
   if (device->failed) tw_end_run(context, device->failed);
   return device->failed;

@@ -143,6 +143,37 @@ int tw_queue_mark(tw_queue* queue, int32_t mark);
 /* Writes the nanoseconds between two marks; the queue has been waited for. */
 int tw_queue_elapsed(tw_queue* queue, int32_t first, int32_t last, uint64_t* nanoseconds);
 
+/* Graphs: work of a queue that is noted once and started at once. CUDA and HIP have them. */
+#define TW_HAS_GRAPHS (TW_DEVICE == 2 || TW_DEVICE == 10)
+
+#if TW_HAS_GRAPHS
+/* Lets launches and copies be noted from now on, instead of being done. Returns 0 if the driver cannot. */
+int tw_queue_begin_capture(tw_queue* queue);
+/* Ends it. Returns the graph of what was noted; NULL if there is none. */
+void* tw_queue_end_capture(tw_queue* queue);
+/* Starts all work of a graph. */
+int tw_queue_replay(tw_queue* queue, void* graph);
+void tw_queue_forget(tw_queue* queue, void* graph);
+
+/* device_graphs.c: the graphs of a context by their keys, of which some are kept: numbers that determine the
+ * work of a run. */
+typedef struct tw_graphs tw_graphs;
+/* Returns NULL if memory is missing. */
+tw_graphs* tw_graphs_create(void);
+void tw_graphs_destroy(tw_graphs* graphs, tw_queue* queue);
+/* Returns room for the key of a run, which the following functions are about; NULL if memory is missing. */
+int64_t* tw_graphs_key(tw_graphs* graphs, int32_t length);
+/* Returns the graph of the key; NULL if there is none. */
+void* tw_graphs_find(tw_graphs* graphs);
+/* Notes that a run with this key was done. */
+void tw_graphs_note(tw_graphs* graphs);
+/* Whether one was done, and there is a place for its graph: a free one, or that of a graph not used for long.
+ */
+int tw_graphs_wanted(tw_graphs* graphs);
+/* Keeps a graph under the key, and returns it; NULL if memory is missing. */
+void* tw_graphs_keep(tw_graphs* graphs, tw_queue* queue, void* graph);
+#endif
+
 /* device_ranges.c: addresses for APIs without them. */
 
 typedef struct {

@@ -6,10 +6,17 @@
 #define IS_HIP (TW_DEVICE == 10)
 #define DEFAULT(cuda, hip) (IS_HIP ? (hip) : (cuda))
 
+/* The names of the system's driver. Packages for running programs lack the name without a version. */
+#if !IS_HIP
 #if defined(_WIN32)
-#define SYSTEM_LIBRARY DEFAULT("nvcuda.dll", "amdhip64.dll")
+#define SYSTEM_LIBRARIES {"nvcuda.dll"}
 #else
-#define SYSTEM_LIBRARY DEFAULT("libcuda.so.1", "libamdhip64.so")
+#define SYSTEM_LIBRARIES {"libcuda.so.1"}
+#endif
+#elif defined(_WIN32)
+#define SYSTEM_LIBRARIES {"amdhip64.dll", "amdhip64_7.dll", "amdhip64_6.dll"}
+#else
+#define SYSTEM_LIBRARIES {"libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"}
 #endif
 
 const char* const tw_driver_api = DEFAULT("CUDA", "HIP");
@@ -26,6 +33,7 @@ enum {
   CAPABILITY_MINOR = 76,   /* CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR */
   DYNAMIC_SHARED = 8,      /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */
   NON_BLOCKING = 1,        /* CU_STREAM_NON_BLOCKING: no waiting for the default stream */
+  THREAD_LOCAL = 1,        /* CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: other threads may do anything */
   STATIC_SHARED = 48 << 10 /* bytes of shared memory that every kernel may have */
 };
 
@@ -53,6 +61,16 @@ enum {
   X(elapsed, "cuEventElapsedTime", "hipEventElapsedTime", (float*, object, object))                         \
   X(destroy_event, "cuEventDestroy_v2", "hipEventDestroy", (object))
 
+/* Functions that older drivers lack. */
+#define GRAPH_FUNCTIONS(X)                                                            \
+  X(begin_capture, "cuStreamBeginCapture_v2", "hipStreamBeginCapture", (object, int)) \
+  X(end_capture, "cuStreamEndCapture", "hipStreamEndCapture", (object, object*))      \
+  X(instantiate, "cuGraphInstantiateWithFlags", "hipGraphInstantiateWithFlags",       \
+    (object*, object, unsigned long long))                                            \
+  X(launch_graph, "cuGraphLaunch", "hipGraphLaunch", (object, object))                \
+  X(destroy_graph, "cuGraphDestroy", "hipGraphDestroy", (object))                     \
+  X(destroy_executable, "cuGraphExecDestroy", "hipGraphExecDestroy", (object))
+
 /* Functions of one of the APIs. */
 #define CUDA_FUNCTIONS(X)                                              \
   X(device, "cuDeviceGet", (int*, int))                                \
@@ -78,6 +96,8 @@ typedef struct {
 #else
   CUDA_FUNCTIONS(DECLARE_OWN)
 #endif
+  GRAPH_FUNCTIONS(DECLARE)
+  int has_graphs;
   int takes_source; /* the driver simulates the device and runs the text of the kernels */
 } functions;
 
@@ -88,13 +108,14 @@ struct tw_driver {
   object* modules; /* [num_modules], NULL where no kernel lies in one */
   int32_t num_modules;
   object* kernels; /* [num_kernels] */
-  int before;      /* HIP: the device that was current */
   char name[128];
 };
 
 struct tw_queue {
   tw_driver* driver;
   object stream;
+  object
+      captured; /* a stream of the queue's own, for captures where `stream` is the caller's; NULL: none yet */
   int owned;
   object* marks; /* events */
   int32_t num_marks;
@@ -125,8 +146,13 @@ static int result_of_kernel(const tw_driver* driver, int32_t kernel, const char*
 
 /* -- The device -- */
 
+/* Loads the functions of the library `name`, or of the system's driver. */
 static int load_functions(const char* name, functions* api) {
-  void* library = tw_library_open(name);
+  static const char* const system[] = SYSTEM_LIBRARIES;
+  void* library = name ? tw_library_open(name) : NULL;
+  for (size_t i = 0; !name && !library && i < sizeof system / sizeof system[0]; ++i)
+    library = tw_library_open(system[i]);
+  if (!name) name = system[0];
   if (!library)
     return tw_fail(
         TW_ERROR_DEVICE,
@@ -140,6 +166,9 @@ static int load_functions(const char* name, functions* api) {
 #define LOAD_OWN(function, symbol, parameters)                            \
   api->function = (code(*) parameters)tw_library_symbol(library, symbol); \
   if (!api->function) missing = symbol;
+  GRAPH_FUNCTIONS(LOAD)
+  api->has_graphs = !missing;
+  missing = NULL;
   FUNCTIONS(LOAD)
 #if IS_HIP
   HIP_FUNCTIONS(LOAD_OWN)
@@ -154,10 +183,17 @@ static int load_functions(const char* name, functions* api) {
   return TW_OK;
 }
 
+#if IS_HIP
+/* The device that was current when this thread entered, and how often it has. */
+static _Thread_local int before, entered;
+#endif
+
 int tw_driver_enter(tw_driver* driver) {
 #if IS_HIP
-  driver->api.get_device(&driver->before);
-  return result_of(driver, "hipSetDevice", driver->api.set_device(driver->device));
+  int status = entered ? TW_OK : result_of(driver, "hipGetDevice", driver->api.get_device(&before));
+  if (!status) status = result_of(driver, "hipSetDevice", driver->api.set_device(driver->device));
+  entered += !status;
+  return status;
 #else
   return result_of(driver, "cuCtxPushCurrent", driver->api.push(driver->context));
 #endif
@@ -165,7 +201,7 @@ int tw_driver_enter(tw_driver* driver) {
 
 void tw_driver_leave(tw_driver* driver) {
 #if IS_HIP
-  driver->api.set_device(driver->before);
+  if (--entered == 0) driver->api.set_device(before);
 #else
   object unused;
   driver->api.pop(&unused);
@@ -204,7 +240,13 @@ static const char* first_kernel(int32_t number) {
   return tw_module.kernel_names[i];
 }
 
-#if !IS_HIP
+#if IS_HIP
+/* HIP refuses an image for another architecture. */
+static int64_t suitability(const tw_image* image, int64_t have) {
+  (void)have;
+  return image->kind == TW_IMAGE_HSACO;
+}
+#else
 /* The number in an architecture's name: 90 of "sm_90a", 80 of "compute_80"; `exact`: whether it ends in "a"
  * or "f", so that other devices cannot run it. */
 static int64_t arch_number(const char* arch, int* exact) {
@@ -230,13 +272,40 @@ static int64_t suitability(const tw_image* image, int64_t have) {
 }
 #endif
 
-/* Loads the image of module `number` that suits the device best. */
+/* The compute capability of the device times 10; 0 with HIP. */
+static int capability(tw_driver* driver, int64_t* have) {
+  int status = TW_OK;
+  *have = 0;
+  (void)driver;
+#if !IS_HIP
+  int major = 0, minor = 0;
+  code result = driver->api.attribute(&major, CAPABILITY_MAJOR, driver->device);
+  if (!result) result = driver->api.attribute(&minor, CAPABILITY_MINOR, driver->device);
+  status = result_of(driver, "cuDeviceGetAttribute", result);
+  *have = 10 * major + minor;
+#endif
+  return status;
+}
+
+static int fail_images(const tw_driver* driver, int64_t have) {
+#if IS_HIP
+  (void)have;
+  return tw_fail(TW_ERROR_DEVICE, "the library has no machine code for '%s': compile the model for it",
+                 driver->name);
+#else
+  return tw_fail(TW_ERROR_DEVICE,
+                 "the library has no machine code for '%s' (sm_%d): compile the model for cuda:sm_%d, with "
+                 "NVRTC installed (pip install 'tilewright[cuda]')",
+                 driver->name, have, have);
+#endif
+}
+
+/* Loads the image of module `number` that suits the device best, of those that the driver takes. */
 static int load_image(tw_driver* driver, int32_t number) {
   object* module = &driver->modules[number];
-  int64_t count;
+  int64_t count, have;
   const tw_image* images = tw_images(&count);
   const char* call = DEFAULT("cuModuleLoadData", "hipModuleLoadData");
-  code result = 0;
   if (driver->api.takes_source) {
     for (int64_t i = 0; i < count; ++i)
       if (images[i].module == number && images[i].kind == DEFAULT(TW_IMAGE_CUDA, TW_IMAGE_HIP))
@@ -244,34 +313,24 @@ static int load_image(tw_driver* driver, int32_t number) {
     return tw_fail(TW_ERROR_DEVICE, "kernel '%s' has no source for %s, which a simulator runs",
                    first_kernel(number), tw_driver_api);
   }
-#if IS_HIP
-  /* HIP refuses an image for another architecture. */
-  for (int64_t i = 0; i < count; ++i) {
-    if (images[i].module != number || images[i].kind != TW_IMAGE_HSACO) continue;
-    result = driver->api.load_module(module, tw_image_data(&images[i]));
-    if (!result) return TW_OK;
+  int status = capability(driver, &have);
+  if (status) return status;
+  code refused = 0; /* the driver's reason for the best image */
+  for (int64_t below = INT32_MAX; below > 0;) {
+    int64_t most = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      int64_t value = images[i].module == number ? suitability(&images[i], have) : 0;
+      if (value < below && value > most) most = value;
+    }
+    for (int64_t i = 0; i < count && most; ++i) {
+      if (images[i].module != number || suitability(&images[i], have) != most) continue;
+      code result = driver->api.load_module(module, tw_image_data(&images[i]));
+      if (!result) return TW_OK;
+      if (!refused) refused = result;
+    }
+    below = most;
   }
-  if (result) return result_of(driver, call, result);
-  return tw_fail(TW_ERROR_DEVICE, "the library has no machine code for '%s': compile the model for it",
-                 driver->name);
-#else
-  int major = 0, minor = 0;
-  const tw_image* best = NULL;
-  int64_t most = 0;
-  driver->api.attribute(&major, CAPABILITY_MAJOR, driver->device);
-  driver->api.attribute(&minor, CAPABILITY_MINOR, driver->device);
-  for (int64_t i = 0; i < count; ++i) {
-    int64_t value = images[i].module == number ? suitability(&images[i], 10 * major + minor) : 0;
-    if (value > most) best = &images[i], most = value;
-  }
-  if (!best)
-    return tw_fail(TW_ERROR_DEVICE,
-                   "the library has no machine code for '%s' (sm_%d): compile the model for cuda:sm_%d, with "
-                   "NVRTC installed (pip install 'tilewright[cuda]')",
-                   driver->name, (int64_t)(10 * major + minor), (int64_t)(10 * major + minor));
-  result = driver->api.load_module(module, tw_image_data(best));
-  return result_of(driver, call, result);
-#endif
+  return refused ? result_of(driver, call, refused) : fail_images(driver, have);
 }
 
 static int load_images(tw_driver* driver) {
@@ -312,7 +371,7 @@ int tw_driver_open(const char* library, int32_t index, tw_driver** result) {
   tw_driver* driver = tw_memory_allocate(sizeof *driver);
   if (!driver) return tw_fail(TW_ERROR_MEMORY, "cannot allocate memory for the driver");
   __builtin_memset(driver, 0, sizeof *driver);
-  int status = load_functions(library ? library : SYSTEM_LIBRARY, &driver->api);
+  int status = load_functions(library, &driver->api);
   int opened = 0;
   if (!status) {
     status = open_device(driver, index);
@@ -368,7 +427,7 @@ int tw_queue_create(tw_driver* driver, void* stream, tw_queue** result) {
   if (!queue) return tw_fail(TW_ERROR_MEMORY, "cannot allocate memory for a queue");
   __builtin_memset(queue, 0, sizeof *queue);
   queue->driver = driver;
-  queue->stream = stream;
+  queue->stream = IS_HIP && stream == (void*)1 ? NULL : stream; /* HIP's default stream is NULL */
   queue->owned = !stream;
   int status = TW_OK;
   if (!stream)
@@ -384,6 +443,7 @@ void tw_queue_destroy(tw_queue* queue) {
   for (int32_t i = 0; i < queue->num_marks; ++i)
     if (queue->marks[i]) api->destroy_event(queue->marks[i]);
   tw_memory_free(queue->marks);
+  if (queue->captured) api->destroy_stream(queue->captured);
   if (queue->owned) {
     api->wait(queue->stream);
     api->destroy_stream(queue->stream);
@@ -468,6 +528,11 @@ int tw_queue_launch(tw_queue* queue, int32_t index, const int64_t* launch, void*
                    "kernel '%s' needs %d x %d x %d blocks; the device allows 2147483647 x "
                    "65535 x 65535",
                    tw_module.kernel_names[index], grid[0], grid[1], grid[2]);
+  /* HIP counts threads in 32 bits. */
+  if (IS_HIP && grid[0] > UINT32_MAX / block[0])
+    return tw_fail(TW_ERROR_DEVICE,
+                   "kernel '%s' needs %d blocks of %d threads; HIP allows 4294967295 threads",
+                   tw_module.kernel_names[index], grid[0], block[0]);
   void* few[FEW];
   void** arguments = count <= FEW ? few : tw_memory_allocate((size_t)count * sizeof(void*));
   if (!arguments) return tw_fail(TW_ERROR_MEMORY, "cannot allocate memory for a launch");
@@ -482,6 +547,43 @@ int tw_queue_launch(tw_queue* queue, int32_t index, const int64_t* launch, void*
   if (arguments != few) tw_memory_free(arguments);
   return result_of_kernel(driver, index, DEFAULT("cuLaunchKernel", "hipModuleLaunchKernel"), result);
 }
+
+/* -- Graphs -- */
+
+/* Work is captured on a stream of the queue's own, since the caller's may be one that does not allow it. */
+int tw_queue_begin_capture(tw_queue* queue) {
+  functions* api = &queue->driver->api;
+  if (!api->has_graphs) return 0;
+  if (!queue->owned && !queue->captured && api->create_stream(&queue->captured, NON_BLOCKING)) {
+    queue->captured = NULL;
+    return 0;
+  }
+  object stream = queue->owned ? queue->stream : queue->captured;
+  if (api->begin_capture(stream, THREAD_LOCAL)) return 0;
+  queue->captured = queue->stream;
+  queue->stream = stream;
+  return 1;
+}
+
+void* tw_queue_end_capture(tw_queue* queue) {
+  functions* api = &queue->driver->api;
+  object graph = NULL, executable = NULL, stream = queue->stream;
+  queue->stream = queue->captured;
+  queue->captured = queue->owned ? NULL : stream;
+  if (api->end_capture(stream, &graph) || !graph) return NULL;
+  if (api->instantiate(&executable, graph, 0)) executable = NULL;
+  api->destroy_graph(graph);
+  return executable;
+}
+
+int tw_queue_replay(tw_queue* queue, void* graph) {
+  return result_of(queue->driver, DEFAULT("cuGraphLaunch", "hipGraphLaunch"),
+                   queue->driver->api.launch_graph(graph, queue->stream));
+}
+
+void tw_queue_forget(tw_queue* queue, void* graph) { queue->driver->api.destroy_executable(graph); }
+
+/* -- Marks -- */
 
 int tw_queue_mark(tw_queue* queue, int32_t mark) {
   functions* api = &queue->driver->api;

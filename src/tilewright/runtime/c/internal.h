@@ -33,6 +33,8 @@ uint64_t tw_hash(const void* data, uint64_t size);
  * A weights file is mapped into `mapping`; the caller has to unmap it, also after a failure.
  * Returns a tw_status. Thread-safe. */
 int tw_find_weights(const tw_options* options, const uint8_t** weights, tw_mapping* mapping);
+/* Whether the weights that tw_find_weights found are known to be those that were saved with this library. */
+int tw_weights_are_own(const tw_options* options);
 
 /* cpu.c */
 
@@ -72,9 +74,9 @@ int tw_data_zero(tw_device* device, void* to, size_t size);
 /* Where memory could not be allocated and why, to end a message: " on the device 'NAME': REASON". */
 const char* tw_data_place(tw_device* device);
 
-/* Opens the device and copies the weights, `size` bytes, to it, unless another context of this process has
- * done so. Returns a tw_status. */
-int tw_device_create(const tw_device_options* options, const uint8_t* weights, tw_device** device);
+/* Opens the device and copies the weights to it, unless another context of this process has done so. `own`
+ * != 0: the weights are those that were saved with this library, wherever they lie. Returns a tw_status. */
+int tw_device_create(const tw_device_options* options, const uint8_t* weights, int own, tw_device** device);
 void tw_device_destroy(tw_device* device);
 /* Returns the address of the weights in the device's memory. */
 const uint8_t* tw_device_weights(const tw_device* device);
@@ -90,16 +92,19 @@ int32_t tw_device_index(const tw_device* device);
  * tw_status. */
 int tw_device_begin(tw_device* device, const tw_function_desc* function, void* const* inputs,
                     void* const* outputs, const int64_t* copied, int profiled);
-void** tw_device_inputs(tw_device* device);
 void** tw_device_outputs(tw_device* device, const tw_function_desc* function);
+/* Runs `main`, or starts the work that it started in an earlier run with these symbols and addresses. Returns
+ * what `main` returns. */
+int32_t tw_device_main(tw_device* device, tw_context* context, const tw_function_desc* function,
+                       int64_t* symbols, void** states, uint8_t* arena);
 /* Allocates memory of the device for the output with this number, of the function that runs; NULL: none. */
 void* tw_device_output(tw_device* device, const tw_function_desc* function, int32_t index, int64_t size);
 /* Ends a run after `main`: copies outputs and updated inputs to the CPU's memory, and waits unless results
  * stay on the caller's stream. Returns `status`, or that of the first failure. */
 int tw_device_end(tw_device* device, const tw_function_desc* function, void* const* inputs,
                   void* const* outputs, const int64_t* copied, int status);
-/* Adds the times and launches of the last run, if it was profiled. */
-void tw_device_profile(tw_device* device, uint64_t* nanoseconds, uint64_t* calls);
+/* Adds the times and launches of the last run, which was profiled. Returns a tw_status. */
+int tw_device_profile(tw_device* device, uint64_t* nanoseconds, uint64_t* calls);
 /* Copies between the CPU and the device, and waits. Returns a tw_status. */
 int tw_device_download(tw_device* device, void* to, const void* from, size_t size);
 int tw_device_upload(tw_device* device, void* to, const void* from, size_t size);

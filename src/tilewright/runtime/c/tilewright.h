@@ -224,15 +224,21 @@ typedef struct {
   /* The driver's library, by name or path. NULL: the one that the variable of the environment
    * TILEWRIGHT_CUDA_DRIVER (_HIP_, _OPENCL_, ...) names, or else the system's. */
   const char* driver;
-  /* The CUstream or hipStream_t on which runs are ordered. A call then returns before the device has
-   * finished, unless it copies results to the CPU's memory. NULL: a stream of the context; calls wait. */
+  /* The CUstream or hipStream_t on which runs are ordered, 1 for the legacy default stream. A call then
+   * returns before the device has finished, unless it copies results to the CPU's memory. NULL: a stream of
+   * the context; calls wait. */
   void* stream;
   /* Allocation of device memory in place of the driver's: both functions, or none. They return and take
    * addresses of the device, aligned to 256 bytes; `allocate` returns NULL if it has no memory. */
   void* (*allocate)(void* data, uint64_t size);
   void (*release)(void* data, void* address);
   void* allocator_data; /* the first argument of both */
+  uint64_t flags;       /* TW_NO_GRAPHS, or 0 */
 } tw_device_options;
+
+/* Every run starts its kernels one by one. Else the second run with sizes and addresses that were seen before
+ * notes its work as a graph (CUDA, ROCm), which later ones start at once. */
+#define TW_NO_GRAPHS 1u
 
 /* Creates a context on a device, else as tw_create. The weights are copied to the device once, for all
  * contexts of this process that use it.

@@ -65,10 +65,12 @@ static int bytes_equal(const uint8_t* left, const uint8_t* right, int count) {
   return count == 0;
 }
 
+/* The identity of libraries that are not saved with a weights file. */
+static const uint8_t UNCHECKED[16];
+
 /* Maps the weights file `path` into `mapping` and checks its header against this library. With `verify` it
  * also compares the checksum of the weights, which reads the whole file. */
 static int use_file(const char* path, const uint8_t** weights, tw_mapping* mapping, int verify) {
-  static const uint8_t unchecked[16]; /* the identity of libraries that are not saved with a weights file */
   uint64_t expected_size = (uint64_t)tw_module.weights_size;
   const char* problem = tw_map_file(path, mapping);
   if (problem) return tw_fail(TW_ERROR_FILE, "%s: the weights cannot be read: %s", path, problem);
@@ -81,7 +83,7 @@ static int use_file(const char* path, const uint8_t** weights, tw_mapping* mappi
         "%s: the file has format version %d, this library reads version %d: compile the model again", path,
         (int64_t)header->version, (int64_t)TW_WEIGHTS_VERSION);
   const uint8_t* expected = tw_blob_weights.identity;
-  if (!bytes_equal(expected, unchecked, 16) && !bytes_equal(header->identity, expected, 16)) {
+  if (!bytes_equal(expected, UNCHECKED, 16) && !bytes_equal(header->identity, expected, 16)) {
     char expected_text[33], found_text[33];
     hexadecimal(expected, expected_text), hexadecimal(header->identity, found_text);
     if (header->size != expected_size)
@@ -106,6 +108,11 @@ static int use_file(const char* path, const uint8_t** weights, tw_mapping* mappi
   if (verify && !matches(*weights, header->hash))
     return tw_fail(TW_ERROR_DAMAGED, "%s: damaged file: the weights differ from their checksum", path);
   return TW_OK;
+}
+
+int tw_weights_are_own(const tw_options* options) {
+  if (options && options->weights) return !(options->flags & TW_SKIP_VERIFY);
+  return !(options && options->weights_path) || !bytes_equal(tw_blob_weights.identity, UNCHECKED, 16);
 }
 
 int tw_find_weights(const tw_options* options, const uint8_t** weights, tw_mapping* mapping) {

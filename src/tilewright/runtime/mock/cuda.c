@@ -58,12 +58,16 @@ typedef struct {
   graph* captured; /* NULL: work is done at once */
 } stream;
 
+/* The stream of a handle; NULL for the default streams, which cannot be captured. */
+static stream* stream_of(stream* s) { return (uintptr_t)s <= 2 ? NULL : s; }
+
 static void append(stream* s, step* made) {
   *s->captured->end = made;
   s->captured->end = &made->next;
 }
 
 API int NAME(cuMemcpyHtoDAsync_v2, hipMemcpyHtoDAsync)(address to, const void* from, size_t size, stream* s) {
+  s = stream_of(s);
   if (s && s->captured) return INVALID_VALUE; /* the contents would be those of the capture */
   mock_count(UPLOADS, 1);
   mock_count(UPLOADED, (int64_t)size);
@@ -71,6 +75,7 @@ API int NAME(cuMemcpyHtoDAsync_v2, hipMemcpyHtoDAsync)(address to, const void* f
 }
 
 API int NAME(cuMemcpyDtoHAsync_v2, hipMemcpyDtoHAsync)(void* to, address from, size_t size, stream* s) {
+  s = stream_of(s);
   if (s && s->captured) return INVALID_VALUE;
   mock_count(DOWNLOADS, 1);
   mock_count(DOWNLOADED, (int64_t)size);
@@ -78,6 +83,7 @@ API int NAME(cuMemcpyDtoHAsync_v2, hipMemcpyDtoHAsync)(void* to, address from, s
 }
 
 API int NAME(cuMemcpyDtoDAsync_v2, hipMemcpyDtoDAsync)(address to, address from, size_t size, stream* s) {
+  s = stream_of(s);
   if (s && s->captured) {
     step* made = calloc(1, sizeof *made);
     *made = (step){.kind = COPY, .to = to, .from = from, .size = size};
@@ -94,6 +100,7 @@ API int hipMemsetAsync(address to, int value, size_t size, stream* s)
 API int cuMemsetD8Async(address to, unsigned char value, size_t size, stream* s)
 #endif
 {
+  s = stream_of(s);
   if (s && s->captured) {
     step* made = calloc(1, sizeof *made);
     *made = (step){.kind = FILL, .to = to, .from = (address)value, .size = size};
@@ -111,6 +118,7 @@ API int NAME(cuLaunchKernel, hipModuleLaunchKernel)(mock_kernel* kernel, unsigne
   uint32_t grid[3] = {gx, gy, gz}, block[3] = {bx, by, bz}, sizes[MOST];
   (void)extra;
   if (!gx || !gy || !gz || gy > 65535 || gz > 65535 || bx * by * bz > 1024) return INVALID_VALUE;
+  s = stream_of(s);
   if (!s || !s->captured) {
     mock_count(LAUNCHES, 1);
     return mock_launch(kernel, grid, block, shared, arguments);
@@ -129,6 +137,7 @@ API int NAME(cuLaunchKernel, hipModuleLaunchKernel)(mock_kernel* kernel, unsigne
 
 API int NAME(cuStreamBeginCapture_v2, hipStreamBeginCapture)(stream* s, int mode) {
   (void)mode;
+  s = stream_of(s);
   if (!s || s->captured) return INVALID_VALUE;
   s->captured = calloc(1, sizeof *s->captured);
   s->captured->end = &s->captured->first;
@@ -142,6 +151,9 @@ API int NAME(cuStreamEndCapture, hipStreamEndCapture)(stream* s, graph** result)
   s->captured = NULL;
   return OK;
 }
+
+/* Graphs that have been instantiated and not destroyed. */
+API int64_t tw_mock_open_graphs;
 
 static int release(graph* g) {
   if (--g->references > 0) return OK;
@@ -158,14 +170,19 @@ API int NAME(cuGraphInstantiateWithFlags, hipGraphInstantiateWithFlags)(graph** 
   (void)flags;
   ++g->references;
   mock_count(GRAPHS, 1);
+  ++tw_mock_open_graphs;
   *executable = g;
   return OK;
 }
 
 API int NAME(cuGraphDestroy, hipGraphDestroy)(graph* g) { return release(g); }
-API int NAME(cuGraphExecDestroy, hipGraphExecDestroy)(graph* g) { return release(g); }
+API int NAME(cuGraphExecDestroy, hipGraphExecDestroy)(graph* g) {
+  --tw_mock_open_graphs;
+  return release(g);
+}
 
 API int NAME(cuGraphLaunch, hipGraphLaunch)(graph* g, stream* s) {
+  s = stream_of(s);
   if (s && s->captured) return INVALID_VALUE;
   mock_count(GRAPH_LAUNCHES, 1);
   int status = OK;
@@ -191,6 +208,7 @@ API int NAME(cuStreamDestroy_v2, hipStreamDestroy)(stream* s) {
 }
 
 API int NAME(cuStreamSynchronize, hipStreamSynchronize)(stream* s) {
+  s = stream_of(s);
   return s && s->captured ? INVALID_VALUE : OK;
 }
 
