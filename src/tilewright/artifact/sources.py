@@ -35,7 +35,14 @@ EXPORTS = (
     "tw_profile_read",
 )
 WASM_EXPORTS = (*EXPORTS, "tw_alloc", "tw_free")
-DEVICE_EXPORTS = (*EXPORTS, "tw_create_on", "tw_state_read", "tw_state_write", "tw_device_code")
+DEVICE_EXPORTS = (
+    *EXPORTS,
+    "tw_create_on",
+    "tw_state_read",
+    "tw_state_write",
+    "tw_stream_wait",
+    "tw_device_code",
+)
 """The functions of a library for a device."""
 
 PREFIX = "tw"

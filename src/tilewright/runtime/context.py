@@ -304,26 +304,25 @@ class Calls:
     def run(self, arrays: Sequence[np.ndarray], out: Sequence[np.ndarray] | None) -> Sequence[np.ndarray]:
         """Run on NumPy arrays of any data types and shapes; the model's own check refuses wrong ones."""
         if self.late:
-            return self.run_late(arrays)
+            return self.run_late([(a.dtype, a.shape, a.ctypes.data, HOST) for a in arrays])
         return self.invoke(self.binding_for(arrays, out), arrays, NUMPY, out)
 
-    def run_late(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def run_late(
+        self, inputs: Sequence[tuple[np.dtype, tuple[int, ...], int, tuple[int, int]]]
+    ) -> list[np.ndarray]:
         """Run where outputs have sizes known at the end of the run; they are copied from the context's
-        memory.
+        memory. `inputs` are data types, shapes, addresses, and places as `Binding` has them.
         """
-        count = len(arrays)
-        tensors = [
-            *((a.dtype, a.shape, a.ctypes.data) for a in arrays),
-            *((d, (), 0) for d in self.out_dtypes),
-        ]
+        count = len(inputs)
+        tensors = [*inputs, *((d, (), 0, HOST) for d in self.out_dtypes)]
         block = ctypes.create_string_buffer(
-            _TENSOR.size * len(tensors) + 8 * sum(len(s) for _, s, _ in tensors) + 8
+            _TENSOR.size * len(tensors) + 8 * sum(len(s) for _, s, _, _ in tensors) + 8
         )
         start = ctypes.addressof(block)
         at = _TENSOR.size * len(tensors)
-        for index, (dtype, shape, address) in enumerate(tensors):
+        for index, (dtype, shape, address, place) in enumerate(tensors):
             code, bits = DTYPES[dtype]
-            fields = (address, _CPU, 0, len(shape), code, bits, 1, start + at, 0, 0)
+            fields = (address, *place, len(shape), code, bits, 1, start + at, 0, 0)
             _TENSOR.pack_into(block, index * _TENSOR.size, *fields)
             struct.pack_into(f"={len(shape)}q", block, at, *shape)
             at += 8 * len(shape)

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from tilewright.artifact.device_code import DEVICE_TYPES, DeviceImage, images_of
+from tilewright.runtime.bound_call import BoundCall
 from tilewright.runtime.context import Context, DeviceOptions
-from tilewright.runtime.device_tensors import is_on_device, run_on_device
+from tilewright.runtime.device_tensors import DeviceCall, has_tensors_on_device
 from tilewright.runtime.library import Library
 from tilewright.runtime.native_code import NativeCode
 
@@ -85,11 +86,25 @@ class DeviceLibrary(Library):
             device=DeviceOptions(self.device_index, self.driver, self.stream, self.graphs),
         )
 
-    def _run_on_device(self, function: Any, values: tuple[Any, ...], out: object) -> Sequence[Any] | None:
-        if self.api not in ("cuda", "hip") or not any(map(is_on_device, values)):
+    def _device_call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> DeviceCall | None:
+        """A call with tensors of which some lie in the device's memory; None if there are none."""
+        if self.api not in ("cuda", "hip") or not has_tensors_on_device(args, kwargs):
             return None
         place = (DEVICE_TYPES[self.api], self.device_index)
-        return run_on_device(function, function._calls(), values, out, place, self.stream)
+        values = function._values(args, kwargs)
+        return DeviceCall(function, self._context(), function._calls(), values, place, self.stream)
+
+    def _run_on_device(
+        self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: object
+    ) -> Sequence[Any] | None:
+        call = self._device_call(function, args, kwargs)
+        return None if call is None else call.run(out)
+
+    def _bind_on_device(
+        self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: object
+    ) -> BoundCall | None:
+        call = self._device_call(function, args, kwargs)
+        return None if call is None else call.bind(out)
 
     def _with_same_code(self) -> DeviceLibrary:
         return self._on(self.device_index, self.driver, self.stream)

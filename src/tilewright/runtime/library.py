@@ -54,13 +54,23 @@ class _Native(CompiledModel):
         return self._call(args, out, kwargs)
 
     def _call(self, args: tuple[Any, ...], out: object, kwargs: dict[str, Any]) -> Any:
+        results = None
         if not kwargs and self._nested is None:
             results = self._calls().run_known(args, out)
-            if results is None:
-                results = self.library._run_on_device(self, args, out)
-            if results is not None:
-                return out if out is not None else results[0] if len(results) == 1 else tuple(results)
-        return super().__call__(*args, out=out, **kwargs)
+        if results is None:
+            results = self.library._run_on_device(self, args, kwargs, out)
+        if results is None:
+            return super().__call__(*args, out=out, **kwargs)
+        if out is None and self._nested is not None:
+            return self._nested.unflatten(results)
+        return out if out is not None else results[0] if len(results) == 1 else tuple(results)
+
+    def bind(self, /, *args: object, out: object = None, **kwargs: object) -> BoundCall:
+        """Check and prepare a call for many runs; see `CompiledModel.bind`. With inputs on the device, `out`
+        lies there, too.
+        """
+        call = self.library._bind_on_device(self, args, kwargs, out)
+        return super().bind(*args, out=out, **kwargs) if call is None else call
 
     def _execute(self, arrays: list[np.ndarray], out: Sequence[np.ndarray] | None) -> list[np.ndarray]:
         return list(self._calls().run(arrays, out))
@@ -206,10 +216,18 @@ class Library(_Native):
                     self._contexts.add(context)
         return context
 
-    def _run_on_device(self, function: _Native, values: tuple[Any, ...], out: object) -> Sequence[Any] | None:
+    def _run_on_device(
+        self, function: _Native, args: tuple[Any, ...], kwargs: dict[str, Any], out: object
+    ) -> Sequence[Any] | None:
         """Run on tensors in the memory of the device, where the library is for one; None if there are
         none.
         """
+        return None
+
+    def _bind_on_device(
+        self, function: _Native, args: tuple[Any, ...], kwargs: dict[str, Any], out: object
+    ) -> BoundCall | None:
+        """As `_run_on_device`, for `bind`."""
         return None
 
     def _new_context(self) -> Context:

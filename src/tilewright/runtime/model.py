@@ -313,15 +313,7 @@ class CompiledModel(ABC):
             DeviceError: The device's driver reports an error; devices only.
             ArtifactError: The library is closed, or there is not enough memory.
         """
-        self._refuse_without_main()
-        args, kwargs = _from_dictionary(args, kwargs)
-        if self._seed is not None and self._seed not in kwargs:
-            expected = len(self._names if self._nested is None else self._nested.inputs)
-            if len(args) < expected and len(args) != len(self._names):
-                kwargs = {**kwargs, self._seed: secrets.randbits(63)}
-        if self._nested is not None and (kwargs or not self._nested.is_flat(args, len(self._names))):
-            args, kwargs = self._nested.flatten(args, kwargs), {}
-        values = self._in_order(args, kwargs) if kwargs or len(args) != len(self._names) else args
+        values = self._values(args, kwargs)
         arrays = [to_numpy(v, n, d) for v, n, d in zip(values, self._names, self._dtypes, strict=True)]
         finish = prepare_updates(values, arrays, self._updated, self._names) if self._updated else None
         for array, spec in zip(arrays, self.inputs, strict=True):
@@ -342,6 +334,18 @@ class CompiledModel(ABC):
         if self._nested is not None:
             return self._nested.unflatten(results)
         return results[0] if len(results) == 1 else tuple(results)
+
+    def _values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """The tensors of a call in the artifact's order."""
+        self._refuse_without_main()
+        args, kwargs = _from_dictionary(args, kwargs)
+        if self._seed is not None and self._seed not in kwargs:
+            expected = len(self._names if self._nested is None else self._nested.inputs)
+            if len(args) < expected and len(args) != len(self._names):
+                kwargs = {**kwargs, self._seed: secrets.randbits(63)}
+        if self._nested is not None and (kwargs or not self._nested.is_flat(args, len(self._names))):
+            args, kwargs = self._nested.flatten(args, kwargs), {}
+        return self._in_order(args, kwargs) if kwargs or len(args) != len(self._names) else args
 
     def bind(self, /, *args: object, out: object = None, **kwargs: object) -> BoundCall:
         """Check and prepare a call for many runs: shapes, data types and memory are checked here only.

@@ -47,6 +47,7 @@ _DEVICE_SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tw_create_on": (ctypes.c_int, [_VOID, _VOID, _VOID]),
     "tw_state_read": (ctypes.c_int, [_VOID, _COUNT, _VOID, ctypes.c_uint64]),
     "tw_state_write": (ctypes.c_int, [_VOID, _COUNT, _VOID, ctypes.c_uint64]),
+    "tw_stream_wait": (ctypes.c_int, [_VOID, _VOID]),
     "tw_device_code": (_VOID, [_VOID]),
 }
 """Functions of libraries for devices."""
@@ -83,6 +84,7 @@ class NativeCode:
     tw_create_on: Any
     tw_state_read: Any
     tw_state_write: Any
+    tw_stream_wait: Any
     tw_device_code: Any
 
     def __init__(self, path: Path, of: Fingerprint, file: Path, prefix: str) -> None:

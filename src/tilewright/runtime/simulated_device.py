@@ -37,9 +37,12 @@ COUNTERS = (
     "graph_launches",
     "uploaded",
     "downloaded",
+    "waits",
+    "pending",
 )
-"""What a simulated driver counts: calls; under "bytes" the bytes that are allocated now, and under "uploaded"
-and "downloaded" the bytes that were copied to and from the device.
+"""What a simulated driver counts: calls; under "bytes" the bytes that are allocated now, under "uploaded" and
+"downloaded" the bytes that were copied to and from the device, and under "pending" the launches and copies
+that nothing has waited for.
 """
 
 

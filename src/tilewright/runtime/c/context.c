@@ -707,6 +707,17 @@ int tw_state_write(tw_context* context, int32_t index, const void* data, uint64_
   return move_state(context, index, NULL, data, size);
 }
 
+int tw_stream_wait(tw_context* context, void* stream) {
+  tw_clear_error();
+  if (!context || !stream)
+    return tw_fail(TW_ERROR_ARGUMENT, "tw_stream_wait: `context` or `stream` is a null pointer");
+  int status = acquire(context);
+  if (status) return status;
+  status = tw_device_wait(context->device, stream);
+  release(context);
+  return status;
+}
+
 int tw_create_on(const tw_options* options, const tw_device_options* device, tw_context** context) {
   return create(options, device, context);
 }

@@ -176,6 +176,18 @@ int tw_device_download(tw_device* device, void* to, const void* from, size_t siz
   return status;
 }
 
+int tw_device_wait(tw_device* device, void* stream) {
+  tw_driver* driver = device->shared->driver;
+  tw_queue* queue = NULL;
+  int status = tw_driver_enter(driver);
+  if (status) return status;
+  status = tw_queue_create(driver, stream, &queue);
+  if (!status) status = tw_queue_wait(queue);
+  if (queue) tw_queue_destroy(queue);
+  tw_driver_leave(driver);
+  return status;
+}
+
 int tw_device_upload(tw_device* device, void* to, const void* from, size_t size) {
   int status = size ? tw_driver_enter(device->shared->driver) : TW_OK;
   if (status || !size) return status;

@@ -84,6 +84,8 @@ const uint8_t* tw_device_weights(const tw_device* device);
 tw_device* tw_device_of(tw_context* context);
 /* Lets the run that `main` is about to end report `status`. */
 void tw_end_run(tw_context* context, int status);
+/* Waits for a stream of the caller's. Returns a tw_status. */
+int tw_device_wait(tw_device* device, void* stream);
 /* Returns the device's number. */
 int32_t tw_device_index(const tw_device* device);
 

@@ -14,8 +14,10 @@
 #define NAME(cuda, hip) cuda
 #endif
 
+#ifndef TW_MOCK_IMAGES /* with it, the text of the kernels passes for machine code */
 /* Tells the runtime that this driver runs the source of the kernels. */
 API void tw_simulates_source(void) {}
+#endif
 
 API int NAME(cuMemAlloc_v2, hipMalloc)(address* result, size_t size) {
   int status = mock_allocate(result, size);
@@ -91,6 +93,7 @@ API int NAME(cuMemcpyDtoDAsync_v2, hipMemcpyDtoDAsync)(address to, address from,
     return OK;
   }
   mock_count(COPIES, 1);
+  mock_count(PENDING, 1);
   return mock_copy(to, from, size);
 }
 
@@ -121,6 +124,7 @@ API int NAME(cuLaunchKernel, hipModuleLaunchKernel)(mock_kernel* kernel, unsigne
   s = stream_of(s);
   if (!s || !s->captured) {
     mock_count(LAUNCHES, 1);
+    mock_count(PENDING, 1);
     return mock_launch(kernel, grid, block, shared, arguments);
   }
   int count = mock_arguments(kernel, sizes, MOST);
@@ -185,6 +189,7 @@ API int NAME(cuGraphLaunch, hipGraphLaunch)(graph* g, stream* s) {
   s = stream_of(s);
   if (s && s->captured) return INVALID_VALUE;
   mock_count(GRAPH_LAUNCHES, 1);
+  mock_count(PENDING, 1);
   int status = OK;
   for (step* at = g->first; at && !status; at = at->next) {
     void* arguments[1024];
@@ -195,6 +200,13 @@ API int NAME(cuGraphLaunch, hipGraphLaunch)(graph* g, stream* s) {
   }
   return status;
 }
+
+/* Events are numbered in the order of their last records; those up to `completed` have happened. */
+typedef struct {
+  double milliseconds;
+  int64_t number;
+} event;
+static int64_t recorded, completed;
 
 API int NAME(cuStreamCreate, hipStreamCreateWithFlags)(stream** result, unsigned flags) {
   (void)flags;
@@ -209,7 +221,10 @@ API int NAME(cuStreamDestroy_v2, hipStreamDestroy)(stream* s) {
 
 API int NAME(cuStreamSynchronize, hipStreamSynchronize)(stream* s) {
   s = stream_of(s);
-  return s && s->captured ? INVALID_VALUE : OK;
+  if (s && s->captured) return INVALID_VALUE;
+  mock_waited();
+  __atomic_store_n(&completed, __atomic_load_n(&recorded, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
+  return OK;
 }
 
 /* -- Modules -- */
@@ -233,9 +248,6 @@ API int NAME(cuFuncSetAttribute, hipFuncSetAttribute)(mock_kernel* kernel, int a
 
 /* -- Events -- */
 
-typedef struct {
-  double milliseconds;
-} event;
 
 API int NAME(cuEventCreate, hipEventCreateWithFlags)(event** result, unsigned flags) {
   (void)flags;
@@ -248,10 +260,12 @@ API int NAME(cuEventRecord, hipEventRecord)(event* e, stream* s) {
   (void)s;
   clock_gettime(CLOCK_MONOTONIC, &now);
   e->milliseconds = (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
+  e->number = __atomic_add_fetch(&recorded, 1, __ATOMIC_RELAXED);
   return OK;
 }
 
 API int NAME(cuEventElapsedTime, hipEventElapsedTime)(float* result, event* first, event* last) {
+  if (first->number > completed || last->number > completed) return NOT_READY;
   *result = (float)(last->milliseconds - first->milliseconds);
   return OK;
 }
@@ -266,24 +280,30 @@ API int NAME(cuEventDestroy_v2, hipEventDestroy)(event* e) {
 API int NAME(cuInit, hipInit)(unsigned flags) { return flags ? INVALID_VALUE : OK; }
 
 API int NAME(cuDeviceGetCount, hipGetDeviceCount)(int* count) {
-  *count = 1;
+  *count = NAME(1, 2);
   return OK;
 }
 
 API int NAME(cuDeviceGetName, hipDeviceGetName)(char* name, int size, int device) {
-  if (device) return INVALID_DEVICE;
+  if (device >= NAME(1, 2)) return INVALID_DEVICE;
   snprintf(name, (size_t)size, "simulated device");
   return OK;
 }
 
 #ifdef TW_MOCK_HIP
 
+static _Thread_local int current; /* the device of this thread; both are the same */
+
 API int hipGetDevice(int* device) {
-  *device = 0;
+  *device = current;
   return OK;
 }
 
-API int hipSetDevice(int device) { return device ? INVALID_DEVICE : OK; }
+API int hipSetDevice(int device) {
+  if (device < 0 || device > 1) return INVALID_DEVICE;
+  current = device;
+  return OK;
+}
 
 API const char* hipGetErrorName(int code)
 #else
@@ -343,6 +363,8 @@ static const char* name_of(int code)
       return NAME("CUDA_ERROR_NOT_FOUND", "hipErrorNotFound");
     case ILLEGAL_ADDRESS:
       return NAME("CUDA_ERROR_ILLEGAL_ADDRESS", "hipErrorIllegalAddress");
+    case NOT_READY:
+      return NAME("CUDA_ERROR_NOT_READY", "hipErrorNotReady");
     case LAUNCH_FAILED:
       snprintf(launch_error, sizeof launch_error, "%s: %s",
                NAME("CUDA_ERROR_LAUNCH_FAILED", "hipErrorLaunchFailure"), mock_fault());

@@ -60,12 +60,18 @@ void mock_count(int counter, int64_t amount) {
   __atomic_add_fetch(&counters[counter], (uint64_t)amount, __ATOMIC_RELAXED);
 }
 
-/* Writes the counters in the order of device.h, for tests; BYTES are those allocated now. */
+void mock_waited(void) {
+  mock_count(WAITS, 1);
+  __atomic_store_n(&counters[PENDING], 0, __ATOMIC_RELAXED);
+}
+
+/* Writes the counters in the order of device.h, for tests. */
 API void tw_mock_counters(uint64_t* values) { memcpy(values, counters, sizeof counters); }
 API void tw_mock_reset(void) {
-  uint64_t bytes = counters[BYTES];
+  uint64_t bytes = counters[BYTES], pending = counters[PENDING];
   memset(counters, 0, sizeof counters);
   counters[BYTES] = bytes;
+  counters[PENDING] = pending;
 }
 
 /* The order of blocks and threads that launches take: see tw_sim_options. */

@@ -31,9 +31,11 @@ enum {
   INVALID_CONTEXT = 201,
   NOT_FOUND = 500,
   ILLEGAL_ADDRESS = 700,
+  NOT_READY = 600,
   LAUNCH_FAILED = 719
 };
 
+/* BYTES are those allocated now; PENDING is the work that nothing has waited for. */
 enum {
   ALLOCATIONS,
   FREES,
@@ -46,11 +48,15 @@ enum {
   GRAPH_LAUNCHES,
   UPLOADED, /* bytes */
   DOWNLOADED,
+  WAITS,
+  PENDING,
   COUNTERS
 };
 
 /* Adds to a counter. */
 void mock_count(int counter, int64_t amount);
+/* Notes that the caller has waited for all work. */
+void mock_waited(void);
 
 /* A translation unit that was registered (tw_mock_register), and a kernel of it. They are never freed. */
 typedef struct mock_unit mock_unit;
