@@ -4,7 +4,6 @@ results equal those of the interpreter or of the CPU.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from tests.devices import lacks
 from tests.models.test_control_flow import compare, doubled_until, one_of_two, positive_elements
 
 import tilewright as tw
-from tilewright.errors import ArtifactError, CompileError, DeviceError, OutOfRangeError, ShapeError
+from tilewright.errors import ArtifactError, CompileError, DeviceError, OutOfRangeError
 from tilewright.runtime.device_library import DeviceLibrary
 from tilewright.runtime.simulated_device import SIMULATED, simulated_driver
 
@@ -178,53 +177,3 @@ def test_wrong_names_and_arguments(tmp_path: Path) -> None:
     path = tw.compile(lambda x: x + 1, (np.ones(1),), cache=False).save(tmp_path / "cpu.so")
     with pytest.raises(ArtifactError, match="only artifacts for CUDA, HIP and Metal can be simulated"):
         tw.load(path, simulate=True)
-
-
-class OnDevice:
-    """A tensor in the memory of the simulated device, as CuPy describes its own."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        self.driver = ctypes.CDLL(str(simulated_driver("cuda").path))
-        address = ctypes.c_uint64()
-        assert self.driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(array.nbytes)) == 0
-        self.address, self.size = address, ctypes.c_size_t(array.nbytes)
-        self.driver.cuMemcpyHtoDAsync_v2(address, ctypes.c_void_p(array.ctypes.data), self.size, None)
-        self.__cuda_array_interface__ = {
-            "shape": array.shape,
-            "typestr": array.dtype.str,
-            "data": (address.value, False),
-            "version": 3,
-        }
-
-    def read(self) -> np.ndarray:
-        """A copy in the CPU's memory."""
-        interface = self.__cuda_array_interface__
-        array = np.empty(interface["shape"], interface["typestr"])
-        self.driver.cuMemcpyDtoHAsync_v2(ctypes.c_void_p(array.ctypes.data), self.address, self.size, None)
-        return array
-
-
-def test_tensors_on_the_device_are_used_in_place() -> None:
-    if reason := lacks("cuda"):
-        pytest.skip(reason)
-    x, y = np.arange(12, dtype=np.float32), np.full(12, 2, np.float32)
-    library = running(tw.compile(lambda x, y: x * y + 1, (x, y), target="cuda", cache=False))
-    driver, out = simulated_driver("cuda"), OnDevice(np.zeros(12, np.float32))
-    there = OnDevice(x)
-    driver.reset()
-    assert library(there, OnDevice(y), out=out) is out
-    counted = driver.counters()
-    assert (counted["downloads"], counted["uploads"]) == (0, 1)  # the upload is that of `y` above
-    np.testing.assert_array_equal(out.read(), x * y + 1)
-    library(there, y + 1, out=out)  # one input in the CPU's memory
-    np.testing.assert_array_equal(out.read(), x * (y + 1) + 1)
-    with pytest.raises(ShapeError, match="need 'out' for the results"):
-        library(there, y)
-    with pytest.raises(ShapeError, match="'out' must lie on the device"):
-        library(there, y, out=np.zeros(12, np.float32))
-    with pytest.raises(ShapeError, match="input 'y' has size 5 in dimension 0, expected 12"):
-        library(there, OnDevice(y[:5]), out=out)
-    with pytest.raises(ShapeError, match=r"output '.*' is float32\[12\], got float32\[5\] in 'out'"):
-        library(there, y, out=OnDevice(y[:5]))
-    with pytest.raises(ShapeError, match="overlaps another tensor of the call"):
-        library(there, y, out=there)
