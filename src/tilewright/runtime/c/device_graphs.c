@@ -7,8 +7,8 @@
 enum {
   KEPT = 64,   /* graphs of a context */
   SEEN = 4096, /* runs that are remembered until they are seen again */
-  UNUSED = 256 /* runs without use after which a graph may be replaced; else many sizes in turn would make every
-                  run a capture, which takes longer than the run */
+  UNUSED = 256 /* runs without use after which a graph may be replaced; else many sizes in turn would make
+                  every run a capture, which takes longer than the run */
 };
 
 typedef struct {

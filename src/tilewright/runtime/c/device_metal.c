@@ -66,6 +66,7 @@ enum {
   X(set_pipeline, "setComputePipelineState:")                             \
   X(set_buffer, "setBuffer:offset:atIndex:")                              \
   X(set_bytes, "setBytes:length:atIndex:")                                \
+  X(set_shared, "setThreadgroupMemoryLength:atIndex:")                    \
   X(dispatch, "dispatchThreadgroups:threadsPerThreadgroup:")              \
   X(copy, "copyFromBuffer:sourceOffset:toBuffer:destinationOffset:size:") \
   X(fill, "fillBuffer:range:value:")
@@ -82,6 +83,7 @@ struct tw_driver {
   } to;
   object device;
   object* pipelines; /* [num_kernels] */
+  int64_t* threads;  /* [num_kernels], the most of a block */
   tw_ranges ranges;
   char name[128];
 };
@@ -211,11 +213,8 @@ static int build_pipeline(tw_driver* driver, object library, int32_t index) {
                    why.code);
   }
   driver->pipelines[index] = pipeline;
-  int64_t threads = (int64_t)SEND(integer, driver, pipeline, most_threads);
+  driver->threads[index] = (int64_t)SEND(integer, driver, pipeline, most_threads);
   int64_t warp = (int64_t)SEND(integer, driver, pipeline, warp);
-  if (threads < kernel->threads)
-    return tw_fail(TW_ERROR_DEVICE, "kernel '%s' has blocks of %d threads; the device '%s' allows %d", name,
-                   (int64_t)kernel->threads, driver->name, threads);
   if (warp % 32)
     return tw_fail(
         TW_ERROR_DEVICE,
@@ -224,15 +223,12 @@ static int build_pipeline(tw_driver* driver, object library, int32_t index) {
   return TW_OK;
 }
 
-static int build_kernels(tw_driver* driver) {
+/* Compiles the source of module `number` and its kernels. */
+static int build_module(tw_driver* driver, int32_t number) {
   int64_t count;
   const tw_image* image = tw_images(&count);
-  while (count > 0 && image->kind != TW_IMAGE_METAL) ++image, --count;
+  while (count > 0 && (image->kind != TW_IMAGE_METAL || image->module != number)) ++image, --count;
   if (count <= 0) return tw_fail(TW_ERROR_DEVICE, "the library has no device code for Metal");
-  size_t size = (size_t)tw_module.num_kernels * sizeof(object);
-  driver->pipelines = tw_memory_allocate(size + 1);
-  if (!driver->pipelines) return tw_fail(TW_ERROR_MEMORY, "cannot allocate memory for the kernels");
-  __builtin_memset(driver->pipelines, 0, size);
   object options = compile_options(driver), error = NULL;
   object library = SEND_WITH(object, (object, selector, object, object, object*), driver, driver->device,
                              new_library, string_of(driver, tw_image_data(image)), options, &error);
@@ -243,8 +239,22 @@ static int build_kernels(tw_driver* driver) {
                    driver->name, why.text, why.code);
   }
   int status = TW_OK;
-  for (int32_t i = 0; i < tw_module.num_kernels && !status; ++i) status = build_pipeline(driver, library, i);
+  for (int32_t i = 0; i < tw_module.num_kernels && !status; ++i)
+    if (tw_device_module.kernels[i].module == number) status = build_pipeline(driver, library, i);
   release(driver, library);
+  return status;
+}
+
+static int build_kernels(tw_driver* driver) {
+  size_t count = (size_t)tw_module.num_kernels;
+  driver->pipelines = tw_memory_allocate(count * sizeof(object));
+  driver->threads = tw_memory_allocate(count * sizeof(int64_t));
+  if (!driver->pipelines || !driver->threads)
+    return tw_fail(TW_ERROR_MEMORY, "cannot allocate memory for the kernels");
+  __builtin_memset(driver->pipelines, 0, count * sizeof(object));
+  int status = TW_OK;
+  for (int32_t i = 0; i < tw_num_modules() && !status; ++i)
+    if (tw_has_kernels(i)) status = build_module(driver, i);
   return status;
 }
 
@@ -270,6 +280,7 @@ void tw_driver_close(tw_driver* driver) {
     release(driver, driver->pipelines[i]);
   release(driver, driver->device);
   tw_memory_free(driver->pipelines);
+  tw_memory_free(driver->threads);
   tw_ranges_destroy(&driver->ranges);
   tw_memory_free(driver);
 }
@@ -465,47 +476,87 @@ int tw_queue_zero(tw_queue* queue, void* to, int64_t size) {
   return status;
 }
 
+/* Sets argument `index` to bytes. */
+static void set_bytes(tw_queue* queue, const void* bytes, size_t size, int32_t index) {
+  SEND_WITH(void, (object, selector, const void*, integer, integer), queue->driver, queue->encoder, set_bytes,
+            bytes, (integer)size, (integer)index);
+}
+
+/* Sets argument `index` to a buffer, from a byte of it on. */
+static void set_buffer(tw_queue* queue, object buffer, int64_t offset, int32_t index) {
+  SEND_WITH(void, (object, selector, object, integer, integer), queue->driver, queue->encoder, set_buffer,
+            buffer, (integer)offset, (integer)index);
+}
+
+/* Sets the arguments of a kernel of the user's. */
+static int set_own_arguments(tw_queue* queue, const tw_device_kernel* kernel, const int64_t* launch,
+                             void* const* buffers) {
+  int status = tw_check_sizes(kernel, launch);
+  for (int32_t i = 0; i < kernel->num_arguments && !status; ++i) {
+    const tw_argument* argument = &kernel->arguments[i];
+    int64_t offset;
+    if (argument->kind == TW_ARGUMENT_BUFFER) {
+      object buffer = find(queue, buffers[argument->value], &offset);
+      if (buffer) set_buffer(queue, buffer, offset, i);
+      else status = TW_ERROR_DEVICE;
+    } else if (argument->kind == TW_ARGUMENT_SIZE) {
+      set_bytes(queue, &launch[TW_LAUNCH_SIZES + argument->value], (size_t)argument->bytes, i);
+    } else {
+      set_bytes(queue, &argument->value, (size_t)argument->bytes, i);
+    }
+  }
+  int64_t shared = (launch[TW_LAUNCH_SHARED] + 15) / 16 * 16; /* Metal wants a multiple of 16 */
+  if (!status && shared > 0)
+    SEND_WITH(void, (object, selector, integer, integer), queue->driver, queue->encoder, set_shared,
+              (integer)shared, (integer)0);
+  return status;
+}
+
 /* Sets the arguments of a kernel: the buffers, then one array with the sizes and the elements before each
  * buffer's first one. */
-static int set_arguments(tw_queue* queue, const tw_device_kernel* kernel, void* const* buffers,
-                         const int64_t* dims) {
-  tw_driver* driver = queue->driver;
+static int set_arguments(tw_queue* queue, const tw_device_kernel* kernel, const int64_t* launch,
+                         void* const* buffers, const int64_t* dims) {
+  if (kernel->arguments) return set_own_arguments(queue, kernel, launch, buffers);
   int64_t values[MOST_PARAMETERS];
   int32_t count = 0;
   for (; count < kernel->num_dims; ++count) values[count] = dims[count];
-  object found[MOST_BUFFERS];
   for (int32_t i = 0; i < kernel->num_buffers; ++i) {
     int64_t offset;
-    found[i] = find(queue, buffers[i], &offset);
-    if (!found[i]) return TW_ERROR_DEVICE;
+    object buffer = find(queue, buffers[i], &offset);
+    if (!buffer) return TW_ERROR_DEVICE;
     values[count++] = offset / kernel->widths[i];
+    set_buffer(queue, buffer, 0, i);
   }
-  for (int32_t i = 0; i < kernel->num_buffers; ++i)
-    SEND_WITH(void, (object, selector, object, integer, integer), driver, queue->encoder, set_buffer,
-              found[i], (integer)0, (integer)i);
-  SEND_WITH(void, (object, selector, const void*, integer, integer), driver, queue->encoder, set_bytes,
-            values, (integer)count * sizeof values[0], (integer)kernel->num_buffers);
+  set_bytes(queue, values, (size_t)count * sizeof values[0], kernel->num_buffers);
   return TW_OK;
 }
 
-int tw_queue_launch(tw_queue* queue, int32_t index, const int64_t* grid, void* const* buffers,
+int tw_queue_launch(tw_queue* queue, int32_t index, const int64_t* launch, void* const* buffers,
                     const int64_t* dims) {
+  const int64_t *grid = launch + TW_LAUNCH_GRID, *block = launch + TW_LAUNCH_BLOCK;
   const tw_device_kernel* kernel = &tw_device_module.kernels[index];
+  const char* name = tw_module.kernel_names[index];
   tw_driver* driver = queue->driver;
   if (grid[0] > INT32_MAX || grid[1] > INT32_MAX || grid[2] > INT32_MAX)
     return tw_fail(TW_ERROR_DEVICE,
-                   "kernel '%s' needs %d x %d x %d blocks; the device allows 2147483647 each",
-                   tw_module.kernel_names[index], grid[0], grid[1], grid[2]);
+                   "kernel '%s' needs %d x %d x %d blocks; the device allows 2147483647 each", name, grid[0],
+                   grid[1], grid[2]);
+  int64_t most = driver->threads[index];
+  if (block[0] < 1 || block[1] < 1 || block[2] < 1 || block[0] > most || block[1] > most / block[0] ||
+      block[2] > most / block[0] / block[1])
+    return tw_fail(TW_ERROR_DEVICE,
+                   "kernel '%s' has blocks of %d x %d x %d threads; the device '%s' allows 1 to %d", name,
+                   block[0], block[1], block[2], driver->name, most);
   void* pool = driver->push_pool();
   int status = open_commands(queue);
   if (!status && !queue->encoder) {
     queue->encoder = SEND(object, driver, queue->commands, compute);
     SEND(object, driver, queue->encoder, retain);
   }
-  if (!status) status = set_arguments(queue, kernel, buffers, dims);
+  if (!status) status = set_arguments(queue, kernel, launch, buffers, dims);
   if (!status) {
     extents blocks = {(integer)grid[0], (integer)grid[1], (integer)grid[2]};
-    extents threads = {(integer)kernel->threads, 1, 1};
+    extents threads = {(integer)block[0], (integer)block[1], (integer)block[2]};
     SEND_WITH(void, (object, selector, object), driver, queue->encoder, set_pipeline,
               driver->pipelines[index]);
     SEND_WITH(void, (object, selector, extents, extents), driver, queue->encoder, dispatch, blocks, threads);

@@ -193,8 +193,8 @@ static int build_program(tw_driver* driver, int32_t number) {
   size_t length = 0;
   driver->cl.GetProgramBuildInfo(program, driver->device, CL_PROGRAM_BUILD_LOG, 0, NULL, &length);
   char* whole = length ? tw_memory_allocate(length + 1) : NULL;
-  if (whole && !driver->cl.GetProgramBuildInfo(program, driver->device, CL_PROGRAM_BUILD_LOG, length, whole,
-                                               NULL)) {
+  if (whole &&
+      !driver->cl.GetProgramBuildInfo(program, driver->device, CL_PROGRAM_BUILD_LOG, length, whole, NULL)) {
     whole[length] = 0;
     size_t i = 0;
     for (; whole[i] && i + 1 < sizeof log; ++i) log[i] = whole[i] == '\n' ? ' ' : whole[i];

@@ -248,7 +248,6 @@ API int NAME(cuFuncSetAttribute, hipFuncSetAttribute)(mock_kernel* kernel, int a
 
 /* -- Events -- */
 
-
 API int NAME(cuEventCreate, hipEventCreateWithFlags)(event** result, unsigned flags) {
   (void)flags;
   *result = calloc(1, sizeof **result);

@@ -305,7 +305,7 @@ typedef struct step {
   integer target, source, size;
   int value;
   code* kernel;
-  uint32_t grid[3], block[3];
+  uint32_t grid[3], block[3], shared;
   address arguments[MOST_BUFFERS]; /* 0: none */
   buffer* kept[MOST_BUFFERS];
 } step;
@@ -368,7 +368,7 @@ static int run_step(const step* at) {
     }
   require(count == mock_arguments(at->kernel->kernel, NULL, 0), "a buffer of a kernel is not set");
   mock_count(LAUNCHES, 1);
-  return mock_launch(at->kernel->kernel, at->grid, at->block, 0, pointers);
+  return mock_launch(at->kernel->kernel, at->grid, at->block, at->shared, pointers);
 }
 
 static void commit(command_buffer* self, selector name) {
@@ -434,6 +434,12 @@ static void set_bytes(encoder* self, selector name, const void* bytes, integer s
   self->next.kept[index] = made;
 }
 
+static void set_shared(encoder* self, selector name, integer size, integer index) {
+  (void)name;
+  require(size % 16 == 0 && size <= 32768 && index == 0, "setThreadgroupMemoryLength:atIndex:");
+  self->next.shared = (uint32_t)size;
+}
+
 static void dispatch(encoder* self, selector name, sizes grid, sizes block) {
   (void)name;
   require(self->commands->encoding && !self->copies && self->next.kernel, "a launch without a kernel");
@@ -446,6 +452,7 @@ static void dispatch(encoder* self, selector name, sizes grid, sizes block) {
   memcpy(made->block, (uint32_t[]){(uint32_t)block.width, (uint32_t)block.height, (uint32_t)block.depth}, 12);
   memset(self->next.kept, 0, sizeof self->next.kept);
   memset(self->next.arguments, 0, sizeof self->next.arguments);
+  self->next.shared = 0;
 }
 
 static void copy(encoder* self, selector name, buffer* from, integer source, buffer* to, integer target,
@@ -475,6 +482,7 @@ static const method ENCODER[] = {
     {"setComputePipelineState:", (void*)set_pipeline},
     {"setBuffer:offset:atIndex:", (void*)set_buffer},
     {"setBytes:length:atIndex:", (void*)set_bytes},
+    {"setThreadgroupMemoryLength:atIndex:", (void*)set_shared},
     {"dispatchThreadgroups:threadsPerThreadgroup:", (void*)dispatch},
     {"copyFromBuffer:sourceOffset:toBuffer:destinationOffset:size:", (void*)copy},
     {"fillBuffer:range:value:", (void*)fill},
