@@ -434,8 +434,7 @@ static int run_program(tw_context* context, const tw_function_desc* f, int64_t* 
   failed = tw_device_main(context->device, context, f, symbols, context->states, context->arena.data);
 #else
   (void)copied;
-  failed =
-      f->main(context, symbols, inputs, outputs, context->states, context->arena.data, context->weights);
+  failed = f->main(context, symbols, inputs, outputs, context->states, context->arena.data, context->weights);
 #endif
   if (failed) {
     status = context->raised_status;

@@ -252,8 +252,8 @@ TW_API int tw_create_on(const tw_options* options, const tw_device_options* devi
 TW_API int tw_state_read(tw_context* context, int32_t index, void* data, uint64_t size);
 TW_API int tw_state_write(tw_context* context, int32_t index, const void* data, uint64_t size);
 
-/* Waits until the work on a stream of the caller's is done, such as that which computes an input (CUDA, ROCm).
- * Errors: ARGUMENT, BUSY, DEVICE. */
+/* Waits until the work on a stream of the caller's is done, such as that which computes an input (CUDA,
+ * ROCm). Errors: ARGUMENT, BUSY, DEVICE. */
 TW_API int tw_stream_wait(tw_context* context, void* stream);
 
 /* Returns the device code of the library, which artifact/device_code.py describes, and writes its size in
