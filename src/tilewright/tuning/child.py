@@ -248,7 +248,7 @@ def measure(job: Mapping[str, Any]) -> None:
     """Do a job: run both, compare their results, then measure blocks.
 
     Events: "default" and "candidate" (seconds of the first run), "wrong" (message), "block" (the nanoseconds
-    of default, candidate, candidate, default per run), "done".
+    per run of each leg of the default, and of the candidate), "done".
     """
     kernels = [KernelDescription.from_json(job[side]["kernel"]) for side in ("default", "candidate")]
     if kernels[0].arguments != kernels[1].arguments:
@@ -273,6 +273,7 @@ def measure(job: Mapping[str, Any]) -> None:
     if not is_right():
         return
     leg = float(job["leg_seconds"]) * 1e9
+    once = []
     for code in (default, candidate):
         code.run(sets)  # wakes threads, fills caches
         while True:
@@ -282,14 +283,23 @@ def measure(job: Mapping[str, Any]) -> None:
             if elapsed >= leg or code.repeats >= 1 << 24:
                 break
             code.repeats = math.ceil(code.repeats * min(10.0, max(1.2, 1.1 * leg / elapsed)))
+        once.append(elapsed / code.repeats)
         say("ready")
+    if 0.5 < once[0] / once[1] < 2:
+        # Legs of equal length: under load, the longer ones are interrupted more often.
+        default.repeats = candidate.repeats = max(default.repeats, candidate.repeats)
     hopeless = 0
-    for _ in range(int(job["blocks"])):
-        legs = []
-        for code in (default, candidate, candidate, default):
-            legs.append(_undisturbed(code, sets) / code.repeats)
-        say("block", nanoseconds=legs)
-        ratio = (legs[0] + legs[3]) / (legs[1] + legs[2])
+    for number in range(int(job["blocks"])):
+        times: dict[_Code, list[float]] = {default: [], candidate: []}
+        # The process that has read the last block runs now, and disturbs what comes first. Neither side
+        # always does.
+        order = (default, candidate, candidate, default) * 2
+        for code in (default, candidate):
+            code.run(sets)
+        for code in order[2 * (number % 2) :][:4]:
+            times[code].append(_undisturbed(code, sets) / code.repeats)
+        say("block", default=times[default], candidate=times[candidate])
+        ratio = sum(times[default]) / sum(times[candidate])
         hopeless = hopeless + 1 if ratio < float(job["hopeless"]) else 0
         if hopeless == 3:
             break

@@ -16,7 +16,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from math import log
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +93,7 @@ class Measurer:
             "hopeless": self.hopeless,
         }
         default_seconds, seen = None, "start"
-        legs: list[list[float]] = []
+        blocks_seen: list[tuple[list[float], list[float]]] = []
         with _SERVER.doing(job) as child:
             while True:
                 wait = self._deadline(seen, default_seconds)
@@ -114,14 +113,13 @@ class Measurer:
                         default_seconds=default_seconds, failure="wrong", message=event["message"]
                     )
                 elif seen == "block":
-                    legs.append(event["nanoseconds"])
+                    blocks_seen.append((event["default"], event["candidate"]))
                 elif seen == "done":
                     break
-        times = np.array(legs)
-        samples = tuple(log((a + d) / (b + c)) for a, b, c, d in legs)
-        return Measurement(
-            samples, float(np.median(times[:, 1:3])) * 1e-9, float(np.median(times[:, [0, 3]])) * 1e-9
-        )
+        times = np.array(blocks_seen)
+        samples = tuple(np.log(times[:, 0].sum(1) / times[:, 1].sum(1)).tolist())
+        medians = np.median(times, axis=(0, 2)) * 1e-9
+        return Measurement(samples, float(medians[1]), float(medians[0]))
 
     def _deadline(self, seen: str, default_seconds: float | None) -> float:
         """Seconds until the next event must come."""

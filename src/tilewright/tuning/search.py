@@ -21,7 +21,7 @@ import numpy as np
 
 from ..driver.tuning_database import Failure
 from .space import Key, Point, Space, Values, is_ordered
-from .statistics import UNKNOWN, Estimate, estimate
+from .statistics import UNKNOWN, Estimate, estimate, lower_bound
 
 Stage = Literal["race", "final"]
 _WORST = -3.0
@@ -56,13 +56,13 @@ class Settings:
     """Batches without improvement after which the descent begins."""
     finalists: int = 8
     """Candidates of the final."""
-    final_blocks: int = 10
+    final_blocks: int = 8
     """Blocks of each process of the final; the better half of the finalists is measured again and again."""
-    final_rounds: int = 4
+    final_rounds: int = 10
     """Rounds that measure the last two finalists again where it is not clear that one is better."""
-    final_processes: int = 3
+    final_processes: int = 6
     """Processes that measure each finalist in each round."""
-    margin: float = 0.01
+    margin: float = 0.003
     """The least improvement that is accepted, with confidence."""
     risk: float = 0.005
     """The probability that a candidate as fast as the default is accepted, if measuring is unbiased, even
@@ -477,18 +477,19 @@ class Search:
             if len(running) <= 2:
                 break
             running = running[: len(running) // 2]
-        chosen, chosen_estimate = self.space.default, Estimate(0.0, 0.0, 0.0, 0)
+        least = math.log1p(s.margin)
         for _ in range(s.final_rounds):
-            known = [estimate(c.fresh, 1 - risk, 10_000) for c in running]
-            if any(e.lower > math.log1p(s.margin) for e in known):
+            if any(lower_bound(c.fresh, risk) > least for c in running):
                 break
-            running = [c for c, e in zip(running, known, strict=True) if e.median > math.log1p(s.margin)]
+            running = [c for c in running if estimate(c.fresh, resamples=200).median > least]
             if not running:
                 break
             yield from self._measure(running, s.final_blocks, "final", s.final_processes)
             running = [c for c in running if c.failure is None]
-        able = [(estimate(c.fresh, 1 - risk, 10_000), c.point) for c in running]
-        for found, point in able:
-            if found.lower > math.log1p(s.margin) and found.median > chosen_estimate.median:
-                chosen, chosen_estimate = point, found
+        chosen, chosen_estimate = self.space.default, Estimate(0.0, 0.0, 0.0, 0)
+        for candidate in running:
+            found = estimate(candidate.fresh, 1 - risk, 10_000)
+            found = replace(found, lower=lower_bound(candidate.fresh, risk))
+            if found.lower > least and found.median > chosen_estimate.median:
+                chosen, chosen_estimate = candidate.point, found
         self.outcome = Outcome(chosen, chosen_estimate, self.trials, self.failures)

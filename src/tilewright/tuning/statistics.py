@@ -58,3 +58,25 @@ def estimate(
         medians = np.mean(np.stack(own, axis=1)[np.arange(resamples)[:, None], drawn], axis=1)
     lower, upper = np.quantile(medians, [1 - confidence, confidence])
     return Estimate(median, float(lower), float(upper), count)
+
+
+def lower_bound(groups: Sequence[Sequence[float]], risk: float) -> float:
+    """A value that the log speedup exceeds, wrong with probability `risk` at most: Student's bound of the
+    mean of the processes' medians.
+
+    Under load, the samples of a process share most of their error, and their number says little. A bootstrap
+    of few processes gives no bound for a small risk: with three, all are above zero by chance in one case of
+    eight. Student's bound takes that into account (W. S. Gosset, "The probable error of a mean", Biometrika,
+    1908). It needs scipy, which scikit-learn installs.
+
+    Args:
+        groups: The samples of each process, natural logarithms of speedups.
+        risk: The probability of an error.
+    """
+    from scipy.stats import t
+
+    medians = np.array([np.median(group) for group in groups if len(group)])
+    if len(medians) < 2:
+        return -math.inf
+    error = float(np.std(medians, ddof=1)) / math.sqrt(len(medians))
+    return float(np.mean(medians)) - error * float(t.ppf(1 - risk, len(medians) - 1))
