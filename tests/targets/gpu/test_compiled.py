@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.schedule import test_block_program
 from tests.targets.gpu.programs import elementwise
-from tests.targets.gpu.test_scalars import CASES
+from tests.targets.gpu.scalar_cases import CASES
 
 from tilewright.dialects import loop
 from tilewright.errors import CompileError

@@ -21,7 +21,7 @@ from tilewright.targets.hip import toolchain as hip
 from tilewright.targets.vulkan import toolchain as vulkan
 
 from .programs import elementwise, nest, new_kernel
-from .test_scalars import CASES, SIZE
+from .scalar_cases import CASES, SIZE
 
 
 def all_operations(dialect: Dialect, info: TargetInfo, every: int = 1) -> list[DeviceKernel]:

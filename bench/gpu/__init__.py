@@ -1,0 +1,1 @@
+"""`python -m bench.gpu`: what a GPU computes and how fast, and what its kernels need."""

@@ -1,0 +1,124 @@
+"""The results of every intrinsic on a real device, bit for bit, and their replay in the simulator.
+
+An intrinsic is an operation of a kernel that a device, not this project, defines: the scalar functions and
+conversions, the exchange of values in a warp, and the matrix instructions. The inputs are drawn again from
+the same seeds, so only results are stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tests.targets.gpu import programs, scalar_cases
+
+from tilewright.ir.target_info import Gpu, TargetInfo
+from tilewright.targets.gpu.dialects.cuda import CUDA
+from tilewright.targets.gpu.printer import module_text, print_kernel
+
+Launch = Callable[[str, str, int, int, list[np.ndarray]], None]
+"""Runs a kernel: the text of its module, its entry, blocks, threads of a block, arrays."""
+
+SIZE = scalar_cases.SIZE
+
+
+@dataclass(frozen=True)
+class Golden:
+    """A kernel that applies one intrinsic to many values."""
+
+    name: str
+    entry: str
+    blocks: int
+    threads: int
+    inputs: tuple[np.ndarray, ...]
+    results: int
+    """The number of arrays at the end of `inputs` that the kernel writes."""
+    exact: bool
+    """Whether the definition of the intrinsic leaves no choice, so that every device gives the same bits."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Kernels of one module."""
+
+    name: str
+    text: str
+    goldens: tuple[Golden, ...]
+
+
+@cache
+def groups() -> tuple[Group, ...]:
+    """All goldens."""
+    return tuple(_scalar_groups())
+
+
+def _scalar_groups() -> Iterator[Group]:
+    info = TargetInfo(name="cuda", gpu=Gpu())
+    for kind, cases in scalar_cases.CASES.items():
+        printed, goldens = [], []
+        for number, (name, operands, result, compute) in enumerate(cases()):
+            kernel = programs.elementwise(operands, result, compute, SIZE, name)
+            one = print_kernel(kernel, CUDA, info)
+            values = [
+                scalar_cases.values(t, 2 * number + k, name.partition("_")[0])[:SIZE]
+                for k, t in enumerate(operands)
+            ]
+            arrays = (*values, np.zeros(SIZE, result.numpy))
+            (blocks, _, _) = one.grid
+            assert isinstance(blocks, int)
+            exact = scalar_cases.is_exact(name, result)
+            printed.append(one)
+            goldens.append(Golden(name, one.entry, blocks, one.threads, arrays, 1, exact))
+        yield Group(kind, module_text(printed, CUDA), tuple(goldens))
+
+
+def record(launch: Launch) -> dict[str, np.ndarray]:
+    """Run all kernels; return the bits of each result by name."""
+    found = {}
+    for group in groups():
+        for golden in group.goldens:
+            arrays = [a.copy() for a in golden.inputs]
+            launch(group.text, golden.entry, golden.blocks, golden.threads, arrays)
+            written = arrays[len(arrays) - golden.results :]
+            bits = [np.frombuffer(a.tobytes(), np.uint8) for a in written]
+            found[f"{group.name}/{golden.name}"] = np.concatenate(bits)
+    return found
+
+
+def differences(one: dict[str, np.ndarray], other: dict[str, np.ndarray], ulps: float = 4.0) -> list[str]:
+    """Say in which intrinsics two records differ: exact ones in any bit, others by more than `ulps` units in
+    the last place. Bits of NaNs are not compared.
+    """
+    found = []
+    for group in groups():
+        for golden in group.goldens:
+            key = f"{group.name}/{golden.name}"
+            if key not in one or key not in other:
+                found.append(f"{key}: missing in one record")
+                continue
+            allowed = 0.0 if golden.exact else ulps
+            start = 0
+            for array in golden.inputs[len(golden.inputs) - golden.results :]:
+                a, b = (r[key][start : start + array.nbytes].view(array.dtype) for r in (one, other))
+                start += array.nbytes
+                worst = float(np.max(scalar_cases.errors(a, b, flushes=not golden.exact)))
+                if worst > allowed:
+                    found.append(f"{key}: {worst:.3g} units in the last place")
+    return found
+
+
+def save(path: Path, record: dict[str, np.ndarray]) -> None:
+    """Write a record."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    arrays: Any = record
+    np.savez_compressed(path, **arrays)
+
+
+def load(path: Path) -> dict[str, np.ndarray]:
+    """Read a record."""
+    with np.load(path) as file:
+        return {name: file[name] for name in file.files}
