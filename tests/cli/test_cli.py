@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.devices import lacks
 from tilewright.cli import main, one_line
 from tilewright.errors import DeviceError
 
@@ -166,6 +167,33 @@ def test_run_writes_outputs(capsys: pytest.CaptureFixture[str], artifact: Path, 
     assert "[5, 8]" in capsys.readouterr().out
     y = np.load(outputs)["y"]
     np.testing.assert_allclose(y.sum(-1), 1, rtol=1e-5)
+
+
+def test_run_on_a_simulated_device(
+    capsys: pytest.CaptureFixture[str], model: Path, artifact: Path, tmp_path: Path
+) -> None:
+    if reason := lacks("cuda") or lacks("hip"):
+        pytest.skip(reason)
+    path, x = tmp_path / "model.so", tmp_path / "x.npy"
+    np.save(x, np.random.default_rng(0).standard_normal((3, 16)).astype(np.float32))
+    assert run("compile", str(model), "-o", str(path), "--dims", "x:batch<=32", "--target", "cuda") == 0
+    results = []
+    for arguments in (
+        (str(artifact),),
+        (str(path), "--simulate"),
+        (str(path), "--simulate=checked"),
+        (str(model), "--dims", "x:batch<=32", "--target", "hip", "--simulate"),
+    ):
+        out = tmp_path / "y.npz"
+        assert run("run", *arguments, "--input", f"x={x}", "-o", str(out)) == 0
+        results.append(np.load(out)["y"])
+    for found in results[1:]:
+        np.testing.assert_allclose(found, results[0], rtol=1e-4, atol=1e-6)
+    capsys.readouterr()
+    assert run("run", str(model), "--simulate") == 2
+    assert "give --target cuda, hip or metal, not cpu" in capsys.readouterr().err
+    assert run("run", str(artifact), "--simulate") == 1
+    assert "only artifacts for CUDA, HIP and Metal can be simulated" in capsys.readouterr().err
 
 
 def test_run_with_random_inputs(capsys: pytest.CaptureFixture[str], artifact: Path) -> None:

@@ -83,6 +83,22 @@ def test_runs_as_interpreted() -> None:
         assert "strings.split" in library.ir("graph") and library.ir("asm")
 
 
+def test_kernels_of_one_name_in_two_parts() -> None:
+    model = parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 22]> agraph (float[n] x) => (float[n] y) {
+            a = Mul (x, x)
+            text = Cast <to=8> (a)
+            b = Cast <to=1> (text)
+            y = Mul (b, b)
+        }"""
+    )
+    with tw.compile(model, cache=False) as library:
+        x = np.array([1, 2, 3], np.float32)
+        np.testing.assert_allclose(library(x), x**4)
+        assert set(library.kernels) == {"mul (part 1)", "mul (part 2)"}
+        assert {kernel.name for kernel in library.kernels.values()} == {"mul"}
+
+
 def test_what_does_not_fit_is_refused() -> None:
     words, x = inputs()
     with tw.compile(classifier(), cache=False) as library:

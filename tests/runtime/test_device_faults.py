@@ -155,7 +155,7 @@ def test_an_image_that_the_driver_refuses_is_followed_by_the_next(
     """A driver older than the compiler refuses its machine code, and takes the intermediate code."""
     source, defines, exports = simulated_device._DRIVERS["cuda"]
     monkeypatch.setitem(simulated_device._DRIVERS, "cuda", (source, (*defines, "-DTW_MOCK_IMAGES"), exports))
-    driver = SimulatedDriver("cuda", False, 64)
+    driver = SimulatedDriver("cuda", False, 64, "")
     driver.add(SOURCE)
     broken = DeviceImage("cubin", b"newer\0", "sm_90")
     ptx = DeviceImage("ptx", SOURCE.encode() + b"\0", "compute_80")

@@ -140,7 +140,8 @@ def save_artifact(
     """Write a library with tilewright.h beside it, or a `.tar`.
 
     A `prefix` of functions adds a header of its own. A `.tar` holds the unlinked parts: objects, the
-    runtime's sources and headers, both blobs as raw files, metadata.json. The weights, `size` bytes of
+    runtime's sources and headers, both blobs as raw files, metadata.json; the kernels of a device are among
+    the objects. The weights, `size` bytes of
     `parts`, are written inside, or `beside` the artifact into another file.
 
     Raises:
@@ -185,9 +186,14 @@ def _save_tar(
     else:
         data = blob(weights, xxhash.xxh64_intdigest(weights.data) if weights.nbytes else 0)
     text = json.dumps(metadata, ensure_ascii=False, indent=1).encode()
+    runtime = {file.name: file.read_bytes() for file in sorted(INCLUDE_DIR.glob("*.[ch]"))}
+    if (device := metadata.get("target", {}).get("device")) is not None:
+        # All files include this one, so that they need no option of the compiler.
+        line = f"#define TW_DEVICE {device} /* the kind of device, as DLPack numbers it */\n"
+        runtime["platform.h"] = line.encode() + runtime["platform.h"]
     files: list[tuple[str, bytes | bytearray]] = [
         *((f"objects/{index}.o", code) for index, code in enumerate(objects)),
-        *((f"runtime/{file.name}", file.read_bytes()) for file in sorted(INCLUDE_DIR.glob("*.[ch]"))),
+        *((f"runtime/{name}", data) for name, data in runtime.items()),
         (HEADER.name, HEADER.read_bytes()),
         ("metadata.json", text),
         ("tw_blob_weights.bin", data),

@@ -325,16 +325,28 @@ def compile_source(
 
 
 def obtain(
-    model: str | Source, target: str, dims: tuple[Any, ...], threads: int | None, precision: str | None = None
+    model: str | Source,
+    target: str,
+    dims: tuple[Any, ...],
+    threads: int | None,
+    precision: str | None = None,
+    simulate: str | None = None,
 ) -> CompiledModel:
     """The compiled model at a path. An artifact is loaded; any other model is compiled, with its progress
-    shown.
+    shown. With `simulate`, the CPU simulates the device that it is for: ``on``, or ``checked``.
     """
     import tilewright as tw
 
     if not isinstance(model, str) or not is_artifact(model):
         source = source_of(model) if isinstance(model, str) else model
-        return compile_source(source, target, dims, threads, precision)
+        library = compile_source(source, target, dims, threads, precision)
+        if simulate is None:
+            return library
+        if not hasattr(library, "simulated"):
+            raise click.UsageError(
+                f"--simulate is for devices: give --target cuda, hip or metal, not {target}"
+            )
+        return library.simulated(checked=simulate == "checked")
     if dims:
         raise click.UsageError(
             f"--dims is for models that are compiled; the dimensions of the artifact {model} are fixed"
@@ -343,7 +355,7 @@ def obtain(
         raise click.UsageError(
             f"--precision is for models that are compiled; the precision of the artifact {model} is fixed"
         )
-    return tw.load(model, threads=threads)
+    return tw.load(model, threads=threads, simulate=False if simulate is None else simulate)
 
 
 def require_file(path: str) -> None:

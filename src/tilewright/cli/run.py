@@ -26,6 +26,14 @@ from .common import (
 @compile_options
 @input_options
 @click.option("-o", "--output", help="Write all outputs to this .npz file.")
+@click.option(
+    "--simulate",
+    is_flag=False,
+    flag_value="on",
+    type=click.Choice(["on", "checked"]),
+    help="Let the CPU simulate the device, for CUDA, HIP and Metal. --simulate=checked also finds faults of "
+    "kernels, such as races.",
+)
 def command(
     model: str,
     target: str,
@@ -37,11 +45,13 @@ def command(
     seed: int,
     function: str,
     output: str | None,
+    simulate: str | None,
 ) -> None:
     """Run MODEL and show its outputs: an artifact, or a model that is compiled first (a file, FILE.py:NAME or
     MODULE:NAME).
     """
-    library = function_of(obtain(model, target, dims, threads, precision), function)
+    whole = obtain(model, target, dims, threads, precision, simulate)
+    library = function_of(whole, function)
     inputs = gather_inputs(library.metadata, files, sizes, seed)
     begin = time.perf_counter()
     results = library(*inputs.values())

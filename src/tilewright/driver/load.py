@@ -20,6 +20,7 @@ def load(
     check_weights: bool = False,
     device: int = 0,
     simulate: bool | str = False,
+    graphs: bool = True,
 ) -> CompiledModel:
     """Load a compiled artifact.
 
@@ -37,6 +38,8 @@ def load(
         simulate: Whether the CPU simulates the device, for artifacts for CUDA, HIP and Metal: slowly, but
             exactly, on machines without one. ``"checked"`` also finds faults of kernels, such as accesses out
             of bounds and races, which are then errors.
+        graphs: Whether runs that repeat become graphs, for artifacts for CUDA and HIP: see
+            `tilewright.runtime.device_library.DeviceLibrary`.
 
     Returns:
         The model, which is called like a function: see `tilewright.runtime.model.CompiledModel`.
@@ -76,6 +79,7 @@ def load(
             num_threads=num_threads,
             check_weights=check_weights,
             opens=not simulate,
+            graphs=graphs,
         )
         return library.simulated(checked=simulate == "checked") if simulate else library
     if simulate:

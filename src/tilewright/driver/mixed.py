@@ -15,6 +15,7 @@ from ..errors import ArtifactError, ShapeError, TilewrightError
 from ..ir.core import Block, Module
 from ..ir.interpreter import Frame
 from ..passes.graph.split_interpreted import Part
+from ..runtime.kernels import KernelDescription
 from ..runtime.model import CompiledModel
 
 
@@ -34,6 +35,18 @@ class MixedModel(CompiledModel):
         main = module.symbol("main")
         assert isinstance(main, Func)
         self._module, self._main, self._parts, self.libraries = module, main, tuple(parts), tuple(libraries)
+
+    @property
+    def kernels(self) -> dict[str, KernelDescription]:
+        """The kernels of the compiled parts, by name; names that several parts have end in the number of the
+        part: ``add (part 2)``. A schedule for ``add`` is for all of them.
+        """
+        counts = Counter(name for library in self.libraries for name in library.kernels)
+        return {
+            name if counts[name] == 1 else f"{name} (part {number})": kernel
+            for number, library in enumerate(self.libraries, start=1)
+            for name, kernel in library.kernels.items()
+        }
 
     def _execute(self, arrays: list[np.ndarray], out: Sequence[np.ndarray] | None) -> list[np.ndarray]:
         for array, spec, dtype in zip(arrays, self.inputs, self._dtypes, strict=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from tilewright.runtime.context import Context, DeviceOptions
 from tilewright.runtime.device_tensors import DeviceCall, has_tensors_on_device
 from tilewright.runtime.library import Library
 from tilewright.runtime.native_code import NativeCode
+
+if TYPE_CHECKING:
+    from tilewright.runtime.simulated_device import SimulatedDriver
 
 
 class DeviceLibrary(Library):
@@ -131,15 +134,23 @@ class DeviceLibrary(Library):
         Raises:
             ArtifactError: The library has been closed, or its interface cannot be simulated here.
         """
-        from tilewright.runtime.simulated_device import simulated_driver
-
-        target = self.metadata["target"]
-        architecture = target["architectures"][0] if self.api == "hip" else ""
-        driver = simulated_driver(self.api, checked, target.get("warp", 32), architecture)
-        for text in self.sources:
+        driver = self.simulator(checked)
+        for text in self.sources if self.metadata["kernels"] else ():
             driver.add(text)
         self._native.explain = driver.explain
         return self._derived(self._on(0, str(driver.path)))
+
+    def simulator(self, checked: bool = False) -> SimulatedDriver:
+        """The driver that `simulated` uses.
+
+        Raises:
+            ArtifactError: The interface cannot be simulated here.
+        """
+        from tilewright.runtime.simulated_device import simulated_driver
+
+        target = self.metadata["target"]
+        architecture = target.get("architectures", [""])[0] if self.api == "hip" else ""
+        return simulated_driver(self.api, checked, target.get("warp", 32), architecture)
 
     @property
     def source(self) -> str:

@@ -47,7 +47,8 @@ def test_levels_of_text() -> None:
 
 def test_without_nvrtc_a_library_has_the_text_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toolchain, "missing", lambda: "not installed")
-    library = compiled("cuda")
+    with pytest.warns(UserWarning, match="target cuda: not installed"):
+        library = compiled("cuda")
     assert [image.kind for image in library.images] == ["source-cuda"]
     assert library.metadata["target"]["compiler"] is None
     assert list(reports(library.metadata, {"n": 1})) == []

@@ -32,6 +32,9 @@ class CudaTarget(GpuTarget):
         compiler = None if toolchain.missing() else toolchain.compiler()
         return {**described, "architectures": list(self.architectures), "compiler": compiler}
 
+    def missing_compiler(self) -> str | None:
+        return toolchain.missing()
+
     def device_code(self, text: str) -> DeviceCode:
         return toolchain.device_code(text, self.architectures)
 

@@ -4,6 +4,7 @@ one driver, and device code.
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -96,7 +97,7 @@ class GpuTarget(LinkedTarget):
         """Set up the target called `name`."""
         self.name = name
         self.code_levels = (self.language or self.api, *self.machine_levels, "llvm", "asm")
-        self.suffixes = tuple(s for s in suffixes_of(host_isa().triple) if s != ".tar")
+        self.suffixes = suffixes_of(host_isa().triple)
 
     @property
     def info(self) -> TargetInfo:
@@ -171,6 +172,12 @@ class GpuTarget(LinkedTarget):
         """The text of all kernels of a library."""
         return module_text(kernels, self.dialect)
 
+    def missing_compiler(self) -> str | None:
+        """Why the text of kernels is not compiled on this machine, with the command that helps; None if it
+        is, or where the device's driver does it.
+        """
+        return None
+
     @abstractmethod
     def device_code(self, text: str) -> DeviceCode:
         """The images of a translation unit, compiled as far as this machine has a compiler."""
@@ -204,6 +211,12 @@ class GpuTarget(LinkedTarget):
         codes = {k.sym_name: self.printed(k, modules) for k in kernels}
         own = [code for code in codes.values() if isinstance(code, DeviceKernel)]
         progress("compiling")
+        if (reason := self.missing_compiler()) is not None:
+            warnings.warn(
+                f"target {self.name}: {reason}; until then the library has the source of its kernels alone, "
+                "which runs in the simulator and not on a device",
+                stacklevel=2,
+            )
         units = {0: self.device_code(self.source(own))} if own or not modules else {}
         for name, call in calls.items():
             code = codes[name]

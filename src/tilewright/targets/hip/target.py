@@ -42,6 +42,9 @@ class HipTarget(GpuTarget):
             "compiler": compiler,
         }
 
+    def missing_compiler(self) -> str | None:
+        return toolchain.missing()
+
     def device_code(self, text: str) -> DeviceCode:
         return toolchain.device_code(text, self.architectures)
 
