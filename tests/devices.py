@@ -32,6 +32,8 @@ def lacks(target: str) -> str:
             return "OpenCL is not installed"
     if api == "vulkan":
         return _lacks_vulkan()
+    if api == "webgpu":
+        return _lacks_webgpu()
     if api in SIMULATED:
         try:
             simulated_driver(api).add(NOTHING[api])
@@ -50,6 +52,16 @@ def _lacks_vulkan() -> str:
     except DeviceError as error:
         if "was not found" not in str(error) and "has no devices" not in str(error):
             raise
+        return str(error)
+    return ""
+
+
+@cache
+def _lacks_webgpu() -> str:
+    x = np.ones(1, np.float32)
+    try:
+        tw.compile(lambda x: x + 1, (x,), target="webgpu", cache=False)(x)
+    except ArtifactError as error:
         return str(error)
     return ""
 

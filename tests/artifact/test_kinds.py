@@ -174,16 +174,21 @@ def test_a_resealed_program_is_refused(saved: dict[str, Path], tmp_path: Path) -
         def changed(whole: bytes) -> bytes:
             files = contents(whole)
             program = json.loads(files["program.json"])
-            program["steps"][0] = {**program["steps"][0], **step}
+            steps = program["functions"]["main"]["steps"]
+            kind = next((k for k in step if k in ("kernel", "copy")), "kernel")
+            index = next((i for i, s in enumerate(steps) if kind in s), len(steps) - 1)
+            steps[index] = {**steps[index], **step} if kind == "kernel" else step
             return archive({**files, "program.json": json.dumps(program).encode()})
 
         return changed
 
     for step in (
         {"kernel": "none"},
-        {"buffers": [["constant", 99]]},
-        {"buffers": [["heap", 0]]},
+        {"buffers": [99]},
+        {"buffers": ["heap"]},
         {"copy": [[1]]},
+        {"copy": [0]},
+        {"grid": 5},
     ):
         with pytest.raises(ArtifactError, match="damaged file"):
             tw.load(resealed(saved["webgpu"], tmp_path / "m.tar", change(step)))

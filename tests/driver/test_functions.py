@@ -276,12 +276,6 @@ def test_states_that_do_not_fit_are_refused() -> None:
         tw.compile(inside, (np.zeros(2, np.float32),), cache=False)
 
 
-def test_webgpu_refuses_several_functions(step: Step) -> None:
-    functions = {name: entry for name, entry in functions_of(step).items() if name != "embed"}
-    with pytest.raises(CompileError, match="supports only models of one function, 'main'"):
-        tw.compile(functions, target="webgpu")
-
-
 def test_wrong_dictionaries_of_functions_are_refused(step: Step) -> None:
     with pytest.raises(CompileError, match="takes arguments for each of them"):
         tw.compile(functions_of(step), (np.zeros(3),))

@@ -100,8 +100,6 @@ def test_what_a_target_cannot_do() -> None:
     found = examine(function, args, target="webgpu")
     assert found.module is not None and not found.ok
     assert "does not support float64" in found.problems[0].operator and "float32" in found.problems[0].instead
-    loop = examine(lambda x: tw.while_loop(lambda s: s.sum() < 9, lambda s: s + 1, x), args, target="webgpu")
-    assert "computed at run time" in loop.problems[0].operator and "cpu" in loop.problems[0].instead
     for model, arguments in ((function, args), (lambda x: tw.numpy.tanh(x) @ x, args)):
         said = examine(model, arguments, target="webgpu").ok
         try:

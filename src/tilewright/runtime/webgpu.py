@@ -1,6 +1,6 @@
 """`WebgpuLibrary`: a compiled model run on a GPU through wgpu, with the interface of `Library`.
 
-The artifact is a ``.tar`` of ``metadata.json``, ``program.json``, ``kernels/*.wgsl`` and ``weights.bin``. On
+The artifact is a ``.tar`` of ``metadata.json``, ``program.json``, ``kernels/*.wgsl`` and ``weights.npz``. On
 the device every element takes 32 bits (see `tilewright.targets.gpu.dialects.wgsl`): integers and booleans are
 converted before and after a run.
 """
@@ -11,25 +11,26 @@ import io
 import json
 import tarfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from tilewright.errors import ArtifactError, TilewrightError
+from tilewright.errors import ArtifactError, ShapeError
 from tilewright.runtime.expressions import evaluate
-from tilewright.runtime.model import CompiledModel, TensorSpec
-
-if TYPE_CHECKING:
-    import wgpu
+from tilewright.runtime.model import CompiledModel, LibraryFunction, TensorSpec
+from tilewright.runtime.tensors import dtype_named
+from tilewright.runtime.webgpu_device import Device, Place
+from tilewright.runtime.webgpu_program import Run, check_program
 
 
 class WebgpuLibrary(CompiledModel):
     """A compiled model of WGSL kernels and a host program as data.
 
-    It can be saved and inspected anywhere. The first run opens the device.
+    It can be saved and inspected anywhere. The first run opens the device. Runs of several threads follow
+    one another.
 
     Raises:
         ArtifactError: At the first run: wgpu is not installed, or there is no adapter (a GPU or a software
@@ -48,129 +49,158 @@ class WebgpuLibrary(CompiledModel):
 
         Args:
             metadata: The artifact's metadata; see `CompiledModel.metadata`.
-            program: The sizes of the buffers for intermediate results (``"slots"``), and the launches of
-                kernels and the copies in order (``"steps"``).
+            program: The host programs; see `tilewright.targets.webgpu.program`.
             kernels: The WGSL text of each kernel by name.
             weights: The constants in the order of their numbers in `program`, each of shape (elements).
             where: The path of the artifact, for messages.
         """
         self._where = where
         self._program, self._kernels, self._weights = program, kernels, list(weights)
-        self._describe(metadata, where)
+        self.name = "main"
         self._lock = threading.Lock()
-        self._pipelines: dict[str, Any] = {}
+        self._memory: dict[Any, Place] = {}
+        """Buffers that are kept between runs."""
         self._closed = False
+        self._describe(metadata, where)
 
     @cached_property
-    def _device(self) -> Any:
-        return _open_device()
+    def _device(self) -> Device:
+        return Device(self._kernels, self._program["kernels"])
 
-    @cached_property
-    def _constants(self) -> list[Any]:
-        return [self._upload(w) for w in self._weights]
+    def _function(self, name: str, entry: dict[str, Any]) -> CompiledModel:
+        return LibraryFunction(self, name, [*self._program["functions"]].index(name), entry)
 
     def code_text(self, level: str) -> str | None:
         if level not in ("wgsl", "asm"):
             return None
         return "\n".join(f"// kernel {name}\n{text}" for name, text in self._kernels.items())
 
-    def _buffer(self, elements: int) -> Any:
-        device = self._device
-        import wgpu
+    def _weight(self, number: int) -> Place:
+        key = ("weight", number)
+        if key not in self._memory:
+            self._keep(key, self._weights[number])
+        return self._memory[key]
 
-        usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
-        return device.create_buffer(size=max(4 * elements, 16), usage=usage)
-
-    def _upload(self, array: np.ndarray) -> Any:
-        data = _on_device(array)
-        buffer = self._buffer(data.size)
-        if data.size:
-            self._device.queue.write_buffer(buffer, 0, data)
-        return buffer
-
-    def _pipeline(self, name: str) -> Any:
-        pipeline = self._pipelines.get(name)
-        if pipeline is None:
-            module = self._device.create_shader_module(code=self._kernels[name])
-            pipeline = self._pipelines[name] = self._device.create_compute_pipeline(
-                layout="auto", compute={"module": module, "entry_point": "main"}
-            )
-        return pipeline
+    def _keep(self, key: Any, array: np.ndarray) -> Place:
+        """Write an array to a buffer that is kept."""
+        place = self._memory[key] = self._device.at_least(self._memory.get(key), array.size)
+        self._device.write(place, array)
+        return place
 
     def _execute(self, arrays: list[np.ndarray], out: Sequence[np.ndarray] | None) -> list[np.ndarray]:
-        with self._lock:
-            if self._closed:
-                raise ArtifactError(f"{self._where}: this library has been closed")
-            return self._run(arrays, out)
+        return self._execute_function(self, arrays, out)
 
-    def _run(self, arrays: list[np.ndarray], out: Sequence[np.ndarray] | None) -> list[np.ndarray]:
-        for array, spec, dtype in zip(arrays, self.inputs, self._dtypes, strict=True):
-            if array.dtype != dtype or array.ndim != len(spec.shape):
-                self._refuse(array, spec)
-        symbols = self.symbols_of([a.shape for a in arrays])
-        shapes = [tuple(evaluate(d, symbols) for d in spec.shape) for spec in self.outputs]
-        memory: dict[str, list[Any]] = {
-            "input": [self._upload(a) for a in arrays],
-            "output": [self._buffer(int(np.prod(s, dtype=np.int64))) for s in shapes],
-            "constant": self._constants,
-            "slot": [
-                self._buffer(max(evaluate(f, symbols) for f in sizes)) for sizes in self._program["slots"]
-            ],
-        }
-        encoder = self._device.create_command_encoder()
-        for step in self._program["steps"]:
-            if "copy" in step:
-                (a, i), (b, j) = step["copy"]
-                size = 4 * evaluate(step["size"], symbols)
-                if size:
-                    encoder.copy_buffer_to_buffer(memory[a][i], 0, memory[b][j], 0, size)
-            else:
-                self._dispatch(encoder, step, memory, symbols)
-        self._device.queue.submit([encoder.finish()])
-        results = [
-            _from_device(self._device.queue.read_buffer(memory["output"][k]), shape, dtype)
-            for k, (shape, dtype) in enumerate(zip(shapes, self._output_dtypes, strict=True))
-        ]
+    def _execute_function(
+        self, function: Any, arrays: list[np.ndarray], out: Sequence[np.ndarray] | None
+    ) -> list[np.ndarray]:
+        with self._lock:
+            self._refuse_closed()
+            results = self._run(function, arrays)
         if out is None:
             return results
-        for target, result in zip(out, results, strict=True):
+        for target, result, spec in zip(out, results, function.outputs, strict=True):
+            if target.shape != result.shape:
+                raise ShapeError(
+                    f"output '{spec.name}': expected {list(result.shape)}, got {list(target.shape)}"
+                )
             np.copyto(target, result)
         return list(out)
 
-    def _refuse(self, array: np.ndarray, spec: TensorSpec) -> None:
-        from tilewright.errors import ShapeError
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise ArtifactError(f"{self._where}: this library has been closed")
 
-        if array.ndim != len(spec.shape):
-            raise ShapeError(f"input '{spec.name}': expected {len(spec.shape)} dimensions, got {array.ndim}")
-        raise ShapeError(f"input '{spec.name}': expected {spec.dtype}, got {array.dtype}")
-
-    def _dispatch(
-        self,
-        encoder: wgpu.GPUCommandEncoder,
-        step: dict[str, Any],
-        memory: dict[str, list[Any]],
-        symbols: dict[str, int],
-    ) -> None:
-        grid = [evaluate(e, symbols) for e in step["grid"]]
-        if min(grid) <= 0:
-            return
-        pipeline = self._pipeline(step["kernel"])
-        buffers = [memory[kind][k] for kind, k in step["buffers"]]
-        # The kernel adds an offset to each buffer; here all of them begin at their first element.
-        sizes = self._upload(np.array([*(symbols[s] for s in step["dims"]), *[0] * len(buffers)], np.int32))
-        entries = [
-            {"binding": k, "resource": {"buffer": b, "offset": 0, "size": b.size}}
-            for k, b in enumerate([*buffers, sizes])
+    def _run(self, function: Any, arrays: list[np.ndarray]) -> list[np.ndarray]:
+        for array, spec, dtype in zip(arrays, function.inputs, function._dtypes, strict=True):
+            if array.dtype != dtype or array.ndim != len(spec.shape):
+                _refuse(array, spec)
+        symbols = function.symbols_of([a.shape for a in arrays])
+        name, program = function.name, self._program["functions"][function.name]
+        run = Run(self._device, self._weight, self._memory, name, program, symbols)
+        for k, array in enumerate(arrays):
+            run.places[program["inputs"][k]] = self._keep(("input", name, k), array)
+        for number, state in program["states"]:
+            run.places[number] = self._state(state)
+        late = [tensor.get("late", False) for tensor in function.metadata["outputs"]]
+        for k, (number, spec) in enumerate(zip(program["outputs"], function.outputs, strict=True)):
+            if not late[k]:
+                elements = int(np.prod([evaluate(d, symbols) for d in spec.shape], dtype=np.int64))
+                run.places[number] = run.keep(("output", name, k), elements)
+        run.steps(program["steps"])
+        for k in function._updated:
+            array = arrays[k]
+            array[...] = self._device.read(run.places[program["inputs"][k]], array.shape, array.dtype)
+        return [
+            self._device.read(run.places[number], [evaluate(d, symbols) for d in spec.shape], dtype)
+            for number, spec, dtype in zip(
+                program["outputs"], function.outputs, function._output_dtypes, strict=True
+            )
         ]
-        used = _bindings_used(self._kernels[step["kernel"]], len(buffers) + 1)
-        group = self._device.create_bind_group(
-            layout=pipeline.get_bind_group_layout(0), entries=[entries[k] for k in used]
-        )
-        work = encoder.begin_compute_pass()
-        work.set_pipeline(pipeline)
-        work.set_bind_group(0, group)
-        work.dispatch_workgroups(*grid)
-        work.end()
+
+    # -- States ----------------------------------------------------------------------------------------------
+
+    def _state(self, index: int) -> Place:
+        key = ("state", index)
+        if key not in self._memory:
+            self._keep(key, self._first(index))
+        return self._memory[key]
+
+    def _first(self, index: int) -> np.ndarray:
+        state, entry = self._program["states"][index], self.metadata["states"][index]
+        if state["first"] is None:
+            return np.zeros(evaluate(state["elements"], {}), dtype_named(entry["dtype"]))
+        return self._weights[state["first"]]
+
+    def _state_memory(self) -> WebgpuLibrary:
+        return self
+
+    def read_state(self, index: int, size: int) -> np.ndarray:
+        """A copy of a state's bytes, uint8 of shape (size).
+
+        Args:
+            index: The state's number in the metadata.
+            size: The size of the state in bytes.
+
+        Raises:
+            ArtifactError: The library has been closed.
+        """
+        dtype = dtype_named(self.metadata["states"][index]["dtype"])
+        with self._lock:
+            self._refuse_closed()
+            elements = self._device.read(self._state(index), (size // dtype.itemsize,), dtype)
+        return elements.view(np.uint8)
+
+    def write_state(self, index: int, data: np.ndarray) -> None:
+        """Replace a state's bytes.
+
+        Args:
+            index: The state's number in the metadata.
+            data: The new bytes, uint8 of the shape (size) of the whole state.
+
+        Raises:
+            ArtifactError: The library has been closed.
+        """
+        with self._lock:
+            self._refuse_closed()
+            self._keep(("state", index), data.view(dtype_named(self.metadata["states"][index]["dtype"])))
+
+    def reset_states(self) -> None:
+        """Give all states their first values again."""
+        with self._lock:
+            self._refuse_closed()
+            for index in range(len(self._program["states"])):
+                self._keep(("state", index), self._first(index))
+
+    def session(self) -> WebgpuLibrary:
+        """A library with the same code and weights and with states of its own.
+
+        Raises:
+            ArtifactError: The library has been closed.
+        """
+        self._refuse_closed()
+        made = WebgpuLibrary(self.metadata, self._program, self._kernels, self._weights, self._where)
+        made.report, made.origin = self.report, self.origin
+        return made
 
     def save(self, path: str | Path, *, weights: str | None = None, prefix: str | None = None) -> Path:
         """Write the artifact (a ``.tar``), with its weights inside.
@@ -211,8 +241,8 @@ class WebgpuLibrary(CompiledModel):
         """Free the memory on the device."""
         with self._lock:
             self._closed = True
-            self._pipelines.clear()
-            self.__dict__.pop("_constants", None)
+            self._memory.clear()
+            self.__dict__.pop("_device", None)
 
 
 def load_webgpu(path: str | Path) -> WebgpuLibrary:
@@ -244,65 +274,11 @@ def load_webgpu(path: str | Path) -> WebgpuLibrary:
             if name.startswith("kernels/")
         }
         metadata, program = parse_metadata(path, files["metadata.json"]), json.loads(files["program.json"])
-        _check_program(program, kernels, len(weights))
+        check_program(program, kernels, len(weights))
     return WebgpuLibrary(metadata, program, kernels, weights, str(path))
 
 
-def _check_program(program: dict[str, Any], kernels: Mapping[str, str], constants: int) -> None:
-    """Raises KeyError, IndexError or TypeError: the program has not the form that `targets.webgpu.program`
-    describes.
-    """
-    slots = len([[*sizes] for sizes in program["slots"]])
-    counts = {"constant": constants, "slot": slots}
-    for step in program["steps"]:
-        for place, number in step["copy"] if "copy" in step else step["buffers"]:
-            if place not in ("input", "output", "constant", "slot") or not 0 <= number < counts.get(
-                place, number + 1
-            ):
-                raise KeyError(f"no buffer {place!r} {number}")
-        if "copy" in step:
-            str(step["size"])
-        else:
-            kernels[step["kernel"]], [*step["grid"]], [*step["dims"]]
-
-
-def _open_device() -> Any:
-    try:
-        import wgpu
-    except ImportError:
-        raise ArtifactError(
-            "running a webgpu artifact needs wgpu: pip install 'tilewright[webgpu]'"
-        ) from None
-    try:
-        adapter = wgpu.gpu.request_adapter_sync(power_preference="high-performance")
-    except Exception as error:  # wgpu raises plain exceptions of several kinds here
-        raise ArtifactError(
-            f"no WebGPU adapter: install a GPU driver or Mesa's software Vulkan driver ({error})"
-        ) from error
-    if adapter is None:
-        raise ArtifactError("no WebGPU adapter: install a GPU driver or Mesa's software Vulkan driver")
-    wanted = ("max-storage-buffers-per-shader-stage", "max-storage-buffer-binding-size", "max-buffer-size")
-    limits = {name: adapter.limits[name] for name in wanted if name in adapter.limits}
-    return adapter.request_device_sync(required_limits=limits)
-
-
-def _bindings_used(text: str, count: int) -> list[int]:
-    """The numbers of the bindings that the shader uses: an automatic layout has no others."""
-    body = text[text.index("fn main(") :]
-    return [*(k for k in range(count - 1) if f"b{k}[" in body), count - 1]
-
-
-def _on_device(array: np.ndarray) -> np.ndarray:
-    if array.dtype == np.float32:
-        return np.ascontiguousarray(array)
-    if array.dtype.kind in "iub":
-        if array.dtype.itemsize == 8 and array.size and (array.max() > 2**31 - 1 or array.min() < -(2**31)):
-            array = np.clip(array, -(2**31), 2**31 - 1)  # bounds such as "to the end", not data
-        return np.ascontiguousarray(array.astype(np.int32))
-    raise TilewrightError(f"WebGPU kernels do not support arrays of {array.dtype}")
-
-
-def _from_device(data: memoryview, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    count = int(np.prod(shape, dtype=np.int64))
-    stored = np.frombuffer(data, np.float32 if dtype == np.float32 else np.int32)[:count]
-    return stored.astype(dtype).reshape(shape)
+def _refuse(array: np.ndarray, spec: TensorSpec) -> None:
+    if array.ndim != len(spec.shape):
+        raise ShapeError(f"input '{spec.name}': expected {len(spec.shape)} dimensions, got {array.ndim}")
+    raise ShapeError(f"input '{spec.name}': expected {spec.dtype}, got {array.dtype}")

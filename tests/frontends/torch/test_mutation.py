@@ -270,13 +270,6 @@ def test_shared_memory_is_refused() -> None:
         import_torch(Tied(), (random(2),))
 
 
-def test_refused_where_nothing_can_be_kept() -> None:
-    with pytest.raises(
-        UnsupportedOperatorError, match="(?s)does not support states or updated inputs.*'keys'"
-    ):
-        tw.compile(Cache(), (random(2, 1, 4), torch.tensor([3])), target="webgpu")
-
-
 def test_the_interpreter_gives_new_values_last() -> None:
     module = import_torch(Cache(), (random(2, 1, 4), torch.tensor([3])))
     main = module.symbol("main")

@@ -227,12 +227,6 @@ def test_wrong_bodies_are_refused() -> None:
         build({"x": (4, 3), "h": (3,)}, wrong)
 
 
-def test_webgpu_says_that_it_has_no_loops() -> None:
-    pytest.importorskip("wgpu")
-    with pytest.raises(CompileError, match="loops, branches, or sizes that are computed at run time"):
-        tw.compile(cell(), target="webgpu", cache=False)
-
-
 def test_what_a_loop_reads_in_every_step_counts_once_as_memory_traffic() -> None:
     steps = 64
     rows = tw.compile(cell(steps, 1)).profile(

@@ -34,7 +34,7 @@ from tilewright.ir.types import (
     u64,
 )
 from tilewright.lowering.pipeline import LoweringOptions, lower, tensor_passes
-from tilewright.targets.gpu.simple_rules import RULES
+from tilewright.targets.gpu.rules import RULES
 
 pytestmark = pytest.mark.every_isa
 

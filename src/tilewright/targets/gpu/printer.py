@@ -544,7 +544,8 @@ class _Printer:
             return
         assert op.otherwise is not None
         name = self.names[op.result] = self.fresh()
-        self.variable(kind, name, "0" if is_moved else self.names[op.otherwise])
+        zero = self.dialect.cast.format(type=kind, value="0") if self.dialect.arrays else "0"
+        self.variable(kind, name, zero if is_moved else self.names[op.otherwise])
         self.emit(f"if ({self.index.condition(op.guard, dynamic)}) {{ {name} = {value}; }}")
 
     def is_moved(self, op: loop.Load) -> bool:

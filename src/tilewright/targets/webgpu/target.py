@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from ...dialects import loop
+from ...dialects import host, loop
 from ...dialects.func import entries
 from ...errors import CompileError, UnsupportedOperator
 from ...ir.constant import Constant
-from ...ir.target_info import TargetInfo, ThreadAxis
+from ...ir.target_info import GPU_SPLITS, TargetInfo, ThreadAxis
 from ...lowering.memory_plan import MemoryPlan
 from ...lowering.pipeline import Lowered, LoweringOptions
 from ...runtime.model import CompiledModel
@@ -21,8 +22,11 @@ from ..gpu.dialect import DeviceKernel
 from ..gpu.dialects.wgsl import WGSL
 from ..gpu.portable import WEBGPU
 from ..gpu.printer import module_text, print_kernel
-from ..gpu.simple_rules import RULES
-from .program import RUN_TIME, host_program
+from ..gpu.rules import RULES
+from .program import host_program
+
+_ALIGNMENT = 256
+"""Bytes; bindings of WebGPU begin at multiples of it."""
 
 
 class WebgpuTarget(Target):
@@ -40,14 +44,24 @@ class WebgpuTarget(Target):
         return TargetInfo(
             name=self.name,
             vector_bits=0,
-            memory_spaces=("global", "register"),
-            thread_axes=(ThreadAxis("block.x"), ThreadAxis("thread.x", WEBGPU.max_threads)),
+            memory_spaces=("global", "shared", "register", "local"),
+            thread_axes=(
+                ThreadAxis("block.x"),  # the printer folds more blocks than a dispatch may have
+                ThreadAxis("block.y", WEBGPU.grid_limits[1]),
+                ThreadAxis("block.z", WEBGPU.grid_limits[2]),
+                ThreadAxis("thread.x", WEBGPU.max_threads),
+            ),
+            alignment=_ALIGNMENT,
+            cache_line=0,
+            row_group_bytes=WEBGPU.shared_bytes,
+            reductions=GPU_SPLITS,
             gpu=WEBGPU,
         )
 
     @property
     def lowering(self) -> LoweringOptions:
-        return LoweringOptions(panel=None, rules=RULES, info=self.info, row_groups=False, in_place=False)
+        # A dispatch must not read and write one buffer, so no kernel works in place.
+        return LoweringOptions(panel=None, rules=RULES, info=self.info, in_place=False)
 
     def describe(self) -> dict[str, Any]:
         return {"name": self.name, "features": []}
@@ -61,18 +75,10 @@ class WebgpuTarget(Target):
                 info = lowered.kernels[kernel.sym_name]
                 what = str(error).partition(" (")[0].removeprefix(f"{WGSL.name} ")
                 problems.setdefault(what, []).extend([str(info.location)] * info.launches)
-        functions = entries(lowered.module)
-        for op in (op for function in functions for op in function.body.ops):
-            if isinstance(op, RUN_TIME):
-                problems.setdefault(
-                    "does not support loops, branches, or sizes that are computed at run time", []
-                ).append(str(op.location))
-        if updates := dict.fromkeys(name for function in functions for name in function.updates):
-            problems["does not support states or updated inputs"] = [f"'{name}'" for name in updates]
-        if [function.sym_name for function in functions] != ["main"]:
-            problems["supports only models of one function, 'main'"] = [
-                f"'{function.sym_name}'" for function in functions
-            ]
+        for op in (op for function in entries(lowered.module) for op in function.walk()):
+            if isinstance(op, host.View) and not _same_words(op):
+                what = f"cannot see {op.source.type.dtype.label} as {op.result.type.dtype.label}"
+                problems.setdefault(what, []).append(str(op.location))
         return [
             UnsupportedOperator(
                 what,
@@ -98,14 +104,20 @@ class WebgpuTarget(Target):
 
         progress("generating WGSL")
         shaders = {k.sym_name: self._shader(k) for k in lowered.module.functions(loop.Kernel)}
-        program, constants = host_program(lowered.module, shaders)
+        program, constants = host_program(lowered.module, shaders, plan), [value for _, value in plan.weights]
         kernels = {name: module_text([shader], WGSL) for name, shader in shaders.items()}
         library = WebgpuLibrary(metadata, program, kernels, _flat(constants))
         self._built[library] = (metadata, program, kernels), tuple(enumerate(constants))
         return library
 
     def _shader(self, kernel: loop.Kernel) -> DeviceKernel:
-        return print_kernel(kernel, WGSL, self.info)
+        shader = print_kernel(kernel, WGSL, self.info)
+        if (size := _shared_bytes(shader.text)) > WEBGPU.shared_bytes:
+            raise CompileError(
+                f"{WGSL.name} has {WEBGPU.shared_bytes} bytes of shared memory; kernel '{kernel.sym_name}' "
+                f"needs {size}"
+            )
+        return shader
 
     def keep(self, library: CompiledModel) -> tuple[Any, Weights] | None:
         return self._built.get(library)
@@ -119,6 +131,17 @@ class WebgpuTarget(Target):
         return WebgpuLibrary(
             {**metadata, "source": source}, program, kernels, _flat([c for _, c in weights()])
         )
+
+
+def _same_words(op: host.View) -> bool:
+    """Whether a view's elements are those of its source, or both take 32 bits in memory of either kind."""
+    old, new = op.source.type.dtype, op.result.type.dtype
+    return old is new or (old.bits == new.bits == 32)
+
+
+def _shared_bytes(text: str) -> int:
+    """Bytes of the variables in shared memory, whose elements have 4 bytes each."""
+    return sum(4 * int(size) for size in re.findall(r"var<workgroup> \w+: array<\w+, (\d+)>", text))
 
 
 def webgpu_target(name: str) -> WebgpuTarget:

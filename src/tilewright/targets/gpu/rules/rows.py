@@ -122,7 +122,8 @@ def _threads_across_rows(s: Schedule, blocks: list[loop.Block], rows: int) -> No
     parts = 1
     if len(blocks) == 1 and is_chain(own_loops(main).all):
         few = points < gpu.multiprocessors * gpu.warp * BLOCKS_EACH and terms >= SHORT_SUM * PARTS
-        parts = s.choose("parts", PARTS if few else 1, (1, 4, PARTS, 16, 32), reorders_sums=True)
+        choices = [p for p in (1, 4, PARTS, 16, 32) if p * gpu.warp <= gpu.max_threads]
+        parts = s.choose("parts", min(PARTS, choices[-1]) if few else 1, choices, reorders_sums=True)
     if parts > 1:
         _in_parts(s, main, [orders[0][d] for d in order], parts)
         return
