@@ -185,7 +185,11 @@ class WebgpuLibrary(CompiledModel):
             self._keep(("state", index), data.view(dtype_named(self.metadata["states"][index]["dtype"])))
 
     def reset_states(self) -> None:
-        """Give all states their first values again."""
+        """Give all states their first values again.
+
+        Raises:
+            ArtifactError: The library has been closed.
+        """
         with self._lock:
             self._refuse_closed()
             for index in range(len(self._program["states"])):

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import tilewright as tw  # noqa: E402
-from tilewright.errors import CompileError, ShapeError, UnsupportedOperatorError  # noqa: E402
+from tilewright.errors import CompileError, ShapeError  # noqa: E402
 from tilewright.frontends.torch import import_torch  # noqa: E402
 from tilewright.ir.interpreter import Interpreter  # noqa: E402
 

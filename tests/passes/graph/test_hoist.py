@@ -9,7 +9,6 @@ import pytest
 
 import tilewright as tw
 from tilewright.dialects import graph, host
-from tilewright.errors import CompileError
 from tilewright.ir.builder import Builder
 from tilewright.ir.cleanup import cse, dce
 from tilewright.ir.core import IRError, Module, Value

@@ -1,5 +1,5 @@
-"""Whole models on devices: OpenCL, Vulkan and WebGPU by this machine's drivers, CUDA, HIP and Metal on simulated
-devices. Their results equal those of the interpreter or of the CPU.
+"""Whole models on devices: OpenCL, Vulkan and WebGPU by this machine's drivers, CUDA, HIP and Metal on
+simulated devices. Their results equal those of the interpreter or of the CPU.
 """
 
 from __future__ import annotations

@@ -138,6 +138,8 @@ def _columns(s: Schedule, name: str, roles: Roles, column: str) -> None:
         if s.loops(other)[: len(first)] == first:
             continue
         outer, own_tile, inside, own_rows, elements = _tile(s, other, roles, lanes, width)
+        if len(outer) != len(grid):
+            raise ScheduleError(f"contraction: block {other!r} has other axes than the product")
         tails[other] = [*own_rows, inside, *elements]
         left = [x for x in s.loops(other) if x not in (*outer, own_tile, *tails[other])]
         s.reorder(*outer, own_tile, *tails[other], *left)

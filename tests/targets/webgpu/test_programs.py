@@ -1,0 +1,90 @@
+"""Host programs of WebGPU: memory that kernels share, states of sessions, inputs that a model changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.devices import lacks
+
+import tilewright as tw
+import tilewright.numpy as tnp
+
+RNG = np.random.default_rng(3)
+
+
+@pytest.fixture(autouse=True)
+def adapter() -> None:
+    if reason := lacks("webgpu"):
+        pytest.skip(reason)
+
+
+def compiled(model: Any, args: tuple[Any, ...], **options: Any) -> Any:
+    return tw.compile(model, args, target="webgpu", cache=False, **options)
+
+
+def test_a_loop_reads_and_writes_slices_of_one_buffer() -> None:
+    """A step reads the slice that the step before it wrote, which WebGPU forbids in one dispatch."""
+    weight = tw.Tensor(RNG.standard_normal((6, 6)).astype(np.float32) / 3)
+
+    def model(x: Any) -> Any:
+        def step(h: Any, row: Any) -> Any:
+            new = tnp.tanh(h @ weight + row)
+            return new, new
+
+        return tw.scan(step, tnp.zeros((6,), dtype="float32"), x)
+
+    x = RNG.standard_normal((9, 6)).astype(np.float32)
+    wanted = tw.compile(model, (x,), cache=False)(x)
+    for found, value in zip(compiled(model, (x,))(x), wanted, strict=True):
+        np.testing.assert_allclose(found, value, rtol=1e-4, atol=1e-5)
+
+
+def test_sessions_have_states_of_their_own(tmp_path: Path) -> None:
+    total = tw.State("total", (3,), "float32", value=[1, 2, 3])
+
+    def add(x: Any) -> Any:
+        total.value = total.value + x
+        return total.value * 2
+
+    one = np.ones(3, np.float32)
+    library = compiled(add, (one,))
+    loaded = tw.load(library.save(tmp_path / "adder.tar"))
+    for runner in (library, loaded):
+        np.testing.assert_array_equal(runner(one), [4, 6, 8])
+        other = runner.session()
+        np.testing.assert_array_equal(other(2 * one), [6, 8, 10])
+        np.testing.assert_array_equal(runner(one), [6, 8, 10])
+        np.testing.assert_array_equal(other.state["total"], [3, 4, 5])
+        runner.state.reset()
+        np.testing.assert_array_equal(runner.state["total"], [1, 2, 3])
+
+
+def test_inputs_that_the_model_changes() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Counting(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, x: Any, total: Any) -> Any:
+            total += x
+            return total * 2
+
+    x, total = torch.ones(4), torch.arange(4.0)
+    library = compiled(Counting(), (x, total.clone()))
+    for runs in (1, 2):
+        np.testing.assert_array_equal(library(x, total).numpy(), 2 * (np.arange(4) + runs))
+        np.testing.assert_array_equal(total.numpy(), np.arange(4) + runs)
+
+
+def test_runs_of_several_sizes_share_buffers() -> None:
+    """Buffers grow with the sizes and are used again for smaller ones."""
+    library = compiled(
+        lambda x: tw.nn.functional.softmax(x @ tnp.transpose(x, (1, 0)), -1),
+        (np.ones((2, 8), np.float32),),
+        dims={"x": {0: "n<=300"}},
+    )
+    for n in (2, 300, 1, 77):
+        x = RNG.standard_normal((n, 8)).astype(np.float32)
+        e = np.exp(x @ x.T - (x @ x.T).max(-1, keepdims=True))
+        np.testing.assert_allclose(library(x), e / e.sum(-1, keepdims=True), rtol=1e-4, atol=1e-6)
