@@ -5,6 +5,11 @@ from __future__ import annotations
 from ..dialects import loop
 from ..dialects.tensor import free_symbols_of
 from ..ir.core import Block, Operation
+from ..ir.substitution import linear_in
+from ..ir.symbolic import Dim, Expr, prove_divisible
+
+_IN_A_THREAD = (loop.LoopKind.SERIAL, loop.LoopKind.UNROLL, loop.LoopKind.VECTORIZE)
+"""Kinds of loops whose iterations one thread runs."""
 
 
 def hoist_conditions(kernel: loop.Kernel) -> None:
@@ -15,6 +20,13 @@ def hoist_conditions(kernel: loop.Kernel) -> None:
     becomes
         for t: if t < n: {for r: a(t, r);  b(t)}
 
+    A condition that holds for all iterations of a loop or for none, since the length of a line is a multiple
+    of theirs, does not depend on the loop:
+
+        for v in 8: if 8 * t + v < 64: a(t, v)
+    becomes
+        for v in 8: if 8 * t < 64: a(t, v)
+
     A condition stays inside the loops over blocks and threads, so that statements of all threads have the
     same nests around them.
     """
@@ -23,14 +35,35 @@ def hoist_conditions(kernel: loop.Kernel) -> None:
 
 def _hoist(body: Block) -> None:
     for op in list(body.ops):
+        if isinstance(op, loop.For) and op.kind in _IN_A_THREAD and isinstance(op.extent, int):
+            _make_uniform(op, op.extent)
         if isinstance(op, (loop.For, loop.If, loop.Runs)):
             _hoist(op.body)
     for op in list(body.ops):
-        if isinstance(op, loop.For) and not op.inits and op.kind in (
-            loop.LoopKind.SERIAL, loop.LoopKind.UNROLL, loop.LoopKind.VECTORIZE
-        ):  # fmt: skip
+        if isinstance(op, loop.For) and not op.inits and op.kind in _IN_A_THREAD:
             _out_of(op)
     _join(body)
+
+
+def _make_uniform(f: loop.For, extent: int) -> None:
+    """Take a loop's variable out of the conditions and guards that hold for all its iterations or for none."""
+    for op in f.walk():
+        if isinstance(op, loop.If):
+            op.conditions = tuple(_uniform(e, f.iv, extent) for e in op.conditions)
+        elif isinstance(op, (loop.Load, loop.Store, loop.Accumulate)) and op.guard:
+            op.guard = tuple(_uniform(e, f.iv, extent) for e in op.guard)
+
+
+def _uniform(e: Dim, iv: Expr, extent: int) -> Dim:
+    """A condition ``e >= 0`` without `iv`, from 0 to `extent` - 1, if it does not decide it; else `e`."""
+    parts = linear_in(e, iv)
+    if parts is None:
+        return e
+    coefficient, rest = parts
+    # iv <= rest holds for all or none if rest + 1 is a multiple of the extent; iv >= -rest if rest is one.
+    if coefficient == -1 and prove_divisible(rest + 1, extent):
+        return rest
+    return rest if coefficient == 1 and prove_divisible(rest, extent) else e
 
 
 def _out_of(f: loop.For) -> None:

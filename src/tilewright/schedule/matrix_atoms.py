@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..analysis.index_maps import flatten_index
 from ..analysis.loop_nest import enclosing_loops, inside, reduce_variables, resolved
 from ..dialects import loop, simt
 from ..dialects.tensor import free_symbols_of
@@ -11,7 +12,7 @@ from ..ir import notes
 from ..ir.builder import Builder
 from ..ir.core import Operation, Value
 from ..ir.matrix_atom import ATOMS, FragmentLayout
-from ..ir.substitution import substitute
+from ..ir.substitution import linear_in, substitute
 from ..ir.symbolic import Dim, Expr, symbol
 from ..ir.types import BufferType
 from .core import ScheduleCore, ScheduleError, only_child, primitive
@@ -240,9 +241,13 @@ class _AtomNest:
         body = Builder(stage.body, location=block.location)
         value = body(loop.Load(load.buffer, (), None, indices=tuple(substitute(e, axes_of) for e in element)))
         body.insert(loop.Store(value, alloc.result, (), indices=tuple(axes_of[x] for x in loops)))
+        step = linear_in(flatten_index(element, load.buffer.type.shape), loops[-1])
+        neighbours = step is not None and step[0] == 1
         nest: Operation = stage
         for iv in reversed(loops):
             kind = loop.LoopKind.THREAD_X if iv is thread else loop.LoopKind.UNROLL
+            if iv is loops[-1] and parts and neighbours:
+                kind = loop.LoopKind.VECTORIZE
             around = loop.For(iv=iv, kind=kind, location=block.location)
             around.body.append(nest)
             nest = around

@@ -131,6 +131,10 @@ class Dialect:
     16 bytes (``{type}``, ``{name}``, ``{size}``). Empty: each element is accessed alone. The prelude has the
     types ``tw_4``, ``tw_8`` and ``tw_16`` of so many bytes, which may be the memory of any other types.
     """
+    shared_vector: str = ""
+    """The type of a pointer to shared memory for accesses of several elements: ``{const}``, ``{type}``. Empty:
+    each element of shared memory is accessed alone.
+    """
     matrix_word: str = ""
     """The type of a pointer to the words of a packed factor of a matrix instruction."""
     address: str = ""

@@ -17,7 +17,7 @@ from ...dialects.scalar import COMBINER_OP
 from ...errors import CompileError
 from ...ir import notes
 from ...ir.core import Block, Operation, Value
-from ...ir.symbolic import Dim, bounds, ceildiv, smin
+from ...ir.symbolic import Dim, bounds, ceildiv, prove_divisible, smin
 from ...ir.target_info import Gpu, TargetInfo
 from ...ir.types import BufferType, DType, boolean
 from .dialect import DeviceKernel, Dialect, Register, Storage
@@ -538,7 +538,7 @@ class _Printer:
         if is_moved:
             self.moved.add(op.result)
             kind, value = self.storage(dtype, "").type, element
-        if not op.guard:
+        if not op.guard or op in self.staged:
             name = self.names[op.result] = self.fresh()
             self.emit(self.dialect.const.format(type=kind, name=name, value=value))
             return
@@ -585,7 +585,12 @@ class _Printer:
             return a is b or (self.buffers.get(a) in aliased and self.buffers.get(b) in aliased)
 
         def has_vectors(access: VectorAccess) -> bool:
-            return access.op.buffer in self.buffers and self.chunk(access.op.buffer, f.extent) > 0
+            buffer, size = access.op.buffer, self.chunk(access.op.buffer, f.extent)
+            if access.op.guard and self.otherwise(access.op) is None:
+                return False
+            if buffer.type.space == "shared":
+                return size > 0 and bool(self.dialect.shared_vector) and self.is_aligned(access, size)
+            return size > 0 and buffer in self.buffers
 
         if not self.dialect.vectors[0]:
             return [], []
@@ -603,6 +608,20 @@ class _Printer:
         sizes = (n for n in (16, 8, 4) if n <= self.gpu.vector_bytes and n > itemsize)
         return next((n for n in sizes if count * itemsize % n == 0), 0)
 
+    def otherwise(self, op: loop.Load | loop.Store) -> str | None:
+        """The element that a guarded load has where its guard does not hold, if it is known here."""
+        other = op.otherwise.defining_op if isinstance(op, loop.Load) and op.otherwise is not None else None
+        if not isinstance(other, scalar.Constant) or not self.dialect.inline_literals:
+            return None
+        if self.is_moved(op):
+            return "0"
+        return self.stored(other.result.type, self.scalars.expression(other, []))
+
+    def is_aligned(self, access: VectorAccess, size: int) -> bool:
+        """Whether an access begins a multiple of `size` bytes behind the beginning of its buffer."""
+        itemsize = access.op.buffer.type.dtype.itemsize
+        return prove_divisible(access.first * itemsize, size)
+
     def copy(self, access: VectorAccess, count: Dim) -> None:
         """Copy elements between a buffer and the array of an access, in vectors if the address allows it."""
         op, name = access.op, self.arrays[access.op]
@@ -612,13 +631,13 @@ class _Printer:
         vector = f"tw_{size}"
         self.uses.add(vector)
         address = self.index.address(access.first, op.buffer.type.size, {})
-        const = "" if op.buffer in self.changed else self.dialect.readonly
+        is_shared = op.buffer.type.space == "shared"
+        const = "" if is_shared or op.buffer in self.changed else self.dialect.readonly
         far_type, near_type, _ = self.dialect.vectors
+        far_type = self.dialect.shared_vector if is_shared else far_type
         element = self.storage(op.buffer.type.dtype, "").type
         place = self.fresh("place")
-        self.emit(
-            f"{far_type.format(const=const, type=element)} {place} = {self.names[op.buffer]} + {address};"
-        )
+        start = f"{self.names[op.buffer]} + {address}"
         far = f"(({far_type.format(const=const, type=vector)}){place})"
         near = f"(({near_type.format(type=vector)}){name})"
 
@@ -627,12 +646,29 @@ class _Printer:
                 pair = (f"{here}[{k}]", f"{there}[{k}]")
                 self.emit("{} = {};".format(*(pair if reads else pair[::-1])))
 
-        # Buffers may begin at any element, and rows have any length, so the address is tested.
-        number = self.dialect.address.format(pointer=place)
-        with self.braces(f"if (({number} & {size - 1}) == 0)"):
-            lines(near, far, count * op.buffer.type.dtype.itemsize // size)
+        def transfer() -> None:
+            self.emit(f"{far_type.format(const=const, type=element)} {place} = {start};")
+            if is_shared:
+                lines(near, far, count * op.buffer.type.dtype.itemsize // size)
+                return
+            # Buffers may begin at any element, and rows have any length, so the address is tested.
+            tested = self.names[op.buffer] if self.is_aligned(access, size) else place
+            number = self.dialect.address.format(pointer=tested)
+            with self.braces(f"if (({number} & {size - 1}) == 0)"):
+                lines(near, far, count * op.buffer.type.dtype.itemsize // size)
+            with self.braces("else"):
+                lines(name, place, count)
+
+        if not op.guard:
+            transfer()
+            return
+        other = self.otherwise(op)
+        assert other is not None
+        with self.braces(f"if ({self.index.condition(op.guard, {})})"):
+            transfer()
         with self.braces("else"):
-            lines(name, place, count)
+            for k in range(count):
+                self.emit(f"{name}[{k}] = {other};")
 
     # -- Collective statements -------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ...analysis.index_maps import flatten_index
 from ...dialects import loop
+from ...dialects.tensor import free_symbols_of
 from ...ir.core import Value
 from ...ir.substitution import linear_in
 from ...ir.symbolic import Dim, free_symbols
@@ -58,9 +59,11 @@ def vector_accesses(
 
 def _first(f: loop.For, op: loop.Load | loop.Store | loop.Accumulate) -> Dim | None:
     """The flat index in the first iteration, if the next ones access the elements after it and no data is in
-    the index.
+    the index; the guard of a load must be the same for all iterations.
     """
-    if op.parent is not f.body or op.guard or op.dynamic:
+    if op.parent is not f.body or op.dynamic or (op.guard and not isinstance(op, loop.Load)):
+        return None
+    if any(f.iv in free_symbols_of(e) for e in op.guard):
         return None
     address = flatten_index(op.indices, op.buffer.type.shape)
     iv = next((s for s in free_symbols(address) if s.name == f.iv.name), None)

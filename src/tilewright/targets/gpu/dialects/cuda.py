@@ -94,8 +94,8 @@ _INSTRUCTIONS = {
 }
 """,
     "tw_bf16_of_f32": """FN u32 tw_bf16_of_f32(f32 x) {
-  unsigned short h;
-  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(x));
+  u32 h;  // The conversion of two numbers is faster than that of one.
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(h) : "f"(0.0f), "f"(x));
   return h;
 }
 """,
@@ -158,6 +158,7 @@ CUDA = Dialect(
     offsets=False,
     vectors=("{const}{type}*", "{type}*", "__align__(16) {type} {name}[{size}];"),
     matrix_word="unsigned int*",
+    shared_vector="{const}{type}*",
     address="(unsigned long long)({pointer})",
     zeros=" = {0}",
     unroll="#pragma unroll",

@@ -67,6 +67,7 @@ METAL = replace(
     offsets=True,
     vectors=("device {const}{type}*", "thread {type}*", "alignas(16) {type} {name}[{size}];"),
     matrix_word="thread uint*",
+    shared_vector="threadgroup {const}{type}*",
     address="(ulong)({pointer})",
     params="constant long* tw_params [[buffer({number})]]",
     param="(int)tw_params[{number}]",

@@ -81,6 +81,7 @@ OPENCL = Dialect(
         "{type}*",
         "{type} {name}[{size}] __attribute__((aligned(16)));",
     ),
+    shared_vector="__local {const}{type}*",
     address="(size_t)({pointer})",
     dim="long {name}",
     block=("(int)get_group_id(0)", "(int)get_group_id(1)", "(int)get_group_id(2)"),

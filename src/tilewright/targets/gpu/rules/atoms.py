@@ -17,7 +17,7 @@ from ....dialects import loop
 from ....dialects.tensor import free_symbols_of
 from ....ir.matrix_atom import FragmentLayout, MatrixAtom
 from ....ir.substitution import evaluate
-from ....ir.symbolic import Dim, Expr, bounds
+from ....ir.symbolic import Dim, Expr, bounds, prove_divisible
 from ....schedule import Schedule, ScheduleError
 from ....schedule.staging import factors_of
 from .common import MOST, fits, fuse_all, gpu_of, loops_of
@@ -119,7 +119,7 @@ def _apply(s: Schedule, name: str, roles: Roles, atom: MatrixAtom) -> bool:
     ):
         _distribute(s, block, row, column, sizes)
     for copy in copies:
-        _load(s, copy, len(product.grid) + 1, sizes.threads)
+        load_tile(s, copy, len(product.grid) + 1, sizes.threads)
     s.bind(fuse_all(s, product.grid), "block.x")
     return True
 
@@ -237,6 +237,8 @@ def _distribute(s: Schedule, name: str, row: str, column: str, sizes: _Sizes) ->
     lanes, slots = split_by_layout(s, atom.result, {"m": m, "n": n})
     s.reorder(warps_m, warps_n, *lanes, i, j, *slots)
     s.bind(fuse_all(s, [warps_m, warps_n, *lanes]), "thread.x")
+    if slots and s.can_vectorize(slots[-1]):
+        s.vectorize(slots[-1])
 
 
 def split_by_layout(
@@ -265,11 +267,26 @@ def split_by_layout(
     return lanes, [parts[r.axis, r.bit] for r in reversed(layout.slot_runs)]
 
 
-def _load(s: Schedule, tile: str, outside: int, threads: int) -> None:
-    """Divide the copy of a tile among the threads: neighbouring threads read neighbouring elements."""
-    outer, inner = s.split(fuse_all(s, s.loops(tile)[outside:]), threads, guarded=True)
+def load_tile(s: Schedule, tile: str, outside: int, threads: int) -> None:
+    """Divide the copy of a tile among the threads: each reads a vector of neighbouring elements, and its
+    neighbours the next ones.
+    """
+    names = s.loops(tile)[outside:]
+    (load,) = (op for op in s.block(tile).body.ops if isinstance(op, loop.Load))
+    flat = flatten_index(resolved(load, load.indices), load.buffer.type.shape)
+    sizes = frozenset(s.kernel.dims)
+    width = gpu_of(s).vector_bytes // load.result.type.itemsize
+    line = names[-1]
+    vector = ""
+    if width > 1 and distance(flat, s.loop(line).iv, sizes) == 1 and prove_divisible(s.loop(line).extent, width):
+        names[-1], vector = s.split(line, width)
+    names.sort(key=lambda name: -distance(flat, s.loop(name).iv, sizes))
+    s.reorder(*names, *([vector] if vector else []))
+    outer, inner = s.split(fuse_all(s, names), threads, guarded=True)
     s.reorder(inner, outer)
     s.bind(inner, "thread.x")
+    if vector:
+        s.vectorize(vector)
 
 
-__all__ = ["split_by_layout", "with_atoms"]
+__all__ = ["distance", "load_tile", "split_by_layout", "with_atoms"]

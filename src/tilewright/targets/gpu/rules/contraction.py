@@ -11,12 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ....analysis.axis_roles import Roles
-from ....analysis.index_maps import flatten_index
-from ....analysis.loop_nest import resolved, written_buffer
-from ....dialects import loop
+from ....analysis.loop_nest import written_buffer
 from ....ir.symbolic import bounds
 from ....schedule import Schedule, ScheduleError
-from .atoms import distance, with_atoms
+from .atoms import load_tile, with_atoms
 from .common import fuse_all, loops_of
 from .gemv import gemv, has_few_rows
 
@@ -84,7 +82,7 @@ def contraction(s: Schedule, rows: int) -> None:
     for nest in (product, *nests):
         s.bind(s.fuse(nest.row, nest.column), "thread.x")
     for tile in tiles:
-        _load(s, tile, len(product.grid) + 1, sizes.side**2)
+        load_tile(s, tile, len(product.grid) + 1, sizes.side**2)
     s.bind(fuse_all(s, product.grid), "block.x")
 
 
@@ -145,20 +143,6 @@ def _tile(s: Schedule, name: str, roles: Roles, sizes: _Sizes, has_sum: bool) ->
     step, term = s.split(fuse_all(s, terms), sizes.depth, guarded=True)
     s.reorder(*grid, step, term, row_part, row, column_part, column)
     return _Nest(grid, row_part, row, column_part, column, step, term)
-
-
-def _load(s: Schedule, tile: str, outside: int, threads: int) -> None:
-    """Divide the copy of a tile among the threads: neighbouring threads read neighbouring elements."""
-    names = s.loops(tile)[outside:]
-    (load,) = (op for op in s.block(tile).body.ops if isinstance(op, loop.Load))
-    flat = flatten_index(resolved(load, load.indices), load.buffer.type.shape)
-    sizes = frozenset(s.kernel.dims)
-    names.sort(key=lambda name: -distance(flat, s.loop(name).iv, sizes))
-    if len(names) > 1:
-        s.reorder(*names)
-    outer, inner = s.split(fuse_all(s, names), threads, guarded=True)
-    s.reorder(inner, outer)
-    s.bind(inner, "thread.x")
 
 
 __all__ = ["contraction"]
