@@ -83,6 +83,11 @@ class Gpu:
     atoms: tuple[MatrixAtom, ...] = ()
     """The matrix instructions that the code generator uses, the preferred ones for each type first."""
 
+    matrix_loads: bool = False
+    """Whether a warp can load parts of matrix instructions' factors from shared memory in rows of 16 bytes, as
+    NVIDIA's ``ldmatrix`` does.
+    """
+
     shuffles: bool = True
     """Whether the threads of a warp can exchange values without shared memory."""
 

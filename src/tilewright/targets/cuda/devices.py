@@ -21,6 +21,7 @@ AMPERE = Gpu(
     registers=255,
     multiprocessors=108,
     atoms=tuple(MMA_SYNC.values()),
+    matrix_loads=True,
 )
 HOPPER = replace(AMPERE, shared_bytes=227 * 1024, multiprocessors=132)
 

@@ -22,6 +22,7 @@ from ...ir.target_info import Gpu, TargetInfo
 from ...ir.types import BufferType, DType, boolean
 from .dialect import DeviceKernel, Dialect, Register, Storage
 from .index_text import IndexText, Variable, fits
+from .matrix_access import MatrixLoad, matrix_loads
 from .prelude import callee, definitions
 from .scalars import ScalarText
 from .vector_access import VectorAccess, vector_accesses
@@ -429,8 +430,21 @@ class _Printer:
         assert isinstance(op.extent, int)
         self.index.variables[op.iv.name] = Variable(self.thread, 32)
         whole = op.extent == self.threads
+        loads = matrix_loads(op) if whole and self.gpu.matrix_loads else []
         with self.braces("" if whole else f"if ({self.thread} < {op.extent})"):
-            self.block(op.body)
+            if loads:
+                self.load_matrices(loads)
+            else:
+                self.block(op.body)
+
+    def load_matrices(self, loads: Sequence[MatrixLoad]) -> None:
+        """Call the functions that load parts of matrix instructions' factors, for all lanes of a warp."""
+        for load in loads:
+            function = f"tw_load_matrix_x{load.count}{'_trans' if load.transposed else ''}"
+            self.uses.add(function)
+            row = self.index.address(load.row, load.source.type.size, {})
+            words = f"({self.dialect.matrix_word})(&{self.element(load.target, str(load.first))})"
+            self.emit(f"{function}({words}, &{self.element(load.source, row)});")
 
     def runs(self, op: loop.Runs) -> None:
         """A loop over the elements whose body runs at each element that differs from its successor, or has

@@ -59,9 +59,30 @@ def _call(atom: MatrixAtom) -> str:
     return f"{head}\n  tw_sim_mma_{atom.name}(d, a, b);\n}}\n"
 
 
-INSTRUCTIONS = {f"tw_mma_{atom.name}": _instruction(atom) for atom in MMA_SYNC.values()}
+def _loads() -> tuple[dict[str, str], dict[str, str]]:
+    """The definitions of loads of 1, 2 and 4 matrices of 8 rows of 16 bytes, as inline PTX and for the
+    simulator.
+    """
+    instructions, calls = {}, {}
+    for count in (1, 2, 4):
+        for suffix, mode in (("", ""), ("_trans", ".trans")):
+            name = f"load_matrix_x{count}{suffix}"
+            head = f"FN void tw_{name}(u32* d, void* row) {{\n"
+            words = ", ".join(f"%{k}" for k in range(count))
+            outputs = ", ".join(f'"=r"(d[{k}])' for k in range(count))
+            operation = f"ldmatrix.sync.aligned.m8n8.x{count}{mode}.shared.b16"
+            instructions[f"tw_{name}"] = (
+                f"{head}  u32 place = (u32)__cvta_generic_to_shared(row);\n"
+                f'  asm volatile("{operation} {{{words}}}, [%{count}];" : {outputs} : "r"(place));\n}}\n'
+            )
+            calls[f"tw_{name}"] = f"{head}  tw_sim_ldmatrix_x{count}{suffix}(d, row);\n}}\n"
+    return instructions, calls
+
+
+_LOADS, _LOAD_CALLS = _loads()
+INSTRUCTIONS = {**_LOADS} | {f"tw_mma_{atom.name}": _instruction(atom) for atom in MMA_SYNC.values()}
 """The definitions that NVRTC compiles."""
-CALLS = {f"tw_mma_{atom.name}": _call(atom) for atom in MMA_SYNC.values()}
+CALLS = {**_LOAD_CALLS} | {f"tw_mma_{atom.name}": _call(atom) for atom in MMA_SYNC.values()}
 """The definitions for other compilers, the simulator's."""
 
 __all__ = ["CALLS", "INSTRUCTIONS"]

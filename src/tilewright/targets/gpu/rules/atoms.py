@@ -278,7 +278,11 @@ def load_tile(s: Schedule, tile: str, outside: int, threads: int) -> None:
     width = gpu_of(s).vector_bytes // load.result.type.itemsize
     line = names[-1]
     vector = ""
-    if width > 1 and distance(flat, s.loop(line).iv, sizes) == 1 and prove_divisible(s.loop(line).extent, width):
+    if (
+        width > 1
+        and distance(flat, s.loop(line).iv, sizes) == 1
+        and prove_divisible(s.loop(line).extent, width)
+    ):
         names[-1], vector = s.split(line, width)
     names.sort(key=lambda name: -distance(flat, s.loop(name).iv, sizes))
     s.reorder(*names, *([vector] if vector else []))
