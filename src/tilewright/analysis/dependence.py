@@ -600,9 +600,22 @@ def _excluded(equation: _Equation, unknowns: Sequence[tuple[Dim, Range]]) -> boo
     if (low is not None and prove_le(1, low)) or (high is not None and prove_le(high, -1)):
         return True
     numbers = [c for c, _ in unknowns if isinstance(c, int)]
+    if not unknowns and _is_no_multiple(equation.rest):
+        return True
     if len(numbers) < len(unknowns) or not numbers or not isinstance(equation.rest, int):
         return False
     return equation.rest % math.gcd(*numbers) != 0
+
+
+def _is_no_multiple(rest: Dim) -> bool:
+    """Whether a number is ``a % n - b % n``, where a and b differ by a number that n does not divide."""
+    if not isinstance(rest, Expr) or len(rest.terms) != 2:
+        return False
+    (c, (x, *more)), (d, (y, *others)) = rest.terms
+    if more or others or {c, d} != {1, -1} or not (isinstance(x, Mod) and isinstance(y, Mod)):
+        return False
+    apart = x.a - y.a
+    return x.b == y.b and isinstance(apart, int) and isinstance(x.b, int) and apart % x.b != 0
 
 
 def _linear(e: Dim, varying: set[Expr]) -> tuple[dict[Expr, Dim], Dim]:

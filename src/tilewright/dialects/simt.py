@@ -47,6 +47,37 @@ class Barrier(Operation):
 
 
 @operation
+class CommitCopies(Operation):
+    """The asynchronous copies of each thread since the last such statement form a group."""
+
+    name = "simt.commit_copies"
+    effects = Effect.READ | Effect.WRITE
+
+    def infer_types(self) -> Sequence[Type]:
+        return ()
+
+    def interpret(self, env: Frame) -> tuple[()]:
+        return ()
+
+
+@operation
+class WaitCopies(Operation):
+    """Each thread waits until at most the `pending` latest groups of its copies are not done. A `Barrier`
+    after it shows them to the other threads.
+    """
+
+    name = "simt.wait_copies"
+    effects = Effect.READ | Effect.WRITE
+    pending: Attr
+
+    def infer_types(self) -> Sequence[Type]:
+        return ()
+
+    def interpret(self, env: Frame) -> tuple[()]:
+        return ()
+
+
+@operation
 class AllReduce(Statement):
     """Combine values of threads in place: every thread gets the result of its group.
 
@@ -268,4 +299,4 @@ def mma(d: Value, a: Value, b: Value, atom: str, threads: int, at: Sequence[Sequ
     )
 
 
-__all__ = ["AllReduce", "Barrier", "Fragment", "Mma", "mma", "slot_symbols"]
+__all__ = ["AllReduce", "Barrier", "CommitCopies", "Fragment", "Mma", "WaitCopies", "mma", "slot_symbols"]

@@ -273,6 +273,16 @@ SEQUENTIAL = Note("tw.sequential", is_flag, "bool", on=("loop.for",))
 a recurrence is lowered, read by schedules.
 """
 
+STAGES = Note("tw.stages", is_int, "int", on=("loop.for",))
+"""The number of iterations, with the current one, whose tiles in shared memory exist at the same time: copies
+run so many minus one ahead. Written by the primitive `pipeline`, read at the end of a schedule.
+"""
+
+ASYNCHRONOUS = Note("tw.asynchronous", is_flag, "bool", on=("loop.store",))
+"""A store of an element that was just loaded, which need not be done before the next `simt.wait_copies` for
+it. Written at the end of a schedule, read by code generation.
+"""
+
 INITIALIZED = Note("tw.initialized", is_flag, "bool", on=("loop.block",))
 """A block whose reduction starts from a value that another block stores, so that it adds no initialization of
 its own. Written by the schedule primitives that split off the initialization, read by schedules and by the

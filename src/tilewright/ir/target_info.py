@@ -88,6 +88,9 @@ class Gpu:
     NVIDIA's ``ldmatrix`` does.
     """
 
+    async_copies: bool = False
+    """Whether threads can copy from global to shared memory without waiting for it."""
+
     shuffles: bool = True
     """Whether the threads of a warp can exchange values without shared memory."""
 

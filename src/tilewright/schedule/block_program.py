@@ -5,7 +5,8 @@
 1. Statements outside of thread nests are put into nests of one thread.
 2. Buffers get their memory: private to a thread where one nest uses them; registers where every nest gives
    each thread the same elements; shared memory otherwise.
-3. A barrier is placed before each statement that touches what another thread may have written, or may still
+3. Copies to shared memory run ahead where the schedule says so.
+4. A barrier is placed before each statement that touches what another thread may have written, or may still
    read, since the last barrier.
 """
 
@@ -39,6 +40,7 @@ from ..ir.target_info import Gpu
 from ..ir.types import BufferType
 from .banks import padded_shape
 from .core import ScheduleError
+from .pipelining import pipeline_copies
 from .row_values import spread_row_values
 
 MOST_PRIVATE = 256
@@ -62,6 +64,7 @@ def make_block_program(kernel: loop.Kernel, gpu: Gpu) -> None:
     spread_row_values([f for f in walk_loops(kernel) if is_thread(f)], threads)
     for alloc in [op for op in kernel.walk() if isinstance(op, loop.Alloc)]:
         _place(alloc, body, threads)
+    pipeline_copies(kernel)
     shared = sum(
         alloc.buffer.size * alloc.buffer.dtype.itemsize
         for alloc in kernel.walk()

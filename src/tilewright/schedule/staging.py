@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ..analysis.loop_nest import enclosing_loops, inside, resolved, written_buffer
 from ..dialects import loop, scalar
 from ..dialects.tensor import free_symbols_of
+from ..ir import notes
 from ..ir.builder import Builder
 from ..ir.core import Operation, Value
 from ..ir.substitution import substitute
@@ -100,6 +101,24 @@ class StagingPrimitives(ScheduleCore):
         between = {f.iv for f in other.inner} - {f.iv for f in place.inner}
         same = between.isdisjoint(_symbols(resolved(load, (*load.indices, *load.guard))))
         return other if same else place
+
+    @primitive
+    def pipeline(self, name: str, stages: int) -> None:
+        """Let the copies of tiles to shared memory at the beginning of loop `name` run ahead, asynchronously:
+        the tiles of `stages` iterations exist at the same time.
+
+        Raises:
+            ScheduleError: There is no such loop, it is not serial, `stages` is not from 2 to 8, or the target
+                has no asynchronous copies.
+        """
+        f = self.loop(name)
+        if f.kind != loop.LoopKind.SERIAL:
+            raise ScheduleError(f"pipeline: loop {name!r} is already '{f.kind}'")
+        if not 2 <= stages <= 8:
+            raise ScheduleError(f"pipeline: stages must be from 2 to 8, got {stages}")
+        if self.info.gpu is None or not self.info.gpu.async_copies:
+            raise ScheduleError(f"pipeline: the target {self.info.name} has no asynchronous copies")
+        notes.STAGES.set(f, stages)
 
     def _place(self, name: str, at: str) -> _Place:
         block, f = self.block(name), self.loop(at)

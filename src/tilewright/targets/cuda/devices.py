@@ -22,6 +22,7 @@ AMPERE = Gpu(
     multiprocessors=108,
     atoms=tuple(MMA_SYNC.values()),
     matrix_loads=True,
+    async_copies=True,
 )
 HOPPER = replace(AMPERE, shared_bytes=227 * 1024, multiprocessors=132)
 

@@ -6,16 +6,16 @@ A nest is recognized by what it does: the address of each element is compared fo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from ...analysis.index_maps import flatten_index
+from ...analysis.index_maps import flatten_index, product
 from ...dialects import loop
+from ...dialects.tensor import free_symbols_of
 from ...ir.core import Operation, Value
-from ...ir.substitution import evaluate, linear_in, substitute
-from ...ir.symbolic import Dim, Expr, free_symbols, prove_divisible
+from ...ir.substitution import evaluate, substitute
+from ...ir.symbolic import Dim, Expr, prove_divisible
 
 LANES = 32
 ROW = 16
@@ -70,27 +70,29 @@ def matrix_loads(nest: loop.For) -> list[MatrixLoad]:
 class _Nest:
     def __init__(self, nest: loop.For, chain: list[loop.For], load: loop.Load, store: loop.Store) -> None:
         self.nest, self.chain, self.load, self.store = nest, chain, load, store
-        self.address = flatten_index(load.indices, load.buffer.type.shape)
+        own = {nest.iv, *(f.iv for f in chain)}
+        terms = _terms(flatten_index(load.indices, load.buffer.type.shape))
+        self.outer = sum((e for e in terms if free_symbols_of(e).isdisjoint(own)), start=0)
+        """The part of the address that is the same for all elements."""
+        self.inner = sum((e for e in terms if not free_symbols_of(e).isdisjoint(own)), start=0)
+        self.is_known = free_symbols_of(self.inner) <= own
         self.extents = [f.extent for f in chain if isinstance(f.extent, int)]
         self.in_word = WORD // load.result.type.itemsize
         self.in_row = ROW // load.result.type.itemsize
 
     def loads(self) -> list[MatrixLoad]:
         parts = int(np.prod(self.extents, dtype=int))
-        outer = {} if isinstance(self.address, int) else self._outer(self.address)
-        if outer is None or parts % self.in_word:
+        if not self.is_known or parts % self.in_word:
             return []
-        places = self._places(parts, outer)
+        places = self._places(parts)
         words = parts // self.in_word
         for transposed in (False, True):
             starts = self._starts(places, transposed)
             if starts is not None:
-                return self._all(words, starts, transposed, outer)
+                return self._all(words, starts, transposed)
         return []
 
-    def _all(
-        self, words: int, starts: np.ndarray, transposed: bool, outer: Mapping[str, int]
-    ) -> list[MatrixLoad]:
+    def _all(self, words: int, starts: np.ndarray, transposed: bool) -> list[MatrixLoad]:
         """The loads of all words of a thread; `starts` are the first elements of rows, of shape (warps, words,
         rows).
         """
@@ -99,8 +101,9 @@ class _Nest:
         while first < words:
             count = next(n for n in (4, 2, 1) if n <= words - first)
             row = self._row(first, count, transposed)
-            found = evaluate(row, {**outer, self.nest.iv.name: lane})
+            found = evaluate(row, {self.nest.iv.name: lane})
             wanted = starts[lane // LANES, first + lane // 8 % count, lane % 8]
+            row = row + self.outer
             if not prove_divisible(row, self.in_row) or not (found == wanted).all():
                 return []
             loads.append(
@@ -109,25 +112,13 @@ class _Nest:
             first += count
         return loads
 
-    def _outer(self, address: Expr) -> dict[str, int] | None:
-        """The variables of loops around the nest, all 0; None if the address is not affine in one."""
-        own = {self.nest.iv.name, *(f.iv.name for f in self.chain)}
-        outer: dict[str, int] = {}
-        for s in free_symbols(address):
-            if s.name not in own:
-                parts = linear_in(address, s)
-                if parts is None or not isinstance(parts[0], int):
-                    return None
-                outer[s.name] = 0
-        return outer
-
-    def _places(self, parts: int, outer: Mapping[str, int]) -> np.ndarray:
+    def _places(self, parts: int) -> np.ndarray:
         """The address of each element, of shape (warps, lanes, words, elements of a word)."""
         assert isinstance(self.nest.extent, int)
         grid = np.indices((self.nest.extent, *self.extents)).reshape(1 + len(self.extents), -1)
         names = [self.nest.iv.name, *(f.iv.name for f in self.chain)]
-        values = {**outer, **dict(zip(names, grid, strict=True))}
-        places = np.broadcast_to(np.asarray(evaluate(self.address, values)), grid[0].shape)
+        values = dict(zip(names, grid, strict=True))
+        places = np.broadcast_to(np.asarray(evaluate(self.inner, values)), grid[0].shape)
         return places.reshape(-1, LANES, parts // self.in_word, self.in_word)
 
     def _starts(self, places: np.ndarray, transposed: bool) -> np.ndarray | None:
@@ -157,7 +148,7 @@ class _Nest:
         for f, extent in zip(reversed(self.chain), reversed(self.extents), strict=True):
             mapping[f.iv] = self._digit(first, matrix, step, extent, lane % 2 if transposed else 0)
             step *= extent
-        return substitute(self.address, {**mapping, lane: start})
+        return substitute(self.inner, {**mapping, lane: start})
 
     def _digit(self, first: int, matrix: Dim, step: int, extent: int, element: Dim) -> Dim:
         """The value of a loop's variable for an element of a matrix: a digit of the element's number in the
@@ -165,6 +156,11 @@ class _Nest:
         """
         number = (first + matrix) * self.in_word + element
         return number // step % extent
+
+
+def _terms(e: Dim) -> list[Dim]:
+    """The terms of a sum."""
+    return [e] if isinstance(e, int) else [product((c, *(x.expr for x in atoms))) for c, atoms in e.terms]
 
 
 __all__ = ["MatrixLoad", "matrix_loads"]

@@ -237,7 +237,7 @@ def _shared() -> dict[str, str]:
 
 _TYPE = re.compile(r"(?<![.@\w])(bool|[iuf](?:32|64))\b(\()?")
 _CALL = re.compile(r"@(\w+)\.(\w+)")
-_OWN = re.compile(r"\btw_(?!params\b|sim_)\w+")
+_OWN = re.compile(r"\btw_(?!params\b|sim_|cp_)\w+")
 _HEAD = re.compile(r"^FN (\w+) (\w+)\((.*)\) \{", re.MULTILINE)
 _VARIABLE = re.compile(r"(?<=[ (])(bool|[iuf](?:32|64)) (\w+) = ([^;]*);")
 

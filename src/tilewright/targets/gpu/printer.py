@@ -289,6 +289,15 @@ class _Printer:
             self.uses.add(function)
         return function
 
+    def own(self, function: str) -> str:
+        """A function of the language's prelude, which the kernel uses from now on."""
+        try:
+            definitions(self.dialect, [function])
+        except CompileError:
+            raise CompileError(f"{self.dialect.name} has no function {function} ({self.place})") from None
+        self.uses.add(function)
+        return function
+
     def size(self, name: str) -> Variable:
         """The variable of one of the kernel's dims."""
         for number, dim in enumerate(self.kernel.dims):
@@ -354,6 +363,10 @@ class _Printer:
             self.all_reduce(op)
         elif isinstance(op, simt.Mma):
             self.mma(op)
+        elif isinstance(op, simt.CommitCopies):
+            self.emit(f"{self.own('tw_copy_commit')}();")
+        elif isinstance(op, simt.WaitCopies):
+            self.emit(f"{self.own(f'tw_copy_wait_{op.pending}')}();")
         elif isinstance(op, scalar.ScalarOp):
             self.scalar(op)
         elif not op.terminator:
@@ -396,6 +409,9 @@ class _Printer:
             carried.append(name)
             self.variable(self.type(arg.type), name, self.names[init])
         extent, bits = self.index.text(op.extent)
+        if (pair := self.asynchronous(op)) is not None:
+            self.copy_asynchronously(*pair, op.extent)
+            return
         loads, stores = self.staged_accesses(op)
         for access in loads:
             self.copy(access, op.extent)
@@ -440,8 +456,7 @@ class _Printer:
     def load_matrices(self, loads: Sequence[MatrixLoad]) -> None:
         """Call the functions that load parts of matrix instructions' factors, for all lanes of a warp."""
         for load in loads:
-            function = f"tw_load_matrix_x{load.count}{'_trans' if load.transposed else ''}"
-            self.uses.add(function)
+            function = self.own(f"tw_load_matrix_x{load.count}{'_trans' if load.transposed else ''}")
             row = self.index.address(load.row, load.source.type.size, {})
             words = f"({self.dialect.matrix_word})(&{self.element(load.target, str(load.first))})"
             self.emit(f"{function}({words}, &{self.element(load.source, row)});")
@@ -591,8 +606,12 @@ class _Printer:
             statement = f"if ({self.index.condition(op.guard, dynamic)}) {{ {statement} }}"
         self.emit(statement)
 
-    def staged_accesses(self, f: loop.For) -> tuple[list[VectorAccess], list[VectorAccess]]:
-        """The loads and stores of a loop that are done for all lanes at once; declares their arrays."""
+    def staged_accesses(
+        self, f: loop.For, only_found: bool = False
+    ) -> tuple[list[VectorAccess], list[VectorAccess]]:
+        """The loads and stores of a loop that are done for all lanes at once; declares their arrays, unless
+        they are `only_found`.
+        """
         aliased = self.aliased()
 
         def may_share(a: Value, b: Value) -> bool:
@@ -609,6 +628,8 @@ class _Printer:
         if not self.dialect.vectors[0]:
             return [], []
         loads, stores = ([a for a in found if has_vectors(a)] for found in vector_accesses(f, may_share))
+        if only_found:
+            return loads, stores
         for access in (*loads, *stores):
             kind = self.storage(access.op.buffer.type.dtype, "").type
             name = self.arrays[access.op] = self.fresh("lanes")
@@ -621,6 +642,70 @@ class _Printer:
         assert isinstance(count, int)
         sizes = (n for n in (16, 8, 4) if n <= self.gpu.vector_bytes and n > itemsize)
         return next((n for n in sizes if count * itemsize % n == 0), 0)
+
+    def asynchronous(self, f: loop.For) -> tuple[VectorAccess, VectorAccess] | None:
+        """The load and the store of a loop over vector lanes that only copies elements, in vectors, and need not
+        be done at once; None for another loop.
+        """
+        stored = [op for op in f.body.ops if isinstance(op, loop.Store) and notes.ASYNCHRONOUS.get(op)]
+        if f.kind != loop.LoopKind.VECTORIZE or len(stored) != 1:
+            return None
+        loads, stores = self.staged_accesses(f, only_found=True)
+        if len(loads) != 1 or len(stores) != 1 or any(isinstance(op, loop.For) for op in f.body.ops):
+            return None
+        (load,), (store,) = loads, stores
+        source, target = load.op.buffer, store.op.buffer
+        other = (
+            load.op.otherwise.defining_op if isinstance(load.op, loop.Load) and load.op.otherwise else None
+        )
+        is_copy = (
+            isinstance(store.op, loop.Store)
+            and store.op.value in load.op.results
+            and source in self.buffers
+            and target.type.space == "shared"
+            and source.type.dtype is target.type.dtype
+            and (not load.op.guard or (isinstance(other, scalar.Constant) and other.value == 0))
+        )
+        return (load, store) if is_copy else None
+
+    def copy_asynchronously(self, load: VectorAccess, store: VectorAccess, count: Dim) -> None:
+        """Copy elements from a buffer to shared memory without waiting, if the address allows it; zeros in
+        place of those behind a guard.
+        """
+        source, target = load.op.buffer, store.op.buffer
+        size = self.chunk(source, count)
+        assert isinstance(count, int)
+        element = self.storage(source.type.dtype, "").type
+        const = "" if source in self.changed else self.dialect.readonly
+        origin, place = self.fresh("from"), self.fresh("to")
+        for name, form, access in (
+            (origin, self.dialect.vectors[0].format(const=const, type=element), load),
+            (place, self.dialect.shared_vector.format(const="", type=element), store),
+        ):
+            address = self.index.address(access.first, access.op.buffer.type.size, {})
+            self.emit(f"{form} {name} = {self.names[access.op.buffer]} + {address};")
+        taken = str(size)
+        if load.op.guard:
+            inside = self.fresh("inside")
+            condition = self.index.condition(load.op.guard, {})
+            self.emit(
+                self.dialect.const.format(type=self.dialect.types["bool"], name=inside, value=condition)
+            )
+            taken = f"({inside} ? {size} : 0)"
+        step = size // source.type.dtype.itemsize
+        tested = self.names[source] if self.is_aligned(load, size) else origin
+        number = self.dialect.address.format(pointer=tested)
+        with self.braces(f"if (({number} & {size - 1}) == 0)"):
+            for k in range(0, count, step):
+                self.emit(
+                    f"{self.own(f'tw_copy_async_{size}')}({place} + {k}, (void*)({origin} + {k}), {taken});"
+                )
+        with self.braces("else"):
+            for k in range(count):
+                value = f"{origin}[{k}]"
+                self.emit(
+                    f"{place}[{k}] = {f'{inside} ? {value} : ({element})0' if load.op.guard else value};"
+                )
 
     def otherwise(self, op: loop.Load | loop.Store) -> str | None:
         """The element that a guarded load has where its guard does not hold, if it is known here."""
@@ -701,18 +786,10 @@ class _Printer:
             flat = flatten_index(first, shape)
             text = self.index.address(flat, BufferType(fragment.buffer.type.dtype, shape).size, {})
             places.append(f"&{self.element(fragment.buffer, text)}")
-        function = f"tw_mma_{atom.name}"
-        try:
-            definitions(self.dialect, [function])
-        except CompileError:
-            raise CompileError(
-                f"{self.dialect.name} has no matrix instruction {atom.name} ({self.place})"
-            ) from None
-        self.uses.add(function)
         d, *factors = places
         if atom.left_type.bits <= 32:
             factors = [f"({self.dialect.matrix_word})({place})" for place in factors]
-        self.emit(f"{function}({', '.join([d, *factors])});")
+        self.emit(f"{self.own(f'tw_mma_{atom.name}')}({', '.join([d, *factors])});")
 
     def all_reduce(self, op: simt.AllReduce) -> None:
         """Combine by shuffles at distances within a warp, and through shared memory at larger ones.

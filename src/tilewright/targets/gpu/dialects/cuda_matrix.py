@@ -79,10 +79,35 @@ def _loads() -> tuple[dict[str, str], dict[str, str]]:
     return instructions, calls
 
 
+def _copies() -> tuple[dict[str, str], dict[str, str]]:
+    """The definitions of asynchronous copies of 4, 8 and 16 bytes, of which only the first `taken` ones are
+    read, and of the statements that wait for them.
+    """
+    instructions = {
+        "tw_copy_commit": 'FN void tw_copy_commit() {\n  asm volatile("cp.async.commit_group;");\n}\n'
+    }
+    calls = {"tw_copy_commit": "FN void tw_copy_commit() {\n  tw_cp_async_commit();\n}\n"}
+    for size, cache in ((4, "ca"), (8, "ca"), (16, "cg")):
+        head = f"FN void tw_copy_async_{size}(void* to, void* from, i32 taken) {{\n"
+        instructions[f"tw_copy_async_{size}"] = (
+            f"{head}  u32 place = (u32)__cvta_generic_to_shared(to);\n"
+            f'  asm volatile("cp.async.{cache}.shared.global [%0], [%1], {size}, %2;" : : '
+            f'"r"(place), "l"(from), "r"(taken));\n}}\n'
+        )
+        calls[f"tw_copy_async_{size}"] = f"{head}  tw_cp_async(to, from, {size}, taken);\n}}\n"
+    for pending in range(8):
+        head = f"FN void tw_copy_wait_{pending}() {{\n"
+        wait = f'asm volatile("cp.async.wait_group {pending};" : : : "memory");'
+        instructions[f"tw_copy_wait_{pending}"] = f"{head}  {wait}\n}}\n"
+        calls[f"tw_copy_wait_{pending}"] = f"{head}  tw_cp_async_wait({pending});\n}}\n"
+    return instructions, calls
+
+
+_COPIES, _COPY_CALLS = _copies()
 _LOADS, _LOAD_CALLS = _loads()
-INSTRUCTIONS = {**_LOADS} | {f"tw_mma_{atom.name}": _instruction(atom) for atom in MMA_SYNC.values()}
+INSTRUCTIONS = _COPIES | _LOADS | {f"tw_mma_{atom.name}": _instruction(atom) for atom in MMA_SYNC.values()}
 """The definitions that NVRTC compiles."""
-CALLS = {**_LOAD_CALLS} | {f"tw_mma_{atom.name}": _call(atom) for atom in MMA_SYNC.values()}
+CALLS = _COPY_CALLS | _LOAD_CALLS | {f"tw_mma_{atom.name}": _call(atom) for atom in MMA_SYNC.values()}
 """The definitions for other compilers, the simulator's."""
 
 __all__ = ["CALLS", "INSTRUCTIONS"]

@@ -28,6 +28,9 @@ DEPTHS = (1, 2, 4, 8)
 """Choices of the terms of a step, as multiples of those of an atom."""
 WARPS = (1, 2, 4, 8)
 """Choices of the warps along the rows, and along the columns, of a tile."""
+STAGES = (1, 2, 3, 4, 5)
+"""Choices of the steps whose tiles exist at the same time."""
+DEFAULT_STAGES = 3
 NO_ATOM = "none"
 """The choice of ordinary instructions."""
 STEP_BYTES = 64
@@ -44,6 +47,7 @@ class _Sizes:
     depth: int
     row_warps: int
     column_warps: int
+    stages: int
 
     @property
     def threads(self) -> int:
@@ -120,6 +124,8 @@ def _apply(s: Schedule, name: str, roles: Roles, atom: MatrixAtom) -> bool:
         _distribute(s, block, row, column, sizes)
     for copy in copies:
         load_tile(s, copy, len(product.grid) + 1, sizes.threads)
+    if sizes.stages > 1:
+        s.pipeline(step, sizes.stages)
     s.bind(fuse_all(s, product.grid), "block.x")
     return True
 
@@ -148,7 +154,13 @@ def _choose(s: Schedule, name: str, roles: Roles, atom: MatrixAtom) -> _Sizes:
     column_warps = s.choose("warps_of_columns", min(column_warps, fits_columns[-1]), fits_columns)
     default = max(1, STEP_BYTES // (atom.depth * atom.left_type.itemsize))
     parts = s.choose("parts_of_step", default, DEPTHS)
-    sizes = _Sizes(atom, rows, columns, parts * atom.depth, row_warps, column_warps)
+    step_bytes = (rows + columns) * parts * atom.depth * atom.left_type.itemsize
+    stages = 1
+    if gpu.async_copies:
+        # Two blocks fit on a multiprocessor; rows are a little longer, to lie in different banks.
+        room = max(2, gpu.shared_bytes // 2 * 3 // 4 // step_bytes)
+        stages = s.choose("stages", min(DEFAULT_STAGES, room), STAGES)
+    sizes = _Sizes(atom, rows, columns, parts * atom.depth, row_warps, column_warps, stages)
     if sizes.threads > gpu.max_threads or rows * columns > MOST_RESULTS * sizes.threads:
         raise ScheduleError(
             f"contraction: {sizes.threads} threads for a tile of {rows} x {columns} results; a block of this "
