@@ -84,8 +84,8 @@ class Gpu:
     """The matrix instructions that the code generator uses, the preferred ones for each type first."""
 
     matrix_loads: bool = False
-    """Whether a warp can load parts of matrix instructions' factors from shared memory in rows of 16 bytes, as
-    NVIDIA's ``ldmatrix`` does.
+    """Whether a warp can load parts of matrix instructions' factors from shared memory in rows of 16 bytes,
+    as NVIDIA's ``ldmatrix`` does.
     """
 
     async_copies: bool = False

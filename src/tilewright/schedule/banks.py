@@ -49,7 +49,7 @@ def padded_shape(buffer: BufferType, accesses: Sequence[Access], kind: str) -> t
     return best
 
 
-def _bytes(op: Access, shape: Sequence[int], itemsize: int) -> int:
+def _bytes(op: Access, shape: tuple[int, ...], itemsize: int) -> int:
     """The bytes that a thread accesses at once: those of a loop over vector lanes along a row."""
     around = enclosing_loops(op)
     f = around[-1] if around else None
@@ -72,9 +72,9 @@ def _times(op: Access, nest: loop.For, vector: bool) -> int:
     return times
 
 
-def _rounds(accesses: Sequence[Access], shape: Sequence[int], kind: str, itemsize: int) -> int:
-    """The rounds in which a warp does all accesses in the life of the buffer: in a round, a bank serves one of
-    its rows.
+def _rounds(accesses: Sequence[Access], shape: tuple[int, ...], kind: str, itemsize: int) -> int:
+    """The rounds in which a warp does all accesses in the life of the buffer: in a round, a bank serves one
+    of its rows.
     """
     total = 0
     for op in accesses:

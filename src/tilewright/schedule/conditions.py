@@ -46,7 +46,7 @@ def _hoist(body: Block) -> None:
 
 
 def _make_uniform(f: loop.For, extent: int) -> None:
-    """Take a loop's variable out of the conditions and guards that hold for all its iterations or for none."""
+    """Take a loop's variable out of conditions and guards that hold for all its iterations or for none."""
     for op in f.walk():
         if isinstance(op, loop.If):
             op.conditions = tuple(_uniform(e, f.iv, extent) for e in op.conditions)

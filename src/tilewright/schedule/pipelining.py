@@ -1,5 +1,5 @@
-"""Copies to shared memory that run ahead: while a block computes with the tiles of one step, those of the next
-ones are on their way.
+"""Copies to shared memory that run ahead: while a block computes with the tiles of one step, those of the
+next ones are on their way.
 
     for k in n: {copy tile of k;  compute with the tile}
 becomes, with 3 stages and tiles for 3 steps,
@@ -21,7 +21,7 @@ from ..analysis.loop_nest import accesses_of, inside, substitute_tree, walk_loop
 from ..dialects import loop, simt
 from ..ir import notes
 from ..ir.builder import Builder
-from ..ir.core import Operation, Value
+from ..ir.core import Value
 from ..ir.symbolic import Dim, Expr, prove_le, symbol
 from ..ir.types import BufferType
 
@@ -90,10 +90,8 @@ def _run_ahead(f: loop.For, copies: Sequence[loop.For], stages: int) -> None:
         f.parent.insert_before(f, alloc)
         for op in accesses_of(tile):
             op.indices = (f.iv % stages, *op.indices)
-    for nest in copies:
-        for op in nest.walk():
-            if isinstance(op, loop.Store):
-                notes.ASYNCHRONOUS.set(op, True)
+    for store in [op for nest in copies for op in nest.walk() if isinstance(op, loop.Store)]:
+        notes.ASYNCHRONOUS.set(store, True)
     before = Builder.before(f)
     for step in range(stages - 1):
         for nest in copies:

@@ -132,8 +132,8 @@ class Dialect:
     types ``tw_4``, ``tw_8`` and ``tw_16`` of so many bytes, which may be the memory of any other types.
     """
     shared_vector: str = ""
-    """The type of a pointer to shared memory for accesses of several elements: ``{const}``, ``{type}``. Empty:
-    each element of shared memory is accessed alone.
+    """The type of a pointer to shared memory for accesses of several elements: ``{const}``, ``{type}``.
+    Empty: each element of shared memory is accessed alone.
     """
     matrix_word: str = ""
     """The type of a pointer to the words of a packed factor of a matrix instruction."""

@@ -1,5 +1,5 @@
-"""Thread nests that load parts of matrix instructions' factors in the way of ``ldmatrix``: the lanes of a warp
-give the addresses of rows of 16 bytes in shared memory, and each receives a word of several rows.
+"""Thread nests that load parts of matrix instructions' factors in the way of ``ldmatrix``: the lanes of a
+warp give the addresses of rows of 16 bytes in shared memory, and each receives a word of several rows.
 
 A nest is recognized by what it does: the address of each element is compared for all threads.
 """
@@ -93,8 +93,8 @@ class _Nest:
         return []
 
     def _all(self, words: int, starts: np.ndarray, transposed: bool) -> list[MatrixLoad]:
-        """The loads of all words of a thread; `starts` are the first elements of rows, of shape (warps, words,
-        rows).
+        """The loads of all words of a thread; `starts` are the first elements of rows, of shape (warps,
+        words, rows).
         """
         loads, first = [], 0
         lane = np.arange(starts.shape[0] * LANES)
@@ -122,8 +122,8 @@ class _Nest:
         return places.reshape(-1, LANES, parts // self.in_word, self.in_word)
 
     def _starts(self, places: np.ndarray, transposed: bool) -> np.ndarray | None:
-        """The first elements of the rows, of shape (warps, words, 8); None if a word has other elements than a
-        lane receives.
+        """The first elements of the rows, of shape (warps, words, 8); None if a word has other elements than
+        a lane receives.
         """
         lane, e = np.arange(LANES), np.arange(self.in_word)
         if transposed:

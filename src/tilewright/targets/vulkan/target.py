@@ -13,9 +13,10 @@ from ..gpu.dialect import DeviceKernel
 from ..gpu.dialects.glsl import GLSL
 from ..gpu.images import DeviceCode
 from ..gpu.portable import VULKAN
-from ..gpu.printer import identifier, module_text
+from ..gpu.printer import module_text
 from ..gpu.target import GpuTarget
 from ..gpu.user_kernel import UserKernel
+from ..gpu.writer import identifier
 from . import toolchain
 
 

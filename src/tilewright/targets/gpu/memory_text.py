@@ -1,0 +1,328 @@
+"""Accesses to memory as text: buffers, elements, and copies of several elements at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from ...analysis.index_maps import flatten_index
+from ...dialects import loop, scalar, simt
+from ...dialects.scalar import COMBINER_OP
+from ...errors import CompileError
+from ...ir import notes
+from ...ir.core import Value
+from ...ir.symbolic import Dim, bounds, prove_divisible
+from ...ir.types import BufferType, DType, boolean
+from .index_text import Variable
+from .matrix_access import MatrixLoad
+from .vector_access import VectorAccess, vector_accesses
+from .writer import Writer, identifier
+
+MOST_PRIVATE = 4096
+"""The most elements of an array that is private to a thread."""
+
+
+class MemoryText(Writer):
+    """Prints allocations, loads, stores and copies."""
+
+    def alloc(self, op: loop.Alloc) -> None:
+        buffer: BufferType = op.buffer
+        storage = self.storage(buffer.dtype, f"a {buffer.space} buffer of {self.place}")
+        if buffer.space == "shared":
+            self.names[op.result] = self.share(storage.type, buffer.size, buffer.dtype.itemsize)
+            return
+        size = buffer.size
+        if buffer.space == "register":
+            self.private.add(op.result)
+            size = BufferType(buffer.dtype, buffer.shape[1:]).size
+        most = bounds(size)[1]
+        if most is None or most > MOST_PRIVATE:
+            raise CompileError(f"{self.dialect.name} cannot hold {buffer} in a thread ({self.place})")
+        name = self.names[op.result] = self.fresh("local" if buffer.space != "register" else "part")
+        in_words = any(isinstance(user, simt.Mma) for user in op.result.users)
+        form = self.dialect.vectors[2] if in_words and self.dialect.vectors[2] else self.dialect.array
+        array = form.format(type=storage.type, name=name, size=max(most, 1))
+        if op.result in self.combined and self.dialect.zeros:
+            array = f"{array.removesuffix(';')}{self.dialect.zeros};"
+        self.emit(array)
+
+    def share(self, kind: str, size: Dim, itemsize: int) -> str:
+        """The name of a new shared buffer."""
+        if not isinstance(size, int):
+            raise CompileError(f"{self.place} has shared memory of unknown size {size}")
+        name = f"shared{len(self.shared)}"
+        if self.dialect.shared_at_top == "module":
+            name = f"{identifier(self.kernel.sym_name)}_{name}"
+        # Every buffer begins at a multiple of 16 bytes.
+        self.shared.append((name, kind, max(size, 1), -(-max(size, 1) * itemsize // 16) * 16))
+        return name
+
+    def element(self, buffer: Value, index: str) -> str:
+        """The element of a buffer at a flat index, in memory's type."""
+        number = self.buffers.get(buffer)
+        if number is not None and self.dialect.offsets and not self.dialect.pointer:
+            index = f"o{number} + {self.dialect.bound.format(value=index)}"
+        else:
+            index = self.dialect.bound.format(value=index[1:-1] if _enclosed(index) else index)
+        return f"{self.names[buffer]}[{index}]"
+
+    def access(self, op: loop.Load | loop.Store | loop.Accumulate, dynamic: dict[str, Variable]) -> str:
+        indices, shape = op.indices, op.buffer.type.shape
+        if op.buffer in self.private:
+            indices, shape = indices[1:], shape[1:]
+        buffer = BufferType(op.buffer.type.dtype, shape)
+        text = self.index.address(flatten_index(indices, shape), buffer.size, dynamic)
+        return self.element(op.buffer, text)
+
+    def dynamic(self, op: loop.Load | loop.Store | loop.Accumulate) -> dict[str, Variable]:
+        bits = {"i64": 64, "u64": 64}
+        return {
+            f"v{k}": Variable(self.names[v], bits.get(self.scalars.register(v.type), 32))
+            for k, v in enumerate(op.dynamic)
+        }
+
+    def loaded(self, dtype: DType, element: str) -> str:
+        """The register value of an element."""
+        value = self.storage(dtype, "").load.format(element)
+        self.uses |= set(re.findall(r"\btw_\w+(?=\()", value))
+        return self.scalars.wrap(value, dtype) if dtype.is_sub_byte else value
+
+    def stored(self, dtype: DType, value: str) -> str:
+        """The element that holds a register value."""
+        element = self.storage(dtype, "").store.format(value)
+        self.uses |= set(re.findall(r"\btw_\w+(?=\()", element))
+        return element
+
+    def load(self, op: loop.Load) -> None:
+        dynamic = self.dynamic(op)
+        dtype = op.result.type
+        element = self.staged.get(op) or self.access(op, dynamic)
+        is_moved = self.is_moved(op)
+        kind, value = self.type(dtype), self.loaded(dtype, element)
+        if is_moved:
+            self.moved.add(op.result)
+            kind, value = self.storage(dtype, "").type, element
+        if not op.guard or op in self.staged:
+            name = self.names[op.result] = self.fresh()
+            self.emit(self.dialect.const.format(type=kind, name=name, value=value))
+            return
+        assert op.otherwise is not None
+        name = self.names[op.result] = self.fresh()
+        zero = self.dialect.cast.format(type=kind, value="0") if self.dialect.arrays else "0"
+        self.variable(kind, name, zero if is_moved else self.names[op.otherwise])
+        self.emit(f"if ({self.index.condition(op.guard, dynamic)}) {{ {name} = {value}; }}")
+
+    def is_moved(self, op: loop.Load) -> bool:
+        """Whether a load only copies elements of a type that registers do not have."""
+        dtype = op.result.type
+        if self.storage(dtype, "").load == "{}" or dtype is boolean:
+            return False
+        if op.guard:
+            other = None if op.otherwise is None else op.otherwise.defining_op
+            if not isinstance(other, scalar.Constant) or other.value != 0:
+                return False
+        return all(
+            isinstance(user, loop.Store) and user.value is op.result and user.buffer.type.dtype is dtype
+            for user in op.result.users
+        )
+
+    def store(self, op: loop.Store | loop.Accumulate) -> None:
+        dynamic = self.dynamic(op)
+        place = self.staged.get(op) or self.access(op, dynamic)
+        dtype = op.value.type
+        value = self.names[op.value]
+        if isinstance(op, loop.Accumulate):
+            old = self.loaded(dtype, place)
+            quiet = notes.IGNORE_NAN.get(op, False)
+            value = self.scalars.binary(COMBINER_OP[op.combiner], dtype, old, value, quiet)
+        element = value if op.value in self.moved else self.stored(dtype, value)
+        statement = f"{place} = {element};"
+        if op.guard:
+            statement = f"if ({self.index.condition(op.guard, dynamic)}) {{ {statement} }}"
+        self.emit(statement)
+
+    def staged_accesses(
+        self, f: loop.For, only_found: bool = False
+    ) -> tuple[list[VectorAccess], list[VectorAccess]]:
+        """The loads and stores of a loop that are done for all lanes at once; declares their arrays, unless
+        they are `only_found`.
+        """
+        aliased = self.aliased()
+
+        def may_share(a: Value, b: Value) -> bool:
+            return a is b or (self.buffers.get(a) in aliased and self.buffers.get(b) in aliased)
+
+        def has_vectors(access: VectorAccess) -> bool:
+            buffer, size = access.op.buffer, self.chunk(access.op.buffer, f.extent)
+            if access.op.guard and self.otherwise(access.op) is None:
+                return False
+            if buffer.type.space == "shared":
+                return size > 0 and bool(self.dialect.shared_vector) and self.is_aligned(access, size)
+            return size > 0 and buffer in self.buffers
+
+        if not self.dialect.vectors[0]:
+            return [], []
+        loads, stores = ([a for a in found if has_vectors(a)] for found in vector_accesses(f, may_share))
+        if only_found:
+            return loads, stores
+        for access in (*loads, *stores):
+            kind = self.storage(access.op.buffer.type.dtype, "").type
+            name = self.arrays[access.op] = self.fresh("lanes")
+            self.emit(self.dialect.vectors[2].format(type=kind, name=name, size=f.extent))
+        return loads, stores
+
+    def chunk(self, buffer: Value, count: Dim) -> int:
+        """The bytes of the largest vectors that `count` elements are made of; 0 if there are none."""
+        itemsize = buffer.type.dtype.itemsize
+        assert isinstance(count, int)
+        sizes = (n for n in (16, 8, 4) if n <= self.gpu.vector_bytes and n > itemsize)
+        return next((n for n in sizes if count * itemsize % n == 0), 0)
+
+    def asynchronous(self, f: loop.For) -> tuple[VectorAccess, VectorAccess] | None:
+        """The load and the store of a loop over vector lanes that only copies elements, in vectors, and need
+        not be done at once; None for another loop.
+        """
+        stored = [op for op in f.body.ops if isinstance(op, loop.Store) and notes.ASYNCHRONOUS.get(op)]
+        if f.kind != loop.LoopKind.VECTORIZE or len(stored) != 1:
+            return None
+        loads, stores = self.staged_accesses(f, only_found=True)
+        if len(loads) != 1 or len(stores) != 1 or any(isinstance(op, loop.For) for op in f.body.ops):
+            return None
+        (load,), (store,) = loads, stores
+        source, target = load.op.buffer, store.op.buffer
+        other = (
+            load.op.otherwise.defining_op if isinstance(load.op, loop.Load) and load.op.otherwise else None
+        )
+        is_copy = (
+            isinstance(store.op, loop.Store)
+            and store.op.value in load.op.results
+            and source in self.buffers
+            and target.type.space == "shared"
+            and source.type.dtype is target.type.dtype
+            and (not load.op.guard or (isinstance(other, scalar.Constant) and other.value == 0))
+        )
+        return (load, store) if is_copy else None
+
+    def copy_asynchronously(self, load: VectorAccess, store: VectorAccess, count: Dim) -> None:
+        """Copy elements from a buffer to shared memory without waiting, if the address allows it; zeros in
+        place of those behind a guard.
+        """
+        source = load.op.buffer
+        size = self.chunk(source, count)
+        assert isinstance(count, int)
+        element = self.storage(source.type.dtype, "").type
+        const = "" if source in self.changed else self.dialect.readonly
+        origin, place = self.fresh("from"), self.fresh("to")
+        for name, form, access in (
+            (origin, self.dialect.vectors[0].format(const=const, type=element), load),
+            (place, self.dialect.shared_vector.format(const="", type=element), store),
+        ):
+            address = self.index.address(access.first, access.op.buffer.type.size, {})
+            self.emit(f"{form} {name} = {self.names[access.op.buffer]} + {address};")
+        taken = str(size)
+        if load.op.guard:
+            inside = self.fresh("inside")
+            condition = self.index.condition(load.op.guard, {})
+            self.emit(
+                self.dialect.const.format(type=self.dialect.types["bool"], name=inside, value=condition)
+            )
+            taken = f"({inside} ? {size} : 0)"
+        step = size // source.type.dtype.itemsize
+        tested = self.names[source] if self.is_aligned(load, size) else origin
+        number = self.dialect.address.format(pointer=tested)
+        with self.braces(f"if (({number} & {size - 1}) == 0)"):
+            for k in range(0, count, step):
+                self.emit(
+                    f"{self.own(f'tw_copy_async_{size}')}({place} + {k}, (void*)({origin} + {k}), {taken});"
+                )
+        with self.braces("else"):
+            for k in range(count):
+                value = f"{origin}[{k}]"
+                self.emit(
+                    f"{place}[{k}] = {f'{inside} ? {value} : ({element})0' if load.op.guard else value};"
+                )
+
+    def otherwise(self, op: loop.Load | loop.Store) -> str | None:
+        """The element that a guarded load has where its guard does not hold, if it is known here."""
+        other = op.otherwise.defining_op if isinstance(op, loop.Load) and op.otherwise is not None else None
+        if not isinstance(other, scalar.Constant) or not self.dialect.inline_literals:
+            return None
+        if isinstance(op, loop.Load) and self.is_moved(op):
+            return "0"
+        return self.stored(other.result.type, self.scalars.expression(other, []))
+
+    def is_aligned(self, access: VectorAccess, size: int) -> bool:
+        """Whether an access begins a multiple of `size` bytes behind the beginning of its buffer."""
+        itemsize = access.op.buffer.type.dtype.itemsize
+        return prove_divisible(access.first * itemsize, size)
+
+    def copy(self, access: VectorAccess, count: Dim) -> None:
+        """Copy elements between a buffer and the array of an access, in vectors if the address allows it."""
+        op, name = access.op, self.arrays[access.op]
+        assert isinstance(count, int)
+        reads = isinstance(op, loop.Load)
+        size = self.chunk(op.buffer, count)
+        vector = f"tw_{size}"
+        self.uses.add(vector)
+        address = self.index.address(access.first, op.buffer.type.size, {})
+        is_shared = op.buffer.type.space == "shared"
+        const = "" if is_shared or op.buffer in self.changed else self.dialect.readonly
+        far_type, near_type, _ = self.dialect.vectors
+        far_type = self.dialect.shared_vector if is_shared else far_type
+        element = self.storage(op.buffer.type.dtype, "").type
+        place = self.fresh("place")
+        start = f"{self.names[op.buffer]} + {address}"
+        far = f"(({far_type.format(const=const, type=vector)}){place})"
+        near = f"(({near_type.format(type=vector)}){name})"
+
+        def lines(here: str, there: str, number: int) -> None:
+            for k in range(number):
+                pair = (f"{here}[{k}]", f"{there}[{k}]")
+                self.emit("{} = {};".format(*(pair if reads else pair[::-1])))
+
+        def transfer() -> None:
+            self.emit(f"{far_type.format(const=const, type=element)} {place} = {start};")
+            if is_shared:
+                lines(near, far, count * op.buffer.type.dtype.itemsize // size)
+                return
+            # Buffers may begin at any element, and rows have any length, so the address is tested.
+            tested = self.names[op.buffer] if self.is_aligned(access, size) else place
+            number = self.dialect.address.format(pointer=tested)
+            with self.braces(f"if (({number} & {size - 1}) == 0)"):
+                lines(near, far, count * op.buffer.type.dtype.itemsize // size)
+            with self.braces("else"):
+                lines(name, place, count)
+
+        if not op.guard:
+            transfer()
+            return
+        other = self.otherwise(op)
+        assert other is not None
+        with self.braces(f"if ({self.index.condition(op.guard, {})})"):
+            transfer()
+        with self.braces("else"):
+            for k in range(count):
+                self.emit(f"{name}[{k}] = {other};")
+
+    def load_matrices(self, loads: Sequence[MatrixLoad]) -> None:
+        """Call the functions that load parts of matrix instructions' factors, for all lanes of a warp."""
+        for load in loads:
+            function = self.own(f"tw_load_matrix_x{load.count}{'_trans' if load.transposed else ''}")
+            row = self.index.address(load.row, load.source.type.size, {})
+            words = f"({self.dialect.matrix_word})(&{self.element(load.target, str(load.first))})"
+            self.emit(f"{function}({words}, &{self.element(load.source, row)});")
+
+
+def _enclosed(text: str) -> bool:
+    """Whether one pair of parentheses encloses the whole text."""
+    if not (text.startswith("(") and text.endswith(")")):
+        return False
+    depth = 0
+    for k, c in enumerate(text):
+        depth += (c == "(") - (c == ")")
+        if depth == 0:
+            return k == len(text) - 1
+    return False
+
+
+__all__ = ["MemoryText"]
