@@ -217,10 +217,11 @@ def _only_atom(x: Dim) -> object:
 
 
 def _merged(x: Sequence[Dim], y: Sequence[Dim], shape: Sequence[Dim]) -> list[tuple[Dim, Dim]]:
-    """Pairs of indices of two accesses, with one for neighbouring dimensions that fused loops traverse as
-    one: ``f`` in place of ``f // n`` and ``f % n``.
+    """Pairs of indices of two accesses, and one more for neighbouring dimensions that fused loops traverse as
+    one: ``f`` for ``f // n`` and ``f % n``.
     """
     pairs = list(zip(x, y, strict=True))
+    each = list(pairs)
     sizes, d = list(shape), 0
     while d + 1 < len(pairs):
         (x0, y0), (x1, y1), n = pairs[d], pairs[d + 1], sizes[d + 1]
@@ -230,7 +231,7 @@ def _merged(x: Sequence[Dim], y: Sequence[Dim], shape: Sequence[Dim]) -> list[tu
             d = 0
         else:
             d += 1
-    return pairs
+    return list(dict.fromkeys((*pairs, *each)))
 
 
 def _without_units(op: Access) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
