@@ -612,8 +612,11 @@ def _is_no_multiple(rest: Dim) -> bool:
     """Whether a number is ``a % n - b % n``, where a and b differ by a number that n does not divide."""
     if not isinstance(rest, Expr) or len(rest.terms) != 2:
         return False
-    (c, (x, *more)), (d, (y, *others)) = rest.terms
-    if more or others or {c, d} != {1, -1} or not (isinstance(x, Mod) and isinstance(y, Mod)):
+    (c, first), (d, second) = rest.terms
+    if len(first) != 1 or len(second) != 1 or {c, d} != {1, -1}:
+        return False
+    x, y = first[0], second[0]
+    if not (isinstance(x, Mod) and isinstance(y, Mod)):
         return False
     apart = x.a - y.a
     return x.b == y.b and isinstance(apart, int) and isinstance(x.b, int) and apart % x.b != 0
