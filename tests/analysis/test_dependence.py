@@ -167,6 +167,23 @@ def test_terms_of_different_sizes_are_told_apart(offset: int, expected: int | No
     assert distance(a, b, [(loops[1], loops[1])]) == (expected,)
 
 
+def test_a_loop_of_one_iteration_is_any_distance_from_a_longer_one() -> None:
+    """As the first thread of a block, which writes what all threads read."""
+    kernel = loop.Kernel(sym_name="k", num_outputs=1)
+    buffer = kernel.body.add_arg(BufferType(f32, (1,), "global"), "y")
+    loops, stores = [], []
+    for name, extent in (("one", 1), ("other", 1), ("many", 32)):
+        f = loop.For(iv=symbol(name, 0, extent - 1))
+        kernel.body.append(f)
+        at = Builder(f.body)
+        value = at(scalar.Constant(value=1.0, dtype=f32))
+        stores.append(at.insert(loop.Store(value, buffer, (), indices=(0,))))
+        loops.append(f)
+    for first, second, expected in ((0, 1, 0), (0, 2, None), (2, 0, None)):
+        pair = [(loops[first], loops[second])]
+        assert distance(stores[first], stores[second], pair) == (expected,)
+
+
 def test_a_witness_is_a_pair_of_iterations_that_touch_one_element() -> None:
     loops, (a, b) = nest([(2 * I + K,), (2 * I + K,)], (I, K))
     found = find_witness(a, b, [(f, f) for f in loops], [], lambda apart: apart[0] > 0)

@@ -391,8 +391,9 @@ class _System:
             self.renamed[s] = symbol(f"{s.name}__second", s.lower, upper)
         self.others = {s for s in self.renamed.values() if isinstance(s, Expr)}
         self.partner = {x: self.renamed[y] for x, y in pairs}
-        for iv in self.partner:
-            if iv.upper == iv.lower:
+        for iv, other in self.partner.items():
+            assert isinstance(other, Expr)
+            if iv.upper == iv.lower == other.lower == other.upper:
                 self.differences[iv] = 0
         self.divisions: dict[tuple[Dim, Dim], bool] = {}
         """Divisions ``(dividend, divisor)`` in the first access; True where their equation is added."""

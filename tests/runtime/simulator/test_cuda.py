@@ -432,7 +432,7 @@ def test_messages_name_what_is_wrong(basics: SimulatedModule) -> None:
     with pytest.raises(SimulationError, match=r"demo.cu:2:.*\n.*undeclared"):
         SimulatedModule("\n__global__ void f() { undeclared(); }", name="demo.cu")
     with pytest.raises(SimulationError, match="defines no kernel"):
-        SimulatedModule("void f() {}")
+        SimulatedModule("void f() {}").launch("f", 1, 1, [])
 
 
 def test_deadlocks_and_divisions_end_the_launch() -> None:

@@ -162,8 +162,6 @@ def _prepare(
     own = steps.metal_storage(own) if language == "metal" else steps.bind_dynamic_shared(own)
     found = steps.find_kernels(own)
     names = list(dict.fromkeys([*found, *entries]))
-    if not names:
-        raise SimulationError(f"{name} defines no kernel: a function with __global__ (in Metal: kernel)")
     if language != "metal":
         return head + own + steps.entry_table(names)
     try:

@@ -68,7 +68,7 @@ class SimulatedModule:
             entries: Kernels that are instances of templates, such as ``scale<float>``.
 
         Raises:
-            SimulationError: The compiler refuses the text, or there is no kernel in it.
+            SimulationError: The compiler refuses the text.
             ArtifactError: The simulator does not run on this machine.
         """
         if language not in LANGUAGES:
@@ -101,6 +101,10 @@ class SimulatedModule:
         Raises:
             SimulationError: There is no such kernel.
         """
+        if not self.entries:
+            raise SimulationError(
+                f"{self.name} defines no kernel: a function with __global__ (in Metal: kernel)"
+            )
         if entry not in self.entries:
             known = ", ".join(self.entries)
             raise SimulationError(f"{self.name} has no kernel {entry!r}; its kernels are {known}")
