@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         u32,
         u64,
     )
-    from tilewright.kernels import Kernel, c_kernel, gpu_kernel, gpu_source
+    from tilewright.kernels import Kernel, c_kernel, gpu_kernel, gpu_source, triton_source
     from tilewright.kernels.define import kernel
     from tilewright.kernels.family import KernelFamily
     from tilewright.kernels.loops.generic import element_type
@@ -99,6 +99,7 @@ __all__ = [
     "schedule_kernel",
     "simulate",
     "tensor",
+    "triton_source",
     "tune",
     "u16",
     "u32",
@@ -125,7 +126,7 @@ _HOME = {
     "simulate": "tilewright.runtime.simulator.simulate",
     "tune": "tilewright.tuning.tune",
     "Kernel": "tilewright.kernels",
-    **dict.fromkeys(("c_kernel", "gpu_kernel", "gpu_source"), "tilewright.kernels"),
+    **dict.fromkeys(("c_kernel", "gpu_kernel", "gpu_source", "triton_source"), "tilewright.kernels"),
     "kernel": "tilewright.kernels.define",
     "KernelFamily": "tilewright.kernels.family",
     "element_type": "tilewright.kernels.loops.generic",

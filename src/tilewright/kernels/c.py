@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..dialects.kernels import Scalar
 from ..errors import KernelError
@@ -13,6 +13,9 @@ from ..targets.llvm.c_kernels import FAMILIES, CSource
 from .described import Tensors, described, text_of
 from .gpu import GpuCode
 from .kernel import Kernel
+
+if TYPE_CHECKING:
+    from ..targets.cuda.triton_source import TritonSource
 
 _SUFFIXES = {".c": "c", ".cc": "c++", ".cpp": "c++", ".cxx": "c++", ".C": "c++"}
 
@@ -32,7 +35,7 @@ def c_kernel(
     include_dirs: Sequence[str | Path] = (),
     language: str | None = None,
     function: str | None = None,
-    gpu: Sequence[GpuCode] = (),
+    gpu: Sequence[GpuCode | TritonSource] = (),
 ) -> Kernel:
     """Make a C or C++ function an operator of models for CPUs and WebAssembly.
 
@@ -58,7 +61,7 @@ def c_kernel(
         include_dirs: Folders with headers; that of the source's file is always one.
         language: ``"c"`` or ``"c++"``; None: by the path's suffix, C for source code.
         function: The name of the C function.
-        gpu: Sources of the same kernel for GPUs, each made by `gpu_source`.
+        gpu: Sources of the same kernel for GPUs, each made by `gpu_source` or `triton_source`.
 
     Raises:
         KernelError: The description contradicts itself, the file cannot be read, or a source for GPUs does

@@ -13,6 +13,7 @@ from ..artifact import disk_cache
 from ..dialects.kernels import KERNELS, Implementation, Scalar
 from ..errors import KernelError
 from ..ir.types import TensorSpec
+from ..targets.gpu.user_kernel import DeviceSource
 from ..targets.gpu.user_source import GpuSource
 from .contents import contents
 from .kernel import Kernel
@@ -90,7 +91,7 @@ def described(
         digest=digest,
     )
     for code in implementations.values():
-        if isinstance(code, GpuSource):
+        if isinstance(code, (GpuSource, DeviceSource)):
             code.check(kernel)
     kernel.replaces(pattern)
     KERNELS[digest] = kernel

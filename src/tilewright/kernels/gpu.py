@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..dialects.kernels import Scalar
 from ..errors import KernelError
@@ -19,6 +19,9 @@ from ..targets.gpu.user_source import (
 )
 from .described import Tensors, described, text_of
 from .kernel import Kernel
+
+if TYPE_CHECKING:
+    from ..targets.cuda.triton_source import TritonSource
 
 Sizes = Formula | Sequence[Formula]
 """One to three numbers or formulas."""
@@ -88,17 +91,11 @@ def gpu_source(
     """
     if target.partition(":")[0] not in QUALIFIERS:
         raise KernelError(f"gpu_source: target is {target!r}; its languages are {', '.join(QUALIFIERS)}")
-    shapes = []
-    for what, given in (("grid", grid), ("block", block)):
-        sizes = (given,) if isinstance(given, (int, str)) else tuple(given)
-        if not 1 <= len(sizes) <= 3 or not all(isinstance(size, (int, str)) for size in sizes):
-            raise KernelError(f"gpu_source: {what} is {given!r}; give one to three numbers or formulas")
-        shapes.append(sizes)
     return GpuCode(
         target,
         source,
-        shapes[0],
-        shapes[1],
+        _shape("gpu_source: grid", grid),
+        _shape("gpu_source: block", block),
         shared,
         function,
         tuple((defines or {}).items()),
@@ -106,10 +103,60 @@ def gpu_source(
     )
 
 
+def triton_source(
+    function: Any,
+    *,
+    grid: Sizes,
+    constants: Mapping[str, Scalar] | None = None,
+    warps: int = 4,
+    stages: int = 3,
+    target: str = "cuda",
+) -> TritonSource:
+    """A Triton kernel, for `gpu_kernel` and `c_kernel`.
+
+    It is compiled with the model by the package ``triton``, for which no GPU is needed. Parameters get what
+    the description calls so: an input or output a pointer, a size 32 bits, a number its value. A simulated
+    device cannot run it; Triton's own interpreter can (``TRITON_INTERPRET=1``).
+
+    Args:
+        function: The function that ``triton.jit`` returns.
+        grid: Numbers of programs along x, y and z, as of `gpu_source`. Formulas may name whole constants.
+        constants: Values of the parameters of type ``tl.constexpr``.
+        warps: Warps of a program.
+        stages: Stages of pipelined loops.
+        target: ``"cuda"``, or one architecture, such as ``"cuda:sm_90"``.
+
+    Raises:
+        KernelError: `function` is no Triton kernel, or the target is not for NVIDIA's GPUs.
+    """
+    from ..targets.cuda.triton_source import TritonSource
+
+    if not all(hasattr(function, name) for name in ("fn", "arg_names", "cache_key")):
+        raise KernelError(f"triton_source: {function!r} is no function of triton.jit")
+    if target.partition(":")[0] != "cuda":
+        raise KernelError(f"triton_source: target is {target!r}; Triton kernels are compiled for 'cuda'")
+    return TritonSource(
+        target,
+        function,
+        str(function.cache_key),
+        _shape("triton_source: grid", grid),
+        tuple((constants or {}).items()),
+        warps,
+        stages,
+    )
+
+
+def _shape(what: str, given: Sizes) -> tuple[Formula, ...]:
+    sizes = (given,) if isinstance(given, (int, str)) else tuple(given)
+    if not 1 <= len(sizes) <= 3 or not all(isinstance(size, (int, str)) for size in sizes):
+        raise KernelError(f"{what} is {given!r}; give one to three numbers or formulas")
+    return sizes
+
+
 def gpu_kernel(
     name: str,
     *,
-    sources: Sequence[GpuCode],
+    sources: Sequence[GpuCode | TritonSource],
     inputs: Tensors,
     outputs: Tensors,
     reference: Callable[..., Any],
@@ -123,7 +170,7 @@ def gpu_kernel(
 
     Args:
         name: The name of the operator, and of the functions unless their sources name others.
-        sources: The sources, each made by `gpu_source`.
+        sources: The sources, each made by `gpu_source` or `triton_source`.
         inputs: The inputs' types, as of `c_kernel`.
         outputs: The outputs' types, as of `c_kernel`.
         reference: The meaning in NumPy, as of `c_kernel`.
@@ -143,4 +190,4 @@ def gpu_kernel(
     )
 
 
-__all__ = ["GpuCode", "gpu_kernel", "gpu_source"]
+__all__ = ["GpuCode", "gpu_kernel", "gpu_source", "triton_source"]

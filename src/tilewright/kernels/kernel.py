@@ -20,6 +20,7 @@ from ..ir.builder import Builder
 from ..ir.core import Module
 from ..ir.substitution import evaluate
 from ..ir.types import TensorType
+from ..targets.gpu.user_kernel import DeviceSource
 from ..targets.gpu.user_source import GpuSource
 from ..targets.llvm.c_kernels import CSource, header
 from .loops.check import Inputs, check_program
@@ -248,7 +249,10 @@ class Kernel(KernelDefinition):
         numbers = dict(zip(self.scalars, self.numbers(scalars), strict=True))
         chosen = target or ("cpu" if self.program is not None or self.implementation("cpu") else None)
         chosen = chosen or next(iter(self.implementations))
-        if isinstance(self.implementation(chosen), GpuSource):
+        code = self.implementation(chosen)
+        if isinstance(code, DeviceSource) and not isinstance(code, GpuSource):
+            raise self.error(f"check: nothing here runs its code for {chosen!r}; Triton's interpreter does")
+        if isinstance(code, GpuSource):
             library = self._library(chosen, tuple(numbers.values()))
             check_on_device(self, library, sizes, seed, rtol, atol, numbers, inputs)
             return

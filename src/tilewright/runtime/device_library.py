@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.artifact.device_code import DEVICE_TYPES, DeviceImage, images_of
+from tilewright.errors import ArtifactError
 from tilewright.runtime.bound_call import BoundCall
 from tilewright.runtime.context import Context, DeviceOptions
 from tilewright.runtime.device_tensors import DeviceCall, has_tensors_on_device
@@ -134,6 +135,12 @@ class DeviceLibrary(Library):
         Raises:
             ArtifactError: The library has been closed, or its interface cannot be simulated here.
         """
+        if modules := {i.module for i in self.images} - {i.module for i in self.images if i.is_source}:
+            own = [k["name"] for k in self.metadata["kernels"] if k["device"].get("module") in modules]
+            raise ArtifactError(
+                f"kernel {own[0]!r} has machine code only (Triton), which cannot be simulated; compile the "
+                "model for cpu, where its pattern or C source runs"
+            )
         driver = self.simulator(checked)
         for text in self.sources if self.metadata["kernels"] else ():
             driver.add(text)

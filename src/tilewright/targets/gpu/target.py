@@ -33,7 +33,7 @@ from .dialect import DeviceKernel, Dialect
 from .images import DeviceCode
 from .printer import module_text, print_kernel
 from .rules import RULES
-from .user_kernel import UserKernel, call_in, user_kernel
+from .user_kernel import DeviceSource, UserKernel, call_in, user_kernel
 
 if TYPE_CHECKING:
     from ..llvm.build import BuiltLibrary
@@ -89,6 +89,8 @@ class GpuTarget(LinkedTarget):
     """The level of `CompiledModel.ir` for the language of kernels; empty: `api`."""
     gpu: Gpu
     """The facts of the device that schedules read."""
+    architectures: tuple[str, ...] = ()
+    """The architectures that artifacts have machine code for."""
     machine_levels: tuple[str, ...] = ()
     """The levels below the language of kernels: ``ptx``, ``sass``."""
     precisions = ("bf16", "f16")
@@ -218,13 +220,19 @@ class GpuTarget(LinkedTarget):
                 stacklevel=2,
             )
         units = {0: self.device_code(self.source(own))} if own or not modules else {}
+        least: dict[int, int] = {}
         for name, call in calls.items():
             code = codes[name]
             if code.module not in units:
-                units[code.module] = self._user_unit(code.text, call)
+                units[code.module], shared = self._user_unit(code.text, call)
+                least[code.module] = shared
+        codes = {
+            n: c.with_shared(least[c.module]) if isinstance(c, UserKernel) else c for n, c in codes.items()
+        }
         described: dict[str, dict[str, Any]] = {}
         for number, unit in units.items():
-            described |= unit.metadata([code for code in codes.values() if code.module == number])
+            found = unit.metadata([code for code in codes.values() if code.module == number])
+            described |= {name: {**entry, "module": number} for name, entry in found.items()}
         entries = [{**k, "device": described[k["name"]]} for k in metadata["kernels"]]
         images = [replace(i, module=number) for number, unit in units.items() for i in unit.images]
         data = link.blob_object(bytes(blob(device_code(images))), "tw_blob_device", isa.triple)
@@ -239,18 +247,22 @@ class GpuTarget(LinkedTarget):
         )
         return self.load(built, threads)
 
-    def _user_unit(self, unit: str, call: kernels_dialect.Call) -> DeviceCode:
-        """The images of `unit`, the source of a kernel of the user's.
+    def _user_unit(self, unit: str, call: kernels_dialect.Call) -> tuple[DeviceCode, int]:
+        """The images of `unit`, the source of a kernel of the user's, and the least bytes of shared memory
+        that a launch gives a block.
 
         Raises:
             KernelError: The compiler refuses it; the message is the compiler's.
         """
+        definition = kernels_dialect.definition_of(call)
+        source = definition.implementation(self.name)
         try:
-            return self.device_code(unit)
+            if isinstance(source, DeviceSource):
+                return source.compile(definition, kernels_dialect.scalars_of(call), self.architectures)
+            return self.device_code(unit), 0
         except (CompileError, InternalError) as error:
             # The last line of an internal error asks for a report of a bug, which this is not.
             text = str(error) if isinstance(error, CompileError) else str(error).rpartition("\n")[0]
-            definition = kernels_dialect.definition_of(call)
             raise definition.error(f"its source for {self.name} cannot be compiled: {text}") from None
 
     def load(self, built: BuiltLibrary, threads: int | None) -> CompiledModel:

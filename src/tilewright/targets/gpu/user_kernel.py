@@ -2,14 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
 from ...dialects import kernels, loop
 from ...errors import CompileError
-from ...ir.symbolic import Dim
+from ...ir.symbolic import Dim, Expr, smax
 from ..llvm.host_calls import Argument
+from .images import DeviceCode
 from .user_source import GpuSource
+
+
+@runtime_checkable
+class DeviceSource(Protocol):
+    """Code of a kernel that a target compiles itself; Triton's is one."""
+
+    @property
+    def fingerprint(self) -> str:
+        """As of `dialects.kernels.Implementation`."""
+
+    @property
+    def function(self) -> str:
+        """The name of the function."""
+
+    def check(self, kernel: kernels.KernelDefinition) -> None:
+        """As of `GpuSource`."""
+
+    def arguments(
+        self, kernel: kernels.KernelDefinition, scalars: Mapping[str, kernels.Scalar]
+    ) -> tuple[Argument, ...]:
+        """As of `GpuSource`."""
+
+    def launch(
+        self,
+        kernel: kernels.KernelDefinition,
+        sizes: Mapping[Expr, Dim],
+        scalars: Mapping[str, kernels.Scalar],
+    ) -> tuple[Dim, ...]:
+        """As of `GpuSource`; the images may need more shared memory."""
+
+    def compile(
+        self, kernel: kernels.KernelDefinition, scalars: Mapping[str, kernels.Scalar], archs: Sequence[str]
+    ) -> tuple[DeviceCode, int]:
+        """The images for architectures, and the bytes of shared memory of a block.
+
+        Raises:
+            CompileError: The compiler is missing or refuses the code.
+        """
 
 
 @dataclass(frozen=True)
@@ -25,6 +65,15 @@ class UserKernel:
     launch: tuple[Dim, ...]
     arguments: tuple[Argument, ...]
     module: int
+
+    def with_shared(self, least: int) -> UserKernel:
+        """The kernel whose launches give a block at least so many bytes of shared memory."""
+        launch = (
+            *self.launch[:6],
+            smax(self.launch[6], least) if least else self.launch[6],
+            *self.launch[7:],
+        )
+        return replace(self, launch=launch)
 
     @property
     def grid(self) -> tuple[Dim, Dim, Dim]:
@@ -66,11 +115,14 @@ def user_kernel(name: str, op: kernels.Call, target: str, modules: Mapping[str, 
     """
     definition = kernels.definition_of(op)
     source = definition.implementation(target)
-    if not isinstance(source, GpuSource):
-        raise CompileError(f"kernel {definition.name!r} has no source for target {target!r}")
     scalars = kernels.scalars_of(op)
     sizes = dict(zip(definition.symbols, op.sizes, strict=True))
-    text = source.unit(definition)
+    if isinstance(source, GpuSource):
+        text = source.unit(definition)
+    elif isinstance(source, DeviceSource):
+        text = f"{source.fingerprint} {sorted(scalars.items())}"
+    else:
+        raise CompileError(f"kernel {definition.name!r} has no source for target {target!r}")
     launch = (*source.launch(definition, sizes, scalars), *op.sizes)
     return UserKernel(
         name,
@@ -82,4 +134,4 @@ def user_kernel(name: str, op: kernels.Call, target: str, modules: Mapping[str, 
     )
 
 
-__all__ = ["UserKernel", "call_in", "user_kernel"]
+__all__ = ["DeviceSource", "UserKernel", "call_in", "user_kernel"]

@@ -141,7 +141,7 @@ class GpuSource:
                 raise self._wrong(kernel, p, "a size, so it is an int or an int64_t")
             return Argument(ArgumentKind.SIZE, width, sizes.index(p.name))
         if p.name in scalars:
-            bits = None if p.pointer else _bits(p.type, scalars[p.name])
+            bits = None if p.pointer else number_bits(p.type, scalars[p.name])
             if bits is None:
                 raise self._wrong(kernel, p, f"a number, {scalars[p.name]!r}")
             return Argument(ArgumentKind.NUMBER, *bits)
@@ -168,14 +168,7 @@ class GpuSource:
         Raises:
             KernelError: A formula is wrong.
         """
-        names: dict[str, Any] = {s.name: s for s in kernel.symbols}
-        names |= {n: v for n, v in scalars.items() if isinstance(v, int)}
-        values = [
-            substitute(_formula(kernel, what, f, names), sizes)
-            for what, formulas in (("grid", _three(self.grid)), ("block", _three(self.block)))
-            for f in formulas
-        ]
-        return (*values, substitute(_formula(kernel, "shared", self.shared, names), sizes))
+        return launch_of(kernel, self.grid, self.block, self.shared, sizes, scalars)
 
     # -- The text --------------------------------------------------------------------------------------------
 
@@ -214,6 +207,29 @@ class GpuSource:
         lines = "\n" * text.count("\n", s.opening, s.closing)
         body = text[s.closing : s.body] + "".join(places) + text[s.body :]
         return f"{text[: s.opening]}{head}{lines}{body}"
+
+
+def launch_of(
+    kernel: KernelDefinition,
+    grid: tuple[Formula, ...],
+    block: tuple[Formula, ...],
+    shared: Formula,
+    sizes: Mapping[Expr, Dim],
+    scalars: Mapping[str, Scalar],
+) -> tuple[Dim, ...]:
+    """The values of the formulas of a launch: see `GpuSource.launch`.
+
+    Raises:
+        KernelError: A formula is wrong.
+    """
+    names: dict[str, Any] = {s.name: s for s in kernel.symbols}
+    names |= {n: v for n, v in scalars.items() if isinstance(v, int)}
+    values = [
+        substitute(_formula(kernel, what, f, names), sizes)
+        for what, formulas in (("grid", _three(grid)), ("block", _three(block)))
+        for f in formulas
+    ]
+    return (*values, substitute(_formula(kernel, "shared", shared, names), sizes))
 
 
 def source_text(
@@ -278,7 +294,7 @@ def _formula(kernel: KernelDefinition, what: str, formula: Formula, names: Mappi
 _FORMATS = {"float": "f", "double": "d", "half": "e", "__half": "e", "_Float16": "e"}
 
 
-def _bits(kind: str, value: Scalar) -> tuple[int, int] | None:
+def number_bits(kind: str, value: Scalar) -> tuple[int, int] | None:
     """The bytes and the bits of a number of a type; None if the type cannot hold it."""
     if kind in _FORMATS:
         data = struct.pack("<" + _FORMATS[kind], float(value))
@@ -304,12 +320,21 @@ def _metal_buffers(
     return found
 
 
-def sources_by_target(sources: Sequence[GpuSource]) -> dict[str, GpuSource]:
+def sources_by_target(sources: Sequence[Any]) -> dict[str, Any]:
     """The sources by target. CUDA C++ serves ``hip``, too, if no source is for it."""
     found = {s.target: s for s in sources}
-    if "cuda" in found:
-        found.setdefault("hip", found["cuda"].for_target("hip"))
+    if isinstance(cuda := found.get("cuda"), GpuSource):
+        found.setdefault("hip", cuda.for_target("hip"))
     return found
 
 
-__all__ = ["QUALIFIERS", "SUFFIXES", "Formula", "GpuSource", "source_text", "sources_by_target"]
+__all__ = [
+    "QUALIFIERS",
+    "SUFFIXES",
+    "Formula",
+    "GpuSource",
+    "launch_of",
+    "number_bits",
+    "source_text",
+    "sources_by_target",
+]
