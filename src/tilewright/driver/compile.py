@@ -67,6 +67,7 @@ def compile(
     check: bool = False,
     dump: str | Path | None = None,
     replace: Sequence[KernelDefinition] = (),
+    libraries: str | Sequence[str] = (),
     schedules: Iterable[KernelSchedule] = (),
     tuned: Database | str | Path | None = None,
     extra_metadata: Mapping[str, Any] | None = None,
@@ -105,6 +106,9 @@ def compile(
         dump: For work on the compiler: a folder for the text of the module after each pass.
         replace: Kernels of your own (`tilewright.c_kernel`) that take the place of the subgraphs equal to
             their patterns. `library.report.replaced` has the number of each; none is a warning.
+        libraries: Libraries of vendors that compute products of matrices: ``"mkl"`` and ``"onednn"`` on
+            ``cpu``, ``"cublas"`` on ``cuda``. Of several that take a product, the first computes it. The
+            artifact opens them when it is loaded. `library.report.libraries` has the number of products.
         schedules: Schedules for some of the kernels, in place of the target's rules: see `tilewright.pin`,
             `tilewright.schedule_kernel` and `tilewright.load_schedules`. The first that fits a kernel
             counts. `library.kernels` lists the kernels.
@@ -141,6 +145,7 @@ def compile(
         check=check or debug.check,
         dump=dump_folder(dump or debug.dump),
         replace=kernels_to_place(replace),
+        libraries=_libraries(libraries, resolved_target),
         schedules=kernel_schedules(schedules),
         tuned=None if tuned is None else _tuned(tuned, resolved_target, thread_count(threads)),
         extra_metadata=dict(extra_metadata or {}),
@@ -160,6 +165,14 @@ def compile(
     if unused := library.report.tuned_unused:
         warnings.warn("tuned: " + "; ".join(unused), TunedWarning, stacklevel=2)
     return library
+
+
+def _libraries(libraries: str | Sequence[str], target: Target) -> tuple[str, ...]:
+    if not libraries:
+        return ()
+    from ..targets.vendor.products import checked_names
+
+    return checked_names(libraries, target.name)
 
 
 def _tuned(tuned: object, target: Target, threads: int | None) -> Tuned | None:
@@ -222,6 +235,7 @@ def _key_parts(
         importer = "" if frontend is None else user_code.fingerprint_of(frontend.import_model)
         # A file may name any kernel that this process has defined.
         importer += artifact_cache.key_of_kernels(options.target, (*KERNELS.values(), *options.replace))
+        code += repr(options.libraries) if options.libraries else ""
         for own in options.schedules:
             code += own.key() + ("" if own.function is None else user_code.fingerprint_of(own.function))
         if options.tuned is not None:
@@ -491,6 +505,8 @@ class Compilation:
             passes = [place, *passes[:at], place, *passes[at : at + 1], place, *passes[at + 1 :]]
         if kernels_in(module):
             passes = [self._inline_kernels, *passes]
+        if self.options.libraries and self.precision is None:
+            passes = [*passes, self._use_libraries]
         self._passes(passes, module)
 
     def _replace_subgraphs(self, module: Module) -> None:
@@ -498,6 +514,12 @@ class Compilation:
 
         for name, count in replace_subgraphs(module, self.options.replace).items():
             self.report.replaced[name] = self.report.replaced.get(name, 0) + count
+
+    def _use_libraries(self, module: Module) -> None:
+        from ..passes.graph.use_libraries import use_libraries
+        from ..targets.vendor.products import chooser
+
+        self.report.libraries = use_libraries(module, chooser(self.options.libraries))
 
     def _inline_kernels(self, module: Module) -> None:
         from ..passes.graph.replace_subgraphs import inline_kernels

@@ -69,6 +69,7 @@ def artifact_metadata(
         "conversions": lowered.conversions,
         "kernels": _describe_kernels(lowered),
         **({"replaced": report.replaced} if report.replaced else {}),
+        **({"libraries": report.libraries} if report.libraries else {}),
         # JSON has no numbers as keys.
         **({"unfit_schedules": list(lowered.unfit.items())} if lowered.unfit else {}),
         "memory": plan.to_metadata(),

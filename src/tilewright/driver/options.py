@@ -50,6 +50,8 @@ class CompileOptions:
     """The folder that the module is written to after each pass."""
     replace: tuple[KernelDefinition, ...] = ()
     """Kernels that take the place of equal subgraphs."""
+    libraries: tuple[str, ...] = ()
+    """Libraries of vendors that compute products; of several that take one, the first counts."""
     schedules: tuple[KernelSchedule, ...] = ()
     """The caller's schedules of kernels; of several that fit a kernel, the first counts."""
     tuned: Tuned | None = None

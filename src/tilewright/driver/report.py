@@ -61,6 +61,8 @@ class Report:
     tuned: dict[str, str] = field(default_factory=dict)
     """Kernels with an entry in the database of the option `tuned`: "measured choices" where they are used, or
     else why not."""
+    libraries: dict[str, int] = field(default_factory=dict)
+    """The number of products that libraries of vendors compute, by the name of the kernel."""
     replaced: dict[str, int] = field(default_factory=dict)
     """Number of subgraphs that each kernel of the option `replace` took the place of, by the kernel's
     name."""
@@ -96,6 +98,7 @@ class Report:
             slower={k["name"]: k["slower"] for k in metadata["kernels"] if "slower" in k},
             tuned={k["name"]: k["tuned"] for k in metadata["kernels"] if "tuned" in k},
             replaced=metadata.get("replaced", {}),
+            libraries=metadata.get("libraries", {}),
             measure_error=measure_error,
         )
 
@@ -134,6 +137,7 @@ class Report:
             + ", ".join(f"{k} {v:.3f}" for k, v in self.seconds.items()),
         ]
         lines += [f"kernel '{name}' replaces {count} subgraphs" for name, count in self.replaced.items()]
+        lines += [f"'{name}' computes {count} products" for name, count in self.libraries.items()]
         lines += [f"kernel '{name}' has a slower form: {reason}" for name, reason in self.slower.items()]
         lines += self.tuned_lines()
         if self.pass_seconds:

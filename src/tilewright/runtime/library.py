@@ -20,6 +20,7 @@ import numpy as np
 from tilewright.artifact.kinds import check_native, suffixes_of
 from tilewright.artifact.sources import ABI_VERSION, PREFIX
 from tilewright.artifact.trailer import parse_metadata, read_metadata, verify_file
+from tilewright.artifact.vendor_libraries import make_known
 from tilewright.artifact.weights import find_beside
 from tilewright.errors import ArtifactError
 from tilewright.runtime.bound_call import BoundCall
@@ -169,6 +170,8 @@ class Library(_Native):
                 f"{ABI_VERSION}: compile the model again"
             )
         metadata = parse_metadata(path, self._native.tw_metadata())
+        for name in metadata.get("vendor_libraries", ()):
+            make_known(name)
         self.library, self.index = self, 0
         self._given_weights = weights
         self._describe(metadata, str(path))

@@ -1,6 +1,7 @@
 /* context.c - the functions of tilewright.h that create, run and destroy a context, and the functions that
  * the host program calls. */
 #include "device.h"
+#include "libraries.h"
 
 #define MAX_THREADS 1024
 #define STRINGIZE_EXPANDED(name) #name
@@ -185,6 +186,9 @@ static int create(const tw_options* options, const tw_device_options* device_opt
     return tw_fail(TW_ERROR_ARGUMENT, "num_threads must be between 0 (all cores) and %d, got %d",
                    (int64_t)MAX_THREADS, (int64_t)threads);
   int status = tw_check_cpu(tw_module.cpu_features);
+#if defined(TW_LIBRARIES) && !TW_ON_DEVICE
+  if (!status) status = tw_open_libraries(NULL);
+#endif
   const uint8_t* weights = NULL;
   tw_mapping mapping = {NULL, 0};
   if (!status) status = tw_find_weights(options, &weights, &mapping);

@@ -87,7 +87,7 @@ int tw_exported_later(const char* name) {
 int tw_exported_later(const char* name) { return (void)name, 0; }
 #endif
 
-#if defined(TW_DEVICE) /* only libraries for devices open others */
+#if defined(TW_DEVICE) || defined(TW_LIBRARIES) /* other libraries open none */
 #include <dlfcn.h>
 
 void* tw_library_open(const char* name) { return dlopen(name, RTLD_NOW | RTLD_LOCAL); }

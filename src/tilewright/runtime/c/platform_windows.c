@@ -42,7 +42,7 @@ void tw_unmap_file(tw_mapping* mapping) {
 
 int tw_exported_later(const char* name) { return (void)name, 0; }
 
-#if defined(TW_DEVICE) /* only libraries for devices open others */
+#if defined(TW_DEVICE) || defined(TW_LIBRARIES) /* other libraries open none */
 void* tw_library_open(const char* name) { return LoadLibraryA(name); }
 
 void* tw_library_symbol(void* library, const char* name) {

@@ -25,6 +25,7 @@ from .c_kernels import compilers_of_kernels, objects_of_kernels
 from .isa import Isa
 from .libraries import libraries_for, load_plugin_libraries, objects_of, reads_row_major
 from .rules import RULES
+from .vendor_table import vendor_metadata, vendor_objects
 
 if TYPE_CHECKING:
     import numpy as np
@@ -150,10 +151,14 @@ class LlvmTarget(LinkedTarget):
             lowered.module,
             CpuCalls(codes),
             self.isa,
-            metadata,
+            {**metadata, **vendor_metadata(own)},
             plan=plan,
             llvm_opt_level=llvm_opt_level,
-            library_objects=[*objects_of(sorted(called)), *objects_of_kernels(own, self.info.name, self.isa)],
+            library_objects=[
+                *objects_of(sorted(called)),
+                *objects_of_kernels(own, self.info.name, self.isa),
+                *vendor_objects(own, self.isa),
+            ],
         )
         return self.load(built, threads)
 
