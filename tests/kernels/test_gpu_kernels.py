@@ -200,6 +200,29 @@ def test_several_outputs_sizes_of_launches_and_numbers() -> None:
     kernel.check([{"b": 2, "m": 9, "n": 2}], limit=-1.0, flip=True, step=4)
 
 
+def test_one_tensor_for_two_inputs() -> None:
+    kernel = tw.gpu_kernel(
+        "total",
+        sources=[
+            tw.gpu_source(
+                "cuda",
+                "__global__ void total(const float* x, const float* y, float* z, int n) {\n"
+                "  int i = blockIdx.x * 32 + threadIdx.x;\n"
+                "  if (i < n) z[i] = x[i] + 2 * y[i];\n"
+                "}\n",
+                grid="ceildiv(n, 32)",
+                block=32,
+            )
+        ],
+        inputs=[tw.f32["n"], tw.f32["n"]],
+        outputs={"z": tw.f32["n"]},
+        reference=lambda x, y: x + 2 * y,
+    )
+    x = normal(50)
+    library = tw.compile(lambda x: kernel(x, x), (x,), target="cuda")
+    np.testing.assert_allclose(library.simulated(checked=True)(x), 3 * x, rtol=1e-6)
+
+
 def test_definitions_and_included_files(tmp_path: Path) -> None:
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "factor.cuh").write_text(

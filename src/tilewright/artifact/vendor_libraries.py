@@ -65,7 +65,10 @@ LIBRARIES = {
                 "cublasLtMatmulPreferenceSetAttribute",
                 "cublasLtMatmulAlgoGetHeuristic",
                 "cublasLtMatmul",
-                "cublasLtGetStatusName",
+                "cublasLtDestroy",
+                "cublasLtMatmulDescDestroy",
+                "cublasLtMatrixLayoutDestroy",
+                "cublasLtMatmulPreferenceDestroy",
             ),
             "nvidia-cublas",
         ),
@@ -97,16 +100,19 @@ def table_text(names: Iterable[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-@cache
 def make_known(name: str) -> bool:
-    """Open a library of an installed Python package, so that the runtime finds it by its name.
+    """Open a library of an installed Python package, so that the runtime finds it by its name; return whether
+    there is one.
 
     The system's loader does not search the folders of packages. A library that a variable of the environment
-    names, or that the loader finds, is left to it.
+    names is left to it.
     """
+    return not os.environ.get(LIBRARIES[name].variable) and _opened(name)
+
+
+@cache
+def _opened(name: str) -> bool:
     library = LIBRARIES[name]
-    if os.environ.get(library.variable):
-        return True
     for folder in _folders():
         for file in library.files:
             if (folder / file).is_file():

@@ -39,6 +39,7 @@ COUNTERS = (
     "downloaded",
     "waits",
     "pending",
+    "library_calls",
 )
 """What a simulated driver counts: calls; under "bytes" the bytes that are allocated now, under "uploaded" and
 "downloaded" the bytes that were copied to and from the device, and under "pending" the launches and copies
@@ -72,7 +73,8 @@ class SimulatedDriver:
         triple = llvm.get_process_triple()
         number = architecture_number(architecture)
         flags = ["-std=c11", "-O2", "-fvisibility=hidden", f"-DTW_MOCK_ARCHITECTURE={number}", *defines]
-        objects = link.compile_c([_FOLDER / "device.c", _FOLDER / source], [_FOLDER], triple, flags)
+        sources = ["device.c", source, *(["cublas.c"] if api == "cuda" else [])]
+        objects = link.compile_c([_FOLDER / name for name in sources], [_FOLDER], triple, flags)
         self.path = (
             temporary.folder() / f"libsimulated-{api}{warp}{architecture}{'-checked' if checked else ''}.so"
         )

@@ -10,14 +10,14 @@ from ...dialects.kernels import Apply, KernelDefinition
 from ...ir.builder import Builder
 from ...ir.cleanup import dce
 from ...ir.core import Module, Operation, Value
-from ...ir.symbolic import bounds, prove_eq
+from ...ir.symbolic import Dim, bounds, prove_eq
 from ...ir.types import DType
 
-Choose = Callable[
-    [DType, bool, bool, str, tuple[int | None, int | None, int | None]], KernelDefinition | None
-]
+Sizes = tuple[int | None, int | None, int | None]
+"""Rows, columns and terms of a product; None where they are known at run time only."""
+Choose = Callable[[DType, bool, bool, str, Sizes], KernelDefinition | None]
 """The kernel for a product of an element type, ``batched``, with the right factor ``transposed``, with an
-epilogue (``bias`` or none), of (rows, columns, terms), None where they are not known; or None.
+epilogue (``bias`` or none), of these sizes; None: the compiler computes it.
 """
 
 
@@ -47,12 +47,12 @@ def _replace(op: graph.Matmul, choose: Choose) -> str:
         swapped = (*range(b.rank - 2), b.rank - 1, b.rank - 2)
         if tuple(source.permutation) == swapped:
             right, transposed = source.x, True
-    rows = 1
+    rows: Dim = 1
     for d in a.shape[-2:-1] if batched else a.shape[:-1]:
         rows = rows * d
-    sizes = tuple(d if isinstance(d, int) else None for d in (rows, b.shape[-1], a.shape[-1]))
+    m, n, k = (d if isinstance(d, int) else None for d in (rows, b.shape[-1], a.shape[-1]))
     for epilogue, last, bias in reversed(_epilogues(op)):
-        kernel = choose(a.dtype, batched, transposed, epilogue, sizes)
+        kernel = choose(a.dtype, batched, transposed, epilogue, (m, n, k))
         if kernel is None:
             continue
         operands = [op.a, right, *([bias] if bias is not None else [])]

@@ -2,9 +2,16 @@
 #include "device.h"
 
 #if TW_DEVICE == 2 || TW_DEVICE == 10
+#include "libraries.h"
+#include "products.h"
 
 #define IS_HIP (TW_DEVICE == 10)
 #define DEFAULT(cuda, hip) (IS_HIP ? (hip) : (cuda))
+#if defined(TW_LIBRARIES) && !IS_HIP
+#define HAS_PRODUCTS 1
+#else
+#define HAS_PRODUCTS 0
+#endif
 
 /* The names of the system's driver. Packages for running programs lack the name without a version. */
 #if !IS_HIP
@@ -119,6 +126,9 @@ struct tw_queue {
   int owned;
   object* marks; /* events */
   int32_t num_marks;
+#if HAS_PRODUCTS
+  tw_products* products;
+#endif
 };
 
 static const char* name_of(const tw_driver* driver, code result) {
@@ -178,6 +188,9 @@ static int load_functions(const char* name, functions* api) {
   CUDA_FUNCTIONS(LOAD_OWN)
 #endif
   api->takes_source = tw_library_symbol(library, "tw_simulates_source") != NULL;
+#if defined(TW_LIBRARIES)
+  if (!missing) return tw_open_libraries(api->takes_source ? library : NULL);
+#endif
   if (missing)
     return tw_fail(TW_ERROR_DEVICE, "%s has no function %s: a newer driver is needed", name, missing);
   return TW_OK;
@@ -358,6 +371,7 @@ static int find_kernels(tw_driver* driver) {
   int status = TW_OK;
   for (int32_t i = 0; i < tw_module.num_kernels && !status; ++i) {
     const tw_device_kernel* kernel = &tw_device_module.kernels[i];
+    if (kernel->module < 0) continue;
     object module = driver->modules[kernel->module];
     code result = driver->api.get_function(&driver->kernels[i], module, kernel->entry);
     status = result_of_kernel(driver, i, DEFAULT("cuModuleGetFunction", "hipModuleGetFunction"), result);
@@ -448,6 +462,9 @@ void tw_queue_destroy(tw_queue* queue) {
     api->wait(queue->stream);
     api->destroy_stream(queue->stream);
   }
+#if HAS_PRODUCTS
+  tw_products_destroy(queue->products);
+#endif
   tw_memory_free(queue);
 }
 
@@ -509,6 +526,9 @@ int tw_queue_launch(tw_queue* queue, int32_t index, const int64_t* launch, void*
   enum { FEW = 64 };
   const tw_device_kernel* kernel = &tw_device_module.kernels[index];
   tw_driver* driver = queue->driver;
+#if HAS_PRODUCTS
+  if (tw_is_product(index)) return tw_product_launch(&queue->products, index, launch, buffers, queue->stream);
+#endif
   const int64_t *grid = launch + TW_LAUNCH_GRID, *block = launch + TW_LAUNCH_BLOCK;
   int64_t shared = launch[TW_LAUNCH_SHARED];
   int32_t count = kernel->arguments ? kernel->num_arguments : kernel->num_buffers + kernel->num_dims;

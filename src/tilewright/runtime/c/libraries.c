@@ -28,8 +28,8 @@ int tw_open_libraries(void* first) {
     for (int i = 0; !file && !opened && library->files[i]; ++i) opened = tw_library_open(library->files[i]);
     if (!opened)
       return tw_fail(TW_ERROR_FILE,
-                     "the model calls the library '%s', but %s was not found: install it (pip install %s), or "
-                     "name its file in %s",
+                     "the model calls the library '%s', but %s was not found: install it (pip install %s), "
+                     "or name its file in %s",
                      library->name, file ? file : library->files[0], library->package, library->variable);
     const char* missing = find_functions(library, opened);
     if (missing)

@@ -42,13 +42,14 @@ static _Thread_local char launch_error[1300];
 
 typedef struct step {
   struct step* next;
-  enum { LAUNCH, COPY, FILL } kind;
+  enum { LAUNCH, COPY, FILL, CALL } kind;
   address to, from;
   size_t size;
   mock_kernel* kernel;
   uint32_t grid[3], block[3], shared;
   int count;
-  uint64_t values[]; /* of the arguments, 8 bytes each */
+  int (*run)(const void*); /* of a call */
+  uint64_t values[];       /* of the arguments, 8 bytes each; the data of a call */
 } step;
 
 typedef struct {
@@ -66,6 +67,21 @@ static stream* stream_of(stream* s) { return (uintptr_t)s <= 2 ? NULL : s; }
 static void append(stream* s, step* made) {
   *s->captured->end = made;
   s->captured->end = &made->next;
+}
+
+int mock_enqueue(void* handle, int (*run)(const void*), const void* data, size_t size) {
+  stream* s = stream_of(handle);
+  if (!s || !s->captured) {
+    mock_count(PENDING, 1);
+    return run(data);
+  }
+  step* made = calloc(1, sizeof *made + size);
+  if (!made) return OUT_OF_MEMORY;
+  made->kind = CALL;
+  made->run = run;
+  memcpy(made->values, data, size);
+  append(s, made);
+  return OK;
 }
 
 API int NAME(cuMemcpyHtoDAsync_v2, hipMemcpyHtoDAsync)(address to, const void* from, size_t size, stream* s) {
@@ -196,6 +212,7 @@ API int NAME(cuGraphLaunch, hipGraphLaunch)(graph* g, stream* s) {
     for (int i = 0; i < at->count; ++i) arguments[i] = &at->values[i];
     if (at->kind == COPY) status = mock_copy(at->to, at->from, at->size);
     else if (at->kind == FILL) status = mock_fill(at->to, (int)at->from, at->size);
+    else if (at->kind == CALL) status = at->run(at->values);
     else status = mock_launch(at->kernel, at->grid, at->block, at->shared, arguments);
   }
   return status;

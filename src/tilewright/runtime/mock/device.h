@@ -50,6 +50,7 @@ enum {
   DOWNLOADED,
   WAITS,
   PENDING,
+  LIBRARY_CALLS,
   COUNTERS
 };
 
@@ -82,6 +83,8 @@ void mock_define(address at);
 /* Runs a kernel to its end; `arguments` are pointers to the values. */
 int mock_launch(const mock_kernel* kernel, const uint32_t* grid, const uint32_t* block, uint32_t shared,
                 void** arguments);
+/* Does `run(data)` on a stream, or captures it with a copy of the `size` bytes of `data`. */
+int mock_enqueue(void* stream, int (*run)(const void*), const void* data, size_t size);
 /* Returns the text of the latest fault of a kernel. */
 const char* mock_fault(void);
 

@@ -29,11 +29,12 @@ from ...runtime.model import CompiledModel, goes_beside
 from ..base import Progress
 from ..llvm.isa import Isa
 from ..llvm.target import BuiltCode, LinkedTarget
+from ..llvm.vendor_table import vendor_metadata, vendor_objects
 from .dialect import DeviceKernel, Dialect
 from .images import DeviceCode
 from .printer import module_text, print_kernel
 from .rules import RULES
-from .user_kernel import DeviceSource, UserKernel, call_in, user_kernel
+from .user_kernel import LIBRARY, DeviceSource, UserKernel, call_in, user_kernel
 
 if TYPE_CHECKING:
     from ..llvm.build import BuiltLibrary
@@ -145,7 +146,7 @@ class GpuTarget(LinkedTarget):
         """
         call = call_in(kernel)
         if call is not None:
-            return user_kernel(kernel.sym_name, call, self.name, modules)
+            return user_kernel(kernel, call, self.name, modules)
         return print_kernel(kernel, self.dialect, self.info)
 
     def kernel_code(self, kernel: loop.Kernel) -> str:
@@ -208,8 +209,10 @@ class GpuTarget(LinkedTarget):
         isa = host_isa()
         kernels = lowered.module.functions(loop.Kernel)
         calls = {k.sym_name: call for k in kernels if (call := call_in(k)) is not None}
-        texts = [user_kernel(name, call, self.name, {}).text for name, call in calls.items()]
-        modules = {text: number for number, text in enumerate(dict.fromkeys(texts), start=1)}
+        texts = [
+            user_kernel(k, calls[k.sym_name], self.name, {}).text for k in kernels if k.sym_name in calls
+        ]
+        modules = {text: number for number, text in enumerate(dict.fromkeys(filter(None, texts)), start=1)}
         codes = {k.sym_name: self.printed(k, modules) for k in kernels}
         own = [code for code in codes.values() if isinstance(code, DeviceKernel)]
         progress("compiling")
@@ -219,7 +222,8 @@ class GpuTarget(LinkedTarget):
                 "which runs in the simulator and not on a device",
                 stacklevel=2,
             )
-        units = {0: self.device_code(self.source(own))} if own or not modules else {}
+        units = {0: self.device_code(self.source(own))} if own else {}
+        units[LIBRARY] = DeviceCode((), {})
         least: dict[int, int] = {}
         for name, call in calls.items():
             code = codes[name]
@@ -227,7 +231,8 @@ class GpuTarget(LinkedTarget):
                 units[code.module], shared = self._user_unit(code.text, call)
                 least[code.module] = shared
         codes = {
-            n: c.with_shared(least[c.module]) if isinstance(c, UserKernel) else c for n, c in codes.items()
+            n: c.with_shared(least.get(c.module, 0)) if isinstance(c, UserKernel) else c
+            for n, c in codes.items()
         }
         described: dict[str, dict[str, Any]] = {}
         for number, unit in units.items():
@@ -236,14 +241,15 @@ class GpuTarget(LinkedTarget):
         entries = [{**k, "device": described[k["name"]]} for k in metadata["kernels"]]
         images = [replace(i, module=number) for number, unit in units.items() for i in unit.images]
         data = link.blob_object(bytes(blob(device_code(images))), "tw_blob_device", isa.triple)
+        used = kernels_dialect.kernels_in(lowered.module).values()
         built = build(
             lowered.module,
             DeviceCalls(codes),
             isa,
-            {**metadata, "kernels": entries},
+            {**metadata, "kernels": entries, **vendor_metadata(used)},
             plan=plan,
             llvm_opt_level=llvm_opt_level,
-            library_objects=[data],
+            library_objects=[data, *vendor_objects(used, isa)],
         )
         return self.load(built, threads)
 

@@ -8,10 +8,15 @@ from typing import Protocol, runtime_checkable
 
 from ...dialects import kernels, loop
 from ...errors import CompileError
+from ...ir.core import Value
 from ...ir.symbolic import Dim, Expr, smax
-from ..llvm.host_calls import Argument
+from ..llvm.host_calls import Argument, ArgumentKind
+from ..vendor.cublas import CublasProduct
 from .images import DeviceCode
 from .user_source import GpuSource
+
+LIBRARY = -1
+"""The number of the module of calls of vendors' libraries, which have no device code."""
 
 
 @runtime_checkable
@@ -100,12 +105,12 @@ def call_in(kernel: loop.Kernel) -> kernels.Call | None:
     return ops[0] if len(ops) == 1 and isinstance(ops[0], kernels.Call) else None
 
 
-def user_kernel(name: str, op: kernels.Call, target: str, modules: Mapping[str, int]) -> UserKernel:
+def user_kernel(kernel: loop.Kernel, op: kernels.Call, target: str, modules: Mapping[str, int]) -> UserKernel:
     """The launch of a call.
 
     Args:
-        name: The name of the kernel in the module.
-        op: The call.
+        kernel: The kernel, whose buffers the launch gets.
+        op: The call that it is.
         target: The name of the target.
         modules: The number of the module of device code by the text of its unit; 0 is taken for others.
 
@@ -117,6 +122,10 @@ def user_kernel(name: str, op: kernels.Call, target: str, modules: Mapping[str, 
     source = definition.implementation(target)
     scalars = kernels.scalars_of(op)
     sizes = dict(zip(definition.symbols, op.sizes, strict=True))
+    if isinstance(source, CublasProduct):
+        launch = (*source.launch(definition, sizes, scalars), *op.sizes)
+        facts = _placed(source.arguments(definition, scalars), kernel, op)
+        return UserKernel(kernel.sym_name, source.library, "", launch, facts, LIBRARY)
     if isinstance(source, GpuSource):
         text = source.unit(definition)
     elif isinstance(source, DeviceSource):
@@ -125,13 +134,22 @@ def user_kernel(name: str, op: kernels.Call, target: str, modules: Mapping[str, 
         raise CompileError(f"kernel {definition.name!r} has no source for target {target!r}")
     launch = (*source.launch(definition, sizes, scalars), *op.sizes)
     return UserKernel(
-        name,
+        kernel.sym_name,
         source.function,
         text,
         launch,
-        source.arguments(definition, scalars),
+        _placed(source.arguments(definition, scalars), kernel, op),
         modules.get(text, 0),
     )
 
 
-__all__ = ["DeviceSource", "UserKernel", "call_in", "user_kernel"]
+def _placed(arguments: Sequence[Argument], kernel: loop.Kernel, op: kernels.Call) -> tuple[Argument, ...]:
+    """Arguments that name the buffers of the call, as those of the kernel, which has a buffer once that the
+    call has several times.
+    """
+    places: dict[Value, int] = {arg: k for k, arg in enumerate(kernel.body.args)}
+    buffers = (ArgumentKind.BUFFER, ArgumentKind.OFFSET)
+    return tuple(replace(a, value=places[op.buffers[a.value]]) if a.kind in buffers else a for a in arguments)
+
+
+__all__ = ["LIBRARY", "DeviceSource", "UserKernel", "call_in", "user_kernel"]

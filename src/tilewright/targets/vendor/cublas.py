@@ -35,9 +35,13 @@ class CublasProduct:
         return repr(self)
 
     def arguments(self, kernel: KernelDefinition, scalars: Mapping[str, Scalar]) -> tuple[Argument, ...]:
-        """The facts that the runtime reads, in its order."""
+        """The facts that the runtime reads, in its order, then the buffers: those of `kernel`."""
         facts = (TYPES[self.dtype], self.batched, self.transposed, EPILOGUES[self.epilogue], WORKSPACE)
-        return tuple(Argument(ArgumentKind.NUMBER, 8, int(fact)) for fact in facts)
+        buffers = len(kernel.inputs) + len(kernel.outputs)
+        return (
+            *(Argument(ArgumentKind.NUMBER, 8, int(fact)) for fact in facts),
+            *(Argument(ArgumentKind.BUFFER, 8, number) for number in range(buffers)),
+        )
 
     def launch(
         self, kernel: KernelDefinition, sizes: Mapping[Expr, Dim], scalars: Mapping[str, Scalar]

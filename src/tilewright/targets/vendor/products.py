@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from ...artifact import disk_cache
 from ...dialects.kernels import KERNELS, Implementation, KernelDefinition
 from ...errors import CompileError
 from ...ir.types import DType, TensorSpec, bf16, f16, f32, f64, u8
-from ...passes.graph.use_libraries import Choose
+from ...passes.graph.use_libraries import Choose, Sizes
 from .cublas import WORKSPACE, CublasProduct
 from .sources import mkl_source, onednn_source
 
@@ -25,14 +25,14 @@ class Product:
     dtype: DType
     """The element type of both factors and of the result."""
     batched: bool = False
-    """Whether both factors have the same leading dimensions, and each pair of matrices is multiplied. Else `x`
-    has any number of leading dimensions, and `y` none.
+    """Whether both factors have the same leading dimensions, and each pair of matrices is multiplied. Else
+    `x` has any number of leading dimensions, and `y` none.
     """
     transposed: bool = False
     """Whether `y` has a row for each column of the result."""
     epilogue: str = ""
-    """``bias``: the sum with a vector of the columns. Activations of libraries are not used: what they make of
-    a NaN is not stated.
+    """``bias``: the sum with a vector of the columns. Activations of libraries are not used: what they make
+    of a NaN is not stated.
     """
 
     @property
@@ -68,6 +68,10 @@ def takes(library: str, product: Product) -> bool:
     return not product.epilogue or (library == "cublas" and product.dtype is f32)
 
 
+def _with_workspace(product: Product, *arrays: Any) -> Any:
+    return product.reference(*arrays), np.zeros(WORKSPACE, np.uint8)
+
+
 @cache
 def kernel_of(library: str, product: Product) -> KernelDefinition:
     """The kernel that computes products of a form by a library."""
@@ -80,15 +84,12 @@ def kernel_of(library: str, product: Product) -> KernelDefinition:
         inputs["bias"] = TensorSpec(t, ("columns",))
     outputs = {"z": TensorSpec(t, (*left[:-1], "columns"))}
     code: Implementation
-    reference = product.reference
+    reference: Callable[..., Any] = product.reference
     split = "batch" if product.batched else "rows"
     if library == "cublas":
         code, split = CublasProduct(t.name, product.batched, product.transposed, product.epilogue), ""
         outputs["workspace"] = TensorSpec(u8, (WORKSPACE,))
-
-        def reference(*arrays: Any) -> Any:
-            return product.reference(*arrays), np.zeros(WORKSPACE, np.uint8)
-
+        reference = partial(_with_workspace, product)
     elif library == "mkl":
         code = mkl_source(product.label, t is f64, product.batched, product.transposed)
     else:
@@ -118,7 +119,7 @@ def chooser(names: Sequence[str]) -> Choose:
         batched: bool,
         transposed: bool,
         epilogue: str,
-        sizes: tuple[int | None, int | None, int | None],
+        sizes: Sizes,
     ) -> KernelDefinition | None:
         product = Product(dtype, batched, transposed, epilogue)
         name = next((n for n in names if takes(n, product)), None)
@@ -140,7 +141,8 @@ def checked_names(libraries: str | Iterable[str], target: str) -> tuple[str, ...
             raise CompileError(f"libraries: {name!r} is unknown; known are {', '.join(FAMILIES)}")
         if family not in FAMILIES[name]:
             raise CompileError(
-                f"libraries: {name!r} is for the target {FAMILIES[name][0]}, the model is compiled for {target}"
+                f"libraries: {name!r} is for the target {FAMILIES[name][0]}, the model is compiled for "
+                f"{target}"
             )
     return names
 

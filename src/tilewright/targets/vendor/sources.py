@@ -85,8 +85,8 @@ def onednn_source(label: str, batched: bool, transposed: bool) -> LibrarySource:
     else:
         body = call.format(x="x", y="y", z="z")
     text = f"""extern void* tw_functions_of_onednn[];
-typedef int (*gemm)(char, char, int64_t, int64_t, int64_t, float, const float*, int64_t, const float*, int64_t,
-                    float, float*, int64_t);
+typedef int (*gemm)(char, char, int64_t, int64_t, int64_t, float, const float*, int64_t, const float*,
+                    int64_t, float, float*, int64_t);
 
 void {name}({_parameters("float", batched, False)}) {{
   gemm multiply = (gemm)tw_functions_of_onednn[0];
