@@ -6,7 +6,7 @@
 
 `--record` takes what it needs from the folder that `--prepare` fills, and compiles what is missing there. The
 folder has less than 60 MB; with it, the device's machine needs NumPy and this repository, and neither torch
-nor a compiler. Results go to bench/results/gpu. Tests replay recorded goldens in the simulator.
+nor a compiler. Results go to bench/results. Tests replay recorded goldens in the simulator.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
 from .driver import NoDeviceError  # noqa: E402
 
-RESULTS = ROOT / "bench" / "results" / "gpu"
+RESULTS = ROOT / "bench" / "results"
 
 
 def main(arguments: list[str] | None = None) -> int:

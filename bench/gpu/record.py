@@ -65,7 +65,7 @@ def record(
 
     Args:
         folder: The folder that `prepare` has filled.
-        results: The folder of the results: goldens-DEVICE.npz, and DEVICE.json.
+        results: The folder of the results: gpu-goldens-DEVICE.npz, and gpu-DEVICE.json.
         simulated: Whether a simulated device takes the place of the real one. Its times mean nothing.
         say: Reports progress.
 
@@ -89,7 +89,7 @@ def record(
             image_of(text), entry, blocks, threads, arrays
         )
     )
-    goldens.save(results / f"goldens-{device}.npz", golden)
+    goldens.save(results / f"gpu-goldens-{device}.npz", golden)
     found: dict[str, Any] = {
         "date": date.today().isoformat(),
         "device": cuda.name,
@@ -107,7 +107,7 @@ def record(
         for name, figures in _speeds(folder, found["copy"]):
             found["speed"][name] = figures
             say(f"{name}: {figures}")
-    (results / f"{device}.json").write_text(json.dumps(found, indent=1) + "\n")
+    (results / f"gpu-{device}.json").write_text(json.dumps(found, indent=1) + "\n")
     return found
 
 

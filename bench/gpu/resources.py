@@ -73,9 +73,10 @@ def markdown(found: dict[str, Any]) -> str:
         "# What kernels need on NVIDIA's GPUs",
         "",
         f"{found['date']}, {found['compiler']}, machine code without a device: `python -m bench.gpu "
-        "--resources`. Registers are those of a thread, 255 at most. Spills are bytes of registers that a "
-        "thread moves to memory. The occupancy is the share of the warps that a multiprocessor can hold. The "
-        "last columns count kernels with at least one load of 16 bytes, and with matrix instructions.",
+        "--resources`.",
+        "Registers are those of a thread, 255 at most. Spills are bytes of registers that a thread moves to",
+        "memory. The occupancy is the share of the warps that a multiprocessor can hold. The last columns",
+        "count kernels with at least one load of 16 bytes, and with matrix instructions.",
         "",
         "| case | architecture | kernels | most registers | spilling kernels | stack | most shared memory | "
         "lowest occupancy | with loads of 16 bytes | with matrix instructions |",
@@ -112,9 +113,9 @@ def markdown(found: dict[str, Any]) -> str:
 
 
 def write(folder: Path, names: list[str] | None = None) -> None:
-    """Write resources.json and resources.md."""
+    """Write gpu-resources.json and gpu-resources.md."""
     cases = measure(names)
     found = {"date": date.today().isoformat(), "compiler": compiler(), "cases": cases}
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "resources.json").write_text(json.dumps(found) + "\n")
-    (folder / "resources.md").write_text(markdown(found))
+    (folder / "gpu-resources.json").write_text(json.dumps(found, indent=0) + "\n")
+    (folder / "gpu-resources.md").write_text(markdown(found))

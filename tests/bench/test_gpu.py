@@ -18,7 +18,7 @@ from tests.targets.gpu.programs import device
 from tilewright.runtime.simulated_device import simulated_driver
 from tilewright.targets.cuda import toolchain
 
-RECORDED = sorted(command.RESULTS.glob("goldens-*.npz"))
+RECORDED = sorted(command.RESULTS.glob("gpu-goldens-*.npz"))
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +66,9 @@ def test_models_and_goldens_are_recorded_through_the_driver(
     found = record.record(tmp_path, tmp_path, simulated=True, say=said.append)
     assert found["models"]["good"] < 1e-5 and "wrong" in found["models"]["bad"]
     assert said[0] == "simulated device, sm_90"
-    kept = goldens.load(tmp_path / "goldens-simulated.npz")
+    kept = goldens.load(tmp_path / "gpu-goldens-simulated.npz")
     assert not goldens.differences(kept, simulated)
-    assert json.loads((tmp_path / "simulated.json").read_text())["goldens"] == len(kept)
+    assert json.loads((tmp_path / "gpu-simulated.json").read_text())["goldens"] == len(kept)
 
 
 def test_times_and_copies_of_the_driver() -> None:

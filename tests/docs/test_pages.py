@@ -11,6 +11,7 @@ from .pages import run_page
 
 PAGES = {
     "getting-started.md": ("torch",),
+    "gpu.md": (),
     "guide/dynamic-sizes.md": (),
     "guide/onnx.md": ("onnx", "onnxruntime"),
     "guide/other-targets.md": ("wasmtime",),
