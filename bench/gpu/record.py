@@ -89,7 +89,7 @@ def record(
             image_of(text), entry, blocks, threads, arrays
         )
     )
-    goldens.save(results / f"gpu-goldens-{device}.npz", golden)
+    goldens.save(results / f"gpu-goldens-{device}.npz", golden, cuda.arch)
     found: dict[str, Any] = {
         "date": date.today().isoformat(),
         "device": cuda.name,

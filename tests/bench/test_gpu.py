@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,48 +15,53 @@ from bench.gpu.driver import Cuda
 
 import tilewright as tw
 import tilewright.numpy as tnp
-from tests.targets.gpu.programs import device
 from tilewright.runtime.simulated_device import simulated_driver
+from tilewright.runtime.simulator import SimulatedModule
 from tilewright.targets.cuda import toolchain
 
 RECORDED = sorted(command.RESULTS.glob("gpu-goldens-*.npz"))
 
 
-@pytest.fixture(scope="module")
-def simulated() -> dict[str, np.ndarray]:
+@cache
+def simulated(arch: str) -> dict[str, np.ndarray]:
     """The results of the intrinsics in the simulator."""
-    there: Any = device("cuda")
+    modules: dict[str, SimulatedModule] = {}
 
     def launch(text: str, entry: str, blocks: int, threads: int, arrays: list[np.ndarray]) -> None:
-        kernel: Any = type("Kernel", (), {"grid": (blocks, 1, 1), "dims": (), "dynamic_bytes": 0})
-        kernel.entry, kernel.threads = entry, threads
-        there.run(text, kernel, arrays, {})
+        module = modules.get(text) or modules.setdefault(text, SimulatedModule(text, "cuda", False))
+        module.launch(entry, blocks, threads, arrays, architecture=arch)
 
     return goldens.record(launch)
 
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
-def test_the_simulator_computes_what_devices_do(path: Path, simulated: dict[str, np.ndarray]) -> None:
-    assert not goldens.differences(simulated, goldens.load(path))
+def test_the_simulator_computes_what_devices_do(path: Path) -> None:
+    found, arch = goldens.load(path)
+    assert not goldens.differences(simulated(arch), found)
 
 
-def test_a_record_is_kept_and_differences_are_found(tmp_path: Path, simulated: dict[str, np.ndarray]) -> None:
-    goldens.save(tmp_path / "goldens.npz", simulated)
-    found = goldens.load(tmp_path / "goldens.npz")
-    assert len(found) > 400 and not goldens.differences(found, simulated)
+def test_a_record_is_kept_and_differences_are_found(tmp_path: Path) -> None:
+    wanted = simulated("sm_90")
+    goldens.save(tmp_path / "goldens.npz", wanted, "sm_90")
+    found, arch = goldens.load(tmp_path / "goldens.npz")
+    assert arch == "sm_90" and len(found) > 400 and not goldens.differences(found, wanted)
     # The lowest bit of one result, exact or not; the second one is within the tolerance.
     found["binary/add_float32"][4 * 100] ^= 1
     found["unary/exp_float32"][4 * 100] ^= 1
-    assert [d.partition(":")[0] for d in goldens.differences(found, simulated)] == ["binary/add_float32"]
+    assert [d.partition(":")[0] for d in goldens.differences(found, wanted)] == ["binary/add_float32"]
     found["unary/exp_float32"][4 * 100 + 2] ^= 1
     del found["cast/cast_float32_int8"]
-    names = [line.partition(":")[0] for line in goldens.differences(found, simulated)]
+    names = [line.partition(":")[0] for line in goldens.differences(found, wanted)]
     assert names == ["unary/exp_float32", "binary/add_float32", "cast/cast_float32_int8"]
 
 
-def test_models_and_goldens_are_recorded_through_the_driver(
-    tmp_path: Path, simulated: dict[str, np.ndarray]
-) -> None:
+def test_architectures_differ_in_matrix_instructions_alone() -> None:
+    """Ampere keeps one bit less of a product than Hopper."""
+    names = [d.partition(":")[0] for d in goldens.differences(simulated("sm_80"), simulated("sm_90"))]
+    assert "matrix/m16n8k16_f32_bf16" in names and all(name.startswith("matrix/") for name in names)
+
+
+def test_models_and_goldens_are_recorded_through_the_driver(tmp_path: Path) -> None:
     x = np.random.default_rng(0).standard_normal((5, 30), np.float32)
     library = tw.compile(lambda x: tnp.exp(x).sum(-1), (x,), target="cuda")
     expected = np.exp(x).sum(-1)
@@ -66,8 +72,8 @@ def test_models_and_goldens_are_recorded_through_the_driver(
     found = record.record(tmp_path, tmp_path, simulated=True, say=said.append)
     assert found["models"]["good"] < 1e-5 and "wrong" in found["models"]["bad"]
     assert said[0] == "simulated device, sm_90"
-    kept = goldens.load(tmp_path / "gpu-goldens-simulated.npz")
-    assert not goldens.differences(kept, simulated)
+    kept, arch = goldens.load(tmp_path / "gpu-goldens-simulated.npz")
+    assert arch == "sm_90" and not goldens.differences(kept, simulated(arch))
     assert json.loads((tmp_path / "gpu-simulated.json").read_text())["goldens"] == len(kept)
 
 
