@@ -7,19 +7,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from tests.targets.gpu.simulated import SMALL, Program
 
 import tilewright as tw
 import tilewright.numpy as tnp
+from tilewright.dialects import simt
+from tilewright.ir.matrix_atom import ATOMS, MFMA, SIMDGROUP, WMMA
+from tilewright.ir.types import bf16, f32
 from tilewright.runtime.model import CompiledModel
 from tilewright.targets.hip import toolchain
 
 BF16 = ml_dtypes.bfloat16
 TOLERANCE = {np.dtype(BF16): 4e-3, np.dtype(np.float16): 5e-4, np.dtype(np.float32): 1e-6}
+OTHERS = (*MFMA.values(), *WMMA.values(), *SIMDGROUP.values())
 ROWS, DEPTH, COLUMNS = 70, 41, 45
 
 
@@ -86,6 +92,22 @@ def test_products(target: str, dtype: Any, atom: str, instruction: str) -> None:
 def test_atoms_are_the_default(target: str) -> None:
     library = tw.compile(product(BF16), factors(BF16), target=target)
     assert "tw_mma_" in library.ir(target.partition(":")[0])
+
+
+@pytest.mark.parametrize("name", [a.name for a in OTHERS if a.left_type in (bf16, f32)])
+def test_scheduled_products_equal_their_definition(name: str) -> None:
+    """The interpreter runs the block program with the atom."""
+    atom = ATOMS[name]
+    dtype = BF16 if atom.left_type is bf16 else np.float32
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(37, 35)).astype(dtype), rng.normal(size=(35, 33)).astype(dtype)
+    program = Program(
+        lambda x, y: tnp.maximum(tnp.matmul(x, y), 0),
+        (x, y),
+        gpu=replace(SMALL, warp=atom.threads, atoms=(atom,)),
+    )
+    assert any(isinstance(op, simt.Mma) for kernel in program.kernels for op in kernel.walk())
+    program.check(x[::-1].copy(), y, rtol=1e-2, atol=1e-2)
 
 
 def test_code_for_several_devices_uses_what_all_have() -> None:

@@ -1,12 +1,12 @@
 /* The checks of wgmma: accumulators and operands between an instruction and the wait for it. */
 #ifdef TW_SIM_CUDA
 
-/* Accumulators in the memory of a thread. */
+/* Accumulators, or a factor, in the memory of a thread. */
 struct tw_sim_accumulators {
   tw_sim_accumulators* next;
   char* place;
   char* values; /* of accumulators that are pending; their own memory is poisoned */
-  uint32_t size, group, line, pending, touched;
+  uint32_t size, group, line, pending, touched, is_factor; /* a factor may be read at any time */
 };
 
 /* An operand in shared memory that an instruction that is pending may still read. */
@@ -20,11 +20,12 @@ static void check_registers(tw_sim_thread* self, uintptr_t address, uint64_t siz
                             uint32_t code) {
   for (tw_sim_accumulators* a = self->accumulators; a; a = a->next) {
     if (address >= (uintptr_t)a->place + a->size || address + size <= (uintptr_t)a->place) continue;
+    if (a->is_factor && !(access & TW_WRITES)) continue;
     if (a->pending) {
       set_codes(worker_of(self), code, TW_LINE | a->line);
       fail(self, TW_SIM_ASYNC, line_of(code),
-           "%s of byte %llu of the accumulators of a wgmma; its thread has not waited for it",
-           access_name(access), (unsigned long long)(address - (uintptr_t)a->place));
+           "%s of byte %llu of the %s of a wgmma; its thread has not waited for it", access_name(access),
+           (unsigned long long)(address - (uintptr_t)a->place), a->is_factor ? "factor" : "accumulators");
     }
     a->touched = 1;
   }
@@ -73,6 +74,7 @@ static tw_sim_accumulators* accumulators_at(tw_sim_thread* self, void* d) {
 
 static void begin_accumulation(tw_sim_thread* self, const tw_sim_wgmma*, void* d, uint32_t bytes,
                                uint32_t line) {
+  if (!self->lane) ++worker_of(self)->checker->wgmma_calls[self->warp];
   tw_sim_accumulators* a = accumulators_at(self, d);
   if (a && a->size != bytes) {
     if (a->pending)
@@ -95,6 +97,24 @@ static void begin_accumulation(tw_sim_thread* self, const tw_sim_wgmma*, void* d
   if (!a->pending) {
     memcpy(a->values, d, bytes);
     memset(d, 0xff, bytes);
+  }
+  a->pending = 1;
+  a->group = self->wgmma_group;
+  a->line = line;
+}
+
+/* Note that an instruction reads registers until the wait for it. */
+static void begin_factor(tw_sim_thread* self, const void* registers, uint32_t bytes, uint32_t line) {
+  tw_sim_accumulators* a = accumulators_at(self, (void*)registers);
+  if (a && a->touched)
+    fail(self, TW_SIM_ASYNC, line, "a wgmma needs wgmma.fence behind writes to its factor");
+  if (!a) {
+    a = (tw_sim_accumulators*)calloc(1, sizeof *a);
+    a->place = (char*)registers;
+    a->size = bytes;
+    a->is_factor = 1;
+    a->next = self->accumulators;
+    self->accumulators = a;
   }
   a->pending = 1;
   a->group = self->wgmma_group;
@@ -138,7 +158,7 @@ extern "C" void tw_sim_wgmma_wait(uint32_t groups) {
   }
   for (tw_sim_accumulators* a = self->accumulators; a; a = a->next)
     if (a->pending && a->group + groups < self->wgmma_group) {
-      memcpy(a->place, a->values, a->size);
+      if (!a->is_factor) memcpy(a->place, a->values, a->size);
       a->pending = 0;
     }
 }
@@ -148,6 +168,20 @@ extern "C" void tw_sim_fence_async(void) {
   tw_checker* c = worker_of(self)->checker;
   ++c->async_fences[self->linear];
   c->async_epoch[self->linear] = c->epoch;
+}
+
+/* The warps of a warpgroup have executed the same instructions when they meet at a barrier or end. */
+static void check_warpgroups(tw_worker* worker) {
+  const uint32_t* calls = worker->checker->wgmma_calls;
+  for (uint32_t warp = 0; warp < worker->block.count / 32; ++warp) {
+    uint32_t first = warp / 4 * 4;
+    if (calls[warp] == calls[first]) continue;
+    char text[160];
+    snprintf(text, sizeof text, "warp %u has executed %u wgmma, and warp %u of its warpgroup %u", warp,
+             calls[warp], first, calls[first]);
+    report(worker, 0, TW_SIM_LANE, 0, text);
+    leave(worker);
+  }
 }
 
 static void forget_accumulators(tw_sim_thread* self) {
@@ -166,4 +200,5 @@ static void forget_accumulators(tw_sim_thread* self) {
 #else
 static void check_registers(tw_sim_thread*, uintptr_t, uint64_t, int, uint32_t) {}
 static void forget_accumulators(tw_sim_thread*) {}
+static void check_warpgroups(tw_worker*) {}
 #endif

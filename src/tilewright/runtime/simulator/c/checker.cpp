@@ -4,6 +4,7 @@
 /* accumulators.cpp */
 static void check_registers(tw_sim_thread* self, uintptr_t address, uint64_t size, int access, uint32_t code);
 static void forget_accumulators(tw_sim_thread* self);
+static void check_warpgroups(tw_worker* worker);
 
 static uint32_t code_of(const void* address) { return (uint32_t)((const char*)address - &__ehdr_start); }
 
@@ -88,9 +89,13 @@ static void check_block(tw_worker* worker) {
   memset(c->known, 0, sizeof c->known);
   memset(c->async_fences, 0, sizeof c->async_fences);
   memset(c->async_epoch, 0, sizeof c->async_epoch);
+  memset(c->wgmma_calls, 0, sizeof c->wgmma_calls);
 }
 
-static void check_barrier(tw_worker* worker) { ++worker->checker->epoch; }
+static void check_barrier(tw_worker* worker) {
+  check_warpgroups(worker);
+  ++worker->checker->epoch;
+}
 
 /* Lanes have met at __syncwarp: each knows what any of them knew, and all that they did. */
 static void check_warp(tw_worker* worker, uint32_t warp, uint64_t lanes) {
@@ -473,6 +478,7 @@ extern "C" void tw_sim_check_shared(const void* address, uint32_t line, const ch
 
 static void check_thread_end(tw_sim_thread* self) {
   forget_accumulators(self);
+  if (!worker_of(self)->block.live) check_warpgroups(worker_of(self));
   while (self->copies) {
     tw_sim_copy* next = self->copies->next;
     free(self->copies);

@@ -63,6 +63,7 @@ struct tw_checker {
   uint32_t time[TW_SIM_THREADS_MAX];               /* of each warp */
   uint32_t known[TW_SIM_THREADS_MAX][TW_SIM_WARP]; /* by thread and lane */
   uint32_t async_fences[TW_SIM_THREADS_MAX];       /* by thread: fence.proxy.async */
+  uint32_t wgmma_calls[TW_SIM_THREADS_MAX / 32];   /* by warp */
   uint32_t async_epoch[TW_SIM_THREADS_MAX];        /* of the latest one */
   int fenced;                                      /* the block has executed a fence for other blocks */
   uint64_t* acquired; /* blocks whose accesses happened before this block's; null: none */

@@ -51,6 +51,7 @@ static void check_operand(tw_sim_thread* self, const tw_described& m, uint32_t l
                           uint32_t size, uint32_t line);
 static void begin_accumulation(tw_sim_thread* self, const tw_sim_wgmma* call, void* d, uint32_t bytes,
                                uint32_t line);
+static void begin_factor(tw_sim_thread* self, const void* registers, uint32_t bytes, uint32_t line);
 static void* accumulator_values(tw_sim_thread* self, void* d);
 #endif
 
@@ -129,6 +130,7 @@ static void multiply_warpgroup(tw_worker* worker, uint32_t warp, const tw_group*
   for (int lane = 0; lane < 32; ++lane) {
     begin_accumulation(threads[lane], call, d[lane], call->columns / 2 * results[call->kind], group->line);
     d[lane] = accumulator_values(threads[lane], d[lane]);
+    if (registers) begin_factor(threads[lane], a_registers[lane], 16 * depth * size / 32, group->line);
   }
 #endif
   switch (call->kind) {
