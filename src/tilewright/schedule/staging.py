@@ -91,7 +91,7 @@ class StagingPrimitives(ScheduleCore):
             guard.erase()
         return names
 
-    def _place_of(self, place: _Place, load: loop.Load, outer: str | None) -> _Place:
+    def _place_of(self, place: _Place, factor: Operation, outer: str | None) -> _Place:
         """The place where a factor is copied: at loop `outer`, if it is the same in all loops down to the
         place given.
         """
@@ -99,8 +99,7 @@ class StagingPrimitives(ScheduleCore):
             return place
         other = self._place(place.block.sym_name, outer)
         between = {f.iv for f in other.inner} - {f.iv for f in place.inner}
-        same = between.isdisjoint(_symbols(resolved(load, (*load.indices, *load.guard))))
-        return other if same else place
+        return other if between.isdisjoint(_places_of(factor)) else place
 
     @primitive
     def pipeline(self, name: str, stages: int) -> None:
@@ -128,16 +127,17 @@ class StagingPrimitives(ScheduleCore):
         cut = around.index(f) + 1
         return _Place(block, f, tuple(around[:cut]), tuple(around[cut:]))
 
-    def _used_loops(self, place: _Place, load: loop.Load) -> list[loop.For]:
+    def _used_loops(self, place: _Place, factor: Operation) -> list[loop.For]:
         """The loops inside `at` that a factor depends on."""
         name = place.block.sym_name
-        if load.dynamic:
-            raise ScheduleError(f"stage_factors: data decide where block {name!r} reads a factor")
-        if load.guard and not _is_zero(load.otherwise):
-            raise ScheduleError(
-                f"stage_factors: a factor of block {name!r} is not zero where it is not read from memory"
-            )
-        symbols = _symbols(resolved(load, (*load.indices, *load.guard)))
+        for load in loads_of(factor) or []:
+            if load.dynamic:
+                raise ScheduleError(f"stage_factors: data decide where block {name!r} reads a factor")
+            if load.guard and not _is_zero(load.otherwise):
+                raise ScheduleError(
+                    f"stage_factors: a factor of block {name!r} is not zero where it is not read from memory"
+                )
+        symbols = _places_of(factor)
         loops = [f for f in place.inner if f.iv in symbols]
         for f in loops:
             if not isinstance(f.extent, int):
@@ -177,13 +177,13 @@ class StagingPrimitives(ScheduleCore):
     def _stage(
         self,
         place: _Place,
-        load: loop.Load,
+        factor: Operation,
         loops: list[loop.For],
         conditions: tuple[Dim, ...],
         name: str,
     ) -> str:
         """Make the tile of one factor and let the block read it; return the name of the copying block."""
-        block, dtype = place.block, load.result.type
+        block, dtype = place.block, factor.results[0].type
         tile_type = BufferType(dtype, tuple(f.extent for f in loops), "local")
         tile = loop.Alloc(buffer=tile_type, location=block.location)
         top = enclosing_loops(block)[0]
@@ -192,12 +192,9 @@ class StagingPrimitives(ScheduleCore):
 
         fixed = {f.iv for f in place.outer}
         own = {f.iv for f in loops}
-        guard = (
-            *resolved(load, load.guard),
-            *(e for e in conditions if own & _symbols((e,)) and self._variables(e) <= own | fixed),
-        )
-        indices = resolved(load, load.indices)
-        outer = [f for f in place.outer if f.iv in _symbols((*indices, *guard))]
+        guard = [e for e in conditions if own & _symbols((e,)) and self._variables(e) <= own | fixed]
+        used = _places_of(factor) | _symbols(tuple(guard))
+        outer = [f for f in place.outer if f.iv in used]
         axes = {f.iv: symbol(f"i{k}", 0, f.iv.upper) for k, f in enumerate((*outer, *loops))}
         new = {f.iv: symbol(self.fresh(f"{name}_{f.iv.name}"), 0, f.iv.upper) for f in loops}
         name = self.fresh(name)
@@ -208,16 +205,7 @@ class StagingPrimitives(ScheduleCore):
             location=block.location,
         )
         body = Builder(stage.body, location=block.location)
-        zero = body(scalar.Constant(value=0, dtype=dtype)) if guard else None
-        value = body(
-            loop.Load(
-                load.buffer,
-                (),
-                zero,
-                indices=tuple(substitute(e, axes) for e in indices),
-                guard=tuple(substitute(e, axes) for e in guard),
-            )
-        )
+        value = _copy_of(factor, body, guard, axes)
         body.insert(loop.Store(value, tile.result, (), indices=tuple(axes[f.iv] for f in loops)))
         nest: Operation = stage
         for f in reversed(loops):
@@ -226,12 +214,43 @@ class StagingPrimitives(ScheduleCore):
             nest = around
         first = next(op for op in place.at.body.ops if inside(block, op))
         place.at.body.insert_before(first, nest)
-        _read_tile(block, load, tile.result, loops)
+        _read_tile(block, factor, tile.result, loops)
         return name
 
     def _variables(self, e: Dim) -> set[Expr]:
         """The loop variables in an expression."""
         return _symbols((e,)) - set(self.kernel.dims)
+
+
+def _places_of(factor: Operation) -> set[Expr]:
+    """The symbols in the places that a factor is loaded from."""
+    loads = loads_of(factor) or []
+    return set().union(*(_symbols(resolved(op, (*op.indices, *op.guard))) for op in loads))
+
+
+def _copy_of(factor: Operation, body: Builder, guard: list[Dim], axes: dict[Expr, Dim]) -> Value:
+    """The value of a factor computed in another block, over the axes of loops; zero where a condition of
+    `guard` does not hold.
+    """
+    copies: dict[Value, Value] = {}
+    if not isinstance(factor, loop.Load):
+        for value in factor.operands:
+            assert value.defining_op is not None
+            copies[value] = _copy_of(value.defining_op, body, guard, axes)
+        result: Value = body.insert(factor.clone(copies)).results[0]
+        return result
+    conditions = (*resolved(factor, factor.guard), *guard)
+    zero = body(scalar.Constant(value=0, dtype=factor.result.type)) if conditions else None
+    loaded: Value = body(
+        loop.Load(
+            factor.buffer,
+            (),
+            zero,
+            indices=tuple(substitute(e, axes) for e in resolved(factor, factor.indices)),
+            guard=tuple(substitute(e, axes) for e in conditions),
+        )
+    )
+    return loaded
 
 
 def _symbols(exprs: tuple[Dim, ...]) -> set[Expr]:
@@ -243,8 +262,11 @@ def _is_zero(value: Value | None) -> bool:
     return isinstance(op, scalar.Constant) and op.value == 0
 
 
-def factors_of(block: loop.Block) -> tuple[loop.Load, loop.Load] | None:
-    """The loads of the two factors of a sum of products; None for another block."""
+def factors_of(block: loop.Block) -> tuple[Operation, Operation] | None:
+    """The operations that give the two factors of a sum of products, but for a cast; None for another block.
+
+    A factor is a load, or a product of loads that are cast: a quantized weight and its scale.
+    """
     updates = [op for op in block.body.ops if isinstance(op, (loop.Accumulate, loop.Store))]
     if len(updates) != 1 or not isinstance(updates[0], loop.Accumulate) or updates[0].combiner != "sum":
         return None
@@ -256,13 +278,28 @@ def factors_of(block: loop.Block) -> tuple[loop.Load, loop.Load] | None:
         op = value.defining_op
         if isinstance(op, scalar.Cast):
             op = op.x.defining_op
-        if not isinstance(op, loop.Load):
+        if op is None or loads_of(op) is None:
             return None
         found.append(op)
     return (found[0], found[1]) if found[0] is not found[1] else None
 
 
-def _read_tile(block: loop.Block, load: loop.Load, tile: Value, loops: list[loop.For]) -> None:
+def loads_of(factor: Operation) -> list[loop.Load] | None:
+    """The loads of a factor; None if it is computed from them by other operations than products and casts."""
+    if isinstance(factor, loop.Load):
+        return [factor]
+    if not isinstance(factor, (scalar.Cast, scalar.BINARY["mul"])):
+        return None
+    loads: list[loop.Load] = []
+    for value in factor.operands:
+        part = None if value.defining_op is None else loads_of(value.defining_op)
+        if part is None:
+            return None
+        loads += [load for load in part if load not in loads]
+    return loads
+
+
+def _read_tile(block: loop.Block, factor: Operation, tile: Value, loops: list[loop.For]) -> None:
     """Let a block read a tile in place of a factor, at the places of the `loops`."""
     reduced = _symbols(block.bindings[len(block.axes) :])
     axes, reduce_axes = list(block.axes), list(block.reduce_axes)
@@ -278,9 +315,11 @@ def _read_tile(block: loop.Block, load: loop.Load, tile: Value, loops: list[loop
         (reductions if f.iv in reduced else bindings).append(f.iv)
     block.axes, block.reduce_axes = tuple(axes), tuple(reduce_axes)
     block.bindings = (*bindings, *reductions)
-    new = Builder.before(load)(loop.Load(tile, (), None, indices=tuple(indices)))
-    load.replace_by(new)
-    load.erase()
+    new = Builder.before(factor)(loop.Load(tile, (), None, indices=tuple(indices)))
+    factor.results[0].replace_by(new)
+    for op in reversed(list(block.body.ops)):
+        if op.results and not any(r.users for r in op.results):
+            op.erase()
 
 
-__all__ = ["StagingPrimitives", "factors_of"]
+__all__ = ["StagingPrimitives", "factors_of", "loads_of"]

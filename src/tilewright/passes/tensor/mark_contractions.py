@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from ...analysis.axis_roles import Roles
 from ...analysis.contraction import match_contraction
-from ...dialects import tensor
+from ...dialects import scalar, tensor
 from ...ir import notes
+from ...ir.builder import Builder
 from ...ir.core import Module, Value
 from ...ir.substitution import free_symbols
 from ...ir.symbolic import Expr
@@ -20,8 +21,10 @@ def mark_contractions(module: Module) -> None:
     """
     for block in tensor.blocks_of_computations(module):
         for op in block.ops:
-            if isinstance(op, tensor.Compute) and not notes.QUANTIZED.present(op):
-                roles = _roles(op)
+            if isinstance(op, tensor.Compute):
+                roles = _quantized_roles(op) if notes.QUANTIZED.present(op) else _roles(op)
+                if roles is not None and notes.QUANTIZED.present(op):
+                    _separate_factors(op)
                 if roles is not None:
                     notes.CONTRACTION.set(op, roles.as_attribute())
 
@@ -39,6 +42,40 @@ def _roles(compute: tensor.Compute) -> Roles | None:
     places = {axis: k for k, axis in enumerate(compute.axes)}
     batch, m, n = (tuple(places[a] for a in axes) for axes in (found.batch, found.m, found.n))
     return Roles(batch, m, n, tuple(range(len(compute.reduce_axes))), nr=0, padded=False)
+
+
+def _quantized_roles(compute: tensor.Compute) -> Roles | None:
+    """The roles of a product with quantized weights, whose terms are groups and elements of them; None where
+    each row chooses its matrix.
+    """
+    if any(read.dynamic for read in compute.reads) or len(compute.reduce_axes) != 2:
+        return None
+    column = len(compute.axes) - 1
+    rows = tuple(k for k in range(column))
+    return Roles((), rows, (column,), (0, 1), nr=0, padded=False)
+
+
+def _separate_factors(compute: tensor.Compute) -> None:
+    """Make a term ``(x q) (x_scale scale)`` of quantized numbers the product ``(x x_scale) (q scale)``, whose
+    factors are dequantized.
+    """
+    end = compute.body.terminator
+    term = end.operands[0].defining_op
+    if not isinstance(term, scalar.BINARY["mul"]):
+        return
+    numbers, factors = (x.defining_op for x in term.operands)
+    products = numbers.x.defining_op if isinstance(numbers, scalar.Cast) else None
+    if not isinstance(products, scalar.BINARY["mul"]) or not isinstance(factors, scalar.BINARY["mul"]):
+        return
+    b = Builder.before(end)
+    made = []
+    for value, scale in zip(products.operands, factors.operands, strict=True):
+        number = value.defining_op.x if isinstance(value.defining_op, scalar.Cast) else value
+        made.append(b(scalar.BINARY["mul"](b(scalar.Cast(number, dtype=compute.dtype)), scale)))
+    end.set_operand(0, b(scalar.BINARY["mul"](*made)))
+    for op in reversed(list(compute.body.ops)):
+        if op.results and not any(r.users for r in op.results):
+            op.erase()
 
 
 def _is_computed(value: Value) -> bool:

@@ -19,7 +19,7 @@ from ....ir.matrix_atom import FragmentLayout, MatrixAtom
 from ....ir.substitution import evaluate
 from ....ir.symbolic import Dim, Expr, bounds, prove_divisible
 from ....schedule import Schedule, ScheduleError
-from ....schedule.staging import factors_of
+from ....schedule.staging import factors_of, loads_of
 from .common import MOST, fits, fuse_all, gpu_of, loops_of
 
 ROWS = (16, 32, 64, 128, 256)
@@ -212,8 +212,9 @@ def _tile_product(s: Schedule, name: str, roles: Roles, sizes: _Sizes) -> tuple[
 
 def _order(s: Schedule, name: str, tile: _Tile, term: str) -> list[str]:
     """The order of rows, columns and terms in which neighbours in memory are neighbours in the tiles."""
-    loads = factors_of(s.block(name))
-    assert loads is not None
+    factors = factors_of(s.block(name))
+    assert factors is not None
+    loads = [(loads_of(x) or [])[0] for x in factors]  # a quantized weight comes before its scale
     before: list[str] = []
     after: list[str] = []
     for side in (tile.row, tile.column):

@@ -319,7 +319,7 @@ def _divide_copy(s: Schedule, name: str, at: str, rolled: str) -> str:
     return the loop over threads.
     """
     block = s.block(name)
-    (load,) = (op for op in block.body.ops if isinstance(op, loop.Load))
+    load, *_ = (op for op in block.body.ops if isinstance(op, loop.Load))
     store = written_buffer(block)
     names = [
         f.iv.name

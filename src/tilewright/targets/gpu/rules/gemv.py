@@ -76,11 +76,10 @@ def gemv(s: Schedule, name: str, roles: Roles) -> None:
 def _dots(s: Schedule, name: str, roles: Roles) -> None:
     """Give each result to the threads of a warp, or to several warps where results are few."""
     block, gpu = s.block(name), gpu_of(s)
-    reduced = [f.iv.name for f in own_loops(block).reduced]
-    terms = fuse_all(s, reduced)
-    most = vector_width(s, [block], s.loop(terms))
+    reduced = own_loops(block).reduced
+    most = vector_width(s, [block], reduced[-1])
     count = points_of(own_loops(block).parallel)
-    depth = upper_limit(s.loop(terms).extent)
+    depth = points_of(reduced)
     while most > 1 and depth < most * gpu.warp:
         most //= 2
     width = s.choose("elements", most, [n for n in (1, 2, 4, 8, 16) if n <= most], reorders_sums=True)
@@ -101,7 +100,7 @@ def _dots(s: Schedule, name: str, roles: Roles) -> None:
     order = [*roles.batch, *roles.n, *roles.m]
     around = [x for p in order if (x := loop_of(s, block, p)) is not None]
     if around:
-        s.reorder(*around, terms)
+        s.reorder(*around, *(f.iv.name for f in reduced))
     divide_rows(s, rank, Division(number, lanes, width), order)
 
 

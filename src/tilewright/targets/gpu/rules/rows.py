@@ -292,11 +292,19 @@ def _partial_results(
 ) -> str:
     """Give each of the threads of a row a partial result; return the block that combines them."""
     best = max(reduced, key=lambda f: (contiguity(block, f.iv), upper_limit(f.extent), reduced.index(f)))
-    if upper_limit(best.extent) < division.lanes and len(reduced) > 1:
-        name, others = fuse_all(s, [f.iv.name for f in reduced]), []
+    vector: list[str] = []
+    if upper_limit(best.extent) < division.lanes * division.width and len(reduced) > 1:
+        names = [f.iv.name for f in reduced]
+        if division.width > 1:
+            names[-1], neighbours = s.split(names[-1], division.width)
+            vector = [neighbours]
+            s.reorder(*names, *vector)
+        name, others = fuse_all(s, names), []
+        step, lane = s.split(name, division.lanes, guarded=True)
+        elements = vector
     else:
         name, others = str(best.iv.name), [f.iv.name for f in reduced if f is not best]
-    step, lane, elements = _split_columns(s, name, division)
+        step, lane, elements = _split_columns(s, name, division)
     s.reorder(lane, *others, step, *elements)
     final = s.rfactor(lane)
     for x in elements:

@@ -1,0 +1,72 @@
+"""Products with quantized weights: weights are dequantized in registers, or on their way to shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.targets.gpu.simulated import Program, count
+
+import tilewright as tw
+from tilewright.dialects import loop, simt
+from tilewright.ir.types import DType, bf16, i8
+from tilewright.llm.quantized_linear import QuantizedLinear, factors
+
+tnp = tw.numpy
+DRAW = np.random.default_rng(0)
+
+
+def drawn(*shape: int) -> Any:
+    return DRAW.uniform(-1, 1, shape).astype(np.float32)
+
+
+def product(bits: int, rows: int, columns: int, depth: int, group: int, factor: DType) -> Any:
+    """A product of `rows` rows with a quantized matrix [columns, depth], and its input."""
+    limit = 1 << (bits - 1)
+    qvalues = tw.Tensor(DRAW.integers(-limit, limit, (columns, depth)).astype(np.int8))
+    qvalues = tnp.astype(qvalues, f"int{bits}") if bits < 8 else qvalues
+    layer = QuantizedLinear(qvalues, tw.Tensor(drawn(columns, depth // group)))
+
+    def function(x: Any) -> Any:
+        with factors(factor):
+            return tnp.maximum(layer(x), 0)
+
+    return function, (drawn(rows, depth),)
+
+
+PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "int8, one row": product(8, 1, 20, 64, 32, bf16),
+    "int8, one row, bytes": product(8, 1, 20, 64, 32, i8),
+    "int4, one row": product(4, 1, 20, 64, 32, bf16),
+    "int4, two rows": product(4, 2, 20, 96, 32, i8),
+    "int4, many rows": product(4, 20, 24, 64, 32, bf16),
+    "int8, many rows, bytes": product(8, 20, 24, 64, 32, i8),
+    "int4, odd rows and columns": product(4, 7, 19, 96, 32, bf16),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_results(name: str) -> None:
+    function, inputs = PROGRAMS[name]
+    program = Program(function, inputs)
+    kinds = [info.kind for info in program.lowered.kernels.values()]
+    assert kinds.count("contraction") == 1
+    program.check(*inputs, rtol=1e-2 if "byte" not in name else 1e-4)
+
+
+def test_weights_of_one_row_are_loaded_side_by_side() -> None:
+    function, inputs = product(8, 1, 64, 1024, 32, bf16)
+    *_, kernel = Program(function, inputs).kernels
+    assert [op.count for op in kernel.walk() if isinstance(op, simt.AllReduce)] == [32]
+    assert count(kernel, simt.Barrier) == 0
+    vectors = [op for op in kernel.walk() if isinstance(op, loop.For) and op.kind == "vectorize"]
+    assert {f.extent for f in vectors} == {8}
+
+
+def test_weights_of_many_rows_are_dequantized_in_tiles() -> None:
+    function, inputs = product(4, 40, 64, 64, 32, bf16)
+    *_, kernel = Program(function, inputs).kernels
+    tiles = [op.buffer for op in kernel.walk() if isinstance(op, loop.Alloc) and op.buffer.space == "shared"]
+    assert [tile.dtype for tile in tiles] == [bf16, bf16]
