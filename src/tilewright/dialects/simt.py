@@ -28,6 +28,7 @@ from ..ir.symbolic import Dim, Expr, symbol
 from ..ir.types import Type
 from .elements import Elements, Statement
 from .scalar import BINARY, COMBINER_OP
+from .tensor import sorted_places
 
 
 @operation
@@ -74,6 +75,41 @@ class WaitCopies(Operation):
         return ()
 
     def interpret(self, env: Frame) -> tuple[()]:
+        return ()
+
+
+@operation
+class Argsort(Statement):
+    """Sort pairs of a key and a place in shared memory, by all threads of the block: `keys` and `places`
+    (i32), both of P elements, a power of two.
+
+    Keys ascend, or descend with `largest`; NaN counts as the largest number. Pairs with equal keys are in the
+    order of their places, no two of which are equal. All threads wait before and after.
+    """
+
+    name = "simt.argsort"
+    effects = Effect.READ | Effect.WRITE
+    keys: Operand
+    places: Operand
+    largest: Attr = False
+
+    def infer_types(self) -> Sequence[Type]:
+        return ()
+
+    def verify(self) -> None:
+        count = self.keys.type.size
+        if not isinstance(count, int) or count & (count - 1) or self.places.type.size != count:
+            raise IRError(f"{count} keys and {self.places.type.size} places: not one power of two", self)
+
+    def touched(self) -> tuple[Elements, ...]:
+        return tuple(
+            self.box(buffer, 0, [(buffer.type.size, 1)], writes=True) for buffer in (self.keys, self.places)
+        )
+
+    def interpret(self, env: Frame, keys: Array, places: Array) -> tuple[()]:
+        in_order = np.argsort(places)
+        order = in_order[sorted_places(keys[in_order], self.largest)]
+        keys[...], places[...] = keys[order], places[order]
         return ()
 
 
@@ -299,4 +335,14 @@ def mma(d: Value, a: Value, b: Value, atom: str, threads: int, at: Sequence[Sequ
     )
 
 
-__all__ = ["AllReduce", "Barrier", "CommitCopies", "Fragment", "Mma", "WaitCopies", "mma", "slot_symbols"]
+__all__ = [
+    "AllReduce",
+    "Argsort",
+    "Barrier",
+    "CommitCopies",
+    "Fragment",
+    "Mma",
+    "WaitCopies",
+    "mma",
+    "slot_symbols",
+]

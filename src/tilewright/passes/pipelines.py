@@ -77,7 +77,7 @@ PASSES: tuple[PassInfo, ...] = (
     # The first pass of the tensor level replaces operators by computations; form_groups decides the kernels.
     _tensor(lower_to_tensor, required=True),
     _tensor(hoist_invariants, min_opt=1),
-    _tensor(expand_argsort, condition=Condition.UNSORTED),
+    _tensor(expand_argsort, condition=Condition.UNSORTED, arguments=("info",)),
     _tensor(eliminate),
     _tensor(fuse_elementwise),
     _tensor(absorb_permutations, min_opt=1),

@@ -107,7 +107,7 @@ def block_body(kernel: loop.Kernel) -> Block:
 # -- Statements -------------------------------------------------------------------------------------------
 
 
-_OF_ALL_THREADS = (simt.Barrier, simt.AllReduce, simt.Mma)
+_OF_ALL_THREADS = (simt.Barrier, simt.AllReduce, simt.Argsort, simt.Mma)
 
 
 def _has_threads(op: Operation) -> bool:
@@ -470,7 +470,7 @@ class _Barriers:
     def block(self, body: Block, seen: list[_Seen]) -> list[_Seen]:
         """Place barriers in a block; `seen` are the accesses before it. Returns those after it."""
         for op in list(body.ops):
-            if isinstance(op, simt.Barrier):
+            if isinstance(op, (simt.Barrier, simt.Argsort)):
                 seen = []
             elif is_thread(op):
                 assert isinstance(op, loop.For)

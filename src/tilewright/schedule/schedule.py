@@ -23,6 +23,7 @@ from .loops import LoopPrimitives
 from .matrix_atoms import AtomPrimitives
 from .online_softmax import SoftmaxPrimitives
 from .row_runs import RunPrimitives
+from .sorting import SortingPrimitives
 from .staging import StagingPrimitives
 from .tensorize import TensorizePrimitives
 from .tensorize_quantized import QuantizedPrimitives
@@ -39,6 +40,7 @@ class Schedule(
     TensorizePrimitives,
     QuantizedPrimitives,
     StagingPrimitives,
+    SortingPrimitives,
     AtomPrimitives,
 ):
     """A kernel being scheduled. Every method that changes it is a primitive and is recorded in `trace`."""

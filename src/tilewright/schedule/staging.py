@@ -4,6 +4,7 @@ threads share them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..analysis.loop_nest import enclosing_loops, inside, resolved, written_buffer
@@ -228,7 +229,7 @@ def _places_of(factor: Operation) -> set[Expr]:
     return set().union(*(_symbols(resolved(op, (*op.indices, *op.guard))) for op in loads))
 
 
-def _copy_of(factor: Operation, body: Builder, guard: list[Dim], axes: dict[Expr, Dim]) -> Value:
+def _copy_of(factor: Operation, body: Builder, guard: list[Dim], axes: Mapping[Expr, Dim]) -> Value:
     """The value of a factor computed in another block, over the axes of loops; zero where a condition of
     `guard` does not hold.
     """

@@ -12,6 +12,7 @@ from tests.targets.gpu import (
     test_rule_of_chains,
     test_rule_of_gemv,
     test_rule_of_quantized,
+    test_rule_of_sorting,
     test_rules_elementwise,
     test_rules_others,
     test_rules_rows,
@@ -25,6 +26,8 @@ from tilewright.runtime.simulated_device import simulated_driver
 PROGRAMS = {
     **{f"elementwise: {k}": p for k, p in test_rules_elementwise.PROGRAMS.items()},
     **{f"quantized: {k}": p for k, p in test_rule_of_quantized.PROGRAMS.items()},
+    **{f"sorting: {k}": p for k, p in test_rule_of_sorting.PROGRAMS.items()},
+    **{f"sorting: {k}": p for k, p in test_rule_of_sorting.PIECES.items()},
     **{f"rows: {k}": p for k, p in test_rules_rows.PROGRAMS.items()},
     **{f"others: {k}": p for k, p in test_rules_others.PROGRAMS.items()},
     **{f"chains: {k}": p for k, p in test_rule_of_chains.PROGRAMS.items()},

@@ -17,7 +17,7 @@ from ...errors import CompileError
 from ...ir.core import Block, Operation, Value
 from ...ir.symbolic import Dim, bounds, ceildiv, smin
 from ...ir.target_info import TargetInfo
-from ...ir.types import BufferType, boolean
+from ...ir.types import BufferType, DType, boolean, i32
 from .dialect import DeviceKernel, Dialect, Register
 from .index_text import Variable
 from .matrix_access import matrix_loads
@@ -241,6 +241,8 @@ class _Printer(MemoryText):
             self.emit(self.dialect.barrier)
         elif isinstance(op, simt.AllReduce):
             self.all_reduce(op)
+        elif isinstance(op, simt.Argsort):
+            self.argsort(op)
         elif isinstance(op, simt.Mma):
             self.mma(op)
         elif isinstance(op, simt.CommitCopies):
@@ -424,6 +426,52 @@ class _Printer(MemoryText):
                 other = self.loaded(dtype, f"{scratch}[{place}({thread} ^ {distance})]")
                 self.emit(combined(self.let(dtype, other)))
             distance, half = 2 * distance, 1 - half
+
+    def argsort(self, op: simt.Argsort) -> None:
+        """Sort by a bitonic network: rounds of comparisons at distances that are powers of two."""
+        dtype: DType = op.keys.type.dtype
+        count = op.keys.type.size
+        k, j, p, a, b = (self.fresh(x) for x in ("k", "j", "p", "a", "b"))
+        d = self.dialect
+        kind = d.types["i32"]
+
+        def start(name: str, value: str) -> str:
+            return d.variable.format(type=kind, name=name, value=value)
+
+        def define(name: str, value: str) -> None:
+            self.emit(d.const.format(type=kind, name=name, value=value))
+
+        self.emit(d.barrier)
+        with (
+            self.braces(f"for ({start(k, '2')} {k} <= {count}; {k} = {k} * 2)"),
+            self.braces(f"for ({start(j, f'{k} / 2')} {j} > 0; {j} = {j} / 2)"),
+        ):
+            first = d.cast_to("i32", self.thread)
+            with self.braces(f"for ({start(p, first)} {p} < {count // 2}; {p} = {p} + {self.threads})"):
+                define(a, f"2 * {p} - ({p} & ({j} - 1))")
+                define(b, f"{a} + {j}")
+                keys = [self.element(op.keys, x) for x in (a, b)]
+                places = [self.element(op.places, x) for x in (a, b)]
+                x, y = (self.let(dtype, self.loaded(dtype, e)) for e in keys)
+                u, v = (self.let(i32, self.loaded(i32, e)) for e in places)
+                before = self.before(dtype, (y, v), (x, u), op.largest)
+                with self.braces(f"if (({before}) == (({a} & {k}) == 0))"):
+                    for element, value in zip(keys, (y, x), strict=True):
+                        self.emit(f"{element} = {self.stored(dtype, value)};")
+                    for element, value in zip(places, (v, u), strict=True):
+                        self.emit(f"{element} = {value};")
+            self.emit(d.barrier)
+
+    def before(self, dtype: DType, first: tuple[str, str], second: tuple[str, str], largest: bool) -> str:
+        """Whether a pair of a key and a place comes before another in sorted order."""
+        (x, u), (y, v) = first, second
+        better = self.scalars.binary("gt" if largest else "lt", dtype, x, y)
+        tie = f"({x} == {y})"
+        if dtype.is_float:
+            x_nan, y_nan = f"(!({x} == {x}))", f"(!({y} == {y}))"
+            better = f"({better} || {f'{x_nan} && !{y_nan}' if largest else f'{y_nan} && !{x_nan}'})"
+            tie = f"({tie} || {x_nan} && {y_nan})"
+        return f"{better} || {tie} && {u} < {v}"
 
 
 __all__ = ["identifier", "module_text", "print_kernel", "threads_of"]

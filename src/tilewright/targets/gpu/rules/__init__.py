@@ -8,6 +8,7 @@
 - cumulative: a thread for each line of the running combination.
 - recurrence: a block or a thread for each column, which runs through all steps.
 - scatter: threads run along axes on which no two points meet; points that may meet run in order.
+- argsort: a block sorts a row in shared memory.
 - plain, and kinds without a rule: a thread for each iteration of the loops that all statements share.
 
 The rule of the plain kind fits every kernel.
@@ -24,6 +25,7 @@ from .plain import plain
 from .recurrence import recurrence
 from .rows import rows
 from .scatter import scatter
+from .sorting import argsort
 
 RULES: dict[str, ScheduleRule] = {
     GroupKind.CONTRACTION: contraction,
@@ -32,6 +34,7 @@ RULES: dict[str, ScheduleRule] = {
     GroupKind.CUMULATIVE: cumulative,
     GroupKind.RECURRENCE: recurrence,
     GroupKind.SCATTER: scatter,
+    GroupKind.ARGSORT: argsort,
     GroupKind.PLAIN: plain,
 }
 """The rule of each kind of group."""

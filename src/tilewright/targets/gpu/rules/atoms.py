@@ -285,7 +285,7 @@ def load_tile(s: Schedule, tile: str, outside: int, threads: int) -> None:
     neighbours the next ones.
     """
     names = s.loops(tile)[outside:]
-    (load,) = (op for op in s.block(tile).body.ops if isinstance(op, loop.Load))
+    load, *scales = (op for op in s.block(tile).body.ops if isinstance(op, loop.Load))
     flat = flatten_index(resolved(load, load.indices), load.buffer.type.shape)
     sizes = frozenset(s.kernel.dims)
     width = gpu_of(s).vector_bytes // load.result.type.itemsize
@@ -293,6 +293,7 @@ def load_tile(s: Schedule, tile: str, outside: int, threads: int) -> None:
     vector = ""
     if (
         width > 1
+        and not scales
         and distance(flat, s.loop(line).iv, sizes) == 1
         and prove_divisible(s.loop(line).extent, width)
     ):
