@@ -25,10 +25,30 @@ from ..ir.core import Attr, Effect, IRError, Operand, Operation, Value, operatio
 from ..ir.interpreter import Array, Frame
 from ..ir.matrix_atom import ATOMS, FragmentLayout, MatrixAtom
 from ..ir.symbolic import Dim, Expr, symbol
-from ..ir.types import Type
+from ..ir.target_info import Gpu
+from ..ir.types import DType, Type, boolean, f32, i32
 from .elements import Elements, Statement
 from .scalar import BINARY, COMBINER_OP
 from .tensor import sorted_places
+
+LONGEST_SORT = 4096
+"""The most elements that a block sorts. A larger value sorts longer rows by one kernel, whose threads then
+compare more often."""
+
+
+def longest_sort(gpu: Gpu, dtype: DType) -> int:
+    """The most elements of type `dtype`, a power of two, that a block of a GPU sorts."""
+    count = LONGEST_SORT
+    while count * (key_type(dtype).itemsize + i32.itemsize) > gpu.shared_bytes:
+        count //= 2
+    return count
+
+
+def key_type(dtype: DType) -> DType:
+    """The type in which elements of type `dtype` are compared."""
+    if dtype.is_float:
+        return f32 if dtype.bits <= 32 else dtype
+    return i32 if dtype is boolean or dtype.bits < 32 else dtype
 
 
 @operation
@@ -336,6 +356,7 @@ def mma(d: Value, a: Value, b: Value, atom: str, threads: int, at: Sequence[Sequ
 
 
 __all__ = [
+    "LONGEST_SORT",
     "AllReduce",
     "Argsort",
     "Barrier",

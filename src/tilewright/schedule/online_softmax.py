@@ -631,9 +631,11 @@ def _pad(softmax: _Softmax) -> None:
 
 
 def _read_elsewhere(block: loop.Block, softmax: _Softmax) -> frozenset[Expr]:
-    """The symbols in the places that a product reads, but for those of the exponentials."""
+    """The loops of a product's own nest by which it reads other values than the exponentials."""
     loads = [op for op in block.body.ops if isinstance(op, loop.Load) and op.buffer not in softmax.carriers]
-    return symbols_of(e for op in loads for e in resolved(op, op.indices))
+    around = enclosing_loops(block)
+    own = {f.iv for f in around[around.index(softmax.nests[block]) :]}
+    return symbols_of(e for op in loads for e in resolved(op, op.indices)) & own
 
 
 def _in_axes(block: loop.Block, conditions: list[Dim]) -> list[Dim]:

@@ -10,27 +10,8 @@ from ..dialects import loop, scalar, simd, simt
 from ..ir.builder import Builder
 from ..ir.symbolic import Dim, bounds, prove_eq, symbol
 from ..ir.target_info import Gpu
-from ..ir.types import BufferType, DType, boolean, f32, i32, i64
+from ..ir.types import BufferType, DType, i32, i64
 from .core import ScheduleCore, ScheduleError, primitive
-
-LONGEST = 4096
-"""The most elements that a block sorts. A larger value sorts longer rows by one kernel, whose threads then
-compare more often."""
-
-
-def longest_sort(gpu: Gpu, dtype: DType) -> int:
-    """The most elements of type `dtype`, a power of two, that a block of a GPU sorts."""
-    count = LONGEST
-    while count * (key_type(dtype).itemsize + i32.itemsize) > gpu.shared_bytes:
-        count //= 2
-    return count
-
-
-def key_type(dtype: DType) -> DType:
-    """The type in which elements of type `dtype` are compared."""
-    if dtype.is_float:
-        return f32 if dtype.bits <= 32 else dtype
-    return i32 if dtype is boolean or dtype.bits < 32 else dtype
 
 
 class SortingPrimitives(ScheduleCore):
@@ -58,11 +39,11 @@ class SortingPrimitives(ScheduleCore):
             raise ScheduleError(f"sort_rows: the kernel has {len(found)} statements that sort, not one")
         (op,) = found
         most = bounds(op.n)[1]
-        limit = LONGEST if self.info.gpu is None else longest_sort(self.info.gpu, op.x.type.dtype)
+        limit = simt.longest_sort(self.info.gpu or Gpu(), op.x.type.dtype)
         if most is None or most > limit:
             raise ScheduleError(f"sort_rows: rows of {op.n} elements are longer than {limit}")
         count = 1 << max(1, (max(most, 1) - 1).bit_length())
-        key = key_type(op.x.type.dtype)
+        key = simt.key_type(op.x.type.dtype)
         assert op.parent is not None
         keys, places = (
             loop.Alloc(buffer=BufferType(dtype, (count,), "local"), location=op.location)
@@ -142,4 +123,4 @@ def _nest(s: ScheduleCore, name: str, count: Dim, op: simd.Argsort) -> tuple[loo
     return block, f
 
 
-__all__ = ["SortingPrimitives", "key_type", "longest_sort"]
+__all__ = ["SortingPrimitives"]

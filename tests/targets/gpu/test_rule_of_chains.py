@@ -47,6 +47,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "added mask": (masked, (*heads((2, 2, 5, 8), 19, 8, 2), drawn(2, 2, 5, 19))),
     "grouped queries": (causal, heads((2, 4, 19, 16), 19, 16, 2)),
     "a query of grouped heads": (attention, heads((1, 4, 1, 16), 33, 16, 2)),
+    "tiles of grouped queries": (causal, heads((2, 6, 15, 8), 15, 8, 2)),
     "soft cap": (lambda q, k, v: attention(q, k, v, softcap=5.0, scale=0.3), heads((1, 1, 4, 8), 20, 12, 1)),
     "sinks": (
         lambda q, k, v, sinks: attention(q, k, v, causal=True, sinks=sinks),
@@ -85,6 +86,13 @@ def test_large_heads_in_little_memory(size: int) -> None:
     gpu = Gpu(max_threads=256, shared_bytes=32 * 1024, multiprocessors=2)
     program = Program(causal, heads((1, 1, 5, size), 5, size, 1), gpu=gpu)
     assert [info.kind for info in program.lowered.kernels.values()] == ["chain"]
+
+
+def test_few_threads() -> None:
+    inputs = heads((1, 1, 5, 8), 9, 8, 1)
+    program = Program(attention, inputs, gpu=Gpu(max_threads=128, multiprocessors=2), schedules=SMALL_TILES)
+    assert [info.kind for info in program.lowered.kernels.values()] == ["chain"]
+    program.check(*inputs, rtol=1e-4)
 
 
 def test_larger_heads_are_separate_kernels() -> None:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ...dialects import tensor
+from ...dialects import simt, tensor
 from ...dialects.tensor_builder import Scalar, TensorBuilder, TensorRef
 from ...ir import notes
 from ...ir.builder import Builder
@@ -20,7 +20,6 @@ from ...ir.core import Module, Operation
 from ...ir.symbolic import Dim, bounds
 from ...ir.target_info import TargetInfo
 from ...ir.types import DType, boolean, i32, i64
-from ...schedule.sorting import longest_sort
 
 
 def expand_argsort(module: Module, info: TargetInfo) -> None:
@@ -52,7 +51,7 @@ def _longest(info: TargetInfo, op: tensor.Argsort) -> int | None:
     """The longest rows that a block sorts; None where the target has no shared memory."""
     if info.gpu is None or "shared" not in info.memory_spaces:
         return None
-    return longest_sort(info.gpu, op.x.type.dtype)
+    return simt.longest_sort(info.gpu, op.x.type.dtype)
 
 
 def _best_of_pieces(op: tensor.Argsort, longest: int) -> bool:

@@ -24,8 +24,8 @@ from ...llvm.rules.common import loop_of
 from .atoms import distance
 from .common import fuse_all, gpu_of, upper_limit
 
-SIDE = 16
-"""Threads along the rows, and along the columns, of a tile of scores."""
+SIDES = (8, 16)
+"""Choices of the threads along the rows, and along the columns, of a tile of scores."""
 ROWS = (16, 32, 64)
 """Choices of the rows (queries) of a tile."""
 COLUMNS = (16, 32, 64)
@@ -70,6 +70,8 @@ class _Tile:
     rows: int
     columns: int
     depth: int
+    side: int
+    """Threads along the rows, and along the columns."""
 
 
 @dataclass(frozen=True)
@@ -147,23 +149,30 @@ def _choose(s: Schedule, found: _Chain) -> tuple[bool, _Tile]:
     queries = 1
     for n in lengths if few else lengths[-1:]:
         queries *= n
-    most = next((n for n in ROWS if n >= queries), ROWS[-1])
+    fitting = next((n for n in ROWS if n >= queries), ROWS[-1])
     depth = upper_limit(first.reduce_axes[-1].upper + 1)
     values = upper_limit(second.axes[last.n[0]].upper + 1)
     size, value_size = _size(first), _size(second)
     limit = gpu_of(s).shared_bytes
+    sides = [n for n in SIDES if n * n <= gpu_of(s).max_threads]
+    if not sides:
+        raise ScheduleError("attention: a block has fewer threads than the smallest tile")
+    side = s.choose("threads_of_side", sides[-1], sides)
+    possible = [n for n in ROWS if n <= side * side // 2]
 
     def fits(rows: int, columns: int, part: int) -> bool:
-        factors = (rows + columns) * part * size + columns * -(-values // SIDE) * SIDE * value_size
+        factors = (rows + columns) * part * size + columns * -(-values // side) * side * value_size
         return factors + 2 * rows * (columns + 1) * 4 + SLACK <= limit
 
-    options = [(r, c, d) for d in (depth, DEPTH) for r in ROWS[::-1] for c in COLUMNS[::-1] if r <= most]
+    options = [
+        (r, c, d) for d in (depth, DEPTH) for r in possible[::-1] for c in COLUMNS[::-1] if r <= fitting
+    ]
     best = next((x for x in options if fits(*x)), None)
     if best is None:
         raise ScheduleError(f"attention: tiles of heads of {values} elements do not fit into a block")
-    rows = s.choose("rows", best[0], [r for r in ROWS if r <= most])
+    rows = s.choose("rows", best[0], [r for r in possible if r <= fitting])
     columns = s.choose("columns", best[1], COLUMNS, reorders_sums=True)
-    return few, _Tile(rows, columns, best[2])
+    return few, _Tile(rows, columns, best[2], side)
 
 
 def _size(block: loop.Block) -> int:
@@ -215,7 +224,7 @@ def _split(s: Schedule, found: _Chain, tile: _Tile, at: str, rolled: str) -> lis
     """Divide the nests of all blocks in a tile; return the loops over threads of each nest."""
     result = written_buffer(s.block(found.second))
     weights = written_buffer(s.block(found.weights))
-    lanes = SIDE * SIDE // tile.rows
+    lanes = tile.side**2 // tile.rows
     threads: list[list[str]] = []
     copies: list[str] = []
     exponentials = {weights}
@@ -231,19 +240,19 @@ def _split(s: Schedule, found: _Chain, tile: _Tile, at: str, rolled: str) -> lis
         reduced = [x for x in others if s.loop(x).iv in reduce_variables(block)]
         if name == found.first:
             column, *terms = others
-            made, nest = _product(s, name, rolled, at, row, column, terms, tile.depth, None)
+            made, nest = _product(s, name, rolled, at, row, column, terms, tile.depth, None, tile.side)
             copies += made
             threads.append(nest)
         elif name == found.second:
             (column,) = (x for x in others if x not in reduced)
             number = _number_of_values(block, exponentials)
-            made, nest = _product(s, name, rolled, at, row, column, reduced, 0, number)
+            made, nest = _product(s, name, rolled, at, row, column, reduced, 0, number, tile.side)
             copies += made
             threads.append(nest)
         elif not others:
             threads.append([row])
         elif written_buffer(block) is result or _reads(block, result):
-            threads.append(_square(s, row, others[0]))
+            threads.append(_square(s, row, others[0], tile.side))
         elif reduced:
             step, lane = s.split(reduced[0], lanes)
             s.reorder(row, lane, step)
@@ -258,9 +267,9 @@ def _split(s: Schedule, found: _Chain, tile: _Tile, at: str, rolled: str) -> lis
             s.reorder(row, lane, step)
             threads.append([row, lane])
         else:
-            threads.append(_square(s, row, others[0]))
+            threads.append(_square(s, row, others[0], tile.side))
     for name in copies:
-        threads.append([_divide_copy(s, name, at, rolled)])
+        threads.append([_divide_copy(s, name, tile.side)])
     return threads
 
 
@@ -275,10 +284,10 @@ def _number_of_values(block: loop.Block, exponentials: set[Value]) -> int:
     return next(k for k, op in enumerate(loads) if op.buffer not in exponentials)
 
 
-def _square(s: Schedule, row: str, column: str) -> list[str]:
+def _square(s: Schedule, row: str, column: str, side: int) -> list[str]:
     """Divide rows and columns among the threads of both sides; return the loops over threads."""
-    row_part, row = s.split(row, SIDE)
-    column_part, column = s.split(column, SIDE, guarded=True)
+    row_part, row = s.split(row, side)
+    column_part, column = s.split(column, side, guarded=True)
     s.reorder(row, column, row_part, column_part)
     return [row, column]
 
@@ -293,12 +302,13 @@ def _product(
     terms: list[str],
     depth: int,
     only: int | None,
+    side: int,
 ) -> tuple[tuple[str, ...], list[str]]:
     """Divide a product among threads, and copy what it reads to shared memory; return the names of the
     copying blocks and the loops over threads.
     """
-    row_part, row = s.split(row, SIDE)
-    column_part, column = s.split(column, SIDE, guarded=True)
+    row_part, row = s.split(row, side)
+    column_part, column = s.split(column, side, guarded=True)
     s.reorder(row_part, row, column_part, column, *terms)
     s.reorder(*terms, row_part, row, column_part, column)
     term = fuse_all(s, terms)
@@ -314,7 +324,7 @@ def _product(
     return tiles, [row, column]
 
 
-def _divide_copy(s: Schedule, name: str, at: str, rolled: str) -> str:
+def _divide_copy(s: Schedule, name: str, side: int) -> str:
     """Divide the copy of a tile among the threads, so that neighbouring ones read neighbouring elements;
     return the loop over threads.
     """
@@ -330,7 +340,7 @@ def _divide_copy(s: Schedule, name: str, at: str, rolled: str) -> str:
     sizes = frozenset(s.kernel.dims)
     names.sort(key=lambda x: -distance(flat, s.loop(x).iv, sizes))
     s.reorder(*names)
-    part, thread = s.split(fuse_all(s, names), SIDE * SIDE, guarded=True)
+    part, thread = s.split(fuse_all(s, names), side * side, guarded=True)
     s.reorder(thread, part)
     return thread
 
