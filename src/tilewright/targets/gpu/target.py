@@ -185,6 +185,10 @@ class GpuTarget(LinkedTarget):
     def device_code(self, text: str) -> DeviceCode:
         """The images of a translation unit, compiled as far as this machine has a compiler."""
 
+    def user_text(self, text: str) -> str:
+        """A source of the user's as the compiler gets it."""
+        return text
+
     def machine_text(self, text: str, level: str) -> str | None:
         """A translation unit at a level of `machine_levels`; None for another level.
 
@@ -265,7 +269,7 @@ class GpuTarget(LinkedTarget):
         try:
             if isinstance(source, DeviceSource):
                 return source.compile(definition, kernels_dialect.scalars_of(call), self.architectures)
-            return self.device_code(unit), 0
+            return self.device_code(self.user_text(unit)), 0
         except (CompileError, InternalError) as error:
             # The last line of an internal error asks for a report of a bug, which this is not.
             text = str(error) if isinstance(error, CompileError) else str(error).rpartition("\n")[0]

@@ -13,6 +13,7 @@ from ..gpu.images import DeviceCode
 from ..gpu.target import GpuTarget
 from . import toolchain
 from .devices import CDNA2, CDNA3, RDNA3
+from .user_head import user_text
 
 ARCHITECTURES = {"gfx90a": CDNA2, "gfx942": CDNA3, "gfx1100": RDNA3}
 _DATA_CENTER = ("gfx90a", "gfx942")
@@ -47,6 +48,9 @@ class HipTarget(GpuTarget):
 
     def device_code(self, text: str) -> DeviceCode:
         return toolchain.device_code(text, self.architectures)
+
+    def user_text(self, text: str) -> str:
+        return user_text(text)
 
     def machine_text(self, text: str, level: str) -> str | None:
         return toolchain.code_text(text, level, self.architectures[-1])
