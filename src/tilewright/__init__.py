@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from tilewright.kernels.loops.language import *  # noqa: F403
     from tilewright.runtime.simulator.simulate import simulate
     from tilewright.schedule.kernel_schedule import load_schedules, pin, save_schedules, schedule_kernel
+    from tilewright.tools.measure_libraries import measure_libraries
     from tilewright.tools.minimize import minimize
     from tilewright.tools.schedule_check import check_schedule
     from tilewright.tuning.tune import tune
@@ -90,6 +91,7 @@ __all__ = [
     "kernel",
     "load",
     "load_schedules",
+    "measure_libraries",
     "minimize",
     "nn",
     "numpy",
@@ -122,6 +124,7 @@ _HOME = {
     "UnsupportedOperatorError": "tilewright.errors",
     "jit": "tilewright.driver.jit",
     "check_schedule": "tilewright.tools.schedule_check",
+    "measure_libraries": "tilewright.tools.measure_libraries",
     "minimize": "tilewright.tools.minimize",
     "simulate": "tilewright.runtime.simulator.simulate",
     "tune": "tilewright.tuning.tune",

@@ -53,9 +53,32 @@ __kernel void rms_cl(int n, int d, __global const float* restrict x, __global co
   for (int j = t; j < d; j += count) y[row * d + j] = x[row * d + j] * scale * w[j];
 }
 """
+METAL_RMS = """
+#include <metal_stdlib>
+using namespace metal;
+
+kernel void rms(device const float* x [[buffer(0)]], device const float* w [[buffer(1)]],
+                device float* y [[buffer(2)]], constant int& d [[buffer(3)]],
+                constant float& eps [[buffer(4)]], threadgroup float* part [[threadgroup(0)]],
+                uint3 group [[threadgroup_position_in_grid]], uint3 me [[thread_position_in_threadgroup]], uint3 size [[threads_per_threadgroup]]) {
+  int t = me.x, count = size.x;
+  device const float* row = x + group.x * d;
+  float total = 0;
+  for (int j = t; j < d; j += count) total += row[j] * row[j];
+  part[t] = total;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  for (int k = count / 2; k > 0; k /= 2) {
+    if (t < k) part[t] += part[t + k];
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+  }
+  float scale = 1.0f / sqrt(part[0] / d + eps);
+  for (int j = t; j < d; j += count) y[group.x * d + j] = row[j] * scale * w[j];
+}
+"""
 SOURCES = [
     tw.gpu_source("cuda", "#include <stdint.h>\n" + RMS, grid="n", block=64, shared="4 * 64"),
     tw.gpu_source("opencl", OPENCL_RMS, grid="n", block=32, shared=4 * 32, function="rms_cl"),
+    tw.gpu_source("metal", METAL_RMS, grid="n", block=32, shared=4 * 32),
 ]
 needs_opencl = pytest.mark.skipif(
     subprocess.run(
@@ -101,14 +124,17 @@ def model(x: tw.Tensor, w: tw.Tensor) -> tw.Tensor:
     return tnp.tanh(rms()(x * 2, w, eps=0.5)) + 1
 
 
-@pytest.mark.parametrize("target", ["cuda", pytest.param("opencl", marks=needs_opencl), "cpu"])
+@pytest.mark.parametrize(
+    "target", ["cuda", "hip:gfx1100", "metal", pytest.param("opencl", marks=needs_opencl), "cpu"]
+)
 def test_a_model_takes_the_source_for_its_target(target: str, tmp_path: Path) -> None:
     x, w = normal(3, 5, 70), normal(70)
     library = tw.compile(model, (x, w), dims={"x": {0: "batch"}}, target=target)
     kinds = [k["kind"] for k in library.metadata["kernels"]]
     assert ("call" in kinds) == (target != "cpu")
     path = library.save(tmp_path / "model.so")
-    runs = tw.load(path, simulate="checked") if target == "cuda" else tw.load(path)
+    simulated = target not in ("cpu", "opencl")
+    runs = tw.load(path, simulate="checked") if simulated else tw.load(path)
     for batch in (1, 4):
         x = normal(batch, 5, 70)
         wanted = np.tanh(rms_reference(2 * x, w, 0.5)) + 1

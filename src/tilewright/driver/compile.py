@@ -109,6 +109,7 @@ def compile(
         libraries: Libraries of vendors that compute products of matrices: ``"mkl"`` and ``"onednn"`` on
             ``cpu``, ``"cublas"`` on ``cuda``. Of several that take a product, the first computes it. The
             artifact opens them when it is loaded. `library.report.libraries` has the number of products.
+            Where `tuned` has timings of `tilewright.measure_libraries`, the faster code is taken.
         schedules: Schedules for some of the kernels, in place of the target's rules: see `tilewright.pin`,
             `tilewright.schedule_kernel` and `tilewright.load_schedules`. The first that fits a kernel
             counts. `library.kernels` lists the kernels.
@@ -519,7 +520,14 @@ class Compilation:
         from ..passes.graph.use_libraries import use_libraries
         from ..targets.vendor.products import chooser
 
-        self.report.libraries = use_libraries(module, chooser(self.options.libraries))
+        tuned = self.options.tuned
+
+        def recorded(structure: str) -> Mapping[str, Any] | None:
+            found = None if tuned is None else tuned.find(structure)
+            return None if found is None else found.choices
+
+        choose = chooser(self.options.libraries, recorded, self.report.products)
+        self.report.libraries = use_libraries(module, choose)
 
     def _inline_kernels(self, module: Module) -> None:
         from ..passes.graph.replace_subgraphs import inline_kernels

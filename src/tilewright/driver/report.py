@@ -63,6 +63,8 @@ class Report:
     else why not."""
     libraries: dict[str, int] = field(default_factory=dict)
     """The number of products that libraries of vendors compute, by the name of the kernel."""
+    products: list[Any] = field(default_factory=list)
+    """The products that the libraries could compute, with their shapes; empty for a model from the cache."""
     replaced: dict[str, int] = field(default_factory=dict)
     """Number of subgraphs that each kernel of the option `replace` took the place of, by the kernel's
     name."""

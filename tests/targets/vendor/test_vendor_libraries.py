@@ -149,6 +149,39 @@ def test_unknown_libraries_and_other_targets() -> None:
         compiled("cublas")
 
 
+def test_recorded_timings_decide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = STAND_IN.replace("if (order != 101", "usleep(3000); if (order != 101")
+    path = shared_library(tmp_path, "int usleep(unsigned);\n" + slow)
+    monkeypatch.setenv("TILEWRIGHT_MKL", str(path))
+    database = tmp_path / "timings.jsonl"
+    args = normal(4, 8), normal(8, 8)
+
+    def two(x: tw.Tensor, y: tw.Tensor) -> tw.Tensor:
+        return (x @ y) @ tnp.asarray(WEIGHT[:8, :5])
+
+    first, second = tw.measure_libraries(two, args, libraries=["mkl"], database=database)
+    assert (first.library, second.library) == ("", "")
+    assert first.seconds["mkl"] > 0.003 > first.seconds[""]
+    assert first.structure == "product f32_nn of 1 x 4 x 8 x 8"
+    assert second.structure == "product f32_nn of 1 x 4 x 5 x 8 by a constant"
+    assert tw.compile(two, args, libraries="mkl", tuned=database).report.libraries == {}
+    # A product without a record is computed as asked for.
+    assert tw.compile(two, (normal(9, 8), args[1]), libraries="mkl", tuned=database).report.libraries
+    assert tw.measure_libraries(two, args, libraries=["mkl"], database=database) == []
+
+
+def test_a_faster_library_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_MKL", str(shared_library(tmp_path, STAND_IN)))
+    race = "tilewright.tools.measure_libraries._race"
+    monkeypatch.setattr(race, lambda runs: {name: 1.0 if name else 2.0 for name in runs})
+    database, args = tmp_path / "timings.jsonl", (normal(4, 8), normal(8, 8))
+    (found,) = tw.measure_libraries(lambda x, y: x @ y, args, libraries="mkl", database=database)
+    assert found.library == "mkl"
+    library = tw.compile(lambda x, y: x @ y, args, libraries=["onednn", "mkl"], tuned=database)
+    assert library.report.libraries == {"mkl_f32_nn": 1}
+    np.testing.assert_allclose(library(*args), args[0] @ args[1], rtol=1e-5)
+
+
 @pytest.fixture
 def driver() -> Iterator[SimulatedDriver]:
     try:
@@ -209,6 +242,19 @@ def test_inputs_at_any_element(driver: SimulatedDriver) -> None:
     flat = x.reshape(-1)
     wanted = flat[1:41].reshape(5, 8) @ flat[41:73].reshape(8, 4)
     np.testing.assert_allclose(library.simulated(checked=True)(x), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_products_in_graphs(driver: SimulatedDriver) -> None:
+    """Runs that repeat replay one graph, which contains the product."""
+    a, b = normal(4, 6), normal(6, 3)
+    library = tw.compile(lambda a, b: tnp.tanh(a @ b) + a[:, :3], (a, b), target="cuda", libraries="cublas")
+    simulated = library.simulated(checked=True)
+    driver.reset()
+    for _ in range(6):
+        a = normal(4, 6)
+        np.testing.assert_allclose(simulated(a, b), np.tanh(a @ b) + a[:, :3], rtol=1e-4, atol=1e-5)
+    counters = driver.counters()
+    assert counters["library_calls"] == 6 and counters["graph_launches"] > 0
 
 
 def test_empty_results(driver: SimulatedDriver) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from ...dialects import graph
 from ...dialects.graph.base import tensor_type
@@ -13,11 +14,22 @@ from ...ir.core import Module, Operation, Value
 from ...ir.symbolic import Dim, bounds, prove_eq
 from ...ir.types import DType
 
-Sizes = tuple[int | None, int | None, int | None]
-"""Rows, columns and terms of a product; None where they are known at run time only."""
-Choose = Callable[[DType, bool, bool, str, Sizes], KernelDefinition | None]
+
+@dataclass(frozen=True)
+class Shape:
+    """The shape of a product in a model; sizes are None where they are known at run time only."""
+
+    batch: int | None
+    rows: int | None
+    columns: int | None
+    terms: int | None
+    constant: bool
+    """Whether the right factor is a constant, which the compiler may arrange."""
+
+
+Choose = Callable[[DType, bool, bool, str, Shape], KernelDefinition | None]
 """The kernel for a product of an element type, ``batched``, with the right factor ``transposed``, with an
-epilogue (``bias`` or none), of these sizes; None: the compiler computes it.
+epilogue (``bias`` or none), of this shape; None: the compiler computes it.
 """
 
 
@@ -47,12 +59,13 @@ def _replace(op: graph.Matmul, choose: Choose) -> str:
         swapped = (*range(b.rank - 2), b.rank - 1, b.rank - 2)
         if tuple(source.permutation) == swapped:
             right, transposed = source.x, True
-    rows: Dim = 1
-    for d in a.shape[-2:-1] if batched else a.shape[:-1]:
-        rows = rows * d
-    m, n, k = (d if isinstance(d, int) else None for d in (rows, b.shape[-1], a.shape[-1]))
+    batch, rows = _product(a.shape[:-2]), a.shape[-2]
+    if not batched:
+        batch, rows = 1, batch * rows
+    known = [d if isinstance(d, int) else None for d in (batch, rows, b.shape[-1], a.shape[-1])]
+    shape = Shape(known[0], known[1], known[2], known[3], isinstance(right.defining_op, graph.Constant))
     for epilogue, last, bias in reversed(_epilogues(op)):
-        kernel = choose(a.dtype, batched, transposed, epilogue, (m, n, k))
+        kernel = choose(a.dtype, batched, transposed, epilogue, shape)
         if kernel is None:
             continue
         operands = [op.a, right, *([bias] if bias is not None else [])]
@@ -62,6 +75,13 @@ def _replace(op: graph.Matmul, choose: Choose) -> str:
         last.erase()
         return kernel.name
     return ""
+
+
+def _product(dims: Sequence[Dim]) -> Dim:
+    total: Dim = 1
+    for d in dims:
+        total = total * d
+    return total
 
 
 def _epilogues(op: graph.Matmul) -> Sequence[tuple[str, Operation, Value | None]]:
@@ -87,4 +107,4 @@ def _only_user(op: Operation) -> Operation | None:
     return users[0] if len(users) == 1 and users[0].parent is op.parent else None
 
 
-__all__ = ["Choose", "use_libraries"]
+__all__ = ["Choose", "Shape", "use_libraries"]

@@ -1,8 +1,8 @@
-"""What stands before a source of the user's when clang compiles it without ROCm: the names of HIP and CUDA C++
+"""The text before a source of the user's when clang compiles it without ROCm: the names of HIP and CUDA C++
 that clang itself can express.
 
-Functions of AMD's device library (``erff``, ``sinf``, atomics on floats) are not among them; a source that calls
-one is refused, and the message names it.
+Functions of AMD's device library (``erff``, ``sinf``, atomics on floats) are not among them; a source that
+calls one is refused, and the message names it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import re
 _FLOAT = "exp exp2 log log2 sqrt floor ceil trunc fabs rint"
 _DOUBLE = "sqrt floor ceil trunc fabs rint"
 _HEADERS = (
-    "stdint.h cstdint stddef.h cstddef math.h cmath float.h cfloat limits.h climits stdio.h cstdio assert.h cassert "
-    "cuda.h cuda_runtime.h device_launch_parameters.h hip/hip_runtime.h"
+    "stdint.h cstdint stddef.h cstddef math.h cmath float.h cfloat limits.h climits stdio.h cstdio "
+    "assert.h cassert cuda.h cuda_runtime.h device_launch_parameters.h hip/hip_runtime.h"
 )
 
 _HEAD = """#if defined(__AMDGCN__) && !defined(__HIPCC_RTC__) && !defined(__global__)
@@ -91,8 +91,8 @@ FUNCTIONS
 
 
 def user_text(text: str) -> str:
-    """A source of the user's with what it needs before it, and without the headers that it thus does not need.
-    Other compilers of HIP, which have these names, skip what stands before it.
+    """A source of the user's with what it needs before it, and without the headers that it thus does not
+    need. Other compilers of HIP, which have these names, skip what stands before it.
     """
     functions = [
         *(f"TW_FN float {n}f(float x) {{ return __builtin_{n}f(x); }}" for n in _FLOAT.split()),

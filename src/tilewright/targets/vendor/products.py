@@ -13,7 +13,7 @@ from ...artifact import disk_cache
 from ...dialects.kernels import KERNELS, Implementation, KernelDefinition
 from ...errors import CompileError
 from ...ir.types import DType, TensorSpec, bf16, f16, f32, f64, u8
-from ...passes.graph.use_libraries import Choose, Sizes
+from ...passes.graph.use_libraries import Choose, Shape
 from .cublas import WORKSPACE, CublasProduct
 from .sources import mkl_source, onednn_source
 
@@ -109,9 +109,27 @@ def kernel_of(library: str, product: Product) -> KernelDefinition:
     return kernel
 
 
-def chooser(names: Sequence[str]) -> Choose:
-    """Chooses, for `passes.graph.use_libraries`, the first of the libraries called `names` that computes a
-    product.
+def structure_of(product: Product, shape: Shape) -> str:
+    """The text by which a database of measured choices knows a product."""
+    sizes = f"{shape.batch} x {shape.rows} x {shape.columns} x {shape.terms}"
+    return f"product {product.label} of {sizes}{' by a constant' if shape.constant else ''}"
+
+
+Recorded = Callable[[str], Mapping[str, Any] | None]
+"""The measured choices for a structure: ``{"library": name}``, an empty name for generated code; or None."""
+
+
+def chooser(
+    names: Sequence[str],
+    recorded: Recorded | None = None,
+    seen: list[tuple[Product, Shape]] | None = None,
+) -> Choose:
+    """Chooses, for `passes.graph.use_libraries`, what computes a product.
+
+    Args:
+        names: The libraries. The first that computes a product is taken where no choice is recorded.
+        recorded: The recorded choices.
+        seen: Gets each product that one of the libraries computes, whatever is chosen.
     """
 
     def choose(
@@ -119,11 +137,16 @@ def chooser(names: Sequence[str]) -> Choose:
         batched: bool,
         transposed: bool,
         epilogue: str,
-        sizes: Sizes,
+        shape: Shape,
     ) -> KernelDefinition | None:
         product = Product(dtype, batched, transposed, epilogue)
-        name = next((n for n in names if takes(n, product)), None)
-        return None if name is None else kernel_of(name, product)
+        able = [n for n in names if takes(n, product)]
+        if able and seen is not None:
+            seen.append((product, shape))
+        known = recorded(structure_of(product, shape)) if able and recorded is not None else None
+        if known is not None:
+            able = [n for n in able if n == known.get("library")]
+        return kernel_of(able[0], product) if able else None
 
     return choose
 
@@ -147,4 +170,4 @@ def checked_names(libraries: str | Iterable[str], target: str) -> tuple[str, ...
     return names
 
 
-__all__ = ["DTYPES", "FAMILIES", "Product", "checked_names", "chooser", "kernel_of", "takes"]
+__all__ = ["DTYPES", "FAMILIES", "Product", "checked_names", "chooser", "kernel_of", "structure_of", "takes"]
