@@ -60,7 +60,8 @@ using namespace metal;
 kernel void rms(device const float* x [[buffer(0)]], device const float* w [[buffer(1)]],
                 device float* y [[buffer(2)]], constant int& d [[buffer(3)]],
                 constant float& eps [[buffer(4)]], threadgroup float* part [[threadgroup(0)]],
-                uint3 group [[threadgroup_position_in_grid]], uint3 me [[thread_position_in_threadgroup]], uint3 size [[threads_per_threadgroup]]) {
+                uint3 group [[threadgroup_position_in_grid]], uint3 me [[thread_position_in_threadgroup]],
+                uint3 size [[threads_per_threadgroup]]) {
   int t = me.x, count = size.x;
   device const float* row = x + group.x * d;
   float total = 0;

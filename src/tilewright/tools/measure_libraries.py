@@ -35,7 +35,7 @@ class Measured:
     structure: str
     """What was measured, in words."""
     seconds: Mapping[str, float]
-    """The median time of a run by library; "" stands for generated code."""
+    """The median time of a run, in seconds, by library; "" stands for generated code."""
     library: str
     """The choice; empty for generated code."""
 
