@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tests.models.test_control_flow import positive_elements
 from tests.runtime.device_program import Kernel, begin, built, declare, f32, host
+from tests.runtime.test_device_tensors import OnDevice
 
 import tilewright as tw
 from tilewright.artifact.device_code import DeviceImage
@@ -69,6 +72,67 @@ def test_a_run_that_fails_waits_for_the_work_before(tmp_path: Path) -> None:
     with pytest.raises(DeviceError, match="kernel 'last': cuLaunchKernel failed: CUDA_ERROR_INVALID_VALUE"):
         library(np.ones(10, np.float32))
     assert driver.counters()["pending"] == 0
+
+
+def test_a_run_waits_once(tmp_path: Path) -> None:
+    """Also for inputs that it copies, since the caller may change them after the call."""
+    x, y = np.ones(10, np.float32), np.arange(10, dtype=np.float32)
+    library = tw.compile(lambda x, y: x + y, (x, y), target="cuda", cache=False).simulated()
+    driver = library.simulator()
+    library(x, y)
+    driver.reset()
+    np.testing.assert_array_equal(library(x, y), x + y)
+    counted = driver.counters()
+    assert (counted["uploads"], counted["waits"], counted["pending"]) == (2, 1, 0)
+    stream = ctypes.c_void_p()
+    assert driver._library.cuStreamCreate(ctypes.byref(stream), 0) == 0
+    ordered = library._on(0, str(driver.path), stream.value)
+    there, out = OnDevice(x), OnDevice(np.zeros(10, np.float32))
+    waits = []
+    for second in (OnDevice(y), y):
+        ordered(there, second, out=out)
+        driver.reset()
+        ordered(there, second, out=out)
+        waits.append(driver.counters()["waits"])
+        np.testing.assert_array_equal(out.read(), x + y)
+    assert waits == [0, 1]
+
+
+def test_threads_share_a_device(tmp_path: Path) -> None:
+    """Each thread has a context; sessions come and go."""
+    weight = np.random.default_rng(0).random((16, 16), np.float32)
+    count = tw.State("count", (16,), "float32")
+
+    def model(x: Any) -> Any:
+        count.value = count.value + x.sum(0)
+        return tw.numpy.tanh(x @ tw.Tensor(weight)) + count.value
+
+    library: Any = tw.compile(
+        model, (np.ones((3, 16), np.float32),), dims={"x": {0: "n<=9"}}, target="cuda", cache=False
+    ).simulated()
+    driver = library.simulator()
+    before = driver.counters()["bytes"]
+    wrong: list[str] = []
+
+    def work(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(4):
+            session = library.session()
+            total = np.zeros(16, np.float32)
+            for rows in rng.integers(1, 10, 8):
+                x = rng.random((rows, 16), np.float32)
+                total += x.sum(0)
+                if not np.allclose(session(x), np.tanh(x @ weight) + total, rtol=1e-4, atol=1e-5):
+                    wrong.append(f"thread {seed}, {rows} rows")
+            session.close()
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert driver.counters()["bytes"] == before
 
 
 def test_a_profile_of_a_run_that_fails_tells_the_failure(tmp_path: Path) -> None:

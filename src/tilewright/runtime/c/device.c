@@ -33,6 +33,7 @@ struct tw_device {
   tw_device_options options;
   int entered;
   int failed;      /* the status of the first failure in this run */
+  int uploaded;    /* whether this run has copied inputs, so that it has to wait */
   int capturing;   /* whether work is noted, and not done */
   int reads;       /* whether this run has read a value, or allocated memory of a size that it computed */
   int64_t started; /* launches and copies of this run */
@@ -192,6 +193,7 @@ int tw_device_upload(tw_device* device, void* to, const void* from, size_t size)
   int status = size ? tw_driver_enter(device->shared->driver) : TW_OK;
   if (status || !size) return status;
   status = tw_queue_upload(device->queue, to, from, (int64_t)size);
+  if (!status) status = tw_queue_wait(device->queue);
   tw_driver_leave(device->shared->driver);
   return status;
 }
@@ -372,6 +374,7 @@ int tw_device_begin(tw_device* device, const tw_function_desc* f, void* const* i
   device->failed = TW_OK;
   device->profiled = profiled;
   device->launches = 0;
+  device->uploaded = 0;
   int status = tw_driver_enter(device->shared->driver);
   device->entered = !status;
   for (int32_t i = 0; i < f->num_inputs && !status; ++i) {
@@ -380,6 +383,7 @@ int tw_device_begin(tw_device* device, const tw_function_desc* f, void* const* i
     if (!reserve(device, &device->copy[i], copied[i]))
       status = fail_tensor(device, "input", f->inputs[i].name, copied[i]);
     else status = tw_queue_upload(device->queue, device->copy[i].data, inputs[i], copied[i]);
+    device->uploaded = 1;
     device->data[i] = device->copy[i].data;
   }
   for (int32_t i = 0; i < f->num_outputs && !status; ++i) {
@@ -496,9 +500,10 @@ int tw_device_end(tw_device* device, const tw_function_desc* f, void* const* inp
     status = tw_queue_download(device->queue, inputs[i], device->data[i], copied[i]);
     waited = 1;
   }
-  if (status && device->entered && !device->options.stream) status = settle(device, status);
-  else if (!status && device->profiled) status = tw_queue_wait(device->queue);
-  else if (!status && !waited && !device->options.stream) status = tw_queue_wait(device->queue);
+  /* Results on the caller's stream are not waited for, but inputs that are still being copied are. */
+  int waits = !device->options.stream || device->uploaded;
+  if (status && device->entered && waits) status = settle(device, status);
+  else if (!status && (device->profiled || (waits && !waited))) status = tw_queue_wait(device->queue);
   if (device->entered) tw_driver_leave(device->shared->driver);
   device->entered = 0;
   return status;

@@ -126,7 +126,7 @@ void tw_driver_free(tw_driver* driver, void* address);
 /* Makes a queue; `stream`: the caller's stream, on which its work goes, NULL: one of its own. */
 int tw_queue_create(tw_driver* driver, void* stream, tw_queue** queue);
 void tw_queue_destroy(tw_queue* queue);
-/* Copies from the host. `from` may be changed as soon as the call returns. */
+/* Copies from the host. `from` may be changed when the queue has been waited for. */
 int tw_queue_upload(tw_queue* queue, void* to, const void* from, int64_t size);
 /* Copies to the host and waits until the data have arrived. */
 int tw_queue_download(tw_queue* queue, void* to, const void* from, int64_t size);

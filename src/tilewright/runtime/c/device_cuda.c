@@ -473,12 +473,9 @@ int tw_queue_wait(tw_queue* queue) {
                    queue->driver->api.wait(queue->stream));
 }
 
-/* The copy from pageable memory has been staged when the call returns; from pinned memory it has not. */
 int tw_queue_upload(tw_queue* queue, void* to, const void* from, int64_t size) {
-  int status =
-      result_of(queue->driver, DEFAULT("cuMemcpyHtoDAsync", "hipMemcpyHtoDAsync"),
-                queue->driver->api.upload((address)(uintptr_t)to, from, (size_t)size, queue->stream));
-  return status ? status : tw_queue_wait(queue);
+  return result_of(queue->driver, DEFAULT("cuMemcpyHtoDAsync", "hipMemcpyHtoDAsync"),
+                   queue->driver->api.upload((address)(uintptr_t)to, from, (size_t)size, queue->stream));
 }
 
 int tw_queue_download(tw_queue* queue, void* to, const void* from, int64_t size) {
