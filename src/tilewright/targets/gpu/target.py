@@ -28,7 +28,7 @@ from ...runtime.device_library import DeviceLibrary
 from ...runtime.model import CompiledModel, goes_beside
 from ..base import Progress
 from ..llvm.isa import Isa
-from ..llvm.target import BuiltCode, LinkedTarget
+from ..llvm.target import BuiltCode, ForeignLibrary, LinkedTarget
 from ..llvm.vendor_table import vendor_metadata, vendor_objects
 from .dialect import DeviceKernel, Dialect
 from .images import DeviceCode
@@ -96,11 +96,12 @@ class GpuTarget(LinkedTarget):
     """The levels below the language of kernels: ``ptx``, ``sass``."""
     precisions = ("bf16", "f16")
 
-    def __init__(self, name: str) -> None:
-        """Set up the target called `name`."""
+    def __init__(self, name: str, host: Isa | None = None) -> None:
+        """Set up the target called `name`, whose host programs are for the machine `host`; None: this one."""
         self.name = name
+        self.host = host or host_isa()
         self.code_levels = (self.language or self.api, *self.machine_levels, "llvm", "asm")
-        self.suffixes = suffixes_of(host_isa().triple)
+        self.suffixes = suffixes_of(self.host.triple)
 
     @property
     def info(self) -> TargetInfo:
@@ -128,7 +129,7 @@ class GpuTarget(LinkedTarget):
     def describe(self) -> dict[str, Any]:
         return {
             "name": self.name,
-            "triple": host_isa().triple,
+            "triple": self.host.triple,
             "features": [],
             "device": DEVICE_TYPES[self.api],
         }
@@ -210,7 +211,7 @@ class GpuTarget(LinkedTarget):
         from ..llvm.host_calls import DeviceCalls
 
         progress("generating code")
-        isa = host_isa()
+        isa = self.host
         kernels = lowered.module.functions(loop.Kernel)
         calls = {k.sym_name: call for k in kernels if (call := call_in(k)) is not None}
         texts = [
@@ -276,6 +277,12 @@ class GpuTarget(LinkedTarget):
             raise definition.error(f"its source for {self.name} cannot be compiled: {text}") from None
 
     def load(self, built: BuiltLibrary, threads: int | None) -> CompiledModel:
+        if self.host != host_isa():
+            return ForeignLibrary(
+                built,
+                self.name,
+                f"compiled for {self.name}, which is not this machine: save the library and run it there",
+            )
         return BuiltDeviceLibrary(built, self.machine_text)
 
 
