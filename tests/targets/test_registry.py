@@ -61,7 +61,8 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 def test_unknown_targets_name_the_known_ones() -> None:
     known = (
         "cpu, cpu:x86-64-v2, cpu:x86-64-v3, cpu:x86-64-v4, aarch64-linux, wasm32, opencl, "
-        "cuda, cuda:sm_80, cuda:sm_90, hip, hip:gfx90a, hip:gfx942, hip:gfx1100, metal, vulkan, webgpu"
+        "cuda, cuda:sm_80, cuda:sm_90, hip, hip:gfx90a, hip:gfx942, hip:gfx1100, metal, metal:macos, "
+        "vulkan, webgpu"
     )
     with pytest.raises(CompileError, match=f"unknown target 'abacus'; known: {known}"):
         registry.resolve("abacus")

@@ -102,7 +102,7 @@ register_target(
     _built_in(".hip.target", "hip_target"),
     known_names=("hip", "hip:gfx90a", "hip:gfx942", "hip:gfx1100"),
 )
-register_target("metal", _built_in(".metal.target", "metal_target"))
+register_target("metal", _built_in(".metal.target", "metal_target"), known_names=("metal", "metal:macos"))
 register_target("vulkan", _built_in(".vulkan.target", "vulkan_target"))
 register_target("webgpu", _built_in(".webgpu.target", "webgpu_target"))
 

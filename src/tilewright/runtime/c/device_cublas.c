@@ -61,8 +61,8 @@ extern void* tw_functions_of_cublas[];
 
 /* A kernel's product for some sizes and alignments of its buffers. */
 typedef struct {
-  int64_t sizes[4]; /* batch, rows, depth, columns */
-  uint32_t alignments[4]; /* of the left factor, the right one, the result, the bias */
+  int64_t sizes[4];               /* batch, rows, depth, columns */
+  uint32_t alignments[4];         /* of the left factor, the right one, the result, the bias */
   object description, layouts[3]; /* of the left factor, the right one and the result, in cuBLASLt's order */
   heuristic chosen;
 } plan;
@@ -138,9 +138,9 @@ static int describe(plan* p, int32_t kernel, const tw_argument* facts) {
   if (batch > INT32_MAX)
     return tw_fail(TW_ERROR_DEVICE, "kernel '%s': %d matrices; cuBLASLt multiplies 2147483647 at most",
                    tw_module.kernel_names[kernel], batch);
-  int result = result_of(
-      kernel, "cublasLtMatmulDescCreate",
-      DESC_CREATE(&p->description, wide ? COMPUTE_F64 : COMPUTE_F32, wide ? TYPE_F64 : TYPE_F32));
+  int result =
+      result_of(kernel, "cublasLtMatmulDescCreate",
+                DESC_CREATE(&p->description, wide ? COMPUTE_F64 : COMPUTE_F32, wide ? TYPE_F64 : TYPE_F32));
   if (!result && transposed)
     result = result_of(kernel, "cublasLtMatmulDescSetAttribute",
                        DESC_SET(p->description, DESC_TRANSA, &operation, sizeof operation));
@@ -189,11 +189,9 @@ int tw_product_launch(tw_products** state, int32_t kernel, const int64_t* launch
   const void* bias = biased ? buffers[places[2].value] : NULL;
   void *z = buffers[places[2 + biased].value], *workspace = buffers[places[3 + biased].value];
   plan wanted = {.sizes = {batched ? sizes[0] : 1, sizes[batched], sizes[batched + 1], sizes[batched + 2]},
-                 .alignments = {alignment_of(y), alignment_of(x), alignment_of(z),
-                                alignment_of(bias)}};
+                 .alignments = {alignment_of(y), alignment_of(x), alignment_of(z), alignment_of(bias)}};
   int result = *state ? TW_OK : create(state);
-  if (!result && !(*state)->handle)
-    result = result_of(kernel, "cublasLtCreate", CREATE(&(*state)->handle));
+  if (!result && !(*state)->handle) result = result_of(kernel, "cublasLtCreate", CREATE(&(*state)->handle));
   if (result) return result;
   plan* p = &(*state)->plans[kernel];
   int same = p->description != NULL;

@@ -125,8 +125,7 @@ API int cublasLtMatmulPreferenceDestroy(preference* p) { return free(p), SUCCESS
 
 API int cublasLtMatmulPreferenceSetAttribute(preference* p, int attribute, const void* value, size_t size) {
   if (attribute == 1 && size == 8) return memcpy(&p->workspace, value, 8), 0;
-  if (attribute >= 5 && attribute <= 8 && size == 4)
-    return memcpy(&p->alignment[attribute - 5], value, 4), 0;
+  if (attribute >= 5 && attribute <= 8 && size == 4) return memcpy(&p->alignment[attribute - 5], value, 4), 0;
   return INVALID;
 }
 
