@@ -87,3 +87,9 @@ def test_knobs() -> None:
 def test_columns_of_dynamic_number() -> None:
     program = checked(epilogue, drawn(1, 40), drawn(40, 36), drawn(36), dims={"w": {1: "n"}, "y": {0: "n"}})
     program.check(drawn(1, 40), drawn(40, 7), drawn(7))
+
+
+def test_rows_of_dynamic_number_go_by_the_rule_of_many_rows() -> None:
+    program = checked(lambda x, w: x @ w, drawn(2, 40), drawn(40, 36), dims={"x": {0: "m<=3"}})
+    assert not any(info.slower for info in program.lowered.kernels.values())
+    program.check(drawn(3, 40), drawn(40, 36))

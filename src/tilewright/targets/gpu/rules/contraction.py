@@ -15,7 +15,7 @@ from ....analysis.loop_nest import written_buffer
 from ....ir.symbolic import bounds
 from ....schedule import Schedule, ScheduleError
 from .atoms import load_tile, with_atoms
-from .common import fuse_all, loops_of
+from .common import fits, fuse_all, loops_of
 from .gemv import gemv, has_few_rows
 
 SIDES = (8, 16)
@@ -59,8 +59,8 @@ def contraction(s: Schedule, rows: int) -> None:
             plain load.
     """
     name, roles = _product(s)
-    if has_few_rows(s.block(name), roles):
-        gemv(s, name, roles)
+    if has_few_rows(s.block(name), roles) and fits(s, lambda copy: _of_few_rows(copy, name, roles)):
+        _of_few_rows(s, name, roles)
         return
     if with_atoms(s, name, roles):
         return
@@ -84,6 +84,11 @@ def contraction(s: Schedule, rows: int) -> None:
     for tile in tiles:
         load_tile(s, tile, len(product.grid) + 1, sizes.side**2)
     s.bind(fuse_all(s, product.grid), "block.x")
+
+
+def _of_few_rows(s: Schedule, name: str, roles: Roles) -> bool:
+    gemv(s, name, roles)
+    return True
 
 
 def _product(s: Schedule) -> tuple[str, Roles]:
