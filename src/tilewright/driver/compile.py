@@ -131,10 +131,11 @@ def compile(
     start = time.perf_counter()
     from ..ir.debug import debug_settings
     from ..targets.registry import resolve
-    from .precision import operand_type
+    from .precision import operand_type, rounding_target
 
     debug = debug_settings()
     resolved_target = resolve(target)
+    resolved_target = rounding_target(precision, resolved_target)
     options = CompileOptions(
         target=resolved_target,
         precision=operand_type(precision, resolved_target),

@@ -23,25 +23,33 @@ FUTURE = ("int8", "int4")
 
 
 def operand_type(precision: str | None, target: Target) -> DType | None:
-    """The 16-bit type of contractions' operands for the option `precision`; None for the model's own types.
+    """The 16-bit type of contractions' operands for the option `precision`; None for the model's own types,
+    also where instructions round them.
 
     Raises:
         CompileError: There is no such precision, or the target has no instructions for it.
     """
     from ..ir.types import DType
 
-    if precision is None:
+    if precision is None or precision in target.roundings:
         return None
     if precision in FUTURE:
         raise CompileError(
             f"precision={precision!r} is not available yet; known: None (the model's own), 'bf16', 'f16'"
         )
-    if precision not in ("bf16", "f16"):
-        raise CompileError(f"unknown precision {precision!r}; known: None (the model's own), 'bf16', 'f16'")
+    if precision not in ("bf16", "f16", "tf32"):
+        raise CompileError(
+            f"unknown precision {precision!r}; known: None (the model's own), 'bf16', 'f16', 'tf32'"
+        )
     if precision not in target.precisions:
-        known = ", ".join(map(repr, target.precisions)) or "none but the model's own"
+        known = ", ".join(map(repr, (*target.precisions, *target.roundings))) or "none but the model's own"
         raise CompileError(f"target {target.name!r} does not compute in {precision}; it has: {known}")
     return DType.named(precision)
+
+
+def rounding_target(precision: str | None, target: Target) -> Target:
+    """The target that the option `precision` asks for: `target`, or one whose instructions round factors."""
+    return target.rounding(precision) if precision in target.roundings else target
 
 
 @dataclass(frozen=True)
@@ -96,4 +104,4 @@ def output_error(library: CompiledModel, reference: CompiledModel, count: int = 
 
 Measure = Callable[[], OutputError | None]
 
-__all__ = ["FUTURE", "Measure", "OutputError", "operand_type", "output_error"]
+__all__ = ["FUTURE", "Measure", "OutputError", "operand_type", "output_error", "rounding_target"]

@@ -83,6 +83,11 @@ class Gpu:
     atoms: tuple[MatrixAtom, ...] = ()
     """The matrix instructions that the code generator uses, the preferred ones for each type first."""
 
+    rounds_to: tuple[str, ...] = ()
+    """The formats to which atoms may round wider factors (`MatrixAtom.rounds_to`), since the user asked for
+    it.
+    """
+
     matrix_loads: bool = False
     """Whether a warp can load parts of matrix instructions' factors from shared memory in rows of 16 bytes,
     as NVIDIA's ``ldmatrix`` does.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UnsupportedOperator
+from ..errors import CompileError, UnsupportedOperator
 from ..ir.constant import Constant
 from ..ir.symbolic import Dim
 from ..ir.target_info import TargetInfo
@@ -58,6 +58,11 @@ class Target(ABC):
     ``f16``.
     """
 
+    roundings: tuple[str, ...] = ()
+    """Further values of `precision`: formats to which instructions round factors of float32 as they multiply
+    them, ``tf32``.
+    """
+
     suffixes: tuple[str, ...] = (".so", ".tar")
     """Suffixes that names of artifacts may have. The cache uses the first."""
 
@@ -71,6 +76,14 @@ class Target(ABC):
 
     runs_here: bool = True
     """Whether this process can load and run compiled code."""
+
+    def rounding(self, to: str) -> Target:
+        """This target with instructions that round to a format of `roundings`.
+
+        Raises:
+            CompileError: It has none.
+        """
+        raise CompileError(f"target {self.name!r} has no instructions that round to {to}")
 
     @property
     @abstractmethod

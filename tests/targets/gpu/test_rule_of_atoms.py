@@ -19,6 +19,7 @@ from tests.targets.gpu.simulated import SMALL, Program
 import tilewright as tw
 import tilewright.numpy as tnp
 from tilewright.dialects import loop, simt
+from tilewright.errors import CompileError
 from tilewright.ir.matrix_atom import MMA_SYNC
 from tilewright.runtime.model import CompiledModel
 from tilewright.targets.cuda import toolchain
@@ -135,6 +136,30 @@ def test_ordinary_instructions_are_a_choice() -> None:
 def test_float32_is_not_rounded_unasked() -> None:
     x = normal(np.float32, 32, 32)
     assert "tw_mma_" not in tw.compile(lambda x: x @ x, (x,), target="cuda:sm_80").ir("cuda")
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_float32_is_rounded_to_tf32_where_asked_for(transposed: bool) -> None:
+    x, y = normal(np.float32, 40, 37), normal(np.float32, 37, 24, seed=1)
+    other = np.ascontiguousarray(y.T) if transposed else y
+    library = compiled(lambda x, y: x @ (y.T if transposed else y), x, other, precision="tf32")
+    assert library.metadata["target"]["rounds_to"] == ["tf32"]
+    result = np.asarray(library.simulated(checked=True)(x, other))
+    # The instruction rounds factors to 10 bits behind the point, to the nearest number, ties away from zero.
+    exact = np.sum([_tf32(x)[:, k, None] * _tf32(y)[None, k] for k in range(37)], 0)
+    np.testing.assert_allclose(result, exact, rtol=1e-5, atol=1e-5)
+    assert np.abs(result - wide(x) @ wide(y)).max() > 1e-4
+
+
+def _tf32(x: np.ndarray) -> np.ndarray:
+    bits = x.view(np.uint32)
+    return ((bits + 0x1000) & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
+
+
+def test_other_targets_refuse_tf32() -> None:
+    x = normal(np.float32, 8, 8)
+    with pytest.raises(CompileError, match="does not compute in tf32"):
+        tw.compile(lambda x: x @ x, (x,), target="cpu", precision="tf32")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ since the A100.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ...errors import CompileError
@@ -20,17 +21,25 @@ class CudaTarget(GpuTarget):
     api = "cuda"
     dialect = CUDA
     machine_levels = ("ptx", "sass")
+    roundings = ("tf32",)
 
-    def __init__(self, name: str, arch: str | None) -> None:
-        """Set up the target `name`; `arch` None means code for all architectures, scheduled for the first."""
+    def __init__(self, name: str, arch: str | None, rounds_to: tuple[str, ...] = ()) -> None:
+        """Set up the target `name`; `arch` None means code for all architectures, scheduled for the first.
+        Products of float32 may round factors to the formats `rounds_to`.
+        """
+        self.arch, self.rounds_to = arch, rounds_to
         self.architectures = tuple(ARCHITECTURES) if arch is None else (arch,)
-        self.gpu = ARCHITECTURES[self.architectures[0]]
+        self.gpu = replace(ARCHITECTURES[self.architectures[0]], rounds_to=rounds_to)
         super().__init__(name)
+
+    def rounding(self, to: str) -> CudaTarget:
+        return CudaTarget(self.name, self.arch, (to,))
 
     def describe(self) -> dict[str, Any]:
         described = super().describe()
         compiler = None if toolchain.missing() else toolchain.compiler()
-        return {**described, "architectures": list(self.architectures), "compiler": compiler}
+        rounds = {"rounds_to": list(self.rounds_to)} if self.rounds_to else {}
+        return {**described, "architectures": list(self.architectures), "compiler": compiler, **rounds}
 
     def missing_compiler(self) -> str | None:
         return toolchain.missing()

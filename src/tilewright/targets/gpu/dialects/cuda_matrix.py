@@ -34,14 +34,10 @@ def _instruction(atom: MatrixAtom) -> str:
     groups = ["{" + ", ".join(f"%{next(numbers)}" for _ in range(n)) + "}" for n in counts]
     operation = f"mma.sync.aligned.{shape}.row.col.{result}.{types[0]}.{types[1]}.{result}"
     lines = [f"FN void tw_mma_{atom.name}({kind}* d, {word}* a, {word}* b) {{"]
-    for name, count in (("a", counts[1]), ("b", counts[2])) if atom.rounds_to else ():
-        for k in range(count):
-            lines.append(
-                f'  asm("cvt.rna.{atom.rounds_to}.f32 %0, %1;" : "=r"({name}[{k}]) : "r"({name}[{k}]));'
-            )
+    given = f"tw_round_{atom.rounds_to}" if atom.rounds_to else ""
     outputs = ", ".join(f'"+{letter}"(d[{k}])' for k in range(counts[0]))
     inputs = ", ".join(
-        f'"{word_letter}"({name}[{k}])'
+        f'"{word_letter}"({given}({name}[{k}]))'
         for name, count in (("a", counts[1]), ("b", counts[2]))
         for k in range(count)
     )
@@ -55,8 +51,24 @@ def _call(atom: MatrixAtom) -> str:
     """The definition for the simulator."""
     kind, _ = _REGISTERS[atom.result_type]
     word = "f64" if atom.left_type is f64 else "u32"
-    head = f"FN void tw_mma_{atom.name}({kind}* d, {word}* a, {word}* b) {{"
-    return f"{head}\n  tw_sim_mma_{atom.name}(d, a, b);\n}}\n"
+    lines, passed = [f"FN void tw_mma_{atom.name}({kind}* d, {word}* a, {word}* b) {{"], ["a", "b"]
+    if atom.rounds_to:
+        for k, (layout, dtype) in enumerate(((atom.left, atom.left_type), (atom.right, atom.right_type))):
+            name, count = passed[k], _words(layout, dtype)
+            values = ", ".join(f"tw_round_{atom.rounds_to}({name}[{n}])" for n in range(count))
+            lines.append(f"  unsigned int rounded_{name}[{count}] = {{{values}}};")
+            passed[k] = f"rounded_{name}"
+    lines.append(f"  tw_sim_mma_{atom.name}(d, {', '.join(passed)});")
+    return "\n".join([*lines, "}", ""])
+
+
+ROUND_TF32 = """FN u32 tw_round_tf32(u32 x) {
+  return x + select((x & 0x7f800000u) == 0x7f800000u, 0u, 0x1000u);
+}
+"""
+"""Instructions leave out the low bits of factors: this rounds finite numbers to the nearest, ties away from
+zero.
+"""
 
 
 def _loads() -> tuple[dict[str, str], dict[str, str]]:
@@ -107,7 +119,12 @@ _COPIES, _COPY_CALLS = _copies()
 _LOADS, _LOAD_CALLS = _loads()
 INSTRUCTIONS = _COPIES | _LOADS | {f"tw_mma_{atom.name}": _instruction(atom) for atom in MMA_SYNC.values()}
 """The definitions that NVRTC compiles."""
-CALLS = _COPY_CALLS | _LOAD_CALLS | {f"tw_mma_{atom.name}": _call(atom) for atom in MMA_SYNC.values()}
+CALLS = (
+    {"tw_round_tf32": ROUND_TF32}
+    | _COPY_CALLS
+    | _LOAD_CALLS
+    | {f"tw_mma_{atom.name}": _call(atom) for atom in MMA_SYNC.values()}
+)
 """The definitions for other compilers, the simulator's."""
 
-__all__ = ["CALLS", "INSTRUCTIONS"]
+__all__ = ["CALLS", "INSTRUCTIONS", "ROUND_TF32"]

@@ -79,14 +79,18 @@ def with_atoms(s: Schedule, name: str, roles: Roles) -> bool:
 
 
 def _atoms(s: Schedule, name: str) -> list[MatrixAtom]:
-    """The atoms of the device for the types of a product. Those that round factors are left out."""
+    """The atoms of the device for the types of a product, without those that round factors unasked."""
     block = s.block(name)
     loads = factors_of(block)
     if loads is None:
         return []
     types = (*(x.result.type for x in loads), written_buffer(block).type.dtype)
+    gpu = gpu_of(s)
     return [
-        a for a in gpu_of(s).atoms if (a.left_type, a.right_type, a.result_type) == types and not a.rounds_to
+        a
+        for a in gpu.atoms
+        if (a.left_type, a.right_type, a.result_type) == types
+        and (not a.rounds_to or a.rounds_to in gpu.rounds_to)
     ]
 
 
