@@ -87,7 +87,8 @@ def compile(
             ``"webgpu"``, or a registered target. ``"cpu:x86-64-v4+cores=64+l2=2M"`` states facts of the
             machine that schedules are made for.
         precision: None keeps the model's own data types. ``"bf16"`` and ``"f16"`` convert the operands of
-            contractions, attention included, to that type; sums and everything else stay float32.
+            contractions, attention included, to that type; sums and everything else stay float32. ``"tf32"``
+            (`cuda`) lets instructions round factors of float32 products as they multiply them.
         dims: Names and bounds of dynamic dimensions by input and axis: ``{"input_ids": {0: "batch<=8", 1:
             "16<=seq<=512"}}``. Without an entry a dimension has the example's size.
         kwargs: Example inputs by name.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from ..analysis.index_maps import flatten_index
 from ..analysis.loop_nest import Access, enclosing_loops
-from ..dialects import loop
+from ..dialects import loop, simt
 from ..dialects.tensor import free_symbols_of
 from ..ir.substitution import evaluate, linear_in
 from ..ir.types import BufferType
@@ -38,6 +38,8 @@ def padded_shape(buffer: BufferType, accesses: Sequence[Access], kind: str) -> t
     if len(shape) < 2 or any(op.dynamic for op in accesses):
         return shape
     unit = max([BANK, itemsize, *(_bytes(op, shape, itemsize) for op in accesses)])
+    if any(_feeds_atom(op) for op in accesses):
+        unit = VECTOR  # so that rows of 16 bytes can be loaded as matrices
     choices = {n for n in (BANK, 2 * BANK, 4 * BANK) if n % unit == 0}
     best = shape
     for extra in sorted(choices):
@@ -47,6 +49,15 @@ def padded_shape(buffer: BufferType, accesses: Sequence[Access], kind: str) -> t
         ):
             best = longer
     return best
+
+
+def _feeds_atom(op: Access) -> bool:
+    """Whether an access loads an element of a factor that matrix instructions take from registers."""
+    stores = op.result.users if isinstance(op, loop.Load) else ()
+    return any(
+        isinstance(store, loop.Store) and any(isinstance(user, simt.Mma) for user in store.buffer.users)
+        for store in stores
+    )
 
 
 def _bytes(op: Access, shape: tuple[int, ...], itemsize: int) -> int:

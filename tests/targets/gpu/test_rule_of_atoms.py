@@ -77,6 +77,14 @@ def test_products_with_ragged_edges(dtype: Any) -> None:
     check(library, np.maximum(wide(x) @ wide(y), 0), x, y)
 
 
+@pytest.mark.parametrize(("terms", "columns", "size"), [(36, 44, 8), (34, 46, 4), (40, 45, 16)])
+def test_lines_that_are_no_multiple_of_16_bytes(terms: int, columns: int, size: int) -> None:
+    x, y = normal(BF16, 20, terms), normal(BF16, terms, columns, seed=1)
+    library = compiled(lambda x, y: x @ y, x, y)
+    assert f"tw_copy_async_{size}(" in library.ir("cuda")
+    check(library, wide(x) @ wide(y), x, y)
+
+
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 def test_products_of_bytes_are_exact(dtype: Any) -> None:
     rng = np.random.default_rng(0)
@@ -194,6 +202,10 @@ def test_machine_code_has_matrix_instructions_and_no_spills(dtype: Any, instruct
     text = library.ir("sass")
     assert instruction in text
     assert not re.search(r"\b(LDL|STL)\b", text)
+    # Tiles come in 16 bytes at a time, asynchronously; parts of 16-bit factors leave them as matrices.
+    assert "LDGSTS.E.BYPASS.128" in text
+    if x.itemsize == 2:
+        assert "LDSM.16.M88.4" in text and "LDSM.16.MT88.4" in text and "LDS.U16" not in text
 
 
 def test_nests_of_another_form_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

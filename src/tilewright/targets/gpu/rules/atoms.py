@@ -16,7 +16,7 @@ from ....analysis.loop_nest import resolved, written_buffer
 from ....dialects import loop
 from ....dialects.tensor import free_symbols_of
 from ....ir.matrix_atom import FragmentLayout, MatrixAtom
-from ....ir.substitution import evaluate
+from ....ir.substitution import evaluate, linear_in
 from ....ir.symbolic import Dim, Expr, bounds, prove_divisible
 from ....schedule import Schedule, ScheduleError
 from ....schedule.staging import factors_of, loads_of
@@ -292,16 +292,10 @@ def load_tile(s: Schedule, tile: str, outside: int, threads: int) -> None:
     load, *scales = (op for op in s.block(tile).body.ops if isinstance(op, loop.Load))
     flat = flatten_index(resolved(load, load.indices), load.buffer.type.shape)
     sizes = frozenset(s.kernel.dims)
-    width = gpu_of(s).vector_bytes // load.result.type.itemsize
-    line = names[-1]
-    vector = ""
-    if (
-        width > 1
-        and not scales
-        and distance(flat, s.loop(line).iv, sizes) == 1
-        and prove_divisible(s.loop(line).extent, width)
-    ):
-        names[-1], vector = s.split(line, width)
+    line = s.loop(names[-1])
+    width, vector = 1 if scales else _neighbours(s, flat, line, load.result.type.itemsize), ""
+    if width > 1:
+        names[-1], vector = s.split(names[-1], width)
     names.sort(key=lambda name: -distance(flat, s.loop(name).iv, sizes))
     s.reorder(*names, *([vector] if vector else []))
     outer, inner = s.split(fuse_all(s, names), threads, guarded=True)
@@ -309,6 +303,20 @@ def load_tile(s: Schedule, tile: str, outside: int, threads: int) -> None:
     s.bind(inner, "thread.x")
     if vector:
         s.vectorize(vector)
+
+
+def _neighbours(s: Schedule, flat: Dim, line: loop.For, itemsize: int) -> int:
+    """The elements of `itemsize` bytes that a thread reads at once along a loop: as many as divide the
+    distances between lines, where those are known.
+    """
+    parts = linear_in(flat, line.iv)
+    if parts is None or parts[0] != 1:
+        return 1
+    widths = [n // itemsize for n in (16, 8, 4) if n <= gpu_of(s).vector_bytes and n > itemsize]
+    fitting = [w for w in widths if prove_divisible(line.extent, w)]
+    known = next((w for w in fitting if prove_divisible(parts[1], w)), 1)
+    has_sizes = not free_symbols_of(flat).isdisjoint(s.kernel.dims)
+    return fitting[0] if known == 1 and has_sizes and fitting else known
 
 
 __all__ = ["distance", "load_tile", "split_by_layout", "with_atoms"]
