@@ -240,3 +240,38 @@ def test_outputs_share_memory_with_any_of_their_inputs_and_not_with_each_other(
     kernel = sharing_kernel(pairs)
     found = {(x.buffer.hint, y.buffer.hint) for x, y in conflicting_pairs(kernel) if x is not y}
     assert {"".join(sorted(pair, key="xyab".index)) for pair in found} == wanted
+
+
+I = symbol("i", 0, N - 1)
+LATE = symbol("i", 2, M + 1)
+
+
+@pytest.mark.parametrize(
+    ("index", "variable", "apart"),
+    [
+        (I * I, I, True),
+        (100 - I * I * I, I, True),
+        (I * I - I, I, False),  # 0 and 1 meet
+        (I * I + I, I, True),
+        ((I * I + I) // 2, I, True),
+        (I * I // 2, I, False),
+        ((I - 2) * (I - 2), I, False),
+        ((LATE - 2) * (LATE - 2), LATE, True),
+        (M * I * I, I, True),
+        ((M - 2) * I * I, I, False),
+    ],
+)
+def test_an_index_that_strictly_grows_determines_its_variable(
+    index: Dim, variable: Expr, apart: bool
+) -> None:
+    loops, (store,) = nest([(index,)], [variable])
+    assert (distance(store, store, [(loops[0], loops[0])]) == (0,)) == apart
+    meet = set()
+    for n in range(1, 10):
+        for m in range(2, 7):
+            sizes = {"n": n, "m": m}
+            assert variable.lower is not None and variable.upper is not None
+            values = range(int(evaluate(variable.lower, sizes)), int(evaluate(variable.upper, sizes)) + 1)
+            found = [int(evaluate(index, {**sizes, variable.name: k})) for k in values]
+            meet.add(len(set(found)) < len(found))
+    assert (True in meet) != apart

@@ -119,7 +119,16 @@ def halves_far_apart(x: tw.f32["n"], y: tw.f32[2000]):
         y[i + 1000] = 2.0 * y[i]
 
 
+def on_a_curve(x: tw.f32["n"], y: tw.f32["n*n"]):
+    for i in tw.axis(x.n * x.n):
+        y[i] = 0.0
+    for i in tw.axis(x.n):
+        y[i * i] = x[i]
+
+
 def test_what_is_proved_apart_is_accepted() -> None:
+    curve = tw.kernel(on_a_curve)(tw.Tensor(np.array([3.0, 4.0, 5.0], np.float32)))
+    np.testing.assert_array_equal(curve.numpy(), [3, 4, 0, 0, 5, 0, 0, 0, 0])
     x = tw.Tensor(np.arange(1, 6, dtype=np.float32))
     np.testing.assert_allclose(tw.kernel(carried)(x).numpy(), [1, 2.5, 4.25, 6.125, 8.0625])
     np.testing.assert_array_equal(tw.kernel(interleaved)(x).numpy(), np.repeat(x.numpy(), 2))

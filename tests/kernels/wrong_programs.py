@@ -286,8 +286,8 @@ def memory_carried_beside_a_variable(x: tw.f32["n"], y: tw.f32["n"]):
 
 
 @wrong("that different iterations of 'i' touch different elements cannot be proved")
-def squares(x: tw.f32["n"], y: tw.f32[10_000]):
+def scattered_by_a_product(x: tw.f32["n"], y: tw.f32[10_000]):
     for k in tw.axis(10_000):
         y[k] = 0.0
     for i in tw.axis(100):
-        y[i * i] = 1.0  # here
+        y[i * 7919 % 10_000] = 1.0  # here

@@ -9,8 +9,9 @@ That two accesses have the same index in a dimension is an equation. Its unknown
 two iterations, of loop variables and of their quotients and remainders (which `fuse` makes). An unknown is
 determined where its coefficient exceeds the range of all other terms, or where all other terms are multiples
 of a number larger than its own range, since the digits of a number in a mixed radix are unique. That is exact
-for the indices that primitives make of plain axes. Other indices leave differences unknown, and an unknown
-difference counts as a conflict.
+for the indices that primitives make of plain axes. An index that strictly grows with one variable, such as
+``i * i``, determines it, too. Other indices leave differences unknown, and an unknown difference counts as a
+conflict.
 
 Sources: Banerjee, "Dependence Analysis for Supercomputing", 1988 (ranges of terms); Maslov,
 "Delinearization: an efficient way to break multiloop dependence equations", 1992 (one digit after another).
@@ -27,7 +28,7 @@ from ..dialects.elements import Elements, Statement
 from ..dialects.tensor import free_symbols_of, is_dynamic_symbol
 from ..ir import notes
 from ..ir.core import Operation, Value
-from ..ir.substitution import substitute
+from ..ir.substitution import linear_in, substitute
 from ..ir.symbolic import Dim, Expr, FloorDiv, Mod, Symbol, bounds, free_symbols, prove_eq, prove_le, symbol
 from .index_maps import divisions, flatten_index, product
 from .loop_nest import (
@@ -419,6 +420,8 @@ class _System:
         self._add(x, substitute(y, self.renamed))
 
     def _add(self, x: Dim, y: Dim) -> None:
+        if (variable := self._variable_of_curve(x, y)) is not None:
+            self.differences[variable] = 0
         ours, before = _linear(x, self.varying)
         theirs, after = _linear(y, self.others)
         equation = _Equation({}, {}, after - before)
@@ -434,6 +437,19 @@ class _System:
                 equation.single[e] = -coefficient
         equation.single.update(theirs)
         self.equations.append(equation)
+
+    def _variable_of_curve(self, x: Dim, y: Dim) -> Expr | None:
+        """The only variable of `x`, where `x` is no line but strictly grows or falls with it, and `y` is the
+        same function of the variable's partner: both are equal only where the variables are.
+        """
+        variables = free_symbols(x) & self.varying if isinstance(x, Expr) else frozenset()
+        if len(variables) != 1:
+            return None
+        (variable,) = variables
+        if variable not in self.partner or linear_in(x, variable) is not None:
+            return None
+        same = prove_eq(substitute(x, self.partner), y)
+        return variable if same and (_grows(x, variable, 1) or _grows(0 - x, variable, 1)) else None
 
     def _partner_of(self, e: Expr) -> Expr | None:
         """An expression of the first access in the variables of the second; None if one has no partner."""
@@ -540,6 +556,14 @@ class _System:
             if values is not None:
                 return values
         return None
+
+
+def _grows(e: Dim, variable: Expr, least: int) -> bool:
+    """Whether an expression grows by `least` or more from each value of a variable to the next."""
+    atom = _only_atom(e)
+    if isinstance(atom, FloorDiv) and isinstance(atom.b, int):
+        return atom.b > 0 and _grows(atom.a, variable, atom.b * least)
+    return prove_le(least, substitute(e, {variable: variable + 1}) - e)
 
 
 def _by_range(coefficient: Dim, rest: Range) -> Sequence[int] | None:
