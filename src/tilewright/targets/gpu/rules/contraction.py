@@ -110,24 +110,22 @@ def _choose(s: Schedule, name: str, roles: Roles) -> _Sizes:
     if not sides:
         raise ScheduleError(f"contraction: a block of {most} threads is smaller than the smallest tile")
     side = s.choose("threads_of_side", sides[-1], sides)
-    rows, columns = (_part(s, name, axes, side) for axes in (roles.m, roles.n))
+    rows, columns = (_parts(s, name, axes, side) for axes in (roles.m, roles.n))
     return _Sizes(
         side,
-        s.choose("rows_of_thread", rows, PARTS),
-        s.choose("columns_of_thread", columns, PARTS),
+        s.choose("rows_of_thread", min(rows[-1], 4), rows),
+        s.choose("columns_of_thread", min(columns[-1], 4), columns),
         s.choose("terms_of_step", 16, DEPTHS, reorders_sums=True),
     )
 
 
-def _part(s: Schedule, name: str, axes: tuple[int, ...], side: int) -> int:
-    """The rows (or columns) of a thread: as many as the result has for `side` threads, at most 4."""
+def _parts(s: Schedule, name: str, axes: tuple[int, ...], side: int) -> list[int]:
+    """The choices of the rows (or columns) of a thread: no more than the result has for `side` threads."""
     total: int | None = 1
     for axis in (s.block(name).axes[k] for k in axes):
         high = bounds(axis.upper)[1]
         total = None if total is None or high is None else total * (high + 1)
-    if total is None:
-        return 4
-    return next((p for p in (1, 2) if total <= p * side), 4)
+    return [p for p in PARTS if p == 1 or total is None or p // 2 * side < total]
 
 
 def _tile(s: Schedule, name: str, roles: Roles, sizes: _Sizes, has_sum: bool) -> _Nest:

@@ -91,7 +91,8 @@ def _dots(s: Schedule, name: str, roles: Roles) -> None:
         and count * lanes < gpu.multiprocessors * BLOCKS_EACH * BLOCK
     ):
         lanes *= 2
-    choices = [n for n in (1, 2, 4, 8, 16, *THREADS) if n <= gpu.max_threads]
+    # Partial results of a row need several threads.
+    choices = [n for n in (1, 2, 4, 8, 16, *THREADS) if min(lanes, 2) <= n <= gpu.max_threads]
     lanes = s.choose("lanes", lanes, choices, reorders_sums=True)
     default = max(1, BLOCK // lanes)
     number = s.choose("rows", default, [n for n in (1, 2, 4, 8, 16, 32) if n * lanes <= gpu.max_threads])

@@ -259,7 +259,8 @@ def _divide(
         lanes = power_of_two(-(-columns // max(EACH, width)))
         lanes = UNKNOWN_ROW if columns >= MOST else max(gpu.warp, lanes)
         lanes = min(lanes, gpu.max_threads)
-    choices = [n for n in (1, 2, 4, 8, 16, *THREADS) if n <= gpu.max_threads]
+    # Partial results of a row need several threads.
+    choices = [n for n in (1, 2, 4, 8, 16, *THREADS) if min(lanes, 2) <= n <= gpu.max_threads]
     lanes = s.choose("lanes", lanes, choices, reorders_sums=True)
     default = max(1, min(gpu.max_threads, ROW_THREADS) // lanes)
     while default > 1 and count < default * gpu.multiprocessors * 2:
