@@ -35,7 +35,7 @@ from ..dialects.tensor import free_symbols_of
 from ..ir.builder import Builder
 from ..ir.core import Block, Operation
 from ..ir.substitution import evaluate, substitute
-from ..ir.symbolic import Dim, Expr, bounds, prove_le, symbol
+from ..ir.symbolic import Dim, Expr, bounds, ceildiv, prove_le, symbol
 from ..ir.target_info import Gpu
 from ..ir.types import BufferType
 from .banks import padded_shape
@@ -65,17 +65,30 @@ def make_block_program(kernel: loop.Kernel, gpu: Gpu) -> None:
     for alloc in [op for op in kernel.walk() if isinstance(op, loop.Alloc)]:
         _place(alloc, body, threads)
     pipeline_copies(kernel)
-    shared = sum(
-        alloc.buffer.size * alloc.buffer.dtype.itemsize
-        for alloc in kernel.walk()
-        if isinstance(alloc, loop.Alloc) and alloc.buffer.space == "shared"
-    )
+    shared = _shared_bytes(kernel, gpu)
     if shared > gpu.shared_bytes:
         raise ScheduleError(
             f"kernel {kernel.sym_name!r} needs {shared} bytes of shared memory; a block of this target has "
             f"{gpu.shared_bytes}"
         )
     place_barriers(body)
+
+
+def _shared_bytes(kernel: loop.Kernel, gpu: Gpu) -> Dim:
+    """The shared memory of a block: buffers, each of which begins at a multiple of 16 bytes, and what threads
+    of several warps need to combine values.
+    """
+    sizes: list[Dim] = []
+    for op in kernel.walk():
+        if isinstance(op, loop.Alloc) and op.buffer.space == "shared":
+            sizes.append(op.buffer.size * op.buffer.dtype.itemsize)
+        elif isinstance(op, simt.AllReduce):
+            dtype = op.buffer.type.dtype
+            # Not every language has shuffles of other types than those of 32 bits.
+            in_step = gpu.warp if gpu.shuffles and dtype.bits in (16, 32) else 1
+            if op.count > in_step:
+                sizes.append(2 * op.buffer.type.size * dtype.itemsize)
+    return sum((ceildiv(size, 16) * 16 for size in sizes), start=0)
 
 
 def threads_of(kernel: loop.Kernel) -> int:

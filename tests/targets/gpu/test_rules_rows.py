@@ -7,13 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.targets.gpu.simulated import Program, blocks, checked, count, spaces, threads
+from tests.targets.gpu.simulated import Program, blocks, checked, count, spaces, target, threads
 
 import tilewright as tw
 from tilewright.dialects import loop, simt
 from tilewright.ir.substitution import linear_in
 from tilewright.ir.target_info import Gpu
 from tilewright.schedule.kernel_schedule import pin
+from tilewright.targets.gpu.dialects.opencl import OPENCL
+from tilewright.targets.gpu.printer import print_kernel
 
 tnp = tw.numpy
 softmax = tw.nn.functional.softmax
@@ -167,3 +169,19 @@ def test_rows_of_several_unknown_axes(n: int) -> None:
         model, (drawn(2, 3), drawn(3, 3)), dims={"x": {1: "n<=30"}, "y": {0: "n<=30", 1: "n<=30"}}
     )
     program.check(drawn(2, n), drawn(n, n))
+
+
+def test_shared_memory_has_room_for_what_threads_combine() -> None:
+    """The limit holds for the row's values and for partial results together."""
+
+    def function(x: Any) -> Any:
+        y = softmax(x, -1)
+        return y[:, ::-1] + y
+
+    x = drawn(3, 600)
+    for limit in range(2000, 6000, 500):
+        gpu = Gpu(max_threads=256, shared_bytes=limit, multiprocessors=2, shuffles=False)
+        program = checked(function, x, gpu=gpu)
+        for kernel in program.kernels:
+            assert print_kernel(kernel, OPENCL, target(gpu)).shared_bytes <= limit
+    assert "shared" in spaces(program.kernels[0])

@@ -66,7 +66,7 @@ def rows(s: Schedule, rows: int) -> None:
         elementwise(s, blocks)
     elif _fits_thread(s, blocks, rows):
         _threads_across_rows(s, blocks, rows)
-    elif _kept_bytes(blocks, rows) <= gpu_of(s).shared_bytes:
+    elif 2 * _kept_bytes(blocks, rows) <= gpu_of(s).shared_bytes:  # with room to combine values
         _groups(s, rows)
     elif not attempt(s, lambda copy: _groups(copy, rows)):
         plain(s, rows)
