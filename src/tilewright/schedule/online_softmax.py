@@ -9,7 +9,7 @@ buffers over the same columns, `top` is the maximum of one of them, and only sum
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 
 import numpy as np
@@ -156,9 +156,14 @@ class SoftmaxPrimitives(BlockPrimitives, LoopPrimitives):
         for block in (softmax.top, *softmax.sums):
             if not notes.INITIALIZED.get(block):
                 self.decompose_reduction(block.sym_name, tops[block].iv.name)
+        written = {written_buffer(b) for b in softmax.columns}
         for op in _statements(first, list(tops.values())[-1]):
-            if op not in tops.values() and (isinstance(op, loop.Alloc) or _initializes(op)):
+            if op in tops.values():
+                continue
+            if isinstance(op, loop.Alloc) or _initializes(op):
                 parent.insert_before(first, op.detach())
+            elif _uses(op, written):
+                raise _stands_between()
         rolled = loop.For(iv=symbol(self.fresh(f"{name}_roll"), 0, first.extent - 1), location=first.location)
         parent.insert_before(first, rolled)
         for f in tops.values():
@@ -483,7 +488,7 @@ def _statements(first: Operation, last: Operation) -> list[Operation]:
 def _initializes(nest: Operation) -> bool:
     """Whether a nest only stores constants."""
     return all(
-        isinstance(op, (loop.For, loop.Block, Constant))
+        isinstance(op, (loop.For, loop.If, loop.Block, Constant))
         or (isinstance(op, loop.Store) and isinstance(op.value.defining_op, Constant))
         for op in nest.walk()
     )
@@ -497,10 +502,16 @@ def _check_between(softmax: _Softmax) -> None:
     written = {written_buffer(b) for b in softmax.columns}
     for op in _statements(nests[0], nests[-1]):
         if op not in nests and not isinstance(op, loop.Alloc) and not _initializes(op):
-            if any(v in written for x in op.walk() for v in x.operands):
-                raise ScheduleError(
-                    "online_softmax: a statement between the columns' loops uses what they compute"
-                )
+            if _uses(op, written):
+                raise _stands_between()
+
+
+def _uses(statement: Operation, buffers: Container[Value]) -> bool:
+    return any(v in buffers for op in statement.walk() for v in op.operands)
+
+
+def _stands_between() -> ScheduleError:
+    return ScheduleError("online_softmax: a statement between the columns' loops uses what they compute")
 
 
 def _move_behind(softmax: _Softmax) -> None:
