@@ -182,3 +182,21 @@ def test_wrong_names_and_arguments(tmp_path: Path) -> None:
     path = tw.compile(lambda x: x + 1, (np.ones(1),), cache=False).save(tmp_path / "cpu.so")
     with pytest.raises(ArtifactError, match="only artifacts for CUDA, HIP and Metal can be simulated"):
         tw.load(path, simulate=True)
+
+
+def test_attention_over_several_tiles_of_keys_of_any_number(target: str) -> None:
+    def model(q: Any, k: Any, v: Any) -> Any:
+        return tw.nn.functional.attention(q, k, v)
+
+    def heads(n: int) -> tuple[Any, ...]:
+        return tuple(RNG.standard_normal((2, 3, n, 8)).astype(np.float32) for _ in range(3))
+
+    dims = {name: {0: "batch<=4", 2: "2<=n<=128"} for name in "qkv"}
+    library = tw.compile(model, heads(16), dims=dims, target=target, cache=False)
+    here = running(library)
+    for n in (100, 37, 2):
+        x = heads(n)
+        scores = np.einsum("bhqd,bhkd->bhqk", x[0], x[1]) / np.sqrt(np.float32(8))
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        weights /= weights.sum(-1, keepdims=True)
+        np.testing.assert_allclose(here(*x), weights @ x[2], rtol=1e-4, atol=1e-5)

@@ -109,6 +109,10 @@ class Dialect:
     """What makes the elements of such an array 0, before the semicolon. Where the language has it, reading an
     element that was not written is undefined behaviour, which compilers use.
     """
+    repeats: str = ""
+    """``do``, where loops with barriers that run at least once had better test their condition behind: PoCL
+    (3.1) computes other results where the number of iterations is not known and may seem to be 0.
+    """
     cast: str = "({type})({value})"
     select: str = "({condition} ? {a} : {b})"
     wraps: bool = False

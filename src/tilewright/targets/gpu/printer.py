@@ -15,7 +15,7 @@ from ...dialects import loop, scalar, simt
 from ...dialects.scalar import COMBINER_OP
 from ...errors import CompileError
 from ...ir.core import Block, Operation, Value
-from ...ir.symbolic import Dim, bounds, ceildiv, smin
+from ...ir.symbolic import Dim, bounds, ceildiv, prove_le, smin
 from ...ir.target_info import TargetInfo
 from ...ir.types import BufferType, DType, boolean, i32
 from .dialect import DeviceKernel, Dialect, Register
@@ -290,7 +290,14 @@ class _Printer(MemoryText):
         self.index.variables[op.iv.name] = Variable(variable, bits)
         self.staged |= {a.op: f"{self.arrays[a.op]}[{variable}]" for a in (*loads, *stores)}
         outer, self.in_loop = self.in_loop, True
-        with self.braces(f"for ({start} {variable} < {extent}; {variable}++)"):
+        # The condition of a loop with barriers stands behind it where that is possible: see `Dialect`.
+        behind = self.dialect.repeats and not isinstance(op.extent, int) and prove_le(1, op.extent)
+        behind = behind and any(isinstance(x, (simt.Barrier, simt.AllReduce)) for x in op.walk())
+        head, end = f"for ({start} {variable} < {extent}; {variable}++)", ""
+        if behind:
+            self.emit(start)
+            head, end = self.dialect.repeats, f" while (++{variable} < {extent});"
+        with self.braces(head, end):
             self.block(op.body)
             if carried:
                 self.carry(carried, op.body.args, op.body.terminator.operands)

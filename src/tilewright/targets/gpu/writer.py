@@ -126,15 +126,15 @@ class Writer:
         self.lines.append("  " * self.depth + line)
 
     @contextmanager
-    def braces(self, head: str) -> Iterator[None]:
-        """A block of statements after `head`, which is empty for a bare block."""
+    def braces(self, head: str, end: str = "") -> Iterator[None]:
+        """A block of statements after `head`, which is empty for a bare block, and before `end`."""
         self.emit(f"{head} {{".lstrip())
         self.depth += 1
         try:
             yield
         finally:
             self.depth -= 1
-            self.emit("}")
+            self.emit("}" + end)
 
     def let(self, dtype: DType, value: str) -> str:
         """A new name for a value."""
