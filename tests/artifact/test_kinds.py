@@ -169,6 +169,24 @@ def test_a_resealed_archive_is_refused(
         tw.load(path)
 
 
+@pytest.mark.parametrize("change", [{"slots": [], "version": None}, {"version": 99}])
+def test_an_archive_of_another_version_is_refused(
+    saved: dict[str, Path], tmp_path: Path, change: dict[str, Any]
+) -> None:
+    def changed(whole: bytes) -> bytes:
+        files = contents(whole)
+        program = json.loads(files["program.json"]) | change
+        kept = {key: value for key, value in program.items() if value is not None}
+        return archive({**files, "program.json": json.dumps(kept).encode()})
+
+    version = change["version"] or 1
+    sentence = (
+        f"its program has version {version}, this Tilewright supports version 2: compile the model again"
+    )
+    with pytest.raises(ArtifactError, match=sentence):
+        tw.load(resealed(saved["webgpu"], tmp_path / "m.tar", changed))
+
+
 def test_a_resealed_program_is_refused(saved: dict[str, Path], tmp_path: Path) -> None:
     def change(step: dict[str, Any]) -> Callable[[bytes], bytes]:
         def changed(whole: bytes) -> bytes:

@@ -25,6 +25,9 @@ from tilewright.runtime.tensors import dtype_named
 from tilewright.runtime.webgpu_device import Device, Place
 from tilewright.runtime.webgpu_program import Run, check_program
 
+VERSION = 2
+"""The version of the form of ``program.json``; version 1, with ``slots``, does not state it."""
+
 
 class WebgpuLibrary(CompiledModel):
     """A compiled model of WGSL kernels and a host program as data.
@@ -233,7 +236,7 @@ class WebgpuLibrary(CompiledModel):
             )
         files = {
             "metadata.json": json.dumps(self.metadata, ensure_ascii=False).encode(),
-            "program.json": json.dumps(self._program).encode(),
+            "program.json": json.dumps({**self._program, "version": VERSION}).encode(),
             **{f"kernels/{name}.wgsl": text.encode() for name, text in self._kernels.items()},
         }
         stream = io.BytesIO()
@@ -253,7 +256,7 @@ def load_webgpu(path: str | Path) -> WebgpuLibrary:
     """Load an artifact that `WebgpuLibrary.save` wrote.
 
     Raises:
-        ArtifactError: The file is not such an artifact, or is damaged.
+        ArtifactError: The file is not such an artifact, is damaged, or is of another version.
     """
     from tilewright.artifact.trailer import damaged, parse_metadata, verify_file
 
@@ -270,6 +273,13 @@ def load_webgpu(path: str | Path) -> WebgpuLibrary:
                 f"{path}: an archive of objects and sources cannot be loaded: link it to a shared library "
                 "first"
             )
+        program = json.loads(files["program.json"])
+        version = program.get("version", 1 if "slots" in program else VERSION)
+        if version != VERSION:
+            raise ArtifactError(
+                f"{path}: its program has version {version}, this Tilewright supports version {VERSION}: "
+                "compile the model again"
+            )
         with np.load(io.BytesIO(files["weights.npz"]), allow_pickle=False) as stored:
             weights = [stored[f"arr_{k}"] for k in range(len(stored.files))]
         kernels = {
@@ -277,7 +287,7 @@ def load_webgpu(path: str | Path) -> WebgpuLibrary:
             for name, data in files.items()
             if name.startswith("kernels/")
         }
-        metadata, program = parse_metadata(path, files["metadata.json"]), json.loads(files["program.json"])
+        metadata = parse_metadata(path, files["metadata.json"])
         check_program(program, kernels, len(weights))
     return WebgpuLibrary(metadata, program, kernels, weights, str(path))
 
