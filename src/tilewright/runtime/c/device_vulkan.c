@@ -232,6 +232,10 @@ static int check_kernel(tw_driver* driver, int32_t k, const int* present) {
   if (threads > limits->maxComputeWorkGroupInvocations || threads > limits->maxComputeWorkGroupSize[0])
     return tw_fail(TW_ERROR_DEVICE, "kernel '%s' has blocks of %d threads; the device '%s' allows %d", name,
                    threads, device, (int64_t)limits->maxComputeWorkGroupInvocations);
+  int64_t shared = tw_device_module.kernels[k].shared_bytes;
+  if (shared > limits->maxComputeSharedMemorySize)
+    return tw_fail(TW_ERROR_DEVICE, "kernel '%s' needs %d bytes of shared memory; the device '%s' has %d",
+                   name, shared, device, (int64_t)limits->maxComputeSharedMemorySize);
   if ((uint32_t)kernel->bindings > limits->maxPerStageDescriptorStorageBuffers)
     return tw_fail(TW_ERROR_DEVICE, "kernel '%s' has %d buffers; the device '%s' allows %d", name,
                    (int64_t)kernel->bindings, device, (int64_t)limits->maxPerStageDescriptorStorageBuffers);

@@ -14,14 +14,15 @@ exchanges are an extension.
 
 VULKAN = Gpu(
     warp=32,
-    max_threads=128,
+    max_threads=256,
     shared_bytes=16 * 1024,
     registers=64,
     multiprocessors=16,
     grid_limits=(65535, 65535, 65535),
     shuffles=False,
 )
-"""Vulkan's required limits: ``maxComputeWorkGroupInvocations`` 128, ``maxComputeSharedMemorySize`` 16384,
+"""Vulkan's required limits: ``maxComputeWorkGroupInvocations`` 256 (since Vulkan 1.4; GPUs with 1.2 allow as
+many, and a library refuses other devices), ``maxComputeSharedMemorySize`` 16384,
 ``maxComputeWorkGroupCount`` 65535. Subgroup operations beyond the basic ones are optional.
 """
 

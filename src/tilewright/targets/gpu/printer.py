@@ -396,7 +396,7 @@ class _Printer(MemoryText):
         k = self.fresh("k")
         element = f"{self.names[op.buffer]}[{k}]"
         start = self.dialect.variable.format(type=self.dialect.types["i32"], name=k, value="0")
-        scratch, half, thread = "", 0, self.thread
+        scratch, is_used, half, thread = "", False, 0, self.thread
 
         @contextmanager
         def elements() -> Iterator[None]:
@@ -421,9 +421,10 @@ class _Printer(MemoryText):
         while distance < op.count:
             if not scratch:
                 storage = self.storage(dtype, "")
-                scratch = self.share(storage.type, 2 * members * size, dtype.itemsize)
                 rounds = (op.count // distance).bit_length() - 1
-                if self.in_loop and rounds % 2:  # The last round of the previous iteration read this half.
+                scratch, is_used = self.exchange(storage.type, 2 * members * size, dtype.itemsize)
+                # The last round of the previous iteration, or of another reduction, may have read this half.
+                if is_used or (self.in_loop and rounds % 2):
                     self.emit(self.dialect.barrier)
             place = f"{half * members * size} + {k} * {members} + "
             with self.braces(active), elements():
@@ -433,6 +434,21 @@ class _Printer(MemoryText):
                 other = self.loaded(dtype, f"{scratch}[{place}({thread} ^ {distance})]")
                 self.emit(combined(self.let(dtype, other)))
             distance, half = 2 * distance, 1 - half
+        if is_used and self.in_loop:  # The reduction that had the memory first comes again.
+            self.emit(self.dialect.barrier)
+
+    def exchange(self, kind: str, count: int, itemsize: int) -> tuple[str, bool]:
+        """Shared memory for a reduction, and whether another one has used it: a block without room for more
+        has one for several.
+        """
+        taken = sum(size for *_, size in self.shared)
+        if taken + count * itemsize > self.gpu.shared_bytes:
+            for name, other, size in self.exchanges:
+                if other == kind and size >= count:
+                    return name, True
+        name = self.share(kind, count, itemsize)
+        self.exchanges.append((name, kind, count))
+        return name, False
 
     def argsort(self, op: simt.Argsort) -> None:
         """Sort by a bitonic network: rounds of comparisons at distances that are powers of two."""

@@ -53,6 +53,8 @@ class Writer:
         self.buffers: dict[Value, int] = {arg: k for k, arg in enumerate(kernel.body.args)}
         self.shared: list[tuple[str, str, int, int]] = []
         """Name, type, elements and bytes of the shared buffers."""
+        self.exchanges: list[tuple[str, str, int]] = []
+        """Name, type and elements of those through which threads exchange values."""
         self.changed = {op.buffer for op in kernel.walk() if isinstance(op, (loop.Store, loop.Accumulate))}
         self.combined = {op.buffer for op in kernel.walk() if isinstance(op, simt.AllReduce)}
         """Buffers that all threads read, also those that wrote nothing."""

@@ -36,7 +36,9 @@ class VulkanTarget(GpuTarget):
         if not isinstance(code, DeviceKernel):
             return code
         # Each shader has a function "main"; the modules' entry points have names of their own.
-        return replace(code, entry=f"tw_{identifier(kernel.sym_name)}")
+        # The runtime compares the bytes of shared memory with the device's limit.
+        entry = f"tw_{identifier(kernel.sym_name)}"
+        return replace(code, entry=entry, dynamic_bytes=code.shared_bytes)
 
     def source(self, kernels: Sequence[DeviceKernel]) -> str:
         return toolchain.joined({k.entry: module_text([k], self.dialect) for k in kernels})

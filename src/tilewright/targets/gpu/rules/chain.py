@@ -153,7 +153,9 @@ def _choose(s: Schedule, found: _Chain) -> tuple[bool, _Tile]:
     depth = upper_limit(first.reduce_axes[-1].upper + 1)
     values = upper_limit(second.axes[last.n[0]].upper + 1)
     size, value_size = _size(first), _size(second)
-    limit = gpu_of(s).shared_bytes
+    gpu = gpu_of(s)
+    # Without shuffles, threads exchange values through shared memory.
+    limit = gpu.shared_bytes - (0 if gpu.shuffles else 2 * 4 * gpu.max_threads)
     sides = [n for n in SIDES if n * n <= gpu_of(s).max_threads]
     if not sides:
         raise ScheduleError("attention: a block has fewer threads than the smallest tile")

@@ -156,7 +156,7 @@ def _columns(s: Schedule, name: str, roles: Roles, column: str) -> None:
             s.bind(s.fuse(parts_loop.iv.name, lanes_loop.iv.name), loop.LoopKind.THREAD_X)
     for copy in copies:
         for f in enclosing_loops(s.block(copy)):
-            if f.kind == loop.LoopKind.SERIAL and f.iv.name not in first:
+            if f.kind == loop.LoopKind.SERIAL and f.iv.name not in first and isinstance(f.extent, int):
                 s.unroll(f.iv.name)
     for x in vector:
         s.vectorize(x, width)
