@@ -42,6 +42,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "three rows and columns": (epilogue, (drawn(3, 40), drawn(40, 36), drawn(3, 36))),
     "four odd rows and columns": (epilogue, (drawn(4, 33), drawn(33, 35), drawn(4, 35))),
     "batches of columns": (lambda x, w: x @ w, (drawn(3, 1, 24), drawn(3, 24, 40))),
+    "a batch of one": (lambda x, w: x @ w, (drawn(1, 1, 24), drawn(24, 41))),
     "dots": (epilogue_of_transposed, (drawn(1, 72), drawn(20, 72), drawn(1, 20))),
     "odd dots": (epilogue_of_transposed, (drawn(1, 77), drawn(9, 77), drawn(9))),
     "long dots": (transposed, (drawn(1, 1000), drawn(5, 1000))),
@@ -89,7 +90,8 @@ def test_columns_of_dynamic_number() -> None:
     program.check(drawn(1, 40), drawn(40, 7), drawn(7))
 
 
-def test_rows_of_dynamic_number_go_by_the_rule_of_many_rows() -> None:
-    program = checked(lambda x, w: x @ w, drawn(2, 40), drawn(40, 36), dims={"x": {0: "m<=3"}})
-    assert not any(info.slower for info in program.lowered.kernels.values())
-    program.check(drawn(3, 40), drawn(40, 36))
+def test_rows_of_dynamic_number() -> None:
+    program = checked(epilogue, drawn(2, 40), drawn(40, 36), drawn(36), dims={"x": {0: "n<=4"}})
+    (kernel,) = program.lowered.kernels.values()
+    assert kernel.kind == "contraction" and not kernel.slower
+    program.check(drawn(4, 40), drawn(40, 36), drawn(36))

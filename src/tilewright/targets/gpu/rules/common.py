@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ....analysis.axis_roles import Roles
 from ....analysis.loop_nest import address, enclosing_loops, reduce_variables
@@ -76,6 +77,16 @@ def loops_of(s: Schedule, name: str, roles: Roles) -> tuple[list[str], list[str]
     return batch, rows, columns, [x for x in s.loops(name) if x not in (*batch, *rows, *columns)]
 
 
+def drop_units(s: Schedule, name: str) -> None:
+    """Make loops of one iteration around a block parts of their neighbours."""
+    names = s.loops(name)
+    for outer, inner in pairwise(names):
+        if 1 in (s.loop(outer).extent, s.loop(inner).extent):
+            s.fuse(outer, inner)
+            drop_units(s, name)
+            return
+
+
 def power_of_two(n: int) -> int:
     """The smallest power of two that is at least `n`."""
     return 1 << max(0, n - 1).bit_length()
@@ -135,12 +146,17 @@ def accesses(block: loop.Block) -> list[loop.Load | loop.Store | loop.Accumulate
     return [op for op in block.body.ops if isinstance(op, (loop.Load, loop.Store, loop.Accumulate))]
 
 
-def vector_width(s: Schedule, blocks: Iterable[loop.Block], f: loop.For) -> int:
+def vector_width(s: Schedule, blocks: Iterable[loop.Block], f: loop.For, *, loads: bool = False) -> int:
     """The largest number of neighbouring elements that a thread can load and store at once along a loop: 1
     unless all accesses that move with the loop are contiguous along it, and the number divides its extent
-    and all distances between lines.
+    and all distances between lines. With `loads`, only loads count: results stay in registers.
     """
-    found = [op for b in blocks for op in accesses(b) if stride(op, f.iv) != 0]
+    found = [
+        op
+        for b in blocks
+        for op in accesses(b)
+        if stride(op, f.iv) != 0 and (isinstance(op, loop.Load) or not loads)
+    ]
     if not found or any(stride(op, f.iv) != 1 for op in found):
         return 1
     size = max(op.buffer.type.dtype.itemsize for op in found)

@@ -16,6 +16,7 @@ from ....schedule import Schedule, ScheduleError
 from ...llvm.rules.common import contiguity, loop_of
 from .common import (
     THREADS,
+    drop_units,
     fuse_all,
     gpu_of,
     own_loops,
@@ -111,7 +112,7 @@ def _columns(s: Schedule, name: str, roles: Roles, column: str) -> None:
     if not any(b.sym_name != name for b in s.blocks()) or written_buffer(s.block(name)).defining_op is None:
         s.cache_write(name)
     block = s.block(name)
-    most = vector_width(s, [block], s.loop(column))
+    most = vector_width(s, [block], s.loop(column), loads=True)
     width = s.choose("elements", most, [n for n in (1, 2, 4, 8, 16) if n <= most])
     threads = min(COLUMN_BLOCK, gpu.max_threads)
     columns = points_of(own_loops(block).parallel) // width
@@ -137,6 +138,7 @@ def _columns(s: Schedule, name: str, roles: Roles, column: str) -> None:
     for other in [b.sym_name for b in s.blocks()]:
         if s.loops(other)[: len(first)] == first:
             continue
+        drop_units(s, other)
         outer, own_tile, inside, own_rows, elements = _tile(s, other, roles, lanes, width)
         if len(outer) != len(grid):
             raise ScheduleError(f"contraction: block {other!r} has other axes than the product")
@@ -188,6 +190,9 @@ def _tile(
     rows = [x for p in roles.m if (x := loop_of(s, block, p)) is not None]
     column = loop_of(s, block, roles.n[-1])
     grid = [x for p in (*roles.batch, *roles.n[:-1]) if (x := loop_of(s, block, p)) is not None]
+    # A thread computes all rows, which lie in registers, if their number is known.
+    grid += [x for x in rows if not isinstance(s.loop(x).extent, int)]
+    rows = [x for x in rows if x not in grid]
     assert column is not None
     vector = []
     if width > 1:
