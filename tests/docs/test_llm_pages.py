@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from .pages import run_page
@@ -16,3 +18,15 @@ def test_adding_a_model() -> None:
 
 def test_experts() -> None:
     run_page("llm/experts.md")
+
+
+def test_gpus(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from tests.llm.devices import needed, without_nvrtc
+    from tests.llm.small_library import checkpoint
+    from tests.llm.small_tokenizer import tokenizer
+
+    needed("cuda")
+    with without_nvrtc():
+        run_page("llm/gpus.md", checkpoint=checkpoint(tmp_path), tokenizer=tokenizer())

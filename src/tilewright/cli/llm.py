@@ -167,7 +167,8 @@ def _perplexities(
 @click.option(
     "--no-memory-check",
     is_flag=True,
-    help="Compile even if the library needs more memory than this machine has.",
+    help="Compile even if the library needs more memory than this machine has. Libraries for GPUs are not "
+    "checked.",
 )
 def compile_command(
     model: str,
@@ -192,12 +193,13 @@ def compile_command(
     from tilewright.errors import CompileError
     from tilewright.llm.library import (
         LibraryOptions,
+        checker,
         compile_library,
         missing_files,
         page_bytes,
         save_library,
     )
-    from tilewright.llm.memory import MemoryEstimate, must_fit, planned
+    from tilewright.llm.memory import MemoryEstimate, planned
     from tilewright.llm.weights import Conversion, convert, open_checkpoint
 
     check_output(output, target)
@@ -210,10 +212,11 @@ def compile_command(
         show("estimated memory", memory)
         sys.stdout.flush()
         if not no_memory_check:
-            must_fit(memory)
+            check(memory)
 
+    check = checker(target)
     if kv_cache is not None and not no_memory_check:
-        must_fit(MemoryEstimate(0, kv_cache, 0))
+        check(MemoryEstimate(0, kv_cache, 0))
     with progress_display() as progress:
         checkpoint = open_checkpoint(model)
         for line in missing_files(checkpoint):

@@ -157,13 +157,17 @@ Measure = Callable[[Ask], Coroutine[Any, Any, list[dict[str, Any]]]]
 def _in_process(
     path: str, options: dict[str, Any], measure: Measure, tokens: int
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    from tilewright.runtime.device_library import is_for_device
+
     engine = open_engine(path, **options)
     engine.start()
     try:
         rows = asyncio.run(measure(_engine_asker(engine)))
     finally:
         engine.stop()
-    if options["speculate"] is None:  # steps of one token
+    library = getattr(engine.runner, "library", None)
+    on_cpu = library is not None and not is_for_device(library.metadata)
+    if options["speculate"] is None and on_cpu:  # steps of one token
         batch = options["max_batch"] or engine.runner.max_batch
         for row in rows:
             row["roofline"] = _roofline(engine.runner, row, tokens, batch)

@@ -130,6 +130,8 @@ def command(
     prefix_cache: bool,
     speculate: int | None,
     draft: str | None,
+    device: int | None,
+    simulate: bool | None,
     chat_template: str | None,
     **sampling: float | None,
 ) -> int:
@@ -141,7 +143,7 @@ def command(
     import_module("jinja2")  # reports a missing package before the model is loaded
     from tilewright.llm.engine.sampling import SamplingParameters
 
-    engine = open_engine(library, max_batch, chunk, prefix_cache, speculate, draft)
+    engine = open_engine(library, max_batch, chunk, prefix_cache, speculate, draft, device, simulate)
     set_chat_template(engine.tokenizer, chat_template)
     if "default" not in engine.tokenizer.chat_templates:
         raise click.ClickException(

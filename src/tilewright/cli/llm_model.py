@@ -10,6 +10,7 @@ import click
 
 if TYPE_CHECKING:
     from tilewright.llm.engine.engine import Engine
+    from tilewright.llm.library import LibraryRunner
     from tilewright.llm.runner import Ints
     from tilewright.llm.tokenizer import Tokenizer
     from tilewright.llm.weights import Checkpoint, Conversion
@@ -73,6 +74,8 @@ def open_engine(
     prefix_cache: bool,
     speculate: int | None,
     draft: str | None,
+    device: int | None = None,
+    simulate: bool | None = None,
     **more: Any,
 ) -> Engine:
     """An engine, not yet started, for the model library at `path`, with the values of `engine_options`.
@@ -84,10 +87,15 @@ def open_engine(
 
     if draft is not None and speculate is None:
         raise click.UsageError("--draft needs --speculate, the number of draft tokens per step")
-    runner, tokenizer, _ = open_library(path)
+
+    def opened(path: str) -> tuple[LibraryRunner, Tokenizer]:
+        runner, tokenizer, _ = open_library(path, device=device or 0, simulate=bool(simulate))
+        return runner, tokenizer
+
+    runner, tokenizer = opened(path)
     speculation = None
     if speculate is not None:
-        speculation = Speculation(None if draft is None else open_library(draft)[0], speculate)
+        speculation = Speculation(None if draft is None else opened(draft)[0], speculate)
     options = EngineOptions(
         max_batch=max_batch, chunk=chunk, prefix_cache=prefix_cache, speculation=speculation, **more
     )
@@ -151,6 +159,18 @@ def engine_options(command: Command) -> Command:
             type=click.Path(exists=True),
             metavar="LIBRARY",
             help="Draft model for --speculate, with the same vocabulary.",
+        ),
+        click.option(
+            "--device",
+            type=click.IntRange(min=0),
+            metavar="N",
+            help="Number of the GPU, of a library for GPUs.  [default: 0]",
+        ),
+        click.option(
+            "--simulate",
+            is_flag=True,
+            default=None,
+            help="Let the CPU simulate the GPU of the library: slow, for tests.",
         ),
     ):
         command = decorate(command)

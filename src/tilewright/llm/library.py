@@ -121,7 +121,7 @@ def compile_library(
     opt: str = DEFAULT,
     threads: int | None = None,
     progress: Callable[[str], None] | None = None,
-    estimate: Callable[[MemoryEstimate], None] = must_fit,
+    estimate: Callable[[MemoryEstimate], None] | None = None,
 ) -> Any:
     """Compile a checkpoint into a model library with the functions that `LibraryRunner` calls.
 
@@ -137,7 +137,7 @@ def compile_library(
         threads: As for `tilewright.compile`.
         progress: As for `tilewright.compile`.
         estimate: Called with the estimated memory before compilation; an error that it raises ends the
-            compilation.
+            compilation. None: `must_fit`, if the library uses this machine's memory and not a device's.
 
     Raises:
         CompileError: The model has no definition, its weights do not fit it, an option is wrong, or the
@@ -159,7 +159,7 @@ def compile_library(
         options = replace(options, speculated=1)
     options = for_target(options, target)
     module = import_model(functions_of(model, options), None, {}, None)
-    estimate(estimated(module, options.page_count, options.precision))
+    (estimate or checker(target))(estimated(module, options.page_count, options.precision))
     description = {
         **described(model.config),
         **decode_work(module, model.config, options.precision),
@@ -199,6 +199,11 @@ def for_target(options: LibraryOptions, target: str) -> LibraryOptions:
         raise CompileError(f"prompt_factors={name!r} is unknown; known: {', '.join(PROMPT_FACTORS)}")
     draws = info.gpu is not None if options.draws is None else options.draws
     return replace(options, prompt_factors=name, draws=draws)
+
+
+def checker(target: str) -> Callable[[MemoryEstimate], None]:
+    """The check of the memory that a library for `target` needs: none for devices, whose memory is unknown."""
+    return must_fit if resolve(target).info.gpu is None else lambda estimate: None
 
 
 def described(config: Config) -> dict[str, Any]:
@@ -271,19 +276,22 @@ def missing_files(checkpoint: Checkpoint) -> list[str]:
 
 
 def open_library(
-    path: str | Path, *, threads: int | None = None
+    path: str | Path, *, threads: int | None = None, device: int = 0, simulate: bool | str = False
 ) -> tuple[LibraryRunner, Tokenizer, dict[str, Any]]:
     """The runner, the tokenizer and the config.json of a library.
 
     Args:
         path: The library's file; its tokenizer and its weights are beside it.
         threads: The most threads that a run uses; None: all cores of the process.
+        device: As for `tilewright.load`.
+        simulate: As for `tilewright.load`.
 
     Raises:
         ArtifactError: It is damaged or built for another machine, or its weights or tokenizer are missing.
+        DeviceError: The driver of its device is missing, or there is no such device.
         CompileError: It is not a language model, or `threads` is not a whole number above 0.
     """
-    runner = LibraryRunner(load(path, threads=threads))
+    runner = LibraryRunner(load(path, threads=threads, device=device, simulate=simulate))
     return runner, Tokenizer.from_folder(Path(path).with_suffix(TOKENIZER)), runner.description["config"]
 
 
