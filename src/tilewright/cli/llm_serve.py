@@ -166,7 +166,9 @@ def command(
         (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048
     )
     # The server limits the number of waiting requests.
-    engine = open_engine(library, max_batch, chunk, prefix_cache, speculate, draft, device, simulate, queue=2**31)
+    engine = open_engine(
+        library, max_batch, chunk, prefix_cache, speculate, draft, device, simulate, queue=2**31
+    )
     set_chat_template(engine.tokenizer, chat_template)
     service = Service(name or Path(library).stem, engine, engine.tokenizer, limits, keys, defaults)
     shown = f"[{host}]" if ":" in host else host

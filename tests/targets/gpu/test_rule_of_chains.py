@@ -46,6 +46,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "boolean mask": (masked, (*heads((2, 2, 5, 8), 19, 8, 2), MASK)),
     "added mask": (masked, (*heads((2, 2, 5, 8), 19, 8, 2), drawn(2, 2, 5, 19))),
     "grouped queries": (causal, heads((2, 4, 19, 16), 19, 16, 2)),
+    "grouped queries in two tiles": (attention, heads((1, 4, 40, 8), 5, 8, 2)),
     "a query of grouped heads": (attention, heads((1, 4, 1, 16), 33, 16, 2)),
     "tiles of grouped queries": (causal, heads((2, 6, 15, 8), 15, 8, 2)),
     "soft cap": (lambda q, k, v: attention(q, k, v, softcap=5.0, scale=0.3), heads((1, 1, 4, 8), 20, 12, 1)),

@@ -38,6 +38,7 @@ def epilogue_of_transposed(x: Any, w: Any, y: Any) -> Any:
 PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "columns": (epilogue, (drawn(1, 40), drawn(40, 36), drawn(1, 36))),
     "columns of a vector": (lambda x, w: x @ w, (drawn(100), drawn(100, 20))),
+    "columns of a batch of one": (lambda x, w: x @ w, (drawn(1, 1, 40), drawn(40, 36))),
     "odd columns": (epilogue, (drawn(1, 37), drawn(37, 51), drawn(51))),
     "three rows and columns": (epilogue, (drawn(3, 40), drawn(40, 36), drawn(3, 36))),
     "four odd rows and columns": (epilogue, (drawn(4, 33), drawn(33, 35), drawn(4, 35))),
