@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -39,7 +40,8 @@ def needed(target: str) -> str:
 @contextmanager
 def without_nvrtc() -> Iterator[None]:
     """Compile for CUDA without machine code, which simulated devices do not need: it takes seconds."""
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "target cuda: not needed")
         patch.setattr("tilewright.targets.cuda.toolchain.missing", lambda: "not needed")
         yield
 

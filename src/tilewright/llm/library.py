@@ -202,7 +202,7 @@ def for_target(options: LibraryOptions, target: str) -> LibraryOptions:
 
 
 def checker(target: str) -> Callable[[MemoryEstimate], None]:
-    """The check of the memory that a library for `target` needs: none for devices, whose memory is unknown."""
+    """The check of the memory that a library for `target` needs; none for devices."""
     return must_fit if resolve(target).info.gpu is None else lambda estimate: None
 
 

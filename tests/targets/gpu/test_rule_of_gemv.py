@@ -86,6 +86,13 @@ def test_knobs() -> None:
         checked(lambda x, w: x @ w, *inputs, schedules=[pin("matmul*", **choices)])
 
 
+def test_few_rows_of_unknown_number() -> None:
+    """They take tiles where a thread cannot keep a row count that is not known."""
+    dims = {"x": {0: "rows<=4"}}
+    program = checked(lambda x, w: x @ w, drawn(3, 40), drawn(40, 64), dims=dims)
+    program.check(drawn(1, 40), drawn(40, 64))
+
+
 def test_columns_of_dynamic_number() -> None:
     program = checked(epilogue, drawn(1, 40), drawn(40, 36), drawn(36), dims={"w": {1: "n"}, "y": {0: "n"}})
     program.check(drawn(1, 40), drawn(40, 7), drawn(7))

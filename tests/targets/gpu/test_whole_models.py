@@ -125,6 +125,24 @@ def test_other_types(target: str) -> None:
         np.testing.assert_allclose(f.astype(np.float64), w.astype(np.float64), rtol=1e-3)
 
 
+def test_attention_of_unknown_length(target: str) -> None:
+    """Several tiles of queries and of keys, for grouped heads."""
+
+    def model(q: Any, k: Any, v: Any) -> Any:
+        return tw.nn.functional.attention(q, k, v, causal=True)
+
+    def drawn(heads: int, n: int) -> Any:
+        return RNG.standard_normal((1, heads, n, 16)).astype(np.float32)
+
+    dims = {name: {2: "n<=256"} for name in "qkv"}
+    examples = drawn(4, 8), drawn(2, 8), drawn(2, 8)
+    wanted = tw.compile(model, examples, dims=dims, cache=False)
+    library = running(tw.compile(model, examples, dims=dims, target=target, cache=False))
+    for n in (50, 7, 100):
+        inputs = drawn(4, n), drawn(2, n), drawn(2, n)
+        np.testing.assert_allclose(library(*inputs), wanted(*inputs), rtol=1e-4, atol=1e-5)
+
+
 def test_a_library_from_the_cache(target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
     x = np.arange(6, dtype=np.float32)
