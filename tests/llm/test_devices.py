@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -17,11 +18,13 @@ pytest.importorskip("transformers")
 from tests.llm.devices import needed, running, without_nvrtc
 from tests.llm.small_library import check_bits, checkpoint, library
 from tests.llm.small_tokenizer import tokenizer
+from tilewright.cli.llm import command
+from tilewright.errors import ArtifactError, CompileError, DeviceError
 from tilewright.llm.engine.engine import Engine, EngineOptions
 from tilewright.llm.engine.sampling import SamplingParameters
 from tilewright.llm.engine.speculative import Speculation
 from tilewright.llm.engine.stream import Request
-from tilewright.llm.library import LibraryOptions, LibraryRunner
+from tilewright.llm.library import LibraryOptions, LibraryRunner, open_library
 from tilewright.runtime.simulated_device import simulated_driver
 
 TOKENS = np.random.default_rng(1).integers(5, tokenizer().vocabulary, 200).astype(np.int32)
@@ -177,3 +180,21 @@ def test_checked_kernels_have_no_faults(folder: Path) -> None:
             engine.step()
         assert engine.stats().generated_tokens > 3
         engine.stop()
+
+
+def test_a_missing_driver_is_named(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = pair[2].library
+    monkeypatch.setenv(f"TILEWRIGHT_{library.api.upper()}_DRIVER", "/nowhere/driver.so")
+    path = library.save(tmp_path / "model.so")
+    with pytest.raises(DeviceError, match=r"/nowhere/driver\.so was not found"):
+        open_library(path)
+    if library.api == "cuda":  # The library's own runtime opens the simulated driver.
+        with pytest.raises(ArtifactError, match="tokenizer"):
+            open_library(path, simulate=True)
+
+
+def test_an_unknown_target_is_told(folder: Path, tmp_path: Path) -> None:
+    output = str(tmp_path / "model.so")
+    found = CliRunner().invoke(command, ["compile", str(folder), "-o", output, "--target", "nowhere"])
+    assert isinstance(found.exception, CompileError)
+    assert "unknown target 'nowhere'; known: cpu" in str(found.exception)
