@@ -85,8 +85,6 @@ class Dialect:
     instructions: tuple[str, Mapping[str, str]] = ("", {})
     """A condition of the preprocessor, and the definitions that replace those of the prelude where it holds.
     """
-    waits_after_part: bool = False
-    """Whether a barrier follows a nest that only some threads run, although the program needs none."""
     extra_parameters: tuple[str, ...] = ()
     """Parameters after the buffers and sizes."""
     params: str = ""

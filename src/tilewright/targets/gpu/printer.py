@@ -326,8 +326,6 @@ class _Printer(MemoryText):
                 self.load_matrices(loads)
             else:
                 self.block(op.body)
-        if not whole and self.dialect.waits_after_part:
-            self.emit(self.dialect.barrier)
 
     def runs(self, op: loop.Runs) -> None:
         """A loop over the elements whose body runs at each element that differs from its successor, or has

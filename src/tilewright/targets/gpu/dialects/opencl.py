@@ -87,9 +87,6 @@ OPENCL = Dialect(
     block=("(int)get_group_id(0)", "(int)get_group_id(1)", "(int)get_group_id(2)"),
     thread="(int)get_local_id(0)",
     barrier="barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);",
-    # PoCL 3.1 drops a condition on the thread's number between a barrier and other statements, in a loop of
-    # unknown length.
-    waits_after_part=True,
     shared="__local {type} {name}[{size}] __attribute__((aligned(16)));",
     suffixes={"f32": "f", "u32": "u", "i64": "L", "u64": "UL"},
     zeros=" = {0}",
