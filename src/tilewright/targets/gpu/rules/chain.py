@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
 
 from ....analysis.axis_roles import Roles
 from ....analysis.index_maps import flatten_index
@@ -22,7 +21,7 @@ from ....ir.symbolic import Dim
 from ....schedule import Schedule, ScheduleError
 from ...llvm.rules.common import loop_of
 from .atoms import distance
-from .common import fuse_all, gpu_of, upper_limit
+from .common import drop_units, fuse_all, gpu_of, upper_limit
 
 SIDES = (8, 16)
 """Choices of the threads along the rows, and along the columns, of a tile of scores."""
@@ -192,7 +191,7 @@ def _share(s: Schedule, found: _Chain, tile: _Tile, few: bool) -> list[str]:
     buffer = written_buffer(s.block(found.second))
     for name in [b.sym_name for b in s.blocks()]:
         block = s.block(name)
-        _drop_units(s, name)
+        drop_units(s, name)
         like_second = name == found.second or (len(block.axes) == rank and _reads(block, buffer))
         places = found.lines_of_second if like_second else found.lines
         batch, rows = (
@@ -210,16 +209,6 @@ def _share(s: Schedule, found: _Chain, tile: _Tile, few: bool) -> list[str]:
             s.fuse_loops(mine, other)
         shared = shared or grid
     return shared
-
-
-def _drop_units(s: Schedule, name: str) -> None:
-    """Make loops of one iteration parts of their neighbours."""
-    names = s.loops(name)
-    for outer, inner in pairwise(names):
-        if 1 in (s.loop(outer).extent, s.loop(inner).extent):
-            s.fuse(outer, inner)
-            _drop_units(s, name)
-            return
 
 
 def _split(s: Schedule, found: _Chain, tile: _Tile, at: str, rolled: str) -> list[list[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ....analysis.axis_roles import Roles
 from ....analysis.loop_nest import address, enclosing_loops, reduce_variables
@@ -74,6 +75,16 @@ def loops_of(s: Schedule, name: str, roles: Roles) -> tuple[list[str], list[str]
     if not rows or not columns:
         raise ScheduleError(f"contraction: block {name!r} has one row or one column")
     return batch, rows, columns, [x for x in s.loops(name) if x not in (*batch, *rows, *columns)]
+
+
+def drop_units(s: Schedule, name: str) -> None:
+    """Make loops of one iteration around a block parts of their neighbours."""
+    names = s.loops(name)
+    for outer, inner in pairwise(names):
+        if 1 in (s.loop(outer).extent, s.loop(inner).extent):
+            s.fuse(outer, inner)
+            drop_units(s, name)
+            return
 
 
 def power_of_two(n: int) -> int:

@@ -16,6 +16,7 @@ from ....schedule import Schedule, ScheduleError
 from ...llvm.rules.common import contiguity, loop_of
 from .common import (
     THREADS,
+    drop_units,
     fuse_all,
     gpu_of,
     own_loops,
@@ -131,7 +132,7 @@ def _columns(s: Schedule, name: str, roles: Roles, column: str) -> None:
     grid, tile, lane, rows, vector = _tile(s, name, roles, lanes, width)
     step, part = s.split(term, parts, guarded=True)
     s.reorder(*grid, tile, part, lane, step, *others, *rows, *vector)
-    s.rfactor(part)
+    drop_units(s, s.rfactor(part))
     first = [*grid, tile]
     tails: dict[str, list[str]] = {}
     for other in [b.sym_name for b in s.blocks()]:
