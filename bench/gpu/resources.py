@@ -39,6 +39,7 @@ def kernels_of(library: Any, arch: str) -> list[dict[str, Any]]:
                 "occupancy": round(held.share, 3),
                 "loads": resources.count("global load"),
                 "loads_16": resources.count("global load 16"),
+                "async_copies": resources.count("async copy"),
                 "matrix": resources.count("matrix"),
             }
         )
@@ -76,10 +77,10 @@ def markdown(found: dict[str, Any]) -> str:
         "--resources`.",
         "Registers are those of a thread, 255 at most. Spills are bytes of registers that a thread moves to",
         "memory. The occupancy is the share of the warps that a multiprocessor can hold. The last columns",
-        "count kernels with at least one load of 16 bytes, and with matrix instructions.",
+        "count kernels with a load of 16 bytes or an asynchronous copy, and with matrix instructions.",
         "",
         "| case | architecture | kernels | most registers | spilling kernels | stack | most shared memory | "
-        "lowest occupancy | with loads of 16 bytes | with matrix instructions |",
+        "lowest occupancy | with wide loads | with matrix instructions |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     spilling = []
@@ -98,7 +99,7 @@ def markdown(found: dict[str, Any]) -> str:
                 max(k["stack_bytes"] for k in kernels),
                 max(k["shared_bytes"] for k in kernels),
                 min(k["occupancy"] for k in kernels),
-                sum(bool(k["loads_16"]) for k in kernels),
+                sum(bool(k["loads_16"] or k["async_copies"]) for k in kernels),
                 sum(bool(k["matrix"]) for k in kernels),
             ]
             lines.append(f"| {' | '.join(map(str, cells))} |")
