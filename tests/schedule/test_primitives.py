@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,14 @@ def partial_results_of_threads(s: Schedule) -> str:
     s.compact()
     s.all_reduce(final)
     return final
+
+
+def shared_reduction(s: Schedule) -> str:
+    """Let four threads share a row of the first reduction, whose first values are stored before."""
+    s.decompose_reduction("b0", "b0_i0")
+    terms, lane = s.split("b0_r0", 4, guarded=True)
+    s.reorder(lane, terms)
+    return s.share_reduction("b0", lane)
 
 
 def tiles_of_factors(s: Schedule) -> tuple[str, ...]:
@@ -147,6 +156,11 @@ CASES: dict[str, tuple[str, Callable[[Schedule], Any]]] = {
     "write_into": ("matmul", lambda s: s.write_into("b0", "b1")),
     "all_reduce": ("softmax", partial_results_of_threads),
     "stage_factors": ("matmul", tiles_of_factors),
+    "accumulate_apart": (
+        "matmul",
+        lambda s: (s.decompose_reduction("b0", "b0_r0"), s.accumulate_apart("b0", "b0_r0")),
+    ),
+    "share_reduction": ("softmax", shared_reduction),
     "compact": (
         "softmax",
         lambda s: (s.fuse_loops("b0_i0", "b1_i0"), s.compact(), s.fuse_loops("b0_i0", "b2_i0")),
@@ -252,8 +266,19 @@ def test_the_meaning_stays(case: str) -> None:
     assert first_difference(parse_op(print_op(s.kernel)), s.kernel) is None
 
 
+OF_DEVICES = {
+    "pipeline": "schedule/test_pipelining.py",
+    "sort_rows": "targets/gpu/test_rule_of_sorting.py",
+    "tensorize_atom": "targets/gpu/test_rule_of_atoms.py",
+}
+"""Primitives that refuse what no device is described for, and the tests of them."""
+
+
 def test_every_primitive_has_a_case() -> None:
     for primitive in PRIMITIVES:
+        if primitive in OF_DEVICES:
+            assert (Path(__file__).parents[1] / OF_DEVICES[primitive]).exists()
+            continue
         assert any(case.split()[0] == primitive for case in CASES), f"no case for '{primitive}'"
 
 
@@ -321,6 +346,17 @@ def random_arguments(r: random.Random, primitive: str, s: Schedule) -> tuple[Any
         "rfactor": lambda: (r.choice(loops),),
         "all_reduce": lambda: (r.choice(blocks),),
         "stage_factors": lambda: (block, r.choice(around or loops)),
+        "accumulate_apart": lambda: (block, r.choice(around or loops)),
+        "share_reduction": lambda: (block, r.choice(around or loops)),
+        "pipeline": lambda: (r.choice(loops), r.choice([1, 2])),
+        "sort_rows": lambda: (),
+        "tensorize_atom": lambda: (
+            block,
+            r.choice(["none", "m16n8k16_f32_bf16"]),
+            r.choice(loops),
+            *(around[-3:] if len(around) > 2 else (r.choice(loops),) * 3),
+            (r.choice(loops),),
+        ),
         "cache_read": lambda: (block, r.choice([0, 0, 1])),
         "cache_write": lambda: (block,),
         "write_into": lambda: (block, r.choice(blocks)),
