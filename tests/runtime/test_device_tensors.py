@@ -121,7 +121,7 @@ def test_results_whose_sizes_the_run_decides() -> None:
         library(OnDevice(x), out=OnDevice(x))
 
 
-def test_the_streams_of_inputs_are_waited_for() -> None:
+def test_the_streams_of_inputs_and_results_are_waited_for() -> None:
     library = compiled(lambda x: x + 1, X)
     driver, stream, out = simulated_driver("cuda"), ctypes.c_void_p(), OnDevice(np.zeros(12, np.float32))
     assert driver._library.cuStreamCreate(ctypes.byref(stream), 0) == 0
@@ -132,3 +132,11 @@ def test_the_streams_of_inputs_are_waited_for() -> None:
         waits.append(driver.counters()["waits"])
     assert waits[1] == waits[2] == waits[0] + 1
     np.testing.assert_array_equal(out.read(), X + 1)
+    # Another stream may still read what the tensor held before.
+    driver.reset()
+    library(OnDevice(X), out=OnDevice(X, stream.value))
+    assert driver.counters()["waits"] == waits[0] + 1
+    call = library.bind(OnDevice(X), out=OnDevice(X, stream.value))
+    driver.reset()
+    call()
+    assert driver.counters()["waits"] == waits[0] + 1

@@ -150,7 +150,7 @@ class DeviceCall:
             return self._run_late(out)
         binding = _binding(self.calls, self.inputs, [self.place] * len(self.function.outputs))
         results = self._fill(binding, out)
-        self._wait_for_inputs()
+        self._wait_for_streams(results)
         if status := self.calls.run_bound(binding.pointer):
             self.calls.check(status)
         self._keep_for_stream(results)
@@ -173,7 +173,7 @@ class DeviceCall:
         results = tuple(self._fill(binding, out))
 
         def run() -> int:
-            self._wait_for_inputs()
+            self._wait_for_streams(results)
             return int(self.calls.run_bound(binding.pointer))
 
         if out is None:
@@ -187,7 +187,7 @@ class DeviceCall:
     def _run_late(self, out: object) -> Sequence[Any]:
         if out is not None:
             self.function._refuse_late("written to 'out'")
-        self._wait_for_inputs()
+        self._wait_for_streams()
         results = self.calls.run_late(self.inputs)
         torch, device = self._torch, f"cuda:{self.place[1]}"
         return results if torch is None else [like(r, torch.empty(0)).to(device) for r in results]
@@ -230,14 +230,18 @@ class DeviceCall:
             for shape, dtype in binding.outputs
         ]
 
-    def _wait_for_inputs(self) -> None:
-        """Wait for streams other than the run's, on which the inputs may still be computed."""
+    def _wait_for_streams(self, results: Sequence[Any] = ()) -> None:
+        """Wait for streams other than the run's, on which the inputs may still be computed, or earlier
+        contents of the results used.
+        """
         if (torch := self._torch) is not None:
             current = torch.cuda.current_stream(self.place[1])
             if self.stream is None or current.cuda_stream != self.stream:
                 current.synchronize()
         streams = {
-            getattr(v, "__cuda_array_interface__", {}).get("stream") for v in self.kept if not is_torch(v)
+            getattr(v, "__cuda_array_interface__", {}).get("stream")
+            for v in (*self.kept, *results)
+            if not is_torch(v)
         }
         for stream in streams - {None, self.stream}:
             self.calls.check(self.context.native.tw_stream_wait(self.context.handle, stream))
