@@ -150,6 +150,7 @@ class SoftmaxPrimitives(BlockPrimitives, LoopPrimitives):
             tops[block] = self.loop(outer)
         if padded:
             _pad(softmax)
+            _fill_tiles(softmax)
         first = next(iter(tops.values()))
         parent = first.parent
         assert parent is not None
@@ -639,6 +640,22 @@ def _pad(softmax: _Softmax) -> None:
                 inside = holds if inside is None else body(BINARY["and"](inside, holds))
             hidden = body(Constant(value=-math.inf, dtype=last.value.type))
             last.set_operand(0, body(scalar.Select(inside, last.value, hidden)))
+
+
+def _fill_tiles(softmax: _Softmax) -> None:
+    """Take the conditions off the initial values of maxima and sums that have them already: `_pad` lets all
+    rows of a tile read these.
+    """
+    for block in (softmax.top, *softmax.sums):
+        buffer = written_buffer(block)
+        if not isinstance(buffer.defining_op, loop.Alloc):
+            continue
+        for store in [op for op in buffer.users if isinstance(op, loop.Store)]:
+            initial = _block_of(store)
+            while _initializes(initial) and isinstance(guard := initial.parent_op, loop.If):
+                assert guard.parent is not None
+                guard.parent.insert_before(guard, initial.detach())
+                guard.erase()
 
 
 def _read_elsewhere(block: loop.Block, softmax: _Softmax) -> frozenset[Expr]:

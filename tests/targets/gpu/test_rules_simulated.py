@@ -55,3 +55,19 @@ def test_results(name: str) -> None:
     found = results if isinstance(results, tuple) else (results,)
     for y, z in zip(found, wanted, strict=True):
         np.testing.assert_allclose(np.asarray(y), z, rtol=1e-2 if "quantized" in name else 1e-3, atol=1e-4)
+
+
+def test_rows_beyond_the_end_have_initial_values() -> None:
+    """All rows of a tile are read, also where the first key that its queries see is not the first of all."""
+
+    def later(q: Any, k: Any, v: Any) -> Any:
+        rows, columns = tw.numpy.arange(q.shape[2])[:, None], tw.numpy.arange(k.shape[2])
+        return tw.nn.functional.attention(q, k, v, columns > rows)
+
+    inputs = test_rule_of_chains.heads((1, 2, 9, 8), 20, 8, 1)
+    dims = {"q": {2: "n<=80"}, "k": {2: "m<=80"}, "v": {2: "m"}}
+    wanted = Program(later, inputs, dims).wanted(*inputs)
+    with tw.compile(later, inputs, dims=dims, target="cuda", cache=False) as library:
+        assert len(library.kernels) == 1
+        found = library.simulated(checked=True)(*inputs)
+    np.testing.assert_allclose(np.asarray(found), wanted[0], rtol=1e-3, atol=1e-4)
