@@ -64,6 +64,17 @@ def test_the_fallback_is_intermediate_code_only():
 
 
 @needs_nvrtc
+def test_kernels_that_spill_may_use_all_registers():
+    head = 'extern "C" __global__ void '
+    text = "".join(f"{head}__launch_bounds__(256) tw_{k}(int n) {{}}\n" for k in ("a", "ab"))
+    none, some = (KernelResources(48, 0, spill, spill) for spill in (0, 8))
+    assert toolchain.without_spills(text, {"tw_a": none, "tw_ab": none}) == text
+    found = toolchain.without_spills(text, {"tw_a": some, "tw_ab": none})
+    assert found == text.replace("(256) tw_a(", "(256, 1) tw_a(")
+    # Where the text itself asks for two blocks, it stays.
+    assert toolchain.without_spills(SPILLS, {"tw_spills": some}) == SPILLS
+
+
 def test_spilled_registers_are_reported():
     found = toolchain.compile_image(SPILLS, "sm_80").resources["tw_spills"]
     assert found.registers <= 32 and found.spill_bytes > 0 and found.stack_bytes > 0

@@ -106,14 +106,33 @@ def compile_image(text: str, arch: str, name: str = "kernels.cu") -> CudaImage:
         raise CompileError(f"{compiler()} does not compile for {arch}; it knows {known}")
     version = ".".join(map(str, nvrtc_version()))
     headers, options = headers_of(text)
-    key = disk_cache.digest(version, _build(), arch, name, *_OPTIONS, *options, *headers.values(), text)
+    key = disk_cache.digest("2", version, _build(), arch, name, *_OPTIONS, *options, *headers.values(), text)
     if (kept := disk_cache.read(_KIND, key)) is not None:
         entry = json.loads(kept)
         return CudaImage(arch, entry["ptx"], base64.b64decode(entry["cubin"]), entry["log"])
     image = _compile(text, arch, name, headers, options)
+    relaxed = without_spills(text, image.resources)
+    if relaxed != text:
+        image = _compile(relaxed, arch, name, headers, options)
     entry = {"ptx": image.ptx, "cubin": base64.b64encode(image.cubin).decode(), "log": image.log}
     disk_cache.write(_KIND, key, json.dumps(entry).encode())
     return image
+
+
+def without_spills(text: str, resources: Mapping[str, KernelResources]) -> str:
+    """The text with leave to use all registers for kernels that spill some though others are free.
+
+    ptxas may give a thread few registers so that more blocks run at the same time, and spill what does not
+    fit. Launch bounds that ask for one block at least let it use as many as it needs.
+    """
+    for entry, found in resources.items():
+        if found.spill_bytes:
+            text = re.sub(
+                rf"__launch_bounds__\((\d+)\) {re.escape(entry)}\(",
+                rf"__launch_bounds__(\1, 1) {entry}(",
+                text,
+            )
+    return text
 
 
 @cache
