@@ -31,7 +31,7 @@ class Slow(Priced):
         return super().decode(tokens, lengths, pages, slots)
 
 
-def open_library(path: str) -> tuple[Any, Any, Any]:
+def open_library(path: str, *, device: int = 0, simulate: bool = False) -> tuple[Any, Any, Any]:
     """The echo model, its tokenizer and, in place of the configuration, None. A file that contains "bare"
     stands for a model without a chat template, one that contains "slow" for a slow model.
     """
