@@ -218,3 +218,19 @@ def test_attention_over_several_tiles_of_keys_of_any_number(target: str) -> None
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         weights /= weights.sum(-1, keepdims=True)
         np.testing.assert_allclose(here(*x), weights @ x[2], rtol=1e-4, atol=1e-5)
+
+
+def test_attention_whose_masks_may_leave_no_keys(target: str) -> None:
+    def model(q: Any, k: Any, v: Any) -> Any:
+        rows, columns = tw.numpy.arange(q.shape[2])[:, None], tw.numpy.arange(k.shape[2])
+        return tw.nn.functional.attention(q, k, v, (columns > rows) & (columns < rows + 20))
+
+    def drawn(n: int, m: int) -> tuple[Any, ...]:
+        return tuple(RNG.standard_normal((1, 2, s, 8)).astype(np.float32) for s in (n, m, m))
+
+    dims = {"q": {2: "n<=150"}, "k": {2: "m<=150"}, "v": {2: "m"}}
+    here = running(tw.compile(model, drawn(9, 16), dims=dims, target=target, cache=False))
+    reference = tw.compile(model, drawn(9, 16), dims=dims, cache=False)
+    for sizes in ((1, 80), (33, 65), (140, 30)):
+        x = drawn(*sizes)
+        np.testing.assert_allclose(here(*x), reference(*x), rtol=1e-4, atol=1e-5)
