@@ -68,7 +68,7 @@ def test_without_examples() -> None:
         pytest.skip("another release of onnx bundles other cases")
     some = [case for case in cases() if _has_a_shape(case)][::8]
     known = COMMITTED["without_examples"]["not_passed"]
-    found = {case.full_name: outcome(case, native=False, examples=False) for case in some}
+    found = {case.full_name: outcome(case, interpreted, examples=False) for case in some}
     assert len(found) > 30
     assert {name: result for name, result in found.items() if result != "pass" and name not in known} == {}
 

@@ -319,6 +319,11 @@ def _jax_gradient() -> Arguments:
     return exported, {"dims": {"x": {0: "batch<=8"}}}
 
 
+def _float64() -> Arguments:
+    """Centered rows in float64, which not every target has."""
+    return lambda x: (x - x.mean(-1, keepdims=True)) * 0.5, {"args": (_normal(9, 6, 40).astype(np.float64),)}
+
+
 # -- Language models -----------------------------------------------------------------------------------------
 
 
@@ -374,6 +379,7 @@ SAMPLES = (
     _plain("run-time-sizes", _run_time_sizes),
     _plain("mlp-bf16", _mlp_bf16),
     _plain("recommender", _recommender),
+    _plain("float64", _float64),
 )
 
 __all__ = ["SAMPLES", "Sample"]

@@ -20,7 +20,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("TILEWRIGHT_CPU", "")
-        write(folder, ["traced-states", "quantized-conv"], TARGETS)
+        write(folder, ["float64", "quantized-conv"], TARGETS)
     return folder
 
 
@@ -42,17 +42,17 @@ def test_levels(recorded: Path) -> None:
     assert levels == {"graph", "tensor", "loop", "host", "llvm", "metadata", "weights"}
     levels = {path.stem for path in recorded.glob("quantized-conv/webgpu/*.txt")}
     assert levels == {"graph", "tensor", "loop", "host", "wgsl", "program", "metadata", "weights"}
-    refusal = (recorded / "traced-states/webgpu/refusal.txt").read_text()
-    assert refusal.startswith("UnsupportedOperatorError\n") and "'cache'" in refusal
+    refusal = (recorded / "float64/webgpu/refusal.txt").read_text()
+    assert refusal.startswith("UnsupportedOperatorError\n") and "float64" in refusal
     seconds = json.loads((recorded / "seconds.json").read_text())
-    assert set(seconds) == {"traced-states", "quantized-conv"}
-    assert seconds["traced-states"]["cpu:x86-64-v3"] > 0
+    assert set(seconds) == {"float64", "quantized-conv"}
+    assert seconds["float64"]["cpu:x86-64-v3"] > 0
 
 
 def test_the_same_code_twice(recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("TILEWRIGHT_CPU", "")
-    write(tmp_path / "again", ["traced-states", "quantized-conv"], TARGETS)
+    write(tmp_path / "again", ["float64", "quantized-conv"], TARGETS)
     assert {result.state for result in compare(recorded, tmp_path / "again")} == {EQUAL}
 
 
@@ -60,14 +60,12 @@ def test_differences(recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     """Another instruction is reported as a difference and shown; another wording of a refusal is not a
     difference.
     """
-    new = copied(
-        recorded, tmp_path, llvm=("fadd", "fsub"), refusal=("does not support states", "has no states")
-    )
+    new = copied(recorded, tmp_path, llvm=("fadd", "fsub"), refusal=("float64", "doubles"))
     states = {(r.model, r.target, r.level): r.state for r in compare(recorded, new) if r.state != EQUAL}
     assert states == {
-        ("traced-states", "cpu-x86-64-v3", "llvm"): DIFFERENT,
+        ("float64", "cpu-x86-64-v3", "llvm"): DIFFERENT,
         ("quantized-conv", "cpu-x86-64-v3", "llvm"): DIFFERENT,
-        ("traced-states", "webgpu", "refusal"): REWORDED,
+        ("float64", "webgpu", "refusal"): REWORDED,
     }
     assert main(["compare", str(recorded), str(new)]) == 1
     shown = capsys.readouterr().out

@@ -166,8 +166,8 @@ def _in_process(
     finally:
         engine.stop()
     library = getattr(engine.runner, "library", None)
-    on_cpu = library is not None and not is_for_device(library.metadata)
-    if options["speculate"] is None and on_cpu:  # steps of one token
+    on_device = library is not None and is_for_device(library.metadata)
+    if options["speculate"] is None and not on_device:  # steps of one token
         batch = options["max_batch"] or engine.runner.max_batch
         for row in rows:
             row["roofline"] = _roofline(engine.runner, row, tokens, batch)

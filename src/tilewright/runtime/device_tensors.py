@@ -171,6 +171,9 @@ class DeviceCall:
         places = [*(place for *_, place in self.inputs), *[self.place] * len(self.function.outputs)]
         binding = Binding(self.calls, [(d, s) for d, s, _, _ in self.inputs], places=places)
         results = tuple(self._fill(binding, out))
+        # The caller may drop the tensors while the last run is on its way. The allocator asks the stream when
+        # they are freed, so that telling it once is enough.
+        self._keep_for_stream(results)
 
         def run() -> int:
             self._wait_for_streams(results)

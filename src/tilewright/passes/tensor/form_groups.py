@@ -439,7 +439,8 @@ def _fits_block(first: _Draft, middle: _Draft, last: _Draft, gpu: Gpu) -> bool:
     if depth is None or width is None or max(depth, width) > LARGEST_HEAD:
         return False
     bytes_ = LEAST_TILE * (-(-width // LEAST_TILE) * LEAST_TILE + 64) * 4 + 2 * LEAST_TILE**2 * 4
-    return bytes_ + 4096 <= gpu.shared_bytes and _is_softmax(middle)
+    # Values of rows, unused elements at ends of rows, and what threads without shuffles exchange.
+    return bytes_ + 5 * 1024 <= gpu.shared_bytes and _is_softmax(middle)
 
 
 def _is_softmax(rows: _Draft) -> bool:

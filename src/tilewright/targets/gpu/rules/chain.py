@@ -153,25 +153,34 @@ def _choose(s: Schedule, found: _Chain) -> tuple[bool, _Tile]:
     values = upper_limit(second.axes[last.n[0]].upper + 1)
     size, value_size = _size(first), _size(second)
     gpu = gpu_of(s)
-    # Without shuffles, threads exchange values through shared memory.
-    limit = gpu.shared_bytes - (0 if gpu.shuffles else 2 * 4 * gpu.max_threads)
-    sides = [n for n in SIDES if n * n <= gpu_of(s).max_threads]
+    sides = [n for n in SIDES if n * n <= gpu.max_threads]
     if not sides:
         raise ScheduleError("attention: a block has fewer threads than the smallest tile")
-    side = s.choose("threads_of_side", sides[-1], sides)
-    possible = [n for n in ROWS if n <= side * side // 2]
 
-    def fits(rows: int, columns: int, part: int) -> bool:
-        factors = (rows + columns) * part * size + columns * -(-values // side) * side * value_size
-        return factors + 2 * rows * (columns + 1) * 4 + SLACK <= limit
+    def possible(side: int) -> list[int]:
+        return [n for n in ROWS if n <= side * side // 2]
 
-    options = [
-        (r, c, d) for d in (depth, DEPTH) for r in possible[::-1] for c in COLUMNS[::-1] if r <= fitting
-    ]
-    best = next((x for x in options if fits(*x)), None)
-    if best is None:
+    def best_for(side: int) -> tuple[int, int, int] | None:
+        """The largest rows, columns and depth of a tile that fit."""
+        # Without shuffles, threads exchange values through shared memory.
+        limit = gpu.shared_bytes - SLACK - (0 if gpu.shuffles else 2 * 4 * side * side)
+        for part in (depth, DEPTH):
+            for rows in (r for r in possible(side)[::-1] if r <= fitting):
+                for columns in COLUMNS[::-1]:
+                    factors = (rows + columns) * part * size
+                    factors += columns * -(-values // side) * side * value_size
+                    if factors + 2 * rows * (columns + 1) * 4 <= limit:
+                        return rows, columns, part
+        return None
+
+    sides = [side for side in sides if best_for(side) is not None]
+    if not sides:
         raise ScheduleError(f"attention: tiles of heads of {values} elements do not fit into a block")
-    rows = s.choose("rows", best[0], [r for r in possible if r <= fitting])
+    side = s.choose("threads_of_side", sides[-1], sides)
+    best = best_for(side)
+    if best is None:
+        raise ScheduleError(f"attention: tiles for {side * side} threads do not fit into a block")
+    rows = s.choose("rows", best[0], [r for r in possible(side) if r <= fitting])
     columns = s.choose("columns", best[1], COLUMNS, reorders_sums=True)
     return few, _Tile(rows, columns, best[2], side)
 
