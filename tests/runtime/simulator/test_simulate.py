@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.errors import KernelError
-from tilewright.runtime.simulator import SimulationError
+from tilewright.runtime.simulator import SimulatedModule, SimulationError
 from tilewright.runtime.simulator import text as steps
 from tilewright.runtime.simulator.image import plain_name
 
@@ -113,3 +114,16 @@ def test_threadgroup_storage_of_metal() -> None:
 )
 def test_names_of_variables(mangled: str, name: str) -> None:
     assert plain_name(mangled) == name
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_units_that_stay_loaded_keep_no_stacks() -> None:
+    """A process may have about 65,000 mappings; a launch of 1,024 threads uses 2,048 of them for stacks."""
+
+    def mappings() -> int:
+        return len(Path("/proc/self/maps").read_text().splitlines())
+
+    module = SimulatedModule('extern "C" __global__ void one(int* x) { x[threadIdx.x] = 1; }', "cuda", False)
+    before, x = mappings(), np.zeros(1024, np.int32)
+    module.launch("one", 1, 1024, [x])
+    assert x.all() and mappings() < before + 200

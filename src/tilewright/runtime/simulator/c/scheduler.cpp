@@ -98,12 +98,19 @@ static tw_sim_thread* idle_fiber(tw_worker* worker) {
   return fiber;
 }
 
+enum { KEPT_FIBERS = 33 };
+
+static void release_fibers(tw_worker* worker) {
+  if (worker->memory) munmap(worker->memory, worker->memory_bytes);
+  worker->memory = 0;
+  worker->fibers = 0;
+}
+
 /* Reserve slots for `count` fibers; the lowest page of each is not accessible. Returns whether that
  * succeeded. */
 static int reserve_fibers(tw_worker* worker, uint32_t count) {
   if (worker->fibers >= count) return 1;
-  if (worker->memory) munmap(worker->memory, worker->memory_bytes);
-  worker->fibers = 0;
+  release_fibers(worker);
   size_t bytes = (count + 1) * TW_SIM_SLOT;
 #ifdef __APPLE__
   const int flags = 0x1002; /* MAP_PRIVATE, MAP_ANON */
@@ -288,6 +295,9 @@ static tw_worker* acquire_worker(void) {
 }
 
 static void release_worker(tw_worker* worker) {
+  /* Each slot is two of the mappings of which a process may have only some 65,000, and every unit that is
+   * loaded has workers of its own. */
+  if (worker->fibers > KEPT_FIBERS) release_fibers(worker);
   while (__atomic_exchange_n(&idle_lock, 1, __ATOMIC_ACQUIRE)) {
   }
   worker->next_idle = idle_workers;
