@@ -78,6 +78,15 @@ int32_t tw_num_modules(void) {
   return count;
 }
 
+void* tw_grown(void* array, int64_t used, int64_t count, size_t size) {
+  uint8_t* larger = tw_memory_allocate((size_t)count * size);
+  if (!larger) return NULL;
+  if (used) __builtin_memcpy(larger, array, (size_t)used * size);
+  __builtin_memset(larger + (size_t)used * size, 0, (size_t)(count - used) * size);
+  tw_memory_free(array);
+  return larger;
+}
+
 int tw_has_kernels(int32_t number) {
   for (int32_t i = 0; i < tw_module.num_kernels; ++i)
     if (tw_device_module.kernels[i].module == number) return 1;
@@ -528,11 +537,8 @@ int tw_device_profile(tw_device* device, uint64_t* nanoseconds, uint64_t* calls)
 static int begin_launch(tw_device* device, int32_t kernel) {
   if (device->launches == device->capacity) {
     int32_t capacity = 2 * device->capacity + 64;
-    int32_t* larger = tw_memory_allocate((size_t)capacity * sizeof(int32_t));
+    int32_t* larger = tw_grown(device->launched, device->launches, capacity, sizeof(int32_t));
     if (!larger) return tw_fail(TW_ERROR_MEMORY, "cannot allocate memory for the profile");
-    if (device->launches)
-      __builtin_memcpy(larger, device->launched, (size_t)device->launches * sizeof(int32_t));
-    tw_memory_free(device->launched);
     device->launched = larger;
     device->capacity = capacity;
   }

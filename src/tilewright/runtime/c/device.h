@@ -92,6 +92,9 @@ const void* tw_image_data(const tw_image* image);
 /* Returns the number of modules of device code, and whether a kernel lies in module `number`. */
 int32_t tw_num_modules(void);
 int tw_has_kernels(int32_t number);
+/* Moves the `used` elements of an array into one of `count` elements, of which the others are 0, and frees
+ * the old one. An element has `size` bytes. Returns NULL if memory is missing; the array stays as it is. */
+void* tw_grown(void* array, int64_t used, int64_t count, size_t size);
 /* Checks that the sizes of a launch fit the parameters of a kernel of the user's. */
 int tw_check_sizes(const tw_device_kernel* kernel, const int64_t* launch);
 

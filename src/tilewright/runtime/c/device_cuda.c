@@ -606,11 +606,8 @@ int tw_queue_mark(tw_queue* queue, int32_t mark) {
   functions* api = &queue->driver->api;
   if (mark >= queue->num_marks) {
     int32_t count = 2 * mark + 64;
-    object* larger = tw_memory_allocate((size_t)count * sizeof(object));
+    object* larger = tw_grown(queue->marks, queue->num_marks, count, sizeof(object));
     if (!larger) return tw_fail(TW_ERROR_MEMORY, "cannot allocate memory for the profile");
-    __builtin_memset(larger, 0, (size_t)count * sizeof(object));
-    if (queue->num_marks) __builtin_memcpy(larger, queue->marks, (size_t)queue->num_marks * sizeof(object));
-    tw_memory_free(queue->marks);
     queue->marks = larger;
     queue->num_marks = count;
   }

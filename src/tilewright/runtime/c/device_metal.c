@@ -339,11 +339,8 @@ static int commit(tw_queue* queue) {
   if (!queue->commands) return TW_OK;
   if (queue->num_running == queue->running_capacity) {
     int32_t capacity = 2 * queue->running_capacity + 16;
-    object* larger = tw_memory_allocate((size_t)capacity * sizeof(object));
+    object* larger = tw_grown(queue->running, queue->num_running, capacity, sizeof(object));
     if (!larger) return tw_fail(TW_ERROR_MEMORY, "cannot allocate memory for a launch");
-    if (queue->num_running)
-      __builtin_memcpy(larger, queue->running, (size_t)queue->num_running * sizeof(object));
-    tw_memory_free(queue->running);
     queue->running = larger;
     queue->running_capacity = capacity;
   }
@@ -570,11 +567,8 @@ int tw_queue_mark(tw_queue* queue, int32_t mark) {
   tw_driver* driver = queue->driver;
   if (mark >= queue->num_marks) {
     int32_t count = 2 * mark + 64;
-    object* larger = tw_memory_allocate((size_t)count * sizeof(object));
+    object* larger = tw_grown(queue->marks, queue->num_marks, count, sizeof(object));
     if (!larger) return tw_fail(TW_ERROR_MEMORY, "cannot allocate memory for the profile");
-    __builtin_memset(larger, 0, (size_t)count * sizeof(object));
-    if (queue->num_marks) __builtin_memcpy(larger, queue->marks, (size_t)queue->num_marks * sizeof(object));
-    tw_memory_free(queue->marks);
     queue->marks = larger;
     queue->num_marks = count;
   }

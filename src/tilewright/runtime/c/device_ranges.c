@@ -29,10 +29,8 @@ static void unlock(tw_ranges* ranges) { atomic_flag_clear(&ranges->busy); }
 static int grow(tw_ranges* ranges) {
   if (ranges->count < ranges->capacity) return 1;
   int64_t capacity = 2 * ranges->capacity + 32;
-  tw_range* larger = tw_memory_allocate((size_t)capacity * sizeof(tw_range));
+  tw_range* larger = tw_grown(ranges->ranges, ranges->count, capacity, sizeof(tw_range));
   if (!larger) return 0;
-  if (ranges->count) __builtin_memcpy(larger, ranges->ranges, (size_t)ranges->count * sizeof(tw_range));
-  tw_memory_free(ranges->ranges);
   ranges->ranges = larger;
   ranges->capacity = capacity;
   return 1;

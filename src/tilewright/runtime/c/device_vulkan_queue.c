@@ -146,10 +146,8 @@ static int use(batch* b, vulkan_memory* memory) {
     if (b->used[i] == memory) return TW_OK;
   if (b->num_used == b->capacity) {
     int32_t capacity = 2 * b->capacity + 64;
-    vulkan_memory** larger = tw_memory_allocate((size_t)capacity * sizeof *larger);
+    vulkan_memory** larger = tw_grown(b->used, b->num_used, capacity, sizeof *larger);
     if (!larger) return tw_fail(TW_ERROR_MEMORY, "cannot allocate memory for a queue");
-    if (b->num_used) __builtin_memcpy(larger, b->used, (size_t)b->num_used * sizeof *larger);
-    tw_memory_free(b->used);
     b->used = larger;
     b->capacity = capacity;
   }
@@ -272,10 +270,8 @@ static int allocate_set(tw_queue* queue, batch* b, int32_t number, vk_handle* se
   for (;;) {
     int made = b->pool == b->num_pools;
     if (made) {
-      vk_handle* larger = tw_memory_allocate((size_t)(b->num_pools + 1) * sizeof(vk_handle));
+      vk_handle* larger = tw_grown(b->pools, b->num_pools, b->num_pools + 1, sizeof(vk_handle));
       if (!larger) return tw_fail(TW_ERROR_MEMORY, "cannot allocate memory for a queue");
-      if (b->num_pools) __builtin_memcpy(larger, b->pools, (size_t)b->num_pools * sizeof(vk_handle));
-      tw_memory_free(b->pools);
       b->pools = larger;
       uint32_t count = DESCRIPTORS * SETS;
       if ((uint32_t)kernel->bindings > count) count = (uint32_t)kernel->bindings;
@@ -385,11 +381,8 @@ int tw_queue_mark(tw_queue* queue, int32_t mark) {
     return tw_fail(TW_ERROR_DEVICE, "the device '%s' has no timestamps, which a profile needs",
                    driver->properties.deviceName);
   while (mark >= queue->num_marks * MARKS) {
-    vk_handle* larger = tw_memory_allocate((size_t)(queue->num_marks + 1) * sizeof(vk_handle));
+    vk_handle* larger = tw_grown(queue->marks, queue->num_marks, queue->num_marks + 1, sizeof(vk_handle));
     if (!larger) return tw_fail(TW_ERROR_MEMORY, "cannot allocate memory for the profile");
-    if (queue->num_marks)
-      __builtin_memcpy(larger, queue->marks, (size_t)queue->num_marks * sizeof(vk_handle));
-    tw_memory_free(queue->marks);
     queue->marks = larger;
     vk_query_pool_info info = {VK_TYPE_QUERY_POOL, NULL, 0, VK_QUERY_TIMESTAMP, MARKS, 0};
     int status = tw_vulkan_result(
