@@ -51,51 +51,42 @@ def key_type(dtype: DType) -> DType:
     return i32 if dtype is boolean or dtype.bits < 32 else dtype
 
 
+class Ordering(Operation):
+    """Base of statements that order what threads do. One after another, threads need none."""
+
+    effects = Effect.READ | Effect.WRITE
+
+    def infer_types(self) -> Sequence[Type]:
+        return ()
+
+    def interpret(self, env: Frame) -> tuple[()]:
+        return ()
+
+
 @operation
-class Barrier(Operation):
+class Barrier(Ordering):
     """Every thread of the block waits until all others have reached this place. Their writes to shared and
     global memory are then visible.
     """
 
     name = "simt.barrier"
-    effects = Effect.READ | Effect.WRITE
-
-    def infer_types(self) -> Sequence[Type]:
-        return ()
-
-    def interpret(self, env: Frame) -> tuple[()]:
-        return ()
 
 
 @operation
-class CommitCopies(Operation):
+class CommitCopies(Ordering):
     """The asynchronous copies of each thread since the last such statement form a group."""
 
     name = "simt.commit_copies"
-    effects = Effect.READ | Effect.WRITE
-
-    def infer_types(self) -> Sequence[Type]:
-        return ()
-
-    def interpret(self, env: Frame) -> tuple[()]:
-        return ()
 
 
 @operation
-class WaitCopies(Operation):
+class WaitCopies(Ordering):
     """Each thread waits until at most the `pending` latest groups of its copies are not done. A `Barrier`
     after it shows them to the other threads.
     """
 
     name = "simt.wait_copies"
-    effects = Effect.READ | Effect.WRITE
     pending: Attr
-
-    def infer_types(self) -> Sequence[Type]:
-        return ()
-
-    def interpret(self, env: Frame) -> tuple[()]:
-        return ()
 
 
 @operation

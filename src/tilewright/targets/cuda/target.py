@@ -7,10 +7,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ...errors import CompileError
 from ..gpu.dialects.cuda import CUDA
 from ..gpu.images import DeviceCode
-from ..gpu.target import GpuTarget
+from ..gpu.target import GpuTarget, architecture_in
 from . import toolchain
 from .devices import AMPERE, HOPPER
 
@@ -57,8 +56,4 @@ def cuda_target(name: str) -> CudaTarget:
     Raises:
         CompileError: Another architecture.
     """
-    family, _, arch = name.partition(":")
-    if family != "cuda" or (arch and arch not in ARCHITECTURES):
-        known = ", ".join(["cuda", *(f"cuda:{a}" for a in ARCHITECTURES)])
-        raise CompileError(f"unknown target {name!r}; known: {known}")
-    return CudaTarget(name, arch or None)
+    return CudaTarget(name, architecture_in(name, "cuda", ARCHITECTURES))

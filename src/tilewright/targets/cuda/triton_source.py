@@ -104,7 +104,7 @@ class TritonSource:
         return types
 
     def arguments(self, kernel: KernelDefinition, scalars: Mapping[str, Scalar]) -> tuple[Argument, ...]:
-        """What the parameters get in a use with the numbers `scalars`.
+        """The values of the parameters in a use with the numbers `scalars`.
 
         Raises:
             KernelError: See `check`.

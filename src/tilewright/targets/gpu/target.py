@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -51,6 +51,19 @@ def host_isa() -> Isa:
     import llvmlite.binding as llvm
 
     return Isa("host", llvm.get_process_triple(), "", (), 128, 16, masked=False, fma=False)
+
+
+def architecture_in(name: str, family: str, known: Collection[str]) -> str | None:
+    """The architecture in a target's name, ``sm_90`` in ``cuda:sm_90``; None in the name of the family alone.
+
+    Raises:
+        CompileError: The name is of another family, or the architecture is not among the known ones.
+    """
+    first, _, arch = name.partition(":")
+    if first != family or (arch and arch not in known):
+        names = ", ".join([family, *(f"{family}:{a}" for a in known)])
+        raise CompileError(f"unknown target {name!r}; known: {names}")
+    return arch or None
 
 
 class BuiltDeviceLibrary(BuiltCode, DeviceLibrary):

@@ -7,10 +7,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ...errors import CompileError
 from ..gpu.dialects.hip import HIP
 from ..gpu.images import DeviceCode
-from ..gpu.target import GpuTarget
+from ..gpu.target import GpuTarget, architecture_in
 from . import toolchain
 from .devices import CDNA2, CDNA3, RDNA3
 from .user_head import user_text
@@ -62,8 +61,4 @@ def hip_target(name: str) -> HipTarget:
     Raises:
         CompileError: Another architecture.
     """
-    family, _, arch = name.partition(":")
-    if family != "hip" or (arch and arch not in ARCHITECTURES):
-        known = ", ".join(["hip", *(f"hip:{a}" for a in ARCHITECTURES)])
-        raise CompileError(f"unknown target {name!r}; known: {known}")
-    return HipTarget(name, arch or None)
+    return HipTarget(name, architecture_in(name, "hip", ARCHITECTURES))
