@@ -1,5 +1,5 @@
-"""What `python -m bench.gpu --record` runs besides the goldens: models against eager, and kernels whose speed
-is known from the device's bandwidth and rates.
+"""Programs of `python -m bench.gpu --record` besides the goldens: models against eager, and kernels whose
+speed is known from the device's bandwidth and rates.
 """
 
 from __future__ import annotations

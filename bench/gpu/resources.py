@@ -21,7 +21,7 @@ ARCHITECTURES = ("sm_80", "sm_90")
 
 
 def kernels_of(library: Any, arch: str) -> list[dict[str, Any]]:
-    """What each kernel of a library needs on an architecture."""
+    """The resources of each kernel of a library on an architecture."""
     found = []
     for kernel in library.metadata["kernels"]:
         device = kernel["device"]
@@ -71,7 +71,7 @@ def measure(names: list[str] | None = None) -> dict[str, Any]:
 def markdown(found: dict[str, Any]) -> str:
     """The table: a row for each case and architecture, and all kernels with spills below."""
     lines = [
-        "# What kernels need on NVIDIA's GPUs",
+        "# Resources of kernels on NVIDIA's GPUs",
         "",
         f"{found['date']}, {found['compiler']}, machine code without a device: `python -m bench.gpu "
         "--resources`.",

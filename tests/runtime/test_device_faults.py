@@ -1,4 +1,4 @@
-"""What the runtime of devices does where something fails, or where memory and streams have other owners."""
+"""Behavior of the runtime of devices where something fails, or where memory and streams have other owners."""
 
 from __future__ import annotations
 

@@ -41,9 +41,9 @@ COUNTERS = (
     "pending",
     "library_calls",
 )
-"""What a simulated driver counts: calls; under "bytes" the bytes that are allocated now, under "uploaded" and
-"downloaded" the bytes that were copied to and from the device, and under "pending" the launches and copies
-that nothing has waited for.
+"""The counters of a simulated driver: calls; under "bytes" the bytes that are allocated now, under "uploaded"
+and "downloaded" the bytes that were copied to and from the device, and under "pending" the launches and
+copies that nothing has waited for.
 """
 
 

@@ -33,7 +33,7 @@ class Measured:
     """The times of one product."""
 
     structure: str
-    """What was measured, in words."""
+    """The measured product, in words."""
     seconds: Mapping[str, float]
     """The median time of a run, in seconds, by library; "" stands for generated code."""
     library: str

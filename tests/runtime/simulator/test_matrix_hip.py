@@ -24,7 +24,7 @@ class Atom:
     factor: Format | type
     result: Format | type
     call: str
-    """Of the built-in function, on x, y and z."""
+    """The text that calls the built-in function on x, y and z."""
     factor_type: str
     result_type: str
     warp: int = 64

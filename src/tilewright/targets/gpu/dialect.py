@@ -106,8 +106,8 @@ class Dialect:
     array: str = "{type} {name}[{size}];"
     """The declaration of an array of a thread."""
     zeros: str = ""
-    """What makes the elements of such an array 0, before the semicolon. Where the language has it, reading an
-    element that was not written is undefined behaviour, which compilers use.
+    """The text that sets the elements of such an array to 0, before the semicolon. Where the language has it,
+    reading an element that was not written is undefined behaviour, which compilers use.
     """
     repeats: str = ""
     """``do``, where loops with barriers that run at least once had better test their condition behind: PoCL

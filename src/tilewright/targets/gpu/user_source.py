@@ -94,8 +94,8 @@ class GpuSource:
         self.launch(kernel, {s: s for s in kernel.symbols}, kernel.scalars)
 
     def arguments(self, kernel: KernelDefinition, scalars: Mapping[str, Scalar]) -> tuple[Argument, ...]:
-        """What the parameters get in a use with the numbers `scalars`, in the order of the declaration (in
-        Metal: of the buffers' numbers).
+        """The values of the parameters in a use with the numbers `scalars`, in the order of the declaration
+        (in Metal: of the buffers' numbers).
 
         Raises:
             KernelError: See `check`.

@@ -146,7 +146,7 @@ class ArgumentKind(IntEnum):
 
 @dataclass(frozen=True)
 class Argument:
-    """What a parameter of a kernel of the user's gets."""
+    """The value of a parameter of a user's kernel."""
 
     kind: ArgumentKind
     bytes: int = 0
@@ -179,7 +179,7 @@ class DeviceKernel(Protocol):
 
     @property
     def arguments(self) -> Sequence[Argument] | None:
-        """What each parameter gets; None: the buffers, then the kernel's sizes, as generated code has."""
+        """The value of each parameter; None: the buffers, then the kernel's sizes, as generated code has."""
 
     @property
     def module(self) -> int:
