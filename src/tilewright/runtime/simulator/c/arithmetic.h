@@ -89,6 +89,20 @@ inline uint16_t round_sum<tw_f16>(double sum) {
   return result == 0x8000 ? 0 : result;
 }
 
+/* Splits the elements of both factors; adds what is special in a row or a column. */
+template <class A, class B, int M, int N, int K>
+static inline void split_factors(const typename A::stored (&a)[M][K], const typename B::stored (&b)[K][N],
+                                 int32_t (&a_digits)[M][K], int32_t (&a_exponent)[M][K],
+                                 int32_t (&b_digits)[K][N], int32_t (&b_exponent)[K][N],
+                                 int32_t (&special_rows)[M], int32_t (&special_columns)[N]) {
+  for (int i = 0; i < M; ++i)
+    for (int l = 0; l < K; ++l)
+      split_number<A>(a[i][l], &a_digits[i][l], &a_exponent[i][l], &special_rows[i]);
+  for (int l = 0; l < K; ++l)
+    for (int j = 0; j < N; ++j)
+      split_number<B>(b[l][j], &b_digits[l][j], &b_exponent[l][j], &special_columns[j]);
+}
+
 /* What the launch says about the device. */
 struct tw_rules {
   uint32_t architecture;
@@ -106,12 +120,7 @@ struct fused {
     int bits = recent ? 25 : 24, depth = recent || K < half ? K : half;
     int32_t special_rows[M] = {}, special_columns[N] = {};
     int32_t a_digits[M][K], a_exponent[M][K], b_digits[K][N], b_exponent[K][N];
-    for (int i = 0; i < M; ++i)
-      for (int l = 0; l < K; ++l)
-        split_number<A>(a[i][l], &a_digits[i][l], &a_exponent[i][l], &special_rows[i]);
-    for (int l = 0; l < K; ++l)
-      for (int j = 0; j < N; ++j)
-        split_number<B>(b[l][j], &b_digits[l][j], &b_exponent[l][j], &special_columns[j]);
+    split_factors<A, B>(a, b, a_digits, a_exponent, b_digits, b_exponent, special_rows, special_columns);
     for (int first = 0; first < K; first += depth)
       for (int i = 0; i < M; ++i) {
         int32_t digits[N], exponent[N], most[N], special[N];
@@ -169,12 +178,7 @@ struct matrix_core {
   static void fuse(uint32_t (&d)[M][N], const uint16_t (&a)[M][K], const uint16_t (&b)[K][N]) {
     int32_t special_rows[M] = {}, special_columns[N] = {};
     int32_t a_digits[M][K], a_exponent[M][K], b_digits[K][N], b_exponent[K][N];
-    for (int i = 0; i < M; ++i)
-      for (int l = 0; l < K; ++l)
-        split_number<A>(a[i][l], &a_digits[i][l], &a_exponent[i][l], &special_rows[i]);
-    for (int l = 0; l < K; ++l)
-      for (int j = 0; j < N; ++j)
-        split_number<A>(b[l][j], &b_digits[l][j], &b_exponent[l][j], &special_columns[j]);
+    split_factors<A, A>(a, b, a_digits, a_exponent, b_digits, b_exponent, special_rows, special_columns);
     for (int first = 0; first < K; first += 8)
       for (int i = 0; i < M; ++i) {
         int32_t most[N], sum[N] = {}, special[N], any = 0;
