@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import pytest
 
 import tilewright as tw
 from tilewright.errors import ArtifactError, DeviceError
@@ -66,6 +67,12 @@ def _lacks_webgpu() -> str:
     return ""
 
 
+def need(target: str) -> None:
+    """Skip the test where artifacts for a target do not run."""
+    if reason := lacks(target):
+        pytest.skip(reason)
+
+
 def running(library: Any, checked: bool = False) -> Any:
     """A library that runs here: on a simulated device, which checks kernels if it is told to, where the
     library's interface has one.
@@ -75,4 +82,4 @@ def running(library: Any, checked: bool = False) -> Any:
     return library
 
 
-__all__ = ["lacks", "running"]
+__all__ = ["lacks", "need", "running"]

@@ -23,10 +23,11 @@ def test_experts() -> None:
 def test_gpus(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    from tests.llm.devices import needed, without_nvrtc
+    from tests.devices import need
+    from tests.llm.devices import without_nvrtc
     from tests.llm.small_library import checkpoint
     from tests.llm.small_tokenizer import tokenizer
 
-    needed("cuda")
+    need("cuda")
     with without_nvrtc():
         run_page("llm/gpus.md", checkpoint=checkpoint(tmp_path), tokenizer=tokenizer())

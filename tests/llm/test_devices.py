@@ -15,7 +15,8 @@ from click.testing import CliRunner
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from tests.llm.devices import needed, running, without_nvrtc
+from tests.devices import need, running
+from tests.llm.devices import without_nvrtc
 from tests.llm.small_library import check_bits, checkpoint, library
 from tests.llm.small_tokenizer import tokenizer
 from tilewright.cli.llm import command
@@ -53,7 +54,7 @@ def pair(request: pytest.FixtureRequest, folder: Path) -> Iterator[Pair]:
     """A form, and its runners on the CPU and on a device."""
     target, form = request.param.split("-")
     scheme, options = FORMS[form]
-    needed(target)
+    need(target)
     with without_nvrtc():
         made = library(folder, scheme, options, target=target)
     with running(made) as there, library(folder, scheme, options) as here:
@@ -166,7 +167,7 @@ def test_bytes_of_a_step(pair: Pair) -> None:
 def test_checked_kernels_have_no_faults(folder: Path) -> None:
     """A prompt and a step on a simulated device that finds races and accesses out of bounds."""
     scheme, options = FORMS["int4"]
-    needed("cuda")
+    need("cuda")
     with without_nvrtc():
         made = library(folder, scheme, options, target="cuda")
     with running(made, checked=True) as checked:

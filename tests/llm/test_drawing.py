@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.llm.devices import needed, running, without_nvrtc
+from tests.devices import need, running
+from tests.llm.devices import without_nvrtc
 from tests.llm.small_tokenizer import tokenizer
 from tilewright.frontends.trace import numpy as tnp
 from tilewright.llm.drawing import LibraryDrawing, drawing_functions
@@ -85,7 +86,8 @@ def library(request: pytest.FixtureRequest) -> Iterator[Any]:
 
     functions = drawing_functions(decode, VOCABULARY, ROWS, CONTEXT, 4, has_state=False)
     with without_nvrtc():
-        made = tw.compile(functions, target=needed(request.param), cache=False)
+        need(request.param)
+        made = tw.compile(functions, target=request.param, cache=False)
     with running(made) as found:
         yield found
 

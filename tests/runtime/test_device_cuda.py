@@ -6,14 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.devices import need
 from tests.runtime.device_program import Kernel, begin, built, declare, f32, host
 
 import tilewright as tw
 from tilewright.dialects import func
-from tilewright.errors import ArtifactError, DeviceError
+from tilewright.errors import DeviceError
 from tilewright.ir.symbolic import symbol
 from tilewright.ir.types import BufferType
-from tilewright.runtime.simulated_device import simulated_driver
 
 n = symbol("n", 1, 100_000)
 SOURCE = """
@@ -26,10 +26,7 @@ extern "C" __global__ void tw_twice(const float* b0, float* b1, long long n) {
 
 def saved(folder: Path, beyond: int = 0, entry: str = "tw_twice", threads: int = 64) -> Path:
     """Save a program of y = 2 x, whose kernel writes `beyond` elements behind the end."""
-    try:
-        simulated_driver("cuda").add('extern "C" __global__ void tw_nothing() {}')
-    except ArtifactError as error:
-        pytest.skip(str(error))
+    need("cuda")
     vector = BufferType(f32, (n,))
     module, b, (x, y) = begin({"x": vector}, {"y": vector})
     declare(module, "twice", [(f32, (n,)), (f32, (n,))], (n,))

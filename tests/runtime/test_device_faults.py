@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.devices import need
 from tests.models.test_control_flow import positive_elements
 from tests.runtime.device_program import Kernel, begin, built, declare, f32, host
 from tests.runtime.test_device_tensors import OnDevice
@@ -16,7 +17,7 @@ from tests.runtime.test_device_tensors import OnDevice
 import tilewright as tw
 from tilewright.artifact.device_code import DeviceImage
 from tilewright.dialects import func
-from tilewright.errors import ArtifactError, DeviceError
+from tilewright.errors import DeviceError
 from tilewright.ir.symbolic import Dim, symbol
 from tilewright.ir.types import BufferType
 from tilewright.runtime import simulated_device
@@ -35,10 +36,7 @@ extern "C" __global__ void tw_twice(const float* b0, float* b1, long long n) {
 
 @pytest.fixture(autouse=True)
 def needs_simulator() -> None:
-    try:
-        simulated_driver("cuda").add('extern "C" __global__ void tw_nothing() {}')
-    except ArtifactError as error:
-        pytest.skip(str(error))
+    need("cuda")
 
 
 def twice(

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.devices import need
 from tests.models.test_control_flow import positive_elements
 
 import tilewright as tw
-from tilewright.errors import ArtifactError
 from tilewright.runtime.context import DeviceOptions
 from tilewright.runtime.device_library import DeviceLibrary
-from tilewright.runtime.simulated_device import SimulatedDriver, simulated_driver
+from tilewright.runtime.simulated_device import SimulatedDriver
 
 RNG = np.random.default_rng(3)
 
@@ -23,10 +23,7 @@ RNG = np.random.default_rng(3)
 @pytest.fixture(scope="module", params=["cuda", "hip"])
 def api(request: pytest.FixtureRequest) -> str:
     name: str = request.param
-    try:
-        simulated_driver(name).add('extern "C" __global__ void tw_nothing() {}')
-    except ArtifactError as error:
-        pytest.skip(str(error))
+    need(name)
     return name
 
 

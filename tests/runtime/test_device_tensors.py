@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.devices import need
 from tests.models.test_control_flow import positive_elements
 
 import tilewright as tw
@@ -16,10 +17,7 @@ from tilewright.runtime.simulated_device import simulated_driver
 
 @pytest.fixture(autouse=True)
 def needs_simulator() -> None:
-    try:
-        simulated_driver("cuda").add('extern "C" __global__ void tw_nothing() {}')
-    except ArtifactError as error:
-        pytest.skip(str(error))
+    need("cuda")
 
 
 class OnDevice:

@@ -13,7 +13,8 @@ from openai import AsyncOpenAI
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from tests.llm.devices import needed, running, without_nvrtc
+from tests.devices import need, running
+from tests.llm.devices import without_nvrtc
 from tests.llm.small_library import checkpoint, library
 from tilewright.llm.engine.engine import Engine
 from tilewright.llm.engine.sampling import SamplingParameters
@@ -29,7 +30,7 @@ CLIENTS = 16
 
 @pytest.fixture(scope="module")
 def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LibraryRunner]:
-    needed("cuda")
+    need("cuda")
     folder = checkpoint(tmp_path_factory.mktemp("llama"), vocabulary=tokenizer().vocabulary)
     with without_nvrtc():
         made = library(folder, "int4_g32", LibraryOptions(context=128, chunk=32, max_batch=6), target="cuda")

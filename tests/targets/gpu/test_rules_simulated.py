@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.devices import need
 from tests.targets.gpu import (
     test_rule_of_chains,
     test_rule_of_gemv,
@@ -20,8 +21,6 @@ from tests.targets.gpu import (
 from tests.targets.gpu.simulated import Program
 
 import tilewright as tw
-from tilewright.errors import ArtifactError
-from tilewright.runtime.simulated_device import simulated_driver
 
 PROGRAMS = {
     **{f"elementwise: {k}": p for k, p in test_rules_elementwise.PROGRAMS.items()},
@@ -37,10 +36,7 @@ PROGRAMS = {
 
 @pytest.fixture(scope="module", autouse=True)
 def _simulator() -> None:
-    try:
-        simulated_driver("cuda").add('extern "C" __global__ void tw_nothing() {}')
-    except (ArtifactError, ImportError) as error:
-        pytest.skip(str(error))
+    need("cuda")
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
