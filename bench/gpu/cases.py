@@ -82,7 +82,7 @@ def speed_cases() -> list[SpeedCase]:
         SpeedCase("x * y + x", lambda x, y: x * y + x, (large, large), "float32"),
         SpeedCase("gelu", F.gelu, (rows,), "bfloat16"),
         SpeedCase("softmax", lambda x: F.softmax(x, -1), (rows,), "float32"),
-        SpeedCase("softmax, bfloat16", lambda x: F.softmax(x, -1), (rows,), "bfloat16"),
+        SpeedCase("softmax", lambda x: F.softmax(x, -1), (rows,), "bfloat16"),
         SpeedCase("layer norm", lambda x: F.layer_norm(x, (2048,)), (rows,), "float32"),
         SpeedCase("sum of rows", lambda x: x.sum(-1), (rows,), "float32"),
         SpeedCase("sum of columns", lambda x: x.sum(0), (rows,), "float32"),

@@ -1,122 +1,222 @@
 """The table of what the kernels of all models need on each architecture: registers, spills, shared memory,
-occupancy, and loads of 16 bytes.
+occupancy, how they access memory, and lower bounds of their times.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import tilewright as tw
+from tilewright.dialects import loop
+from tilewright.ir.parser import parse
 from tilewright.targets.cuda.devices import device_of
 from tilewright.targets.cuda.toolchain import compiler
-from tilewright.targets.gpu.performance import KernelResources, occupancy
+from tilewright.tools.gpu_report import KernelReport, reports
 
+from .accesses import MISSED, REASONS, SMALL, WIDE, accesses_of_kernel
 from .cases import model_cases, speed_cases
+from .real_sizes import real_cases
 
 ARCHITECTURES = ("sm_80", "sm_90")
+SECTIONS = {
+    "real": "Models at their published sizes",
+    "functions": "Functions whose time has a floor",
+    "models": "Small models of the tests, with known and with dynamic sizes",
+}
 
 
 def kernels_of(library: Any, arch: str) -> list[dict[str, Any]]:
-    """The resources of each kernel of a library on an architecture."""
-    found = []
-    for kernel in library.metadata["kernels"]:
-        device = kernel["device"]
-        resources = KernelResources.from_metadata(device["code"][arch])
-        held = occupancy(device_of(arch), resources, device["threads"], device["dynamic_shared_bytes"])
-        found.append(
-            {
-                "kernel": kernel["name"],
-                "kind": kernel["kind"],
-                "threads": device["threads"],
-                "registers": resources.registers,
-                "spill_bytes": resources.spill_bytes,
-                "stack_bytes": resources.stack_bytes,
-                "shared_bytes": resources.shared_bytes + device["dynamic_shared_bytes"],
-                "occupancy": round(held.share, 3),
-                "loads": resources.count("global load"),
-                "loads_16": resources.count("global load 16"),
-                "async_copies": resources.count("async copy"),
-                "matrix": resources.count("matrix"),
-            }
-        )
-    return found
+    """The resources of each kernel of a library on an architecture, and how it accesses memory."""
+    device = device_of(arch)
+    loops = {kernel.sym_name: kernel for kernel in _loops(library.ir("loop"))}
+    rows = next(rows for name, _, rows in reports(library.metadata, {}) if name.removesuffix("a") == arch)
+    return [_entry(row, loops.get(row.kernel["name"]), device) for row in rows]
 
 
-def measure(names: list[str] | None = None) -> dict[str, Any]:
-    """Compile all cases for each architecture; return their kernels by case and architecture."""
-    found: dict[str, Any] = {}
+def _loops(text: str) -> Sequence[loop.Kernel]:
+    """The kernels in the text of a module at the loop level; host programs, which refer to weights, are left
+    out.
+    """
+    return parse(re.sub(r"^  func\.func .*?^  }$", "", text, flags=re.M | re.S)).functions(loop.Kernel)
+
+
+def _entry(row: KernelReport, kernel: loop.Kernel | None, device: Any) -> dict[str, Any]:
+    entry, resources = row.kernel["device"], row.resources
+    found = [] if kernel is None else accesses_of_kernel(kernel, device.gpu)
+    reasons = Counter(access.reason for access in found)
+    result = {
+        "kernel": row.kernel["name"],
+        "kind": row.kernel["kind"],
+        "threads": entry["threads"],
+        "registers": resources.registers,
+        "spill_bytes": resources.spill_bytes,
+        "stack_bytes": resources.stack_bytes,
+        "shared_bytes": resources.shared_bytes + entry["dynamic_shared_bytes"],
+        "occupancy": round(row.occupancy.share, 3) if row.occupancy else None,
+        "loads": resources.count("global load"),
+        "loads_16": resources.count("global load 16"),
+        "async_copies": resources.count("async copy"),
+        "matrix": resources.count("matrix"),
+        "accesses": {reason: reasons[reason] for reason in REASONS if reasons[reason]},
+        "missed": [f"{a.buffer}, {a.bytes_at_once} bytes" for a in found if a.reason == MISSED],
+    }
+    if row.prediction is not None:
+        p = row.prediction
+        moved, flops = (float(row.kernel[key]) for key in ("bytes", "flops"))
+        launches = row.kernel.get("launches", 1)
+        arithmetic = p.arithmetic_seconds * (row.blocks or 1) / (p.rounds * device.gpu.multiprocessors)
+        result |= {
+            "microseconds": round(launches * 1e6 * (p.seconds - device.launch), 3),
+            "floor": round(launches * 1e6 * max(moved / device.bandwidth, arithmetic if flops else 0.0), 3),
+        }
+    return result
+
+
+def _cases(names: Sequence[str] | None) -> Iterator[tuple[str, str, Any]]:
+    """Section, name, and a function that compiles it for a target."""
+
+    def wanted(name: str) -> bool:
+        return not names or any(n in name for n in names)
+
     for model in model_cases():
-        if names and not any(n in model.name for n in names):
-            continue
-        (module, examples), options, _, _ = model.build()
-        for arch in ARCHITECTURES:
-            library = tw.compile(module, examples, target=f"cuda:{arch}", **options)
-            found.setdefault(model.name, {})[arch] = kernels_of(library, arch)
-        print(f"{model.name}: {len(found[model.name][ARCHITECTURES[0]])} kernels", flush=True)
+        if wanted(model.name):
+            (module, examples), options, _, _ = model.build()
+            yield (
+                "models",
+                model.name,
+                lambda t, m=module, x=examples, o=options: tw.compile(m, x, target=t, **o),
+            )
     for case in speed_cases():
-        if names and not any(n in case.name for n in names):
-            continue
-        name = f"{case.name}, {case.dtype}"
+        if wanted(name := f"{case.name}, {case.dtype}"):
+            yield (
+                "functions",
+                name,
+                lambda t, c=case: tw.compile(c.function, tuple(c.inputs()), target=t),
+            )
+    for real in real_cases():
+        if wanted(real.name):
+            module, inputs = real.build()
+            yield "real", real.name, lambda t, m=module, x=inputs: tw.compile(m, x, target=t, cache=False)
+
+
+def measure(names: Sequence[str] | None = None, keep: Any = None) -> dict[str, Any]:
+    """Compile all cases for each architecture; return their kernels by section, case and architecture.
+
+    Args:
+        names: Parts of the names of cases; None: all.
+        keep: Called with what was found so far, after each case.
+    """
+    found: dict[str, Any] = {section: {} for section in SECTIONS}
+    for section, name, compiled in _cases(names):
         for arch in ARCHITECTURES:
-            library = tw.compile(case.function, tuple(case.inputs()), target=f"cuda:{arch}")
-            found.setdefault(name, {})[arch] = kernels_of(library, arch)
-        print(f"{name}: {len(found[name][ARCHITECTURES[0]])} kernels", flush=True)
+            library = compiled(f"cuda:{arch}")
+            found[section].setdefault(name, {})[arch] = kernels_of(library, arch)
+        print(f"{name}: {len(found[section][name][ARCHITECTURES[0]])} kernels", flush=True)
+        if keep is not None:
+            keep(found)
     return found
+
+
+COLUMNS = (
+    "case",
+    "architecture",
+    "kernels",
+    "most registers",
+    "spilling kernels",
+    "most shared memory",
+    "lowest occupancy",
+    "kernels with wide loads",
+    "with matrix instructions",
+    "wide accesses",
+    "missed",
+    "least time (µs)",
+    "share of the floor",
+)
+
+
+def _row(name: str, arch: str, kernels: list[dict[str, Any]]) -> str:
+    accesses: Counter[str] = Counter()
+    for k in kernels:
+        accesses.update(k.get("accesses", {}))
+    timed = [k for k in kernels if k.get("microseconds")]
+    time, floor = sum(k["microseconds"] for k in timed), sum(k["floor"] for k in timed)
+    known = len(timed) == len(kernels) and time > 0
+    cells = [
+        name,
+        arch,
+        len(kernels),
+        max(k["registers"] for k in kernels),
+        sum(bool(k["spill_bytes"]) for k in kernels),
+        max(k["shared_bytes"] for k in kernels),
+        min(k["occupancy"] for k in kernels),
+        sum(bool(k["loads_16"] or k["async_copies"]) for k in kernels),
+        sum(bool(k["matrix"]) for k in kernels),
+        f"{accesses[WIDE]} of {accesses.total() - accesses[SMALL]}" if accesses else "",
+        accesses[MISSED] if accesses else "",
+        f"{time:.1f}" if known else "",
+        f"{floor / time:.2f}" if known else "",
+    ]
+    return f"| {' | '.join(map(str, cells))} |"
 
 
 def markdown(found: dict[str, Any]) -> str:
-    """The table: a row for each case and architecture, and all kernels with spills below."""
+    """The tables: a row for each case and architecture; below, kernels with spills and missed accesses."""
     lines = [
         "# Resources of kernels on NVIDIA's GPUs",
         "",
         f"{found['date']}, {found['compiler']}, machine code without a device: `python -m bench.gpu "
         "--resources`.",
         "Registers are those of a thread, 255 at most. Spills are bytes of registers that a thread moves to",
-        "memory. The occupancy is the share of the warps that a multiprocessor can hold. The last columns",
-        "count kernels with a load of 16 bytes or an asynchronous copy, and with matrix instructions.",
+        "memory. The occupancy is the share of the warps that a multiprocessor can hold.",
         "",
-        "| case | architecture | kernels | most registers | spilling kernels | stack | most shared memory | "
-        "lowest occupancy | with wide loads | with matrix instructions |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "Wide accesses are loads and stores of global memory of 16 bytes a thread, of all but those of",
+        "arrays that are too small for them. Missed ones could be wide: neighbouring threads, or successive",
+        "iterations of a thread, touch whole vectors at multiples of 16 bytes. `bench/gpu/accesses.py`",
+        "evaluates addresses to find them. Rows without these numbers were made before it existed.",
+        "",
+        "The least time is that of the kernels without launches: blocks divided among multiprocessors, each",
+        "at its full rate. The floor is the time at the device's full bandwidth and rate; models with",
+        "unknown sizes have neither. Rates are those of the A100 and of the H100.",
     ]
-    spilling = []
-    for name, by_arch in found["cases"].items():
-        for arch, kernels in by_arch.items():
-            if not kernels:
-                continue
-            spills = [k for k in kernels if k["spill_bytes"]]
-            spilling += [(name, arch, k) for k in spills]
-            cells = [
-                name,
-                arch,
-                len(kernels),
-                max(k["registers"] for k in kernels),
-                len(spills),
-                max(k["stack_bytes"] for k in kernels),
-                max(k["shared_bytes"] for k in kernels),
-                min(k["occupancy"] for k in kernels),
-                sum(bool(k["loads_16"] or k["async_copies"]) for k in kernels),
-                sum(bool(k["matrix"]) for k in kernels),
-            ]
-            lines.append(f"| {' | '.join(map(str, cells))} |")
+    everything = []
+    for section, title in SECTIONS.items():
+        cases = found["cases"].get(section, {})
+        if not cases:
+            continue
+        lines += ["", f"## {title}", "", f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
+        for name, by_arch in cases.items():
+            for arch, kernels in by_arch.items():
+                if kernels:
+                    lines.append(_row(name, arch, kernels))
+                    everything += [(name, arch, k) for k in kernels]
     lines += ["", "## Kernels that spill registers", ""]
-    if not spilling:
-        lines.append("None.")
-    for name, arch, kernel in spilling:
-        lines.append(f"- {name}, {arch}: `{kernel['kernel']}`, {kernel['spill_bytes']} bytes")
-    kinds = Counter(k["kind"] for by in found["cases"].values() for ks in by.values() for k in ks)
-    lines += ["", "Kernels by kind: " + ", ".join(f"{k} {n}" for k, n in kinds.most_common()) + "."]
+    spilling = [x for x in everything if x[2]["spill_bytes"]]
+    lines += [f"- {n}, {a}: `{k['kernel']}`, {k['spill_bytes']} bytes" for n, a, k in spilling] or ["None."]
+    lines += ["", "## Accesses by kind", "", "| kind | " + " | ".join(REASONS) + " |"]
+    lines.append("|---" * (len(REASONS) + 1) + "|")
+    kinds: dict[str, Counter[str]] = {}
+    for _, _, k in everything:
+        kinds.setdefault(k["kind"], Counter()).update(k.get("accesses", {}))
+    lines += [f"| {kind} | " + " | ".join(str(c[r]) for r in REASONS) + " |" for kind, c in kinds.items()]
     return "\n".join(lines) + "\n"
 
 
-def write(folder: Path, names: list[str] | None = None) -> None:
-    """Write gpu-resources.json and gpu-resources.md."""
-    cases = measure(names)
-    found = {"date": date.today().isoformat(), "compiler": compiler(), "cases": cases}
+def write(folder: Path, names: Sequence[str] | None = None) -> None:
+    """Write gpu-resources.json and gpu-resources.md; with `names`, other cases keep what they have."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "gpu-resources.json").write_text(json.dumps(found, indent=0) + "\n")
-    (folder / "gpu-resources.md").write_text(markdown(found))
+    path = folder / "gpu-resources.json"
+    old = json.loads(path.read_text())["cases"] if names and path.exists() else {}
+
+    def keep(cases: dict[str, Any]) -> None:
+        merged = {s: {**old.get(s, {}), **cases[s]} for s in SECTIONS}
+        found = {"date": date.today().isoformat(), "compiler": compiler(), "cases": merged}
+        path.write_text(json.dumps(found, indent=0) + "\n")
+        (folder / "gpu-resources.md").write_text(markdown(found))
+
+    measure(names, keep)

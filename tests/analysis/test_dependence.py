@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tilewright.analysis.dependence import conflicting_pairs, distance
+from tilewright.analysis.dependence import _composed, conflicting_pairs, distance
 from tilewright.analysis.witness import find_witness
 from tilewright.dialects import loop, scalar
 from tilewright.ir import notes
@@ -275,3 +275,18 @@ def test_an_index_that_strictly_grows_determines_its_variable(
             found = [int(evaluate(index, {**sizes, variable.name: k})) for k in values]
             meet.add(len(set(found)) < len(found))
     assert (True in meet) != apart
+
+
+def test_a_number_of_which_some_digits_are_written_in_another_form() -> None:
+    """``(16 * i + 2 * j + k) // 20`` is ``(8 * i + j) // 10``, since k is less than 2."""
+
+    def indices(name: str) -> list[Dim]:
+        i, j, k = symbol(f"{name}i", 0, 2), symbol(f"{name}j", 0, 7), symbol(f"{name}k", 0, 1)
+        e = 16 * i + 2 * j + k
+        return [e // 20, e // 5 % 4, e % 5]
+
+    pairs = list(zip(indices("a"), indices("b"), strict=True))
+    assert str(pairs[0][0]) == "(8*ai + aj) // 10"
+    ((first, second),) = _composed(pairs)
+    assert {str(first), str(second)} == {"16*ai + 2*aj + ak", "16*bi + 2*bj + bk"}
+    assert not list(_composed(pairs[1:]))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bench.gpu import __main__ as command
-from bench.gpu import goldens, record, resources
+from bench.gpu import accesses, goldens, record, resources
 from bench.gpu.driver import Cuda
 
 import tilewright as tw
@@ -100,7 +100,8 @@ def test_the_table_of_resources() -> None:
     )
     (kernel,) = resources.kernels_of(library, "sm_80")
     assert 0 < kernel["registers"] < 64 and kernel["spill_bytes"] == 0 and kernel["loads_16"] > 0
-    cases = {"relu": {"sm_80": [kernel], "sm_90": [{**kernel, "spill_bytes": 8}]}}
+    assert kernel["accesses"] == {accesses.WIDE: 2} and kernel["microseconds"] >= kernel["floor"] > 0
+    cases = {"functions": {"relu": {"sm_80": [kernel], "sm_90": [{**kernel, "spill_bytes": 8}]}}}
     text = resources.markdown({"date": "2026-01-01", "compiler": "NVRTC", "cases": cases})
     assert "| relu | sm_80 | 1 |" in text and "`maximum`, 8 bytes" in text.replace(
         kernel["kernel"], "maximum"

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from . import hf_page
+from . import device_table, hf_page, reasons
 from .onnx_draws import DRAWN
 
 HERE = Path(__file__).parent
@@ -35,6 +35,7 @@ def page() -> Iterator[str]:
     onnx = HERE / "onnx_suite.json"
     if onnx.exists():
         yield from _onnx(json.loads(onnx.read_text()))
+    yield from device_table.section()
     opinfo = HERE / "opinfo_suite.json"
     if opinfo.exists():
         yield from _opinfo(json.loads(opinfo.read_text()))
@@ -122,20 +123,10 @@ def _jax(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _reasons(outcomes: dict[str, str], prefixes: tuple[str, ...]) -> Iterator[str]:
-    """A table of reasons for failures with the names of some cases for each."""
-    reasons: dict[str, list[str]] = defaultdict(list)
-    for name, outcome in outcomes.items():
-        for prefix in prefixes:
-            name = name.removeprefix(prefix)
-        reasons[outcome.removeprefix("refused: ")].append(name)
-    yield ""
-    yield "| not passing because | cases |"
-    yield "|---|---|"
-    for reason, names in sorted(reasons.items(), key=lambda item: (-len(item[1]), item[0])):
-        shown = ", ".join(n[:60] for n in sorted(names)[:4]) + (
-            f" and {len(names) - 4} more" if len(names) > 4 else ""
-        )
-        yield f"| {reason.replace('|', '/')} | {shown} |"
+    """A table of reasons for failures; names of cases lose their prefixes."""
+    for prefix in prefixes:
+        outcomes = {name.removeprefix(prefix): outcome for name, outcome in outcomes.items()}
+    return reasons.table("not passing because", "cases", outcomes.items())
 
 
 def _onnx(found: dict[str, Any]) -> Iterator[str]:
@@ -188,15 +179,14 @@ def _onnx(found: dict[str, Any]) -> Iterator[str]:
         "shapes, counts and factors that are inputs are"
     )
     yield f"computed by the run. The others: {', '.join(f'{n} {kind}' for kind, n in kinds.most_common())}."
-    reasons: dict[str, list[str]] = defaultdict(list)
-    for name, outcome in found["not_passed"].items():
-        reasons[outcome.removeprefix("refused: ")].append(name.rpartition("/")[2].removeprefix("test_"))
-    yield ""
-    yield "| not passing because | cases |"
-    yield "|---|---|"
-    for reason, names in sorted(reasons.items(), key=lambda item: (-len(item[1]), item[0])):
-        shown = ", ".join(sorted(names)[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-        yield f"| {reason.replace('|', '/')} | {shown} |"
+    yield from reasons.table(
+        "not passing because",
+        "cases",
+        (
+            (name.rpartition("/")[2].removeprefix("test_"), outcome)
+            for name, outcome in found["not_passed"].items()
+        ),
+    )
 
 
 def _kind_of_refusal(outcome: str) -> str:
@@ -240,17 +230,16 @@ def _opinfo(found: dict[str, Any]) -> Iterator[str]:
         ]
         yield f"| {' | '.join(map(str, cells))} |"
     for dtype, row in found.items():
-        reasons: dict[str, list[str]] = defaultdict(list)
-        for name, outcomes in row["not_passed"].items():
-            for reason in outcomes:
-                if reason != "pass" and not reason.startswith("not exported"):
-                    reasons[reason.removeprefix("refused: ")].append(name)
-        yield ""
-        yield f"| {dtype}: not passing because | operators |"
-        yield "|---|---|"
-        for reason, names in sorted(reasons.items(), key=lambda item: (-len(item[1]), item[0])):
-            shown = ", ".join(sorted(names)[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-            yield f"| {reason.replace('|', '/')} | {shown} |"
+        yield from reasons.table(
+            f"{dtype}: not passing because",
+            "operators",
+            (
+                (name, outcome)
+                for name, outcomes in row["not_passed"].items()
+                for outcome in outcomes
+                if outcome != "pass" and not outcome.startswith("not exported")
+            ),
+        )
 
 
 def _numpy(found: dict[str, Any]) -> Iterator[str]:

@@ -29,7 +29,8 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from multiprocessing import connection, get_context
 from pathlib import Path
 from typing import Any
@@ -161,41 +162,36 @@ def for_cpu(program: Any) -> Any:
     return tw.compile(program, cache=False)
 
 
-def check(name: str, report: Report, make: Make = for_cpu, fixed: bool = False) -> None:
-    """Report the outcome of one small model: ``exported``, ``compiled`` (how), ``seconds``, ``errors`` by
-    sizes, and ``outcome``.
+@dataclass(frozen=True)
+class Prepared:
+    """A small model, three sets of inputs, and what PyTorch gives for them."""
 
-    Args:
-        name: The architecture.
-        report: Takes each part of the outcome.
-        make: Makes a function of an exported program.
-        fixed: Whether no size is dynamic.
-    """
+    model: Any
+    examples: list[dict[str, Any]]
+    wanted: list[list[Any]]
+    row: Row
+    """What is reported about the export."""
+    programs: list[Any]
+    """Exported programs for the second and the third set; empty if torch does not export the model."""
+
+
+@lru_cache(maxsize=1)
+def prepared(name: str, fixed: bool = False) -> Prepared:
+    """Make and export a small model. The last one is kept, for processes that are forked from this one."""
     architecture = ARCHITECTURES[name]
     model = model_of(architecture, TINY)
     examples = [inputs_of(architecture, TINY, which) for which in range(3)]
     wanted = [_seeded(model, kwargs) for kwargs in examples]
-    if not any(x.is_floating_point() and x.std() > 0 for x in wanted[1]):
-        report({"outcome": "every result is the same number: nothing to compare"})
-        return
+    result = partial(Prepared, model, examples, wanted)
     dims = {} if fixed else dims_of(architecture, TINY)
     try:
         exported, why, program = _exported(model, examples[0], dims)
     except CompileError as error:
-        report({"exported": "no", "why": f"torch: {_line(error)}"})
-        _check_compile(model, examples, wanted, report)
-        return
+        return result({"exported": "no", "why": f"torch: {_line(error)}"}, [])
     theirs = _error(_seeded(program.module(), examples[0]), wanted[0])
     if _judged({"": theirs}) != "right":
-        report(
-            {
-                "exported": "no",
-                "why": f"torch: the exported program gives other results than the model ({theirs})",
-            }
-        )
-        _check_compile(model, examples, wanted, report)
-        return
-    report({"exported": exported} | ({"why": why} if why else {}))
+        why = f"torch: the exported program gives other results than the model ({theirs})"
+        return result({"exported": "no", "why": why}, [])
     left = exported.split(" and ")
     free = {
         name: {axis: text for axis, text in axes.items() if text.split("<=")[1] in left}
@@ -207,6 +203,28 @@ def check(name: str, report: Report, make: Make = for_cpu, fixed: bool = False) 
         if exported == "dynamic"
         else [_export(model, e, free or None) for e in examples[1:]]
     )
+    return result({"exported": exported} | ({"why": why} if why else {}), programs)
+
+
+def check(name: str, report: Report, make: Make = for_cpu, fixed: bool = False) -> None:
+    """Report the outcome of one small model: ``exported``, ``compiled`` (how), ``seconds``, ``errors`` by
+    sizes, and ``outcome``.
+
+    Args:
+        name: The architecture.
+        report: Takes each part of the outcome.
+        make: Makes a function of an exported program.
+        fixed: Whether no size is dynamic.
+    """
+    found = prepared(name, fixed)
+    examples, wanted, programs = found.examples, found.wanted, found.programs
+    if not any(x.is_floating_point() and x.std() > 0 for x in wanted[1]):
+        report({"outcome": "every result is the same number: nothing to compare"})
+        return
+    report(found.row)
+    if not programs:
+        _check_compile(found.model, examples, wanted, report)
+        return
     errors, seconds, library, made = {}, 0.0, None, None
     for program, kwargs, want in zip(programs, examples[1:], wanted[1:], strict=True):
         if program is not made:

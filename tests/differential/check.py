@@ -16,7 +16,7 @@ from tilewright.ir.substitution import evaluate
 from tilewright.ir.types import DType, bf16, f16, f64, i8, u8
 from tilewright.ir.verifier import verify
 
-from ..devices import running
+from ..devices import running, sources_only
 from . import every_operator
 from .generator import Disagreement, Program, agrees, generate, tolerance
 
@@ -49,9 +49,8 @@ def compiled_for(
     import tilewright as tw
 
     def run(module: Module, inputs: list[list[np.ndarray]]) -> list[list[np.ndarray]]:
-        with tw.compile(
-            module.clone(), target=target, threads=threads, precision=name, opt=opt, cache=False
-        ) as library:
+        given: dict[str, Any] = {"threads": threads, "precision": name, "opt": opt, "cache": False}
+        with sources_only(), tw.compile(module.clone(), target=target, **given) as library:
             runs = running(library, checked)
             results = [runs(*arrays) for arrays in inputs]
         return [list(r) if isinstance(r, tuple) else [r] for r in results]
@@ -155,7 +154,10 @@ LEVELS: dict[str, Run] = {
 """The levels that the interpreter can run, without a target."""
 
 
-LACKING: dict[str, tuple[DType | str, ...]] = {"webgpu": (f64, f16, bf16, i8, u8, "scan")}
+LACKING: dict[str, tuple[DType | str, ...]] = {
+    "metal": (f64,),
+    "webgpu": (f64, f16, bf16, i8, u8, "scan"),
+}
 """The data types and operators that a target does not support."""
 
 

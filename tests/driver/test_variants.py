@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.devices import need
 
 import tilewright as tw
 from tilewright import nn
@@ -72,6 +73,7 @@ SIZES = {
 
 @pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v3", "cpu:x86-64-v4", "wasm32"])
 def test_the_first_condition_that_holds_chooses_the_kernel(target: str) -> None:
+    need(target)
     if target == "wasm32":
         pytest.importorskip("wasmtime")
     library = compiled(OWN, target=target)

@@ -58,55 +58,75 @@ class Runner:
 
 
 class Counting(LibraryDrawing):
-    """Counts rows that are drawn, drawn again, and read."""
+    """Counts rows that are decoded, drawn, drawn from adjusted logits, and read."""
 
     def __init__(self, library: Any) -> None:
         super().__init__(lambda name, *a: library.functions[name](*a), VOCABULARY, ROWS, CONTEXT, False)
-        self.counts = dict.fromkeys(("step", "draw", "logits"), 0)
+        self.counts = dict.fromkeys(("decode", "draw", "adjusted", "logits"), 0)
 
-    def step(self, tokens: Any, *rest: Any) -> Any:
-        self.counts["step"] += len(tokens)
-        return super().step(tokens, *rest)
+    def decode(self, tokens: Any, *rest: Any) -> Any:
+        self.counts["decode"] += len(tokens)
+        return super().decode(tokens, *rest)
 
-    def draw(self, rows: Any, *rest: Any) -> Any:
-        self.counts["draw"] += len(rows)
-        return super().draw(rows, *rest)
+    def draw(self, rows: Any, draws: Any, adjustments: Any = None) -> Any:
+        self.counts["draw" if adjustments is None else "adjusted"] += len(rows)
+        return super().draw(rows, draws, adjustments)
 
     def logits(self, rows: Any) -> Any:
         self.counts["logits"] += len(rows)
         return super().logits(rows)
 
 
-@pytest.fixture(scope="module", params=["cpu", "opencl", "cuda"])
+SLOW = [pytest.param(target, marks=pytest.mark.slow) for target in ("cuda", "vulkan")]
+
+
+@pytest.fixture(scope="module", params=["cpu", "opencl", "metal", "webgpu", *SLOW])
 def library(request: pytest.FixtureRequest) -> Iterator[Any]:
     weights = tw.Tensor(WEIGHTS)
 
-    def decode(tokens: Any, lengths: Any, table: Any, slots: Any) -> Any:
+    def prefill(tokens: Any, start: Any, table: Any) -> Any:
+        logits = weights[place(tokens[-1], start + tokens.shape[0] - 1)]
+        return logits + tnp.where(table[:1] < -1, 1.0, 0.0)
+
+    def decode(tokens: Any, lengths: Any, table: Any) -> Any:
         return weights[place(tokens, lengths)] + tnp.where(table[:, :1] < -1, 1.0, 0.0)
 
-    functions = drawing_functions(decode, VOCABULARY, ROWS, CONTEXT, 4, has_state=False)
+    i32, rows = np.int32, {0: f"rows<={2 * ROWS}"}
+    model = {
+        "prefill": (
+            prefill,
+            (np.zeros(2, i32), np.zeros((), i32), np.zeros(2, i32)),
+            {"tokens": {0: "tokens<=64"}, "table": {0: "pages<=4"}},
+        ),
+        "decode": (
+            decode,
+            (np.zeros(2, i32), np.zeros(2, i32), np.zeros((2, 2), i32)),
+            {"tokens": rows, "lengths": rows, "table": {**rows, 1: "pages<=4"}},
+        ),
+    }
+    functions = drawing_functions(model, VOCABULARY, 2 * ROWS, ROWS, CONTEXT)
     with without_nvrtc():
         need(request.param)
-        made = tw.compile(functions, target=request.param, cache=False)
+        made = tw.compile(functions, target=request.param, checks=False, cache=False)
     with running(made) as found:
         yield found
 
 
 def requests() -> list[tuple[Request, str]]:
-    """Requests, each with how many of its tokens a library draws: all, all in a second call, or none."""
+    """Requests, each with the function of a library that chooses its tokens; "logits" for the engine."""
     grammar = Grammars(tokenizer()).json_schema({"type": "object", "properties": {"a": {"type": "integer"}}})
     penalties = {"repetition_penalty": 1.3, "frequency_penalty": 0.4, "presence_penalty": 0.1}
     listed: list[tuple[dict[str, Any], str]] = [
-        ({"temperature": 0}, "step"),
-        ({"seed": 1}, "step"),
-        ({"seed": 2, "temperature": 0.7, "top_k": 20}, "step"),
-        ({"seed": 3, "top_p": 0.6}, "step"),
-        ({"seed": 4, "min_p": 0.1, "temperature": 1.4}, "step"),
-        ({"seed": 5, "top_k": 30, "top_p": 0.9, "min_p": 0.02}, "step"),
-        ({"temperature": 0, **penalties}, "draw"),
-        ({"seed": 6, "top_k": 40, **penalties}, "draw"),
-        ({"seed": 7, "temperature": 0.9, "logit_bias": {9: 6.0, 3: -float("inf"), 40: -2.0}}, "draw"),
-        ({"seed": 8, "logit_bias": {300: 9.0}, "presence_penalty": 1.5}, "draw"),
+        ({"temperature": 0}, "decode"),
+        ({"seed": 1}, "draw"),
+        ({"seed": 2, "temperature": 0.7, "top_k": 20}, "draw"),
+        ({"seed": 3, "top_p": 0.6}, "draw"),
+        ({"seed": 4, "min_p": 0.1, "temperature": 1.4}, "draw"),
+        ({"seed": 5, "top_k": 30, "top_p": 0.9, "min_p": 0.02}, "draw"),
+        ({"temperature": 0, **penalties}, "adjusted"),
+        ({"seed": 6, "top_k": 40, **penalties}, "adjusted"),
+        ({"seed": 7, "temperature": 0.9, "logit_bias": {9: 6.0, 3: -float("inf"), 40: -2.0}}, "adjusted"),
+        ({"seed": 8, "logit_bias": {300: 9.0}, "presence_penalty": 1.5}, "adjusted"),
         ({"seed": 9, "logprobs": 3}, "logits"),
         ({"seed": 10, "top_k": 200}, "logits"),
     ]
@@ -115,7 +135,7 @@ def requests() -> list[tuple[Request, str]]:
         for i, (p, how) in enumerate(listed)
     ]
     constrained = Request([20, 21], SamplingParameters(seed=11), grammar=grammar, max_tokens=12)
-    return [*found, (constrained, "draw")]
+    return [*found, (constrained, "adjusted")]
 
 
 def outputs(drawing: Any, asked: list[Request], options: EngineOptions | None = None) -> list[Any]:
@@ -132,17 +152,40 @@ def test_requests_get_the_tokens_that_the_engine_chooses(library: Any) -> None:
     for (request, how), alone in zip(asked, wanted, strict=True):
         drawing = Counting(library)
         assert outputs(drawing, [request]) == [alone]
-        count = drawing.counts["step"]
-        assert count == len(alone[0][0]) - 1  # the prompt's logits give the first token
-        assert drawing.counts["draw"] == (count if how == "draw" else 0), request
+        count = len(alone[0][0])
+        assert drawing.counts["decode"] == count - 1  # The first token follows the prompt.
+        assert drawing.counts["adjusted"] == (count if how == "adjusted" else 0), request
         assert (drawing.counts["logits"] > 0) == (how == "logits"), request
+        if how != "logits":
+            assert drawing.counts["draw"] == (count if how == "draw" else 0), request
 
 
 def test_choices_of_a_request_and_guesses(library: Any) -> None:
-    """A request's choices begin with tokens from the same logits; rows with guesses are decoded to logits."""
-    asked = [Request([5, 6, 7] * 4, SamplingParameters(seed=s), max_tokens=9, n=3) for s in range(2)]
-    for options in (EngineOptions(), EngineOptions(speculation=Speculation())):
-        assert outputs(Counting(library), asked, options) == outputs(None, asked, options)
+    """A request's choices begin with tokens from the same logits. Guesses, also those of a draft model, are
+    checked by tokens that the library draws; rejection sampling takes logits.
+    """
+    choices = [Request([5, 6, 7] * 4, SamplingParameters(seed=s), max_tokens=9, n=3) for s in range(2)]
+    assert outputs(Counting(library), choices) == outputs(None, choices)
+    ways = (
+        {"temperature": 0},
+        {"seed": 1},
+        {"seed": 2, "top_p": 0.6},
+        {"temperature": 0, "logit_bias": {9: 1.0}},
+    )
+    asked = [Request([5, 6, 7] * 4, SamplingParameters(**way), max_tokens=12) for way in ways]
+    unseeded = Request([5, 6, 7], SamplingParameters(temperature=0.7), max_tokens=12)
+    for draft in (False, True):
+        found = []
+        for drawing in (Counting(library), None):
+            speculation = Speculation(Runner(drawing) if draft else None)
+            options = EngineOptions(speculation=speculation, seed=1)
+            found.append([outputs(drawing, [r], options) for r in (*asked, *choices, unseeded)])
+            if drawing is not None and draft:
+                assert drawing.counts["decode"] > drawing.counts["logits"] > 0
+        assert found[0] == found[1]
+    drawing = Counting(library)
+    outputs(drawing, asked[:3], EngineOptions(speculation=Speculation(Runner(drawing))))
+    assert drawing.counts["logits"] == 0 and drawing.counts["draw"] > 0
 
 
 def test_adjusted_logits_are_the_engines() -> None:
@@ -183,12 +226,13 @@ def test_adjusted_logits_are_the_engines() -> None:
 
 def test_logits_that_are_no_numbers(library: Any) -> None:
     """A row whose logits are NaN has no token, and the others have theirs."""
-    logits = WEIGHTS[:ROWS].copy()
+    logits = np.resize(WEIGHTS, (2 * ROWS, VOCABULARY))
     logits[1] = np.nan
     library.state["logits"] = logits
     drawing, rows = Counting(library), np.arange(3, dtype=np.int32)
     zeros = np.zeros(3, np.float32)
     draws = Draws(zeros, np.zeros(3, np.int32), zeros + 1, zeros, np.zeros(3))
     sampler = Sampler(SamplingParameters(), [], 0, None)
-    found = drawing.draw(rows, draws, adjustments_of([(sampler, None)] * 3, VOCABULARY))
-    assert found.tolist() == [WEIGHTS[0].argmax(), -1, WEIGHTS[2].argmax()]
+    for adjustments in (None, adjustments_of([(sampler, None)] * 3, VOCABULARY)):
+        found = drawing.draw(rows, draws, adjustments)
+        assert found.tolist() == [WEIGHTS[0].argmax(), -1, WEIGHTS[2].argmax()]

@@ -7,6 +7,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.frontends.trace import Tensor
+from tilewright.llm.drawing import random_words
 from tilewright.llm.engine.sampling import Sampler, SamplingParameters, choose, logprobs
 from tilewright.llm.token_sampling import CANDIDATES, NONE, UNDECIDED, candidates, sample
 
@@ -15,14 +16,19 @@ NAMES = ("logits", "temperature", "top_k", "top_p", "min_p", "uniform")
 
 def compiled(vocabulary: int):  # type: ignore[no-untyped-def]
     f32 = np.float32
-    examples = (np.zeros((2, vocabulary), f32), *(np.zeros(2, t) for t in (f32, np.int32, f32, f32, float)))
+    examples = (
+        np.zeros((2, vocabulary), f32),
+        *(np.zeros(2, t) for t in (f32, np.int32, f32, f32, np.uint32)),
+    )
     return tw.compile(sample, examples, dims={name: {0: "batch<=8"} for name in NAMES}, cache=False)
 
 
 def drawn(library, logits, parameters, uniform):  # type: ignore[no-untyped-def]
     columns = zip(*((p.temperature, p.top_k, p.top_p, p.min_p) for p in parameters), strict=True)
     types = (np.float32, np.int32, np.float32, np.float32)
-    return library(logits, *(np.array(c, t) for c, t in zip(columns, types, strict=True)), np.array(uniform))
+    return library(
+        logits, *(np.array(c, t) for c, t in zip(columns, types, strict=True)), random_words(uniform)
+    )
 
 
 @pytest.mark.parametrize("vocabulary", [50, 4130])

@@ -19,18 +19,18 @@ def zoo(name: str) -> ZooModel:
 
 
 @lru_cache(maxsize=4)
-def torch_model(name: str) -> Any:
-    return zoo(name).torch_model("tiny")
+def torch_model(name: str, size: str = "tiny") -> Any:
+    return zoo(name).torch_model(size)
 
 
 @lru_cache(maxsize=64)
-def wanted(name: str, batch: int, seq: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+def wanted(name: str, batch: int, seq: int, size: str = "tiny") -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Return inputs and PyTorch's result for them."""
     import torch
 
-    inputs = zoo(name).inputs("tiny", batch=batch, seq=seq)
+    inputs = zoo(name).inputs(size, batch=batch, seq=seq)
     with torch.no_grad():
-        result = torch_model(name)(*inputs.values())
+        result = torch_model(name, size)(*inputs.values())
     return {k: v.numpy() for k, v in inputs.items()}, result.numpy()
 
 
@@ -47,11 +47,11 @@ def compiled(name: str, front_end: str, *, dynamic: bool, target: str = "cpu", *
     return tw.compile(torch_model(name), args, dims=dims, target=target, cache=False, **options)
 
 
-def assert_matches(library: Any, name: str, batch: int, seq: int) -> None:
+def assert_matches(library: Any, name: str, batch: int, seq: int, size: str = "tiny") -> None:
     """Check that the library's result is PyTorch's, within rtol 1e-4 and atol 1e-5 of the largest
     magnitude.
     """
-    inputs, result = wanted(name, batch, seq)
+    inputs, result = wanted(name, batch, seq, size)
     found = library(*inputs.values())
     found = found[0] if isinstance(found, tuple) else found
     scale = max(float(np.abs(result).max()), 1e-30)

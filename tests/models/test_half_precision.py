@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.devices import need
 from tilewright.dialects import func, graph
 from tilewright.errors import CompileError
 from tilewright.ir.builder import Builder
@@ -40,6 +41,7 @@ def network(rows: int) -> Module:
 @pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v3", "cpu:x86-64-v4"])
 @pytest.mark.parametrize("rows", [1, 8, 50])
 def test_values(rows: int, target: str) -> None:
+    need(target)
     library = tw.compile(network(rows), target=target, precision="f16", threads=2)
     assert library.report.contractions == {"f16": 2}
     x = RNG.standard_normal((rows, 96)).astype(np.float32)

@@ -86,6 +86,14 @@ def tiles_of_factors(s: Schedule) -> tuple[str, ...]:
     return tiles
 
 
+def tile_of_a_read(s: Schedule) -> str:
+    """Copy what four rows and four columns of a transposition read."""
+    rows, row = s.split("b0_i1", 4, guarded=True)
+    columns, column = s.split("b0_i2", 4, guarded=True)
+    s.reorder("b0_i0", rows, columns, row, column)
+    return s.stage_read("b0", 0, columns)
+
+
 CASES: dict[str, tuple[str, Callable[[Schedule], Any]]] = {
     "split": ("matmul", lambda s: (s.split("b0_i0", 4), s.split("b0_i1", 3), s.split("b0_r0", 2))),
     "split by more than there is": ("matmul", lambda s: s.split("b0_i1", 16)),
@@ -156,6 +164,8 @@ CASES: dict[str, tuple[str, Callable[[Schedule], Any]]] = {
     "write_into": ("matmul", lambda s: s.write_into("b0", "b1")),
     "all_reduce": ("softmax", partial_results_of_threads),
     "stage_factors": ("matmul", tiles_of_factors),
+    "stage_read": ("transposed", tile_of_a_read),
+    "stage_read inside a reduction": ("matmul", lambda s: s.stage_read("b0", 1, "b0_i1")),
     "accumulate_apart": (
         "matmul",
         lambda s: (s.decompose_reduction("b0", "b0_r0"), s.accumulate_apart("b0", "b0_r0")),
@@ -346,6 +356,7 @@ def random_arguments(r: random.Random, primitive: str, s: Schedule) -> tuple[Any
         "rfactor": lambda: (r.choice(loops),),
         "all_reduce": lambda: (r.choice(blocks),),
         "stage_factors": lambda: (block, r.choice(around or loops)),
+        "stage_read": lambda: (block, r.choice([0, 0, 1]), r.choice(around or loops)),
         "accumulate_apart": lambda: (block, r.choice(around or loops)),
         "share_reduction": lambda: (block, r.choice(around or loops)),
         "pipeline": lambda: (r.choice(loops), r.choice([1, 2])),

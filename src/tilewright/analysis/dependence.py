@@ -177,7 +177,8 @@ def places(a: Touch, b: Touch) -> list[tuple[Dim, Dim]]:
 
 def _composed(pairs: Sequence[tuple[Dim, Dim]]) -> Iterator[tuple[Dim, Dim]]:
     """Yield the pairs of numbers all of whose digits, in one mixed radix, are pairs among those given: ``e //
-    20``, ``e // 5 % 4`` and ``e % 5`` determine ``e``. Fusing and splitting loops makes such indices.
+    20``, ``e // 5 % 4`` and ``e % 5`` determine ``e``. Fusing and splitting loops makes such indices. For ``e
+    = 2 * i + j`` with j < 2, the first one is written as ``i // 10``.
     """
     found: dict[tuple[Dim, Dim], set[tuple[Dim, Dim]]] = {}
     for x, y in pairs:
@@ -186,8 +187,10 @@ def _composed(pairs: Sequence[tuple[Dim, Dim]]) -> Iterator[tuple[Dim, Dim]]:
             found.setdefault((e, f), set()).add((digit[0], digit[1]))
     for pair, digits in found.items():
         step: Dim = 1
-        for _ in range(len(digits)):
+        for _ in range(len(pairs)):
             limit = next((n for by, n in digits if by == step), None)
+            if limit is None:
+                limit = _limit_of_digit(pair, step, pairs)
             if limit is None:
                 break
             if limit == 0:
@@ -195,6 +198,22 @@ def _composed(pairs: Sequence[tuple[Dim, Dim]]) -> Iterator[tuple[Dim, Dim]]:
                     yield pair
                 break
             step = step * limit
+
+
+def _limit_of_digit(pair: tuple[Dim, Dim], step: Dim, pairs: Sequence[tuple[Dim, Dim]]) -> Dim | None:
+    """The limit of the digits ``e // step % limit`` of two numbers, 0 if there is none, where these digits
+    are a pair among those given; None if they are not.
+    """
+    whole = pair[0] // step, pair[1] // step
+    for x, y in pairs:
+        if whole == (x, y):
+            return 0
+        first, second = _only_atom(x), _only_atom(y)
+        if isinstance(first, Mod) and isinstance(second, Mod) and first.b == second.b:
+            limit = first.b
+            if (whole[0] % limit, whole[1] % limit) == (x, y):
+                return limit
+    return None
 
 
 def _digit(x: Dim) -> tuple[Dim, Dim, Dim]:

@@ -138,6 +138,17 @@ def zig_identity() -> str:
     return f"zig {_zig_version()}"
 
 
+def zig_command() -> list[str]:
+    """The beginning of zig's command: the program in the package `ziglang`, since ``python -m ziglang`` would
+    start Python once more for each run.
+    """
+    spec = importlib.util.find_spec("ziglang")
+    for folder in (spec.submodule_search_locations if spec else None) or ():
+        if program := shutil.which("zig", path=folder):
+            return [program]
+    return [sys.executable, "-m", "ziglang"]
+
+
 def blob_object(data: bytes, symbol: str, triple: str) -> bytes:
     """An object that defines `symbol` as read-only data, aligned to 64 bytes.
 
@@ -274,9 +285,7 @@ def _compiler(name: str, need_embed: bool = False, cpp: bool = False) -> tuple[l
             f"install any {language} compiler"
         )
     return [
-        sys.executable,
-        "-m",
-        "ziglang",
+        *zig_command(),
         "c++" if cpp else "cc",
         "-target",
         zig_target(name),

@@ -105,7 +105,9 @@ def link_library(
         renamed = [] if prefix == PREFIX else [f"-D{name}={exported(name, prefix)}" for name in exports]
         device = metadata.get("target", {}).get("device")
         defined = [] if device is None else [f"-DTW_DEVICE={device}"]
-        defined += ["-DTW_LIBRARIES=1"] if metadata.get("vendor_libraries") else []
+        libraries = metadata.get("vendor_libraries", ())
+        defined += ["-DTW_LIBRARIES=1"] if libraries else []
+        defined += [f"-DTW_CALLS_{name.upper()}=1" for name in libraries]
         parts = [
             *objects,
             *link.compile_c(runtime_sources(), [INCLUDE_DIR], target, [*COMPILE_FLAGS, *renamed, *defined]),

@@ -72,6 +72,29 @@ LIBRARIES = {
             ),
             "nvidia-cublas",
         ),
+        VendorLibrary(
+            "cudnn",
+            ("libcudnn.so.9", "libcudnn.so.8", "libcudnn.so", "cudnn64_9.dll", "cudnn64_8.dll"),
+            (
+                "cudnnCreate",
+                "cudnnSetStream",
+                "cudnnCreateTensorDescriptor",
+                "cudnnSetTensorNdDescriptor",
+                "cudnnCreateFilterDescriptor",
+                "cudnnSetFilterNdDescriptor",
+                "cudnnCreateConvolutionDescriptor",
+                "cudnnSetConvolutionNdDescriptor",
+                "cudnnSetConvolutionGroupCount",
+                "cudnnSetConvolutionMathType",
+                "cudnnGetConvolutionForwardAlgorithm_v7",
+                "cudnnConvolutionForward",
+                "cudnnDestroy",
+                "cudnnDestroyTensorDescriptor",
+                "cudnnDestroyFilterDescriptor",
+                "cudnnDestroyConvolutionDescriptor",
+            ),
+            "nvidia-cudnn-cu12",
+        ),
     )
 }
 """The known libraries by name."""

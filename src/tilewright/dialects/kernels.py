@@ -123,7 +123,8 @@ class KernelDefinition:
         Args:
             name: Its name, an identifier.
             inputs: Types of the inputs by name, in order.
-            outputs: Types of the outputs by name, in order.
+            outputs: Types of the outputs by name, in order. One with the name of an input is its new value,
+                which the code writes over the old one.
             scalars: Default values of its numbers by name, in order. The type of the default is theirs.
             reference: Its meaning: takes NumPy arrays and the numbers by name, and returns the outputs.
             implementations: Its code by family of targets (``cpu``).
@@ -152,11 +153,25 @@ class KernelDefinition:
         if unknown := [n for n in symbols if n not in known]:
             raise self.error(f"no input has the size {unknown[0]!r}, which an output has")
         self.symbols = tuple(symbols.values())
+        places = {p.name: number for number, p in enumerate(self.inputs)}
+        self.in_place = {k: places[p.name] for k, p in enumerate(self.outputs) if p.name in places}
+        """The number of the input that an output is the new value of, by the number of the output. Both have
+        one name, and the code gets one pointer.
+        """
         self._check(list(symbols))
 
     def _check(self, sizes: list[str]) -> None:
         if not self.outputs:
             raise self.error("it has no output")
+        for k, number in self.in_place.items():
+            if self.inputs[number].spec != self.outputs[k].spec:
+                raise self.error(
+                    f"the output {self.outputs[k].name!r} has the name of an input, so it is the input's new "
+                    f"value, but the input is {self.inputs[number].spec} and the output is "
+                    f"{self.outputs[k].spec}; give it this type or another name"
+                )
+            if self.program is not None:
+                raise self.error(f"the output {self.outputs[k].name!r} has the name of an input")
         if self.split is not None and self.split not in sizes:
             raise self.error(f"split={self.split!r} is none of its sizes: {', '.join(sizes) or 'none'}")
         for p in self.outputs:
@@ -193,6 +208,15 @@ class KernelDefinition:
         none.
         """
         return self.implementations.get(target) or self.implementations.get(target.partition(":")[0])
+
+    @property
+    def pointers(self) -> tuple[int, ...]:
+        """The numbers of the buffers that the code gets, among inputs and outputs in order: all but inputs
+        that it changes, whose values lie in the memory of their outputs.
+        """
+        changed = set(self.in_place.values())
+        inputs = (k for k in range(len(self.inputs)) if k not in changed)
+        return (*inputs, *range(len(self.inputs), len(self.inputs) + len(self.outputs)))
 
     # -- Sizes -----------------------------------------------------------------------------------------------
 

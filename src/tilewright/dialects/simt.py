@@ -59,7 +59,7 @@ class Ordering(Operation):
     def infer_types(self) -> Sequence[Type]:
         return ()
 
-    def interpret(self, env: Frame) -> tuple[()]:
+    def interpret(self, env: Frame, *operands: Array) -> tuple[()]:
         return ()
 
 
@@ -87,6 +87,33 @@ class WaitCopies(Ordering):
 
     name = "simt.wait_copies"
     pending: Attr
+
+
+@operation
+class ShowToAtoms(Ordering):
+    """The writes of each thread to shared memory are visible to matrix instructions that read factors there,
+    behind the next `Barrier`.
+    """
+
+    name = "simt.show_to_atoms"
+
+
+@operation
+class BeginAtoms(Ordering):
+    """Matrix instructions that read factors from shared memory and add to `sums` follow. They run
+    asynchronously.
+    """
+
+    name = "simt.begin_atoms"
+    sums: Operand
+
+
+@operation
+class WaitAtoms(Ordering):
+    """Each thread waits until the matrix instructions since `BeginAtoms`, which add to `sums`, are done."""
+
+    name = "simt.wait_atoms"
+    sums: Operand
 
 
 @operation
@@ -128,13 +155,13 @@ class Argsort(Statement):
 class AllReduce(Statement):
     """Combine values of threads in place: every thread gets the result of its group.
 
-    `buffer`, in space ``register``, has one element for each thread. Threads are grouped by `count`, a power
-    of two: the first `count`, the next `count`, and so on. Each element becomes the combination, with
-    `combiner`, of all elements of its group. Pairs are combined at the distances 1, 2, 4, ..., `count` / 2,
-    so that all threads of a group get the same bits.
+    `buffer`, in space ``register``, has one or more elements for each thread. `count` threads, a power of
+    two, form a group: those whose numbers differ in the bits `distances`. Each element becomes the
+    combination, with `combiner`, of the elements of its group in its place. Pairs are combined at the
+    distances in turn, so that all threads of a group get the same bits.
 
-    While a kernel is being scheduled, the buffer is a local one of any shape whose elements, in row-major
-    order, will be those of successive threads.
+    While a kernel is being scheduled, there are no `distances`: the buffer is a local one whose elements, in
+    row-major order, are combined `count` neighbours at a time.
     """
 
     name = "simt.all_reduce"
@@ -142,6 +169,7 @@ class AllReduce(Statement):
     buffer: Operand
     combiner: Attr
     count: Attr
+    distances: Attr = ()
 
     def infer_types(self) -> Sequence[Type]:
         return ()
@@ -150,21 +178,27 @@ class AllReduce(Statement):
         shape = self.buffer.type.shape
         if self.count < 1 or self.count & (self.count - 1):
             raise IRError(f"groups of {self.count} threads: not a power of two", self)
-        if not shape or not isinstance(shape[-1], int) or shape[-1] % self.count:
+        members = shape[0 if self.distances else -1] if shape else None
+        if not isinstance(members, int) or members % self.count:
             raise IRError(f"{shape} elements are not whole groups of {self.count}", self)
+        if self.distances and 1 << len(self.distances) != self.count:
+            raise IRError(f"{self.count} threads at the distances {self.distances}", self)
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """The distances of the threads that combine their elements, in order."""
+        return self.distances or tuple(1 << b for b in range(self.count.bit_length() - 1))
 
     def touched(self) -> tuple[Elements, ...]:
         return (self.box(self.buffer, 0, [(self.buffer.type.size, 1)], writes=True),)
 
     def interpret(self, env: Frame, buffer: Array) -> tuple[()]:
         combine = BINARY[COMBINER_OP[self.combiner]].function
-        flat = buffer.reshape(-1)
-        threads = np.arange(len(flat))
-        distance = 1
+        parts = buffer if self.distances else buffer.reshape(-1)
+        threads = np.arange(len(parts))
         with np.errstate(all="ignore"):
-            while distance < self.count:
-                flat[...] = combine(flat, flat[threads ^ distance])
-                distance *= 2
+            for distance in self.steps:
+                parts[...] = combine(parts, parts[threads ^ distance])
         return ()
 
 
@@ -189,7 +223,8 @@ class Mma(Statement):
     operand is a buffer with one element for each thread and slot of the atom's layout, at `d_indices`,
     `a_indices` and `b_indices`: over `thread`, the symbols `d_slots` (`a_slots`, `b_slots`) of the slot's
     bits, highest first, and the surrounding loops. In a finished block program the buffers are in space
-    ``register``, and the indices are `thread`, those of surrounding loops, and the slots in order.
+    ``register``, and the indices are `thread`, those of surrounding loops, and the slots in order. Factors
+    that the atom reads from there lie in space ``shared``; `thread` tells its warpgroup.
 
     Products are summed in float32 (integers in 32 bits, float64 in float64), in NumPy's order.
     """
@@ -351,9 +386,12 @@ __all__ = [
     "AllReduce",
     "Argsort",
     "Barrier",
+    "BeginAtoms",
     "CommitCopies",
     "Fragment",
     "Mma",
+    "ShowToAtoms",
+    "WaitAtoms",
     "WaitCopies",
     "mma",
     "slot_symbols",

@@ -107,10 +107,11 @@ def compile(
         dump: For work on the compiler: a folder for the text of the module after each pass.
         replace: Kernels of your own (`tilewright.c_kernel`) that take the place of the subgraphs equal to
             their patterns. `library.report.replaced` has the number of each; none is a warning.
-        libraries: Libraries of vendors that compute products of matrices: ``"mkl"`` and ``"onednn"`` on
-            ``cpu``, ``"cublas"`` on ``cuda``. Of several that take a product, the first computes it. The
-            artifact opens them when it is loaded. `library.report.libraries` has the number of products.
-            Where `tuned` has timings of `tilewright.measure_libraries`, the faster code is taken.
+        libraries: Libraries of vendors that compute products of matrices, ``"mkl"`` and ``"onednn"`` on
+            ``cpu`` and ``"cublas"`` on ``cuda``, or convolutions, ``"cudnn"`` on ``cuda``. Of several that
+            take an operator, the first computes it. The artifact opens them when it is loaded.
+            `library.report.libraries` has the number of operators by form. Where `tuned` has timings of
+            `tilewright.measure_libraries`, the faster code is taken.
         schedules: Schedules for some of the kernels, in place of the target's rules: see `tilewright.pin`,
             `tilewright.schedule_kernel` and `tilewright.load_schedules`. The first that fits a kernel
             counts. `library.kernels` lists the kernels.
@@ -173,7 +174,7 @@ def compile(
 def _libraries(libraries: str | Sequence[str], target: Target) -> tuple[str, ...]:
     if not libraries:
         return ()
-    from ..targets.vendor.products import checked_names
+    from ..targets.vendor.choice import checked_names
 
     return checked_names(libraries, target.name)
 
@@ -520,7 +521,7 @@ class Compilation:
 
     def _use_libraries(self, module: Module) -> None:
         from ..passes.graph.use_libraries import use_libraries
-        from ..targets.vendor.products import chooser
+        from ..targets.vendor.choice import chooser
 
         tuned = self.options.tuned
 
@@ -528,7 +529,7 @@ class Compilation:
             found = None if tuned is None else tuned.find(structure)
             return None if found is None else found.choices
 
-        choose = chooser(self.options.libraries, recorded, self.report.products)
+        choose = chooser(self.options.libraries, recorded, self.report.offered)
         self.report.libraries = use_libraries(module, choose)
 
     def _inline_kernels(self, module: Module) -> None:

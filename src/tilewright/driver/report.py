@@ -62,9 +62,9 @@ class Report:
     """Kernels with an entry in the database of the option `tuned`: "measured choices" where they are used, or
     else why not."""
     libraries: dict[str, int] = field(default_factory=dict)
-    """The number of products that libraries of vendors compute, by the name of the kernel."""
-    products: list[Any] = field(default_factory=list)
-    """The products that the libraries could compute, with their shapes; empty for a model from the cache."""
+    """The number of operators that libraries of vendors compute, by the name of the kernel."""
+    offered: list[Any] = field(default_factory=list)
+    """The operators that the libraries could compute, with their shapes; empty for a model from the cache."""
     replaced: dict[str, int] = field(default_factory=dict)
     """Number of subgraphs that each kernel of the option `replace` took the place of, by the kernel's
     name."""
@@ -139,7 +139,7 @@ class Report:
             + ", ".join(f"{k} {v:.3f}" for k, v in self.seconds.items()),
         ]
         lines += [f"kernel '{name}' replaces {count} subgraphs" for name, count in self.replaced.items()]
-        lines += [f"'{name}' computes {count} products" for name, count in self.libraries.items()]
+        lines += [f"'{name}' computes {count} operators" for name, count in self.libraries.items()]
         lines += [f"kernel '{name}' has a slower form: {reason}" for name, reason in self.slower.items()]
         lines += self.tuned_lines()
         if self.pass_seconds:

@@ -3,9 +3,11 @@
 An *atom* is one instruction that the threads of a warp (or of several warps) run together: it adds the
 product of a ``rows x depth`` and a ``depth x columns`` matrix to one of ``rows x columns`` elements. Each
 thread holds a part of every operand in registers, its *fragment*. A `FragmentLayout` says which. Schedules,
-the interpreter and the printer read it; nothing else knows where elements are.
+the interpreter and the printer read it; nothing else knows where elements are. Some instructions read the
+factors from shared memory.
 
-Sources of the layouts: of ``mma.sync`` the "Parallel Thread Execution ISA", section "Matrix Fragments"; of
+Sources of the layouts: of ``mma.sync`` and ``wgmma`` the "Parallel Thread Execution ISA", section "Matrix
+Fragments"; of
 AMD's MFMA and WMMA the instruction set architectures of CDNA2, CDNA3 and RDNA3; of Apple's matrices of a
 simdgroup, which Apple does not publish, the kernels of MLX.
 """
@@ -136,6 +138,10 @@ class MatrixAtom:
     """The format to which the instruction rounds factors of a wider type: ``tf32``. Such an atom is used only
     where the user asks for this precision.
     """
+    shared: bool = False
+    """Whether the instruction reads the factors from shared memory. Their layouts then have slots alone,
+    which number the elements.
+    """
 
     def __post_init__(self) -> None:
         """Check that every layout has each element of its operand once for each copy.
@@ -214,6 +220,36 @@ MMA_SYNC = _by_name(
 
 def _bits(axis: str, first: int, last: int) -> str:
     return " ".join(f"{axis}{b}" for b in range(first, last))
+
+
+def _wgmma(columns: int, depth: int, factor: DType, result: DType) -> MatrixAtom:
+    """An atom of ``wgmma`` with 64 rows: each of the four warps has 16 of them, in the layout of ``mma.sync``
+    for every 8 columns.
+    """
+    side, terms = columns.bit_length() - 1, depth.bit_length() - 1
+    nobody = "- - - - - - -"
+    return MatrixAtom(
+        name=f"wgmma_m64n{columns}k{depth}_{result.name}_{factor.name}",
+        rows=64,
+        columns=columns,
+        depth=depth,
+        left_type=factor,
+        right_type=factor,
+        result_type=result,
+        threads=128,
+        left=FragmentLayout.of(nobody, f"{_bits('k', 0, terms)} {_bits('m', 0, 6)}"),
+        right=FragmentLayout.of(nobody, f"{_bits('k', 0, terms)} {_bits('n', 0, side)}"),
+        result=FragmentLayout.of("n1 n2 m0 m1 m2 m4 m5", f"n0 m3 {_bits('n', 3, side)}"),
+        shared=True,
+    )
+
+
+WGMMA = _by_name(
+    _wgmma(columns, depth, factor, result)
+    for factor, result, depth in ((bf16, f32, 16), (f16, f32, 16), (i8, i32, 32))
+    for columns in (256, 128, 64)
+)
+"""``wgmma`` of NVIDIA's compute capability 9.0: four warps multiply factors in shared memory."""
 
 
 def _mfma(size: int, depth: int, factor: DType, result: DType = f32) -> MatrixAtom:
@@ -302,7 +338,7 @@ def _simdgroup(factor: DType) -> MatrixAtom:
 SIMDGROUP = _by_name(_simdgroup(factor) for factor in (bf16, f16, f32))
 """Simdgroup matrices of Apple's GPUs."""
 
-ATOMS: dict[str, MatrixAtom] = {**MMA_SYNC, **MFMA, **MFMA_CDNA2, **MFMA_CDNA3, **WMMA, **SIMDGROUP}
+ATOMS: dict[str, MatrixAtom] = {**MMA_SYNC, **WGMMA, **MFMA, **MFMA_CDNA2, **MFMA_CDNA3, **WMMA, **SIMDGROUP}
 """All atoms by name: `dialects.simt.Mma` names its atom."""
 
 __all__ = [
@@ -313,6 +349,7 @@ __all__ = [
     "MMA_SYNC",
     "NO_AXIS",
     "SIMDGROUP",
+    "WGMMA",
     "WMMA",
     "FragmentLayout",
     "MatrixAtom",

@@ -229,6 +229,12 @@ writes the tuple. Written by `pack_operands` and `pack_quantized` on computation
 a matrix micro-kernel; read by grouping and schedules.
 """
 
+FACTORS = Note("tw.factors", is_str, "str", on=("graph.einsum", *_COMPUTED), kept=True)
+"""The name of a type of 16 bits to which the factors of a product may be rounded: the operator that it is a
+part of rounds its result to that type, and does not say how exact its intermediate values are. Written by the
+decomposition of attention, read by `round_factors`.
+"""
+
 CONCAT_AXIS = Note("tw.concat_axis", is_int, "int", on=_COMPUTED, kept=True)
 """The axis of a computation along which a `tensor.concat` places its result. It is not collapsed with the
 axis before it. Written by `split_concat`, adjusted by `collapse_axes`, read by `form_groups`.
@@ -245,9 +251,10 @@ ROW_AXES = Note("tw.row_axes", is_int, "int", on=("tensor.group",))
 `collapse_axes`, read by the choice of a schedule rule and by `in_place`.
 """
 
-OVERWRITES = Note("tw.overwrites", is_int, "int", on=("tensor.group",))
-"""The number of the operand in whose memory a group's only kernel, a scatter, writes its result. Written by
-`in_place`, read by bufferization and kernel construction.
+OVERWRITES = Note("tw.overwrites", is_pairs, "tuple[tuple[int, int], ...]", on=("tensor.group",))
+"""Pairs of a result of a group and the operand in whose memory it is written, which it is but for some
+elements: by a scatter, or by a kernel of the user's that changes an input. Written by `in_place` and
+`copy_changed`, read by bufferization and kernel construction.
 """
 
 UPDATED_IN_PLACE = Note("tw.updated_in_place", is_names, "tuple[str, ...]", on=("func.func",))
@@ -281,6 +288,11 @@ run so many minus one ahead. Written by the primitive `pipeline`, read at the en
 ASYNCHRONOUS = Note("tw.asynchronous", is_flag, "bool", on=("loop.store",))
 """A store of an element that was just loaded, which need not be done before the next `simt.wait_copies` for
 it. Written at the end of a schedule, read by code generation.
+"""
+
+SWIZZLE = Note("tw.swizzle", is_int, "int", on=("loop.alloc",))
+"""The bytes of a line of a tile in shared memory whose parts are exchanged, see `schedule.shared_atoms`.
+Written at the end of a schedule, read by code generation.
 """
 
 INITIALIZED = Note("tw.initialized", is_flag, "bool", on=("loop.block",))

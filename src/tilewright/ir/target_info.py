@@ -83,6 +83,11 @@ class Gpu:
     atoms: tuple[MatrixAtom, ...] = ()
     """The matrix instructions that the code generator uses, the preferred ones for each type first."""
 
+    shared_atoms: tuple[MatrixAtom, ...] = ()
+    """The matrix instructions that read factors from shared memory, those with the most columns first. They
+    are preferred to `atoms` where the tiles have the form that they need.
+    """
+
     rounds_to: tuple[str, ...] = ()
     """The formats to which atoms may round wider factors (`MatrixAtom.rounds_to`), since the user asked for
     it.

@@ -47,7 +47,8 @@ def c_kernel(
         source: The source code, or a path to it. The declaration of `Kernel.header` stands before it.
         inputs: The inputs' types, in order: ``[tw.f32["n", "d"]]``, or by name. Sizes are numbers, names or
             formulas of names. A first size ``"*n"`` stands for any number of leading dimensions.
-        outputs: The outputs' types. Their sizes are formulas of the names in the inputs.
+        outputs: The outputs' types. Their sizes are formulas of the names in the inputs. An output with the
+            name of an input is its new value; the function gets one pointer to the old one and changes it.
         reference: A function of NumPy arrays, and of the numbers by name, that returns the outputs. The
             interpreter, `Kernel.check`, and calls outside of compiled models use it.
         pattern: A function on `tilewright.Tensor` of the same arguments and results. It lets

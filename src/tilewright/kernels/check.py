@@ -89,15 +89,17 @@ def _trial(
         guarded = [_guarded(x) for x in inputs]
         kept = [memory.copy() for memory, _ in guarded]
         results = []
-        for p, shape in zip(kernel.outputs, shapes[count:], strict=True):
-            results.append(_guarded(np.full(shape, np.nan if p.dtype.is_float else 0x5A, p.dtype.numpy)))
+        for k, (p, shape) in enumerate(zip(kernel.outputs, shapes[count:], strict=True)):
+            nothing = np.full(shape, np.nan if p.dtype.is_float else 0x5A, p.dtype.numpy)
+            results.append(_guarded(inputs[kernel.in_place[k]] if k in kernel.in_place else nothing))
         before = [memory.copy() for memory, _ in results]
         for begin, end in ranges:
             arguments: list[Any] = []
             if kernel.split is not None:
                 arguments += [ctypes.c_int64(begin), ctypes.c_int64(end)]
             arguments += [ctypes.c_int64(sizes[s.name]) for s in kernel.symbols]
-            arguments += [ctypes.c_void_p(x.ctypes.data) for _, x in (*guarded, *results)]
+            tensors = [x for _, x in (*guarded, *results)]
+            arguments += [ctypes.c_void_p(tensors[number].ctypes.data) for number in kernel.pointers]
             arguments += [
                 ctypes.c_double(v) if isinstance(v, float) else ctypes.c_int64(int(v))
                 for v in numbers.values()

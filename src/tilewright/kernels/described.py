@@ -61,7 +61,7 @@ def described(
     for what, names in (("size", sizes), ("input", ins), ("output", outs), ("number", numbers)):
         for word in names:
             _check_name(name, what, word)
-            if word in taken:
+            if word in taken and not (what == "output" and word in ins):
                 raise KernelError(f"kernel {name!r}: the {what} {word!r} has the name of another parameter")
             taken.add(word)
     for word, value in numbers.items():

@@ -1,63 +1,62 @@
 """The functions with which a library chooses tokens where its logits are: on the device.
 
-``step`` decodes one token for each of a batch of sequences and draws the next ones. Its logits stay in a
-state of the library. ``draw`` draws again for some rows, after penalties, biases and grammars; ``logits``
-gives some rows to a caller who decides. So only tokens cross the bus, unless a request needs more.
+``prefill`` and ``decode`` give the most probable tokens. Their logits stay in a state of the library, from
+which ``draw`` draws tokens at random, ``draw_adjusted`` does so after penalties, biases and grammars, and
+``logits`` gives some rows to a caller who decides. So only tokens cross the bus, unless a request needs more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import wraps
 from typing import Any
 
 import numpy as np
 
 from ..frontends.trace import State, Tensor
 from .runner import Adjustments, Draws, Floats, Ints
-from .token_sampling import adjusted, sample
+from .token_sampling import adjusted, greedy, sample
 
 BIASES = 1024
-"""The most tokens with a bias in a row of ``draw``. A larger value costs one more step of a search for each
-doubling.
+"""The most tokens with a bias in a row of ``draw_adjusted``. A larger value costs one more step of a search
+for each doubling.
 """
-_DRAWS = (np.float32, np.int32, np.float32, np.float32, np.float64)
+_DRAWS = (np.float32, np.int32, np.float32, np.float32, np.uint32)
 _DRAW_NAMES = ("temperature", "top_k", "top_p", "min_p", "uniform")
 
 
 def drawing_functions(
-    decode: Callable[..., Tensor], vocabulary: int, max_batch: int, context: int, pages: int, has_state: bool
+    functions: Mapping[str, tuple[Any, ...]], vocabulary: int, rows: int, max_batch: int, context: int
 ) -> dict[str, Any]:
-    """The functions ``step``, ``draw`` and ``logits`` to compile, each with example arguments and the bounds
-    of its sizes.
+    """The functions ``prefill``, ``decode``, ``draw``, ``draw_adjusted`` and ``logits`` to compile, each with
+    example arguments and the bounds of its sizes.
 
     Args:
-        decode: The function of tokens, lengths, tables and, with `has_state`, slots, that gives logits
-            [batch, vocabulary].
+        functions: ``prefill`` and ``decode`` that give logits [vocabulary] and [rows, vocabulary].
         vocabulary: The number of tokens.
-        max_batch: The largest number of rows.
+        rows: The largest number of rows of ``decode``.
+        max_batch: The largest number of rows of ``draw_adjusted``.
         context: The most tokens of a sequence.
-        pages: The most pages of a sequence.
-        has_state: Whether the model keeps state under slots.
     """
-    kept = State("logits", (max_batch, vocabulary))
+    kept = State("logits", (rows, vocabulary))
     i32, f32 = np.int32, np.float32
 
-    def step(
-        tokens: Tensor,
-        lengths: Tensor,
-        table: Tensor,
-        temperature: Tensor,
-        top_k: Tensor,
-        top_p: Tensor,
-        min_p: Tensor,
-        uniform: Tensor,
-        slots: Tensor | None = None,
-    ) -> Tensor:
-        logits = decode(tokens, lengths, table, slots)
-        kept[: logits.shape[0]] = logits
-        return sample(logits, temperature, top_k, top_p, min_p, uniform)[0]
+    def keeping(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        @wraps(function)
+        def chosen(*arguments: Tensor) -> Tensor:
+            logits = function(*arguments)
+            logits = logits if logits.ndim == 2 else logits[None]
+            kept[: logits.shape[0]] = logits
+            return greedy(logits)
+
+        return chosen
 
     def draw(
+        rows: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, uniform: Tensor
+    ) -> Tensor:
+        return sample(kept[rows], temperature, top_k, top_p, min_p, uniform)[0]
+
+    def draw_adjusted(
         rows: Tensor,
         temperature: Tensor,
         top_k: Tensor,
@@ -82,26 +81,21 @@ def drawing_functions(
     def logits(rows: Tensor) -> Tensor:
         return kept[rows]
 
-    batch, occurring = f"batch<={max_batch}", f"occurring<={min(context, vocabulary)}"
-    biased = f"biased<={min(BIASES, vocabulary)}"
-    per_row = "rows", "repetition", "frequency", "presence", "constraint"
-    numbers = tuple(np.zeros(2, t) for t in _DRAWS)
-    slots = (np.zeros(2, i32),) if has_state else ()
-    each = {name: {0: batch} for name in _DRAW_NAMES}
+    occurring, biased = f"occurring<={min(context, vocabulary)}", f"biased<={min(BIASES, vocabulary)}"
+    per_row = "repetition", "frequency", "presence", "constraint"
+    chosen_rows, numbers = np.zeros(2, i32), tuple(np.zeros(2, t) for t in _DRAWS)
+    of_some, of_batch = (
+        {name: {0: f"{symbol}<={most}"} for name in ("rows", *_DRAW_NAMES)}
+        for symbol, most in (("some", rows), ("batch", max_batch))
+    )
+    batch = of_batch["rows"][0]
     return {
-        "step": (
-            step,
-            (np.zeros(2, i32), np.zeros(2, i32), np.zeros((2, 2), i32), *numbers, *slots),
-            {
-                **{name: {0: batch} for name in ("tokens", "lengths", *(("slots",) if has_state else ()))},
-                "table": {0: batch, 1: f"pages<={pages}"},
-                **each,
-            },
-        ),
-        "draw": (
-            draw,
+        **{name: (keeping(function), *rest) for name, (function, *rest) in functions.items()},
+        "draw": (draw, (chosen_rows, *numbers), of_some),
+        "draw_adjusted": (
+            draw_adjusted,
             (
-                np.zeros(2, i32),
+                chosen_rows,
                 *numbers,
                 *(np.zeros((2, 3), i32) for _ in range(2)),
                 *(np.zeros(2, f32) for _ in range(3)),
@@ -111,15 +105,20 @@ def drawing_functions(
                 np.zeros(2, i32),
             ),
             {
-                **each,
+                **of_batch,
                 **{name: {0: batch} for name in per_row},
                 **{name: {0: batch, 1: occurring} for name in ("ids", "counts")},
                 **{name: {0: batch, 1: biased} for name in ("bias_ids", "bias")},
                 "allowed": {0: f"masks<={max_batch}"},
             },
         ),
-        "logits": (logits, (np.zeros(2, i32),), {"rows": {0: batch}}),
+        "logits": (logits, (chosen_rows,), {"rows": of_some["rows"]}),
     }
+
+
+def random_words(uniform: Any) -> np.ndarray[Any, np.dtype[np.uint32]]:
+    """Random numbers in [0, 1), float64 of any shape, as a library takes them: uint32."""
+    return (np.asarray(uniform, np.float64) * 2.0**32).astype(np.uint32)
 
 
 class LibraryDrawing:
@@ -129,17 +128,25 @@ class LibraryDrawing:
         self, call: Callable[..., Any], vocabulary: int, max_batch: int, context: int, has_state: bool
     ) -> None:
         """Take ``call(name, *arguments)``, which calls a function, and the sizes of `drawing_functions`."""
-        self._call, self._has_state, self._vocabulary = call, has_state, vocabulary
-        self.rows = max_batch
+        self._call, self._has_state = call, has_state
+        self.adjusted = max_batch
         self.occurring, self.biased = min(context, vocabulary), min(BIASES, vocabulary)
 
-    def step(self, tokens: Ints, lengths: Ints, pages: Ints, slots: Ints, draws: Draws) -> Ints:
-        slots_argument = (slots,) if self._has_state else ()
-        result: Ints = self._call("step", tokens, lengths, pages, *draws, *slots_argument)
+    def prefill(self, tokens: Ints, start: int, pages: Ints, slot: int) -> Ints:
+        slots = (np.asarray(slot, np.int32),) if self._has_state else ()
+        result: Ints = self._call("prefill", tokens, np.asarray(start, np.int32), pages, *slots)
         return result
 
-    def draw(self, rows: Ints, draws: Draws, adjustments: Adjustments) -> Ints:
-        result: Ints = self._call("draw", rows, *draws, *adjustments)
+    def decode(self, tokens: Ints, lengths: Ints, pages: Ints, slots: Ints) -> Ints:
+        result: Ints = self._call("decode", tokens, lengths, pages, *((slots,) if self._has_state else ()))
+        return result
+
+    def draw(self, rows: Ints, draws: Draws, adjustments: Adjustments | None = None) -> Ints:
+        numbers = *draws[:-1], random_words(draws.uniform)
+        if adjustments is None:
+            result: Ints = self._call("draw", rows, *numbers)
+        else:
+            result = self._call("draw_adjusted", rows, *numbers, *adjustments)
         return result
 
     def logits(self, rows: Ints) -> Floats:
@@ -147,4 +154,4 @@ class LibraryDrawing:
         return result
 
 
-__all__ = ["BIASES", "LibraryDrawing", "drawing_functions"]
+__all__ = ["BIASES", "LibraryDrawing", "drawing_functions", "random_words"]

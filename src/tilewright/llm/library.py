@@ -32,7 +32,7 @@ from ..targets.registry import resolve
 from .cache import NoCache
 from .config import Config
 from .cost import decode_work
-from .drawing import LibraryDrawing, drawing_functions
+from .drawing import LibraryDrawing, drawing_functions, random_words
 from .layers import GroupedLinear, pooled
 from .load_weights import load_weights
 from .memory import MemoryEstimate, estimated, must_fit
@@ -93,8 +93,8 @@ class LibraryOptions:
     pooling: str = "mean"
     """The pooling of ``embed``: see `layers.pooled`."""
     draws: bool | None = None
-    """Whether the library has ``step``, ``draw`` and ``logits``, which choose tokens where the logits are.
-    None: for targets that are devices.
+    """Whether tokens are chosen where the logits are, by the functions of `drawing_functions`. None: for
+    targets that are devices.
     """
 
     @property
@@ -495,7 +495,7 @@ def functions_of(model: LanguageModel, options: LibraryOptions) -> dict[str, Any
             sample,
             (
                 np.zeros((2, model.config.vocabulary), f32),
-                *(np.zeros(2, t) for t in (f32, i32, f32, f32, np.float64)),
+                *(np.zeros(2, t) for t in (f32, i32, f32, f32, np.uint32)),
             ),
             {name: {0: batch} for name in ("logits", "temperature", "top_k", "top_p", "min_p", "uniform")},
         ),
@@ -503,12 +503,11 @@ def functions_of(model: LanguageModel, options: LibraryOptions) -> dict[str, Any
     }
     if options.draws:
         functions |= drawing_functions(
-            decode,
+            {name: functions[name] for name in ("prefill", "decode")},
             model.config.vocabulary,
+            options.rows,
             options.max_batch,
             options.context,
-            options.pages_of_sequence,
-            states is not None,
         )
     if states is not None:
         return {**functions, "reset": (reset, (np.zeros((), i32),))}
@@ -543,7 +542,7 @@ class LibraryRunner:
         self.weight_bytes, self.flops = description.get("weight_bytes", 0), description.get("flops", 0)
         self._functions = library.functions
         self.drawing: Drawing | None = None
-        if "step" in self._functions:
+        if "draw" in self._functions:
             self.drawing = LibraryDrawing(
                 self._call, self.vocabulary, self.max_batch, self.context, self.has_state
             )
@@ -566,11 +565,17 @@ class LibraryRunner:
         return cache_bytes(self.description["config"], self.description["cache_dtype"], tokens)
 
     def prefill(self, tokens: Ints, start: int, pages: Ints, slot: int) -> Floats:
+        if self.drawing is not None:
+            self.drawing.prefill(tokens, start, pages, slot)
+            return self.drawing.logits(np.zeros(1, np.int32))[0]
         slots_argument = (np.asarray(slot, np.int32),) if self.has_state else ()
         result: Floats = self._call("prefill", tokens, np.asarray(start, np.int32), pages, *slots_argument)
         return result
 
     def decode(self, tokens: Ints, lengths: Ints, pages: Ints, slots: Ints) -> Floats:
+        if self.drawing is not None:
+            self.drawing.decode(tokens, lengths, pages, slots)
+            return self.drawing.logits(np.arange(len(tokens), dtype=np.int32))
         slots_argument = (slots,) if self.has_state else ()
         result: Floats = self._call("decode", tokens, lengths, pages, *slots_argument)
         return result
@@ -585,10 +590,11 @@ class LibraryRunner:
     def sample(
         self, logits: Floats, temperature: Floats, top_k: Ints, top_p: Floats, min_p: Floats, uniform: Floats
     ) -> tuple[Ints, Floats]:
-        """The tokens drawn from logits [batch, vocabulary], and their log-probabilities; see
-        `token_sampling.sample`.
+        """The tokens drawn from logits [batch, vocabulary] by random numbers `uniform` in [0, 1), and their
+        log-probabilities; see `token_sampling.sample`.
         """
-        result: tuple[Ints, Floats] = self._call("sample", logits, temperature, top_k, top_p, min_p, uniform)
+        how = temperature, top_k, top_p, min_p, random_words(uniform)
+        result: tuple[Ints, Floats] = self._call("sample", logits, *how)
         return result
 
     def embed(self, tokens: Ints) -> Floats:

@@ -62,27 +62,33 @@ class Adjustments(NamedTuple):
 class Drawing(Protocol):
     """Chooses tokens where a model's logits are, as `engine.sampling.choose` does, so that they need not be
     copied from a device.
+
+    The logits of a call of `prefill` or `decode` are kept until the next one.
     """
 
-    rows: int
-    """Largest number of rows of a call."""
+    adjusted: int
+    """Largest number of rows of `draw` with adjustments."""
     occurring: int
     """Largest number of tokens in a row of `Adjustments.ids`."""
     biased: int
     """Largest number of tokens in a row of `Adjustments.bias_ids`."""
 
-    def step(self, tokens: Ints, lengths: Ints, pages: Ints, slots: Ints, draws: Draws) -> Ints:
-        """As `Runner.decode` with one row for each sequence; returns each row's next token [rows], `NONE` or
-        `UNDECIDED`. The logits are kept until the next step.
+    def prefill(self, tokens: Ints, start: int, pages: Ints, slot: int) -> Ints:
+        """As `Runner.prefill`; returns the most probable next token [1], or `NONE`."""
+        ...
+
+    def decode(self, tokens: Ints, lengths: Ints, pages: Ints, slots: Ints) -> Ints:
+        """As `Runner.decode`; returns the most probable next token of each row [rows], or `NONE`."""
+        ...
+
+    def draw(self, rows: Ints, draws: Draws, adjustments: Adjustments | None = None) -> Ints:
+        """Draw tokens for rows [n] of the last call, from adjusted logits if there are `adjustments`; returns
+        them [n], `NONE` or `UNDECIDED`.
         """
         ...
 
-    def draw(self, rows: Ints, draws: Draws, adjustments: Adjustments) -> Ints:
-        """Draw again for these rows of the last step, from adjusted logits; returns as `step`."""
-        ...
-
     def logits(self, rows: Ints) -> Floats:
-        """The logits [n, vocabulary], float32, of rows [n] of the last step."""
+        """The logits [n, vocabulary], float32, of rows [n] of the last call."""
         ...
 
 

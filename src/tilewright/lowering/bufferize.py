@@ -218,8 +218,8 @@ class _Bufferizer:
                 )
 
     def _launch(self, builder: Builder, group: tensor.Group, calls: Sequence[str | KernelCall]) -> None:
-        if (number := notes.OVERWRITES.get(group)) is not None:
-            (result,) = group.results
+        for index, number in notes.OVERWRITES.get(group, ()):
+            result = group.results[index]
             if result not in self.buffers:
                 self.buffers[result] = _view(builder, self.buffers[group.operands[number]], result.type)
         self._allocate(builder, group)

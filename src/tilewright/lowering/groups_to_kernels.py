@@ -356,15 +356,14 @@ def group_bytes(group: tensor.Group) -> Dim:
     counts with the share of one step.
     """
     computations = _computations(group)
-    overwritten = notes.OVERWRITES.get(group)
-    if overwritten is None:
-        total = _bytes(list(group.results))
-    else:  # only the scattered elements change
+    overwritten = dict(notes.OVERWRITES.get(group, ()))
+    total = _bytes([r for r in group.results if r.index not in overwritten])
+    for number in overwritten.values():  # only the scattered elements change
         points = product(extent(a) for m in computations for a in m.axes)
-        total = points * group.operands[overwritten].type.dtype.itemsize
+        total = total + points * group.operands[number].type.dtype.itemsize
     reads = _reads_by_source(computations)
     for number, (arg, value) in enumerate(zip(group.body.args, group.operands, strict=True)):
-        if number != overwritten:
+        if number not in overwritten.values():
             total = total + _touched(arg, reads.get(arg, [])) // _steps(group, value)
     return total
 

@@ -32,7 +32,7 @@ def kernel_of_group(group: tensor.Group, name: str) -> loop.Kernel:
     buffers: dict[Value, Value] = {}
     for arg in group.body.args:
         buffers[arg] = kernel.body.add_arg(_buffer(arg.type, "global"), arg.hint)
-    overwritten = notes.OVERWRITES.get(group)
+    copied = not notes.OVERWRITES.present(group)
     any_places = {value: place_of(result) for value, result in zip(outputs, group.results, strict=True)}
     places = {value: place for value, place in any_places.items() if place is not None}
     for k, value in enumerate(outputs):
@@ -62,7 +62,7 @@ def kernel_of_group(group: tensor.Group, name: str) -> loop.Kernel:
         elif isinstance(op, tensor.Compute):
             _lower_compute(builder, op, buffers, _unique(op, names))
         elif isinstance(op, tensor.Scatter):
-            _lower_scatter(builder, op, buffers, _unique(op, names), copied=overwritten is None)
+            _lower_scatter(builder, op, buffers, _unique(op, names), copied=copied)
         elif isinstance(op, tensor.Argsort):
             _lower_argsort(builder, op, buffers, _unique(op, names))
         elif isinstance(op, kernels.Run):

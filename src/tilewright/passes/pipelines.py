@@ -26,12 +26,12 @@ from .graph.update_slices import update_slices
 from .info import Condition, PassInfo, describe
 from .tensor.align_epilogues import align_epilogues
 from .tensor.collapse_axes import collapse_axes
-from .tensor.copy_scattered import copy_scattered
+from .tensor.copy_changed import copy_changed
 from .tensor.defer_row_scales import defer_row_scales
 from .tensor.expand_argsort import expand_argsort
 from .tensor.form_groups import form_groups
 from .tensor.fuse_elementwise import absorb_permutations, fuse_elementwise
-from .tensor.lower_precision import lower_precision
+from .tensor.lower_precision import lower_precision, round_factors
 from .tensor.lower_to_tensor import lower_to_tensor
 from .tensor.mark_contractions import mark_contractions
 from .tensor.pack_operands import pack_operands
@@ -39,6 +39,7 @@ from .tensor.pad_reductions import pad_reductions
 from .tensor.split_borders import split_borders
 from .tensor.split_concat import split_concat
 from .tensor.split_cumulative import split_cumulative
+from .tensor.split_keys import split_keys
 from .tensor.split_reductions import split_reductions
 from .tensor.transpose_weights import transpose_weights
 from .tensor.write_in_place import write_in_place
@@ -85,19 +86,21 @@ PASSES: tuple[PassInfo, ...] = (
     _tensor(eliminate),
     _packing(pad_reductions, min_opt=2, arguments=("panel", "precision")),
     _tensor(lower_precision, condition=Condition.LOWER_PRECISION, arguments=("precision",)),
+    _tensor(round_factors, min_opt=1, condition=Condition.GPU, arguments=("info",)),
     _packing(pack_operands, arguments=("panel", "row_major")),
     _tensor(mark_contractions, min_opt=1, condition=Condition.OPERANDS_IN_PLACE),
-    _packing(transpose_weights, min_opt=2),
+    _tensor(transpose_weights, min_opt=2),
     _packing(hoist_invariants, min_opt=1),
     _packing(align_epilogues, min_opt=1),
     _tensor(split_borders, min_opt=1),
     _tensor(split_concat),
+    _tensor(split_keys, min_opt=1, condition=Condition.GPU, arguments=("info",)),
     _tensor(split_reductions, min_opt=1, arguments=("info",)),
     _tensor(split_cumulative, min_opt=1, condition=Condition.GPU),
     _tensor(form_groups, required=True, arguments=("info", "row_groups")),
     _tensor(collapse_axes),
     _tensor(write_in_place, condition=Condition.IN_PLACE),
-    _tensor(copy_scattered, condition=Condition.GPU),
+    _tensor(copy_changed, arguments=("info",)),
 )
 
 __all__ = ["PASSES", "eliminate"]

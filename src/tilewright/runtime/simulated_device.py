@@ -73,7 +73,7 @@ class SimulatedDriver:
         triple = llvm.get_process_triple()
         number = architecture_number(architecture)
         flags = ["-std=c11", "-O2", "-fvisibility=hidden", f"-DTW_MOCK_ARCHITECTURE={number}", *defines]
-        sources = ["device.c", source, *(["cublas.c"] if api == "cuda" else [])]
+        sources = ["device.c", source, *(["cublas.c", "cudnn.c"] if api == "cuda" else [])]
         objects = link.compile_c([_FOLDER / name for name in sources], [_FOLDER], triple, flags)
         self.path = (
             temporary.folder() / f"libsimulated-{api}{warp}{architecture}{'-checked' if checked else ''}.so"

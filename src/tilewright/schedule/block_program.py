@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -34,7 +34,7 @@ from ..dialects.kernels import Call
 from ..dialects.tensor import free_symbols_of
 from ..ir.builder import Builder
 from ..ir.core import Block, Operation
-from ..ir.substitution import evaluate, substitute
+from ..ir.substitution import substitute
 from ..ir.symbolic import Dim, Expr, bounds, ceildiv, prove_le, symbol
 from ..ir.target_info import Gpu
 from ..ir.types import BufferType
@@ -42,6 +42,22 @@ from .banks import padded_shape
 from .core import ScheduleError
 from .pipelining import pipeline_copies
 from .row_values import spread_row_values
+from .shared_atoms import lay_out, order_shared_atoms, shared_factors
+from .thread_parts import (
+    Form,
+    are_distinct,
+    distance_of,
+    form_of,
+    inner_loops,
+    is_thread,
+    known_extent,
+    nest_of,
+    nest_variable,
+    places_in,
+    same_places,
+    same_rows,
+    unroll,
+)
 
 MOST_PRIVATE = 256
 """The most 32-bit words of a buffer that a thread keeps in registers. Larger parts lie in shared memory."""
@@ -72,6 +88,7 @@ def make_block_program(kernel: loop.Kernel, gpu: Gpu) -> None:
             f"{gpu.shared_bytes}"
         )
     place_barriers(body)
+    order_shared_atoms(kernel)
 
 
 def _shared_bytes(kernel: loop.Kernel, gpu: Gpu) -> Dim:
@@ -86,25 +103,14 @@ def _shared_bytes(kernel: loop.Kernel, gpu: Gpu) -> Dim:
             dtype = op.buffer.type.dtype
             # Not every language has shuffles of other types than those of 32 bits.
             in_step = gpu.warp if gpu.shuffles and dtype.bits in (16, 32) else 1
-            if op.count > in_step:
+            if any(n >= in_step for n in op.steps):
                 sizes.append(2 * op.buffer.type.size * dtype.itemsize)
     return sum((ceildiv(size, 16) * 16 for size in sizes), start=0)
 
 
 def threads_of(kernel: loop.Kernel) -> int:
     """The number of threads of a block: the largest extent of a thread nest."""
-    return max((_known(f) for f in walk_loops(kernel) if is_thread(f)), default=1)
-
-
-def _known(f: loop.For) -> int:
-    """The extent of a loop that is a number, as that of a thread nest is."""
-    assert isinstance(f.extent, int)
-    return f.extent
-
-
-def is_thread(op: Operation | None) -> bool:
-    """Whether an operation is a thread nest."""
-    return isinstance(op, loop.For) and op.kind == loop.LoopKind.THREAD_X
+    return max((known_extent(f) for f in walk_loops(kernel) if is_thread(f)), default=1)
 
 
 def block_body(kernel: loop.Kernel) -> Block:
@@ -162,7 +168,7 @@ def _place(alloc: loop.Alloc, body: Block, threads: int) -> None:
         return  # `tensorize_atom` has divided it among threads
     buffer = alloc.result
     accesses = accesses_of(buffer)
-    nests = {id(nest): nest for op in buffer.users for nest in (_nest_of(op),) if nest is not None}
+    nests = {id(nest): nest for op in buffer.users for nest in (nest_of(op),) if nest is not None}
     kernel = enclosing(alloc, loop.Kernel)
     sizes = frozenset(kernel.dims) if isinstance(kernel, loop.Kernel) else frozenset()
     outer = sizes.union(f.iv for f in enclosing_loops(alloc))
@@ -172,7 +178,7 @@ def _place(alloc: loop.Alloc, body: Block, threads: int) -> None:
     reduced = [op for op in buffer.users if isinstance(op, simt.AllReduce)]
     if len(nests) == 1 and len(accesses) == len(buffer.users):
         (nest,) = nests.values()
-        forms = {_form(op, _known(nest), outer) for op in accesses}
+        forms = {form_of(op, known_extent(nest), outer) for op in accesses}
         if None not in forms and len(forms) == 1 and _repeats(alloc, nest) is False:
             nest.body.insert_before(nest.body.first, alloc)
             _shrink_private(alloc, accesses, next(iter(forms)))
@@ -180,8 +186,8 @@ def _place(alloc: loop.Alloc, body: Block, threads: int) -> None:
     if reduced:
         _reduce_in_registers(alloc, accesses, reduced, threads)
         return
-    forms = {_form(op, threads, outer) for op in accesses}
-    atoms = [op for op in buffer.users if isinstance(op, simt.Mma)]
+    forms = {form_of(op, threads, outer) for op in accesses}
+    atoms = [op for op in buffer.users if isinstance(op, simt.Mma) and op.d is buffer]
     forms |= {_form_of_result(op, alloc, threads, outer) for op in atoms}
     form = next(iter(forms)) if len(forms) == 1 else None
     if (
@@ -191,13 +197,15 @@ def _place(alloc: loop.Alloc, body: Block, threads: int) -> None:
     ):
         order = _order_for(atoms, alloc)
         for op in accesses:
-            _, inner = _inner_loops(op)
-            op.indices = (_nest_variable(op), *(inner[k].iv for k in order or range(len(inner))))
-            _unroll(inner)
+            _, inner = inner_loops(op)
+            op.indices = (nest_variable(op), *(inner[k].iv for k in order or range(len(inner))))
+            unroll(inner)
         for mma in atoms:
             mma.d_indices = (mma.thread, *_points(mma, alloc), *mma.d_slots)
         extents = [form.extents[k] for k in order] if order else form.extents
         _retype(alloc, (threads, *extents), "register")
+        return
+    if not atoms and len(accesses) == len(buffer.users) and _number(alloc, accesses, threads, outer, sizes):
         return
     if atoms:
         raise ScheduleError(
@@ -207,8 +215,38 @@ def _place(alloc: loop.Alloc, body: Block, threads: int) -> None:
     for op in accesses:
         _check_inside(op)
     _retype(alloc, _most(alloc.buffer), "shared")
-    if len(accesses) == len(buffer.users):
+    if shared_factors(buffer):
+        lay_out(alloc)
+    elif len(accesses) == len(buffer.users):
         _retype(alloc, padded_shape(alloc.buffer, accesses, loop.LoopKind.THREAD_X), "shared")
+
+
+def _number(
+    alloc: loop.Alloc,
+    accesses: Sequence[Access],
+    threads: int,
+    outer: frozenset[Expr],
+    sizes: frozenset[Expr],
+) -> bool:
+    """Keep a buffer in registers whose nests give each thread the same elements in several orders: those that
+    a matrix instruction leaves it with, and those of the factor that they become. Returns whether that is so.
+    """
+    forms = [form_of(op, threads, outer) for op in accesses]
+    stored = [f for op, f in zip(accesses, forms, strict=True) if isinstance(op, loop.Store)]
+    first = stored[0] if stored else None
+    if first is None or not _fits_registers(alloc, first, threads, sizes):
+        return False
+    steps = [None if f is None else places_in(f, first, threads) for f in forms]
+    if any(x is None for x in steps):
+        return False
+    for op, numbers in zip(accesses, steps, strict=True):
+        assert numbers is not None
+        _, inner = inner_loops(op)
+        place: Dim = sum((n * f.iv for n, f in zip(numbers, inner, strict=True)), start=0)
+        op.indices = (nest_variable(op), place)
+        unroll(inner)
+    _retype(alloc, (threads, int(np.prod(first.extents, dtype=int))), "register")
+    return True
 
 
 def _check_inside(op: Access) -> None:
@@ -253,71 +291,9 @@ def _most(buffer: BufferType) -> tuple[int, ...]:
     return known
 
 
-def _nest_of(op: Operation) -> loop.For | None:
-    return next((f for f in enclosing_loops(op) if is_thread(f)), None)
-
-
-def _nest_variable(op: Operation) -> Expr:
-    nest = _nest_of(op)
-    assert nest is not None
-    return nest.iv
-
-
 def _repeats(alloc: loop.Alloc, nest: loop.For) -> bool:
     """Whether the nest runs several times in the life of the buffer."""
     return alloc.parent is not nest.parent
-
-
-@dataclass(frozen=True)
-class _Form:
-    """The elements of a buffer that thread `t` touches, over numbered positions of its part of the buffer."""
-
-    indices: tuple[Dim, ...]
-    extents: tuple[int, ...]
-
-
-def _inner_loops(op: Access) -> tuple[loop.For | None, list[loop.For]]:
-    """The thread nest of an access, and the loops of several iterations inside it that its indices depend on,
-    ordered by the distance of their elements, largest first.
-    """
-    nest = _nest_of(op)
-    if nest is None:
-        return None, []
-    around = enclosing_loops(op)
-    used = {s for e in op.indices for s in free_symbols_of(e)}
-    inner = [f for f in around[around.index(nest) + 1 :] if f.iv in used and f.extent != 1]
-    flat = flatten_index(op.indices, op.buffer.type.shape)
-    variables = {f.iv for f in around}
-    return nest, sorted(inner, key=lambda f: (-_distance(flat, f.iv, variables), around.index(f)))
-
-
-def _distance(flat: Dim, iv: Expr, variables: Collection[Expr]) -> int:
-    """The number of elements from one value of a variable to the next, near the beginnings of all loops and
-    for sizes of 64.
-    """
-    names = {s.name: 0 if s in variables else 64 for s in free_symbols_of(flat)}
-    after = evaluate(flat, {**names, iv.name: 1})
-    return abs(int(after) - int(evaluate(flat, names)))
-
-
-def _form(op: Access, threads: int, outer: frozenset[Expr]) -> _Form | None:
-    """The form of an access; None if threads do not have parts of their own that it describes. The `outer`
-    variables have one value in the life of the buffer.
-    """
-    nest, inner = _inner_loops(op)
-    if nest is None or nest.extent != threads or op.dynamic:
-        return None
-    if not all(isinstance(f.extent, int) for f in inner):
-        return None
-    mapping: dict[Expr, Dim] = {nest.iv: symbol("thread", 0, threads - 1)}
-    mapping |= {f.iv: 0 for f in enclosing_loops(op) if f.extent == 1 and f is not nest}
-    for k, f in enumerate(inner):
-        mapping[f.iv] = symbol(f"part_{k}", 0, f.extent - 1)
-    indices = tuple(substitute(e, mapping) for e in op.indices)
-    known = outer.union(*map(free_symbols_of, mapping.values()))
-    if any(s not in known for e in indices for s in free_symbols_of(e)):
-        return None
-    return _Form(indices, tuple(map(_known, inner)))
 
 
 def _points(mma: simt.Mma, alloc: loop.Alloc) -> list[Expr]:
@@ -328,14 +304,14 @@ def _points(mma: simt.Mma, alloc: loop.Alloc) -> list[Expr]:
 
 
 def _by_distance(mma: simt.Mma, alloc: loop.Alloc) -> list[Expr]:
-    """The symbols of the elements of a thread, ordered like the loops of `_inner_loops`."""
+    """The symbols of the elements of a thread, ordered like the loops of `inner_loops`."""
     points = [*_points(mma, alloc), *mma.d_slots]
     flat = flatten_index(mma.d_indices, alloc.buffer.shape)
     variables = {f.iv for f in enclosing_loops(mma)} | {mma.thread, *mma.d_slots}
-    return sorted(points, key=lambda s: (-_distance(flat, s, variables), points.index(s)))
+    return sorted(points, key=lambda s: (-distance_of(flat, s, variables), points.index(s)))
 
 
-def _form_of_result(mma: simt.Mma, alloc: loop.Alloc, threads: int, outer: frozenset[Expr]) -> _Form | None:
+def _form_of_result(mma: simt.Mma, alloc: loop.Alloc, threads: int, outer: frozenset[Expr]) -> Form | None:
     """The form of the result of matrix instructions; None as for `_form`."""
     if mma.threads != threads or any(mma.fragments[k].buffer is alloc.result for k in (1, 2)):
         return None
@@ -347,7 +323,7 @@ def _form_of_result(mma: simt.Mma, alloc: loop.Alloc, threads: int, outer: froze
     known = outer.union(*map(free_symbols_of, mapping.values()))
     if any(s not in known for e in indices for s in free_symbols_of(e)):
         return None
-    return _Form(indices, tuple(_extent(s) for s in points))
+    return Form(indices, tuple(_extent(s) for s in points))
 
 
 def _order_for(atoms: Sequence[simt.Mma], alloc: loop.Alloc) -> list[int]:
@@ -363,81 +339,67 @@ def _extent(s: Expr) -> int:
     return s.upper + 1
 
 
-def _fits_registers(alloc: loop.Alloc, form: _Form, threads: int, sizes: frozenset[Expr]) -> bool:
+def _fits_registers(alloc: loop.Alloc, form: Form, threads: int, sizes: frozenset[Expr]) -> bool:
     """Whether the parts of all threads are small enough and have no element in common."""
     words = max(1, alloc.buffer.dtype.itemsize // 4)
     for extent in form.extents:
         words *= extent
-    return words <= MOST_PRIVATE and _are_distinct(form, threads, sizes)
+    return words <= MOST_PRIVATE and are_distinct(form, threads, sizes)
 
 
-def _are_distinct(form: _Form, threads: int, sizes: frozenset[Expr]) -> bool:
-    """Whether no two points of a form are the same element, for some values of outer variables, and for
-    `sizes` of 64.
-
-    Splitting and fusing loops keeps points apart, so this finds only forms that were not one element a point
-    before.
-    """
-    axes = np.indices((threads, *form.extents)).reshape(1 + len(form.extents), -1)
-    names = {"thread": axes[0], **{f"part_{k}": axis for k, axis in enumerate(axes[1:])}}
-    others = {s for e in form.indices for s in free_symbols_of(e) if s.name not in names}
-    for value in (0, 1, 2) if others else (0,):
-        values = {**names, **{s.name: 64 if s in sizes else value for s in others}}
-        places = [np.broadcast_to(np.asarray(evaluate(e, values)), axes[0].shape) for e in form.indices]
-        # Indices beyond the end of a dimension are places of their own.
-        flat = np.zeros_like(axes[0])
-        for place in places:
-            flat = flat * (int(np.max(place)) + 1) + place
-        if len(np.unique(flat)) != flat.size:
-            return False
-    return True
-
-
-def _shrink_private(alloc: loop.Alloc, accesses: Iterable[Access], form: _Form | None) -> None:
+def _shrink_private(alloc: loop.Alloc, accesses: Iterable[Access], form: Form | None) -> None:
     """Give a thread only its part of a buffer that one nest uses."""
     assert form is not None
     for op in accesses:
-        _, inner = _inner_loops(op)
+        _, inner = inner_loops(op)
         op.indices = tuple(f.iv for f in inner) or (0,)
-        _unroll(inner)
+        unroll(inner)
     _retype(alloc, form.extents or (1,), "local")
-
-
-def _unroll(loops: Iterable[loop.For]) -> None:
-    """Unroll loops over a private array, so that it can lie in registers."""
-    for f in loops:
-        if f.kind == loop.LoopKind.SERIAL:
-            f.kind = loop.LoopKind.UNROLL
 
 
 def _reduce_in_registers(
     alloc: loop.Alloc, accesses: Sequence[Access], reduced: Sequence[simt.AllReduce], threads: int
 ) -> None:
-    """Distribute a buffer of partial results, one for each thread, that threads combine.
+    """Distribute a buffer of partial results, which threads combine: each thread has some of its own, and of
+    the combined ones a nest reads those of the first thread of a group.
 
-    A nest over the results, which reads the first partial result of each, is run by the first thread of each
-    group.
+    A nest over the results is run by the first thread of each group where threads have one.
 
     Raises:
-        ScheduleError: Threads have other parts than one element each.
+        ScheduleError: Threads have other parts.
     """
     count = reduced[0].count
-    for nest in dict.fromkeys(n for op in accesses if (n := _nest_of(op)) is not None):
+    for nest in dict.fromkeys(n for op in accesses if (n := nest_of(op)) is not None):
         if nest.extent != threads and nest.extent * count == threads:
             _run_by_first_lanes(nest, count, threads)
-    place = symbol("thread", 0, threads - 1)
+    forms = [form_of(op, threads, frozenset()) for op in accesses]
+    written = next((f for op, f in zip(accesses, forms, strict=True) if not isinstance(op, loop.Load)), None)
+    distances: tuple[int, ...] = ()
+    if written is not None:
+        flat = flatten_index(written.indices, alloc.buffer.shape)
+        distances = same_rows(Form((flat,), written.extents), count, threads)
+    first = symbol("thread", 0, threads - 1)
+    leader = first - sum((first // n % 2 * n for n in distances), start=0)
+    if (
+        written is None
+        or 1 << len(distances) != count
+        or not _fits_registers(alloc, written, threads, frozenset())
+        or not all(
+            f is not None and any(same_places(f, x, threads) for x in (written, written.of_thread(leader)))
+            for f in forms
+        )
+    ):
+        raise ScheduleError(
+            "all_reduce: the partial results must have elements of their own for each thread, and threads of "
+            "a row numbers that differ in a few bits"
+        )
     for op in accesses:
-        form = _form(op, threads, frozenset())
-        flat = None if form is None or form.extents else flatten_index(form.indices, alloc.buffer.shape)
-        first = op.indices[-1] == 0 and flat is not None
-        if flat is None or not (flat == place or (first and flat == place // count * count)):
-            raise ScheduleError(
-                "all_reduce: the partial results must have one element for each thread, in the order of the "
-                "threads"
-            )
-    for op in accesses:
-        op.indices = (_nest_variable(op),)
-    _retype(alloc, (threads,), "register")
+        _, inner = inner_loops(op)
+        op.indices = (nest_variable(op), *(f.iv for f in inner))
+        unroll(inner)
+    for statement in reduced:
+        statement.distances = distances
+    _retype(alloc, (threads, *written.extents), "register")
 
 
 def _run_by_first_lanes(nest: loop.For, count: int, threads: int) -> None:
@@ -462,7 +424,7 @@ class _Seen:
     """An access since the last barrier. `repeated` are the loops that have begun another iteration since."""
 
     touch: Touch
-    nest: loop.For
+    nest: loop.For | simt.Mma
     repeated: tuple[loop.For, ...] = ()
 
 
@@ -492,6 +454,12 @@ class _Barriers:
                     Builder.before(op).insert(simt.Barrier())
                     seen = []
                 seen = seen + touches
+            elif isinstance(op, simt.Mma):
+                touches = [_Seen(t, op) for t in _touches(op)]
+                if any(self.conflict(a, b) for a in seen for b in touches):
+                    Builder.before(op).insert(simt.Barrier())
+                    seen = []
+                seen = seen + touches
             elif isinstance(op, loop.For):
                 after = self.block(op.body, [])
                 again = [replace(x, repeated=(*x.repeated, op)) for x in after]
@@ -511,6 +479,9 @@ class _Barriers:
         if not self.sharing.may_be_same(x.buffer, y.buffer) or not (writes(x) or writes(y)):
             return False
         fixed = [f for f in enclosing_loops(a.nest) if inside(b.nest, f) and f not in a.repeated]
+        if not (isinstance(a.nest, loop.For) and isinstance(b.nest, loop.For)):
+            # Any thread of a warpgroup reads the factors in shared memory.
+            return distance(x, y, [], fixed) is not None
         apart = distance(x, y, [(a.nest, b.nest)], fixed)
         return apart is not None and apart != (0,)
 
@@ -524,13 +495,15 @@ def _first_touches(body: Block) -> list[_Seen]:
         if is_thread(op):
             assert isinstance(op, loop.For)
             found += [_Seen(t, op) for t in _touches(op)]
+        elif isinstance(op, simt.Mma):
+            found += [_Seen(t, op) for t in _touches(op)]
         elif isinstance(op, (loop.For, loop.If)):
             found += _first_touches(op.body)
     return found
 
 
-def _touches(nest: loop.For) -> list[Touch]:
-    """The accesses of a nest to memory that other threads see."""
+def _touches(nest: loop.For | simt.Mma) -> list[Touch]:
+    """The accesses of a nest, or of matrix instructions, to memory that other threads see."""
     found = []
     for op in nest.walk():
         for touch in touches_of(op):
@@ -539,4 +512,4 @@ def _touches(nest: loop.For) -> list[Touch]:
     return found
 
 
-__all__ = ["block_body", "is_thread", "make_block_program", "place_barriers", "threads_of"]
+__all__ = ["block_body", "make_block_program", "place_barriers", "threads_of"]

@@ -28,7 +28,8 @@ from ..ir.substitution import substitute
 from ..ir.symbolic import Dim, Expr, free_symbols, prove_eq, prove_le, symbol
 from ..ir.types import BufferType
 from .core import ScheduleCore, ScheduleError, primitive
-from .legality import check_unchanged, keeps_inputs, try_on_copy
+from .legality import check_unchanged
+from .order import keeps_order, result_of
 
 
 class BlockPrimitives(ScheduleCore):
@@ -37,7 +38,7 @@ class BlockPrimitives(ScheduleCore):
     """
 
     @primitive
-    @keeps_inputs
+    @keeps_order(result_of)
     def compute_at(self, name: str, at: str) -> list[str]:
         """Compute `name`, a producer block, inside a loop of its consumers (`at`), only the part they need
         there. Returns the names of its new loops.
@@ -118,6 +119,7 @@ class BlockPrimitives(ScheduleCore):
         return self.loops(name)[len(enclosing_loops(target)) + 1 :]
 
     @primitive
+    @keeps_order()
     def decompose_reduction(self, name: str, at: str) -> str:
         """Give a reduction an initializing nest of its own before loop `at`; return the name of the new
         block.
@@ -149,8 +151,6 @@ class BlockPrimitives(ScheduleCore):
                     f"decompose_reduction: loop {f.iv.name!r} outside {at!r} is part of the reduction"
                 )
         _check_index_outside("decompose_reduction", block, update, around[around.index(where) :])
-        if not isinstance(update.buffer.defining_op, loop.Alloc):
-            try_on_copy(self, "decompose_reduction", name, at)
         init = parallel_nest(self, block, where, f"{name}_init")
         body = Builder(init.body, location=block.location)
         dtype = update.buffer.type.dtype
@@ -160,6 +160,7 @@ class BlockPrimitives(ScheduleCore):
         return init.sym_name
 
     @primitive
+    @keeps_order()
     def accumulate_apart(self, name: str, at: str) -> tuple[str, str]:
         """Add up the terms of reduction `name` in loop `at` in a buffer of their own, which a thread can
         keep in registers; return the names of the blocks that load its first values and store its last ones.
@@ -203,7 +204,7 @@ class BlockPrimitives(ScheduleCore):
         return begin.sym_name, end.sym_name
 
     @primitive
-    @keeps_inputs
+    @keeps_order(result_of)
     def compute_inline(self, name: str) -> None:
         """Substitute `name`, an elementwise block, into its consumers and remove its buffer.
 
@@ -254,6 +255,7 @@ class BlockPrimitives(ScheduleCore):
             alloc.erase()
 
     @primitive
+    @keeps_order()
     def rfactor(self, name: str) -> str:
         """Factor loop `name` out of a reduction: a partial result for each iteration, then a final reduction,
         whose name is returned.
@@ -325,6 +327,7 @@ class BlockPrimitives(ScheduleCore):
         return final.sym_name
 
     @primitive
+    @keeps_order()
     def cache_read(self, name: str, argument: int, order: tuple[int, ...] | None = None) -> str:
         """Copy what block `name` reads from its `argument`-th read buffer into a local buffer first, with
         dimensions permuted by `order`.
@@ -378,6 +381,7 @@ class BlockPrimitives(ScheduleCore):
         return stage.sym_name
 
     @primitive
+    @keeps_order()
     def cache_write(self, name: str) -> str:
         """Let block `name` write a local buffer, which a new block copies to the result.
 

@@ -61,6 +61,7 @@ def primitive(function: F) -> F:
     @functools.wraps(function)
     def run(schedule: ScheduleCore, *args: Any, **kwargs: Any) -> Any:
         _check_arguments(name, signature, (schedule, *args), kwargs)
+        schedule.finished = None
         depth, schedule._depth = schedule._depth, schedule._depth + 1
         try:
             result = function(schedule, *args, **kwargs)
@@ -125,16 +126,25 @@ class ScheduleCore:
         """The knobs that were asked for so far."""
         self._chosen = dict(choices or {})
         self._depth = 0
-        self.is_copy = False
-        """Whether this is a schedule of a copy, on which a primitive is tried."""
+        self.finished: loop.Kernel | None = None
+        """The finalized kernel, if it is known: see `adopt`."""
 
     def copy(self) -> Self:
-        """A schedule of a copy of the kernel, to try a primitive on."""
+        """A schedule of a copy of the kernel, with default choices, which `adopt` may take over."""
         kernel = self.kernel.clone()
         assert isinstance(kernel, loop.Kernel)
-        copy = type(self)(kernel, self.info)
-        copy.is_copy = True
-        return copy
+        return type(self)(kernel, self.info)
+
+    def adopt(self, other: Self) -> None:
+        """Take over what was done to `other`, a copy of this schedule, in place of doing it again."""
+        self.kernel, self.finished = other.kernel, other.finished
+        self.trace += other.trace
+        self.choices += other.choices
+
+    @property
+    def has_own_choices(self) -> bool:
+        """Whether the schedule was begun with choices in place of a rule's defaults."""
+        return bool(self._chosen)
 
     def choose(self, name: str, default: K, among: Iterable[K], *, reorders_sums: bool = False) -> K:
         """Return the value of a knob: `default`, unless the schedule was begun with another choice.

@@ -17,6 +17,7 @@ from .block_program import make_block_program
 from .blocks import BlockPrimitives
 from .compact import compact_buffers
 from .conditions import hoist_conditions
+from .invariants import hoist_invariants
 from .legality import check_lanes, check_races, check_threads
 from .unroll_and_jam import unroll_and_jam
 
@@ -28,6 +29,8 @@ def finalize(schedule: BlockPrimitives) -> loop.Kernel:
     Raises:
         ScheduleError: A loop cannot run as the schedule says.
     """
+    if schedule.finished is not None:
+        return schedule.finished
     check_threads(schedule.kernel, schedule.info)
     kernel = finished(schedule)
     check_lanes(kernel, schedule.info)
@@ -45,6 +48,7 @@ def finished(schedule: BlockPrimitives) -> loop.Kernel:
     compact_buffers(kernel, schedule.info.cache_line)
     if schedule.info.gpu is not None:
         hoist_conditions(kernel)
+        hoist_invariants(kernel)
     promote_accumulators(kernel)
     unroll_and_jam(kernel)
     return kernel

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast
 
 from ..analysis.dependence import (
     LoopPair,
@@ -27,12 +26,9 @@ from ..analysis.witness import describe_conflict, find_witness
 from ..dialects import loop
 from ..dialects.elements import Elements
 from ..dialects.tensor import free_symbols_of
-from ..ir import notes
 from ..ir.core import Operation
 from ..ir.target_info import TargetInfo
-from .core import ScheduleCore, ScheduleError
-
-F = TypeVar("F", bound=Callable[..., Any])
+from .core import ScheduleError
 
 
 def check_independent(
@@ -49,7 +45,7 @@ def check_independent(
         if lanes and _combined_across_lanes(f, a, b):
             continue
         what = f"iterations of {f.iv.name!r}"
-        _check(primitive, a, b, [(f, f)], lambda apart: apart != (0,), what, undecided)
+        check_pair(primitive, a, b, [(f, f)], lambda apart: apart != (0,), what, undecided)
 
 
 def check_order(primitive: str, before: Sequence[loop.For], after: Sequence[loop.For]) -> None:
@@ -71,7 +67,7 @@ def check_order(primitive: str, before: Sequence[loop.For], after: Sequence[loop
 
     for a, b in conflicting_pairs(before[-1]):
         if not commute(a, b):
-            _check(primitive, a, b, [(f, f) for f in moved], reversed_by, "the new order of the loops")
+            check_pair(primitive, a, b, [(f, f) for f in moved], reversed_by, "the new order of the loops")
 
 
 def _places_that_move(order: Sequence[int]) -> tuple[int, int]:
@@ -83,7 +79,7 @@ def _places_that_move(order: Sequence[int]) -> tuple[int, int]:
 def check_joined(primitive: str, first: loop.For, second: loop.For) -> None:
     """Raise unless iteration i of the `second` loop may run directly after iteration i of the `first`."""
     for a, b in pairs_between(first, second):
-        _check(
+        check_pair(
             primitive, a, b, [(first, second)], lambda apart: apart[0] < 0,
             f"iterations of {first.iv.name!r} and {second.iv.name!r}",
         )  # fmt: skip
@@ -95,30 +91,7 @@ def check_unchanged(primitive: str, read: loop.Load, left: Sequence[loop.For]) -
         common = [f for f in left if inside(op, f)]
         if common and isinstance(op, (loop.Store, loop.Accumulate)):
             what = f"iterations of {', '.join(repr(str(f.iv.name)) for f in common)}"
-            _check(primitive, read, op, [(f, f) for f in common], lambda apart: _sign(apart) > 0, what)
-
-
-def keeps_inputs(function: F) -> F:
-    """Decorate a primitive that may move reads behind writes or writes before reads, below `primitive`: it is
-    tried on a copy first (`try_on_copy`).
-    """
-
-    @functools.wraps(function)
-    def run(schedule: ScheduleCore, *args: Any, **kwargs: Any) -> Any:
-        try_on_copy(schedule, function.__name__, *args, **kwargs)
-        return function(schedule, *args, **kwargs)
-
-    return cast(F, run)
-
-
-def try_on_copy(schedule: ScheduleCore, primitive: str, *args: Any, **kwargs: Any) -> None:
-    """Raise if a primitive would let the kernel read an input after it was overwritten, where an output may
-    be the memory of an input.
-    """
-    if notes.BUFFER_ALIASES.present(schedule.kernel) and not schedule.is_copy:
-        copy = schedule.copy()
-        getattr(copy, primitive)(*args, **kwargs)
-        check_inputs_stay(primitive, copy.kernel)
+            check_pair(primitive, read, op, [(f, f) for f in common], lambda apart: _sign(apart) > 0, what)
 
 
 def check_inputs_stay(primitive: str, kernel: loop.Kernel) -> None:
@@ -136,7 +109,7 @@ def check_inputs_stay(primitive: str, kernel: loop.Kernel) -> None:
         first_late = -1 if runs is not None and inside(write, runs) else 0 if read is second else 1
         late = functools.partial(_at_least, first_late)
         what = f"iterations of {', '.join(repr(str(f.iv.name)) for f in common)}" if common else "the nests"
-        _check(primitive, write, read, [(f, f) for f in common], late, what)
+        check_pair(primitive, write, read, [(f, f) for f in common], late, what)
 
 
 def check_races(kernel: loop.Kernel) -> None:
@@ -198,7 +171,7 @@ def _nest_name(op: Operation) -> str:
     return f"'{op.name}'"
 
 
-def _check(
+def check_pair(
     primitive: str,
     a: Touch,
     b: Touch,
@@ -207,6 +180,18 @@ def _check(
     what: str,
     undecided: bool = False,
 ) -> None:
+    """Raise if two accesses may touch one element at a distance that is `wrong`.
+
+    Args:
+        primitive: The primitive's name, for the message.
+        a: An access.
+        b: Another access to the same memory.
+        loops: The loops whose iterations are compared.
+        wrong: Whether a distance, for each pair of loops the sign of the second iteration minus the first, is
+            one that the primitive must not have.
+        what: The text of the message that names what depends on each other.
+        undecided: Whether a conflict is allowed for which the analysis finds no two iterations.
+    """
     fixed = [f for f in enclosing_loops(loops[0][0]) if inside(b, f)] if loops else []
     apart = distance(a, b, loops, fixed)
     if apart is None:

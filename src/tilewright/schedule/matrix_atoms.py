@@ -24,7 +24,15 @@ class AtomPrimitives(ScheduleCore):
 
     @primitive
     def tensorize_atom(
-        self, name: str, atom: str, at: str, m: str, n: str, k: str, warps: tuple[str, ...]
+        self,
+        name: str,
+        atom: str,
+        at: str,
+        m: str,
+        n: str,
+        k: str,
+        warps: tuple[str, ...],
+        keep: str | None = None,
     ) -> tuple[str, str]:
         """Replace the innermost loops of a product by one `simt.mma` and let threads load its factors' parts
         into registers.
@@ -50,20 +58,24 @@ class AtomPrimitives(ScheduleCore):
             n: The loop over its columns.
             k: The loop over its terms.
             warps: Loops over the warps of the block.
+            keep: A loop outside of `at`. The parts of a factor that does not move with it are loaded before
+                it, and stay in registers.
 
         Returns:
-            The names of the blocks that load the left and the right factor.
+            The names of the blocks that load the left and the right factor; empty for an atom that reads
+            them from shared memory.
 
         Raises:
             ScheduleError: There is no such block, loop or atom; the loops are not the innermost ones of a
                 perfect nest or have other extents than the atom; a type is not the atom's; a factor moves
                 with rows and columns; or the block has no initial values yet.
         """
-        nest = _AtomNest(self, name, atom, at, m, n, k, warps)
+        nest = _AtomNest(self, name, atom, at, m, n, k, warps, keep)
         mapping_d = nest.mapping("d", nest.atom.result, {"m": nest.rows, "n": nest.columns})
+        load = nest.shared_factor if nest.atom.shared else nest.load_fragment
         parts = [
-            nest.load_fragment(nest.left, "a", nest.atom.left, {"m": nest.rows, "k": nest.depth}),
-            nest.load_fragment(nest.right, "b", nest.atom.right, {"n": nest.columns, "k": nest.depth}),
+            load(nest.left, "a", nest.atom.left, {"m": nest.rows, "k": nest.depth}),
+            load(nest.right, "b", nest.atom.right, {"n": nest.columns, "k": nest.depth}),
         ]
         slots = {
             p: simt.slot_symbols(x, p)
@@ -79,8 +91,8 @@ class AtomPrimitives(ScheduleCore):
             a_slots=slots["a"],
             b_slots=slots["b"],
             d_indices=tuple(substitute(e, mapping_d) for e in resolved(nest.update, nest.update.indices)),
-            a_indices=(nest.thread, *parts[0].outer, *slots["a"]),
-            b_indices=(nest.thread, *parts[1].outer, *slots["b"]),
+            a_indices=parts[0].indices,
+            b_indices=parts[1].indices,
             location=nest.block.location,
         )
         assert nest.top.parent is not None
@@ -94,13 +106,13 @@ class AtomPrimitives(ScheduleCore):
 
 @dataclass(frozen=True)
 class _Part:
-    """The parts of a factor that threads hold: the buffer, the block that loads it, and the loops outside of
-    the atom on which it depends.
+    """The parts of a factor that threads hold: the buffer, the block that loads it, and the indices of an
+    element.
     """
 
     buffer: Value
     name: str
-    outer: tuple[Expr, ...]
+    indices: tuple[Dim, ...]
 
 
 class _AtomNest:
@@ -111,7 +123,16 @@ class _AtomNest:
     """
 
     def __init__(
-        self, s: ScheduleCore, name: str, atom: str, at: str, m: str, n: str, k: str, warps: tuple[str, ...]
+        self,
+        s: ScheduleCore,
+        name: str,
+        atom: str,
+        at: str,
+        m: str,
+        n: str,
+        k: str,
+        warps: tuple[str, ...],
+        keep: str | None,
     ) -> None:
         found = ATOMS.get(atom)
         if found is None:
@@ -121,7 +142,7 @@ class _AtomNest:
         self.update, loads = factor_loads(self.block, "tensorize_atom")
         self.rows, self.columns, self.depth = s.loop(m), s.loop(n), s.loop(k)
         self.warps = [s.loop(w) for w in warps]
-        self.at = s.loop(at)
+        self.at, self.keep = s.loop(at), None if keep is None else s.loop(keep)
         self._check_nest()
         self.left, self.right = self._sides(loads)
         self._check_types()
@@ -149,6 +170,11 @@ class _AtomNest:
             raise ScheduleError(
                 f"tensorize_atom: loop {self.at.iv.name!r} is not around {self.top.iv.name!r}"
             )
+        if self.keep is not None and self.keep not in around[: around.index(self.at)]:
+            raise ScheduleError(
+                f"tensorize_atom: loop {self.keep.iv.name!r} is not around {self.at.iv.name!r}"
+            )
+        self.around = around[: -len(tile)]
         self.uniform = around[around.index(self.at) + 1 : -len(tile)]
         wanted = (self.atom.rows, self.atom.columns, self.atom.depth)
         extents = tuple(f.extent for f in (self.rows, self.columns, self.depth))
@@ -211,15 +237,23 @@ class _AtomNest:
     def load_fragment(
         self, load: loop.Load, prefix: str, layout: FragmentLayout, axes: dict[str, loop.For]
     ) -> _Part:
-        """Let threads load their parts of a factor into registers, at the beginning of the loop `at`."""
+        """Let threads load their parts of a factor into registers: at the beginning of the loop `at`, or
+        before the loop `keep` if the factor is the same in all its iterations.
+        """
         s, block = self.s, self.block
         indices = resolved(load, load.indices)
         used = {x for e in indices for x in free_symbols_of(e)}
-        outer = [f for f in self.uniform if f.iv in used]
+        kept = self.keep if self.keep is not None and not _changes_in(self.keep, load, used) else None
+        place = self.at.body if kept is None else kept.parent
+        assert place is not None
+        inside_of = self.uniform if kept is None else self.around[self.around.index(kept) + 1 :]
+        outer = [f for f in inside_of if f.iv in used]
+        if not all(isinstance(f.extent, int) for f in outer):
+            raise ScheduleError(f"tensorize_atom: a loop in {self.at.iv.name!r} has no known extent")
         slots = simt.slot_symbols(layout, prefix)
         extents = (self.thread.upper + 1, *(f.extent for f in outer), *(x.upper + 1 for x in slots))
         alloc = loop.Alloc(buffer=BufferType(load.result.type, extents, "register"), location=block.location)
-        self.at.body.insert_before(self.at.body.first, alloc)
+        place.insert_before(place.first, alloc)
         name = s.fresh(f"{self.name}_{prefix}")
         thread = symbol(s.fresh(f"{name}_thread"), 0, self.thread.upper)
         own = [symbol(s.fresh(f"{name}_{f.iv.name}"), 0, f.iv.upper) for f in outer]
@@ -229,7 +263,7 @@ class _AtomNest:
         again = dict(zip(slots, parts, strict=True))
         element = tuple(substitute(substitute(e, mapping), again) for e in indices)
         mentioned = {x for e in element for x in free_symbols_of(e)}
-        fixed = [f for f in (*enclosing_loops(self.at), self.at) if f.iv in mentioned]
+        fixed = [f for f in self.around if f not in inside_of and f is not kept and f.iv in mentioned]
         loops = [thread, *own, *parts]
         axes_of = {v: symbol(f"i{k}", 0, v.upper) for k, v in enumerate((*(f.iv for f in fixed), *loops))}
         stage = loop.Block(
@@ -251,9 +285,33 @@ class _AtomNest:
             around = loop.For(iv=iv, kind=kind, location=block.location)
             around.body.append(nest)
             nest = around
-        before = next(op for op in self.at.body.ops if inside(block, op))
-        self.at.body.insert_before(before, nest)
-        return _Part(alloc.result, name, tuple(f.iv for f in outer))
+        place.insert_before(next(op for op in place.ops if inside(block, op)), nest)
+        return _Part(alloc.result, name, (self.thread, *(f.iv for f in outer), *slots))
+
+    def shared_factor(
+        self, load: loop.Load, prefix: str, layout: FragmentLayout, axes: dict[str, loop.For]
+    ) -> _Part:
+        """A factor that the instruction reads where it lies, in a tile.
+
+        Raises:
+            ScheduleError: It lies elsewhere, or its terms are not neighbours, which elements of 8 bits must
+                be.
+        """
+        indices = resolved(load, load.indices)
+        if not isinstance(load.buffer.defining_op, loop.Alloc) or len(indices) != 2:
+            raise ScheduleError(f"tensorize_atom: a factor of {self.name!r} is no tile of two dimensions")
+        if load.result.type.itemsize != 2 and self.depth.iv not in free_symbols_of(indices[-1]):
+            raise ScheduleError(
+                f"tensorize_atom: the terms of a factor of {self.name!r} are not neighbours in its tile"
+            )
+        mapping = self.mapping(prefix, layout, axes)
+        return _Part(load.buffer, "", tuple(substitute(e, mapping) for e in indices))
+
+
+def _changes_in(f: loop.For, load: loop.Load, used: set[Expr]) -> bool:
+    """Whether a load, at places with the symbols `used`, reads something else in each iteration of a loop."""
+    written = (op for op in load.buffer.users if not isinstance(op, loop.Load))
+    return f.iv in used or any(inside(op, f) for op in written)
 
 
 def _symbols(op: loop.Load | loop.Accumulate) -> set[Expr]:

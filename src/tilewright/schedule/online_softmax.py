@@ -47,6 +47,7 @@ from ..ir.walk import operands_of, post_order, reachable
 from .blocks import BlockPrimitives, parallel_nest
 from .core import ScheduleCore, ScheduleError, primitive
 from .loops import LoopPrimitives
+from .order import Order
 
 
 class SoftmaxPrimitives(BlockPrimitives, LoopPrimitives):
@@ -157,6 +158,7 @@ class SoftmaxPrimitives(BlockPrimitives, LoopPrimitives):
         for block in (softmax.top, *softmax.sums):
             if not notes.INITIALIZED.get(block):
                 self.decompose_reduction(block.sym_name, tops[block].iv.name)
+        order = Order(self.kernel)
         written = {written_buffer(b) for b in softmax.columns}
         for op in _statements(first, list(tops.values())[-1]):
             if op in tops.values():
@@ -175,6 +177,7 @@ class SoftmaxPrimitives(BlockPrimitives, LoopPrimitives):
             substitute_tree(rolled, {f.iv: rolled.iv})
             f.erase()
         _rescale(self, softmax, rolled)
+        order.check("online_softmax", self.kernel, apart=softmax.columns)
         return rolled.iv.name
 
 

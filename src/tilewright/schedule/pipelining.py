@@ -24,6 +24,7 @@ from ..ir.builder import Builder
 from ..ir.core import Value
 from ..ir.symbolic import Dim, Expr, prove_le, symbol
 from ..ir.types import BufferType
+from .shared_atoms import place_of, set_place, shared_factors
 
 
 def pipeline_copies(kernel: loop.Kernel) -> None:
@@ -39,25 +40,23 @@ def pipeline_copies(kernel: loop.Kernel) -> None:
 
 
 def _copies(f: loop.For) -> list[loop.For]:
-    """The thread nests at the beginning of a loop that copy from memory, which the loop does not write, to
-    shared buffers of an iteration.
+    """The thread nests in a loop that copy from memory, which the loop does not write, to shared buffers of
+    an iteration.
     """
     sharing = Sharing.of(f)
     written = {op.buffer for op in f.walk() if isinstance(op, (loop.Store, loop.Accumulate))}
     found: list[loop.For] = []
     for op in f.body.ops:
-        if isinstance(op, loop.Alloc):
-            continue
         if not isinstance(op, loop.For) or op.kind != loop.LoopKind.THREAD_X:
-            break
+            continue
         loads = [x for x in op.walk() if isinstance(x, loop.Load)]
         stores = [x for x in op.walk() if isinstance(x, loop.Store)]
         if any(isinstance(x, loop.Accumulate) for x in op.walk()) or not stores:
-            break
+            continue
         if any(sharing.may_be_same(x.buffer, other) for x in loads for other in written):
-            break
+            continue
         if not all(_is_tile(x.buffer, f) for x in stores):
-            break
+            continue
         found.append(op)
     return found if all(_is_copied(t, found) for t in _tiles(found)) else []
 
@@ -73,9 +72,10 @@ def _tiles(copies: Sequence[loop.For]) -> list[Value]:
 
 
 def _is_copied(tile: Value, copies: Sequence[loop.For]) -> bool:
-    """Whether only the copies write a tile, and only loads use it elsewhere."""
+    """Whether only the copies write a tile, and only loads and matrix instructions use it elsewhere."""
     return all(
-        isinstance(op, loop.Load) or (isinstance(op, loop.Store) and any(inside(op, nest) for nest in copies))
+        isinstance(op, (loop.Load, simt.Mma))
+        or (isinstance(op, loop.Store) and any(inside(op, nest) for nest in copies))
         for op in tile.users
     )
 
@@ -90,6 +90,8 @@ def _run_ahead(f: loop.For, copies: Sequence[loop.For], stages: int) -> None:
         f.parent.insert_before(f, alloc)
         for op in accesses_of(tile):
             op.indices = (f.iv % stages, *op.indices)
+        for mma, letter in shared_factors(tile):
+            set_place(mma, letter, (f.iv % stages, *place_of(mma, letter)))
     for store in [op for nest in copies for op in nest.walk() if isinstance(op, loop.Store)]:
         notes.ASYNCHRONOUS.set(store, True)
     before = Builder.before(f)
@@ -97,7 +99,8 @@ def _run_ahead(f: loop.For, copies: Sequence[loop.For], stages: int) -> None:
         for nest in copies:
             before.insert(_copy_of(nest, f, step))
         before.insert(simt.CommitCopies())
-    first = Builder.before(copies[0])
+    start = next(op for op in f.body.ops if not isinstance(op, loop.Alloc))
+    first = Builder.before(start)
     first.insert(simt.WaitCopies(pending=stages - 2))
     first.insert(simt.Barrier())
     for nest in copies:

@@ -1,22 +1,21 @@
-"""The primitive that stages the factors of a product: a block of a GPU loads tiles of both once, and its
-threads share them.
+"""The primitives that stage what a block reads: a block of a GPU loads tiles of a product's factors once, and
+its threads share them; a thread loads a tile of an array that it transposes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..analysis.loop_nest import enclosing_loops, inside, resolved, written_buffer
-from ..dialects import loop, scalar
-from ..dialects.tensor import free_symbols_of
+from ..analysis.loop_nest import enclosing_loops, inside, written_buffer
+from ..dialects import loop
 from ..ir import notes
 from ..ir.builder import Builder
 from ..ir.core import Operation, Value
-from ..ir.substitution import substitute
 from ..ir.symbolic import Dim, Expr, symbol
 from ..ir.types import BufferType
 from .core import ScheduleCore, ScheduleError, primitive
+from .factors import copy_of, factors_of, loads_of, places_of, symbols
+from .order import keeps_order
 
 
 @dataclass(frozen=True)
@@ -33,6 +32,7 @@ class StagingPrimitives(ScheduleCore):
     """Primitives that copy what a block needs before it is needed."""
 
     @primitive
+    @keeps_order()
     def stage_factors(
         self, name: str, at: str, outer: str | None = None, only: int | None = None
     ) -> tuple[str, ...]:
@@ -49,24 +49,24 @@ class StagingPrimitives(ScheduleCore):
 
         A tile has a dimension for each loop inside `at` that its factor depends on, in their order.
         A factor may be any load, at computed places of a convolution's image for example, so no patches are
-        stored in between. Returns the names of the copying blocks, in the order of the factors.
+        stored in between. It may also be computed from loads, by a cast or an activation: the copy does so.
+        Returns the names of the copying blocks, in the order of the factors.
 
         A factor that is the same in all iterations of the loops inside `outer`, down to `at`, is copied at
         `outer`. With `only`, the number of a factor, the other one is read where it is; it must be a number
         also beyond the ends of the data.
 
         Raises:
-            ScheduleError: There is no such block or loop; the block is not a sum of products of two loaded
-                values, possibly cast, into an intermediate buffer; a loop inside `at` has no known extent; a
-                factor is looked up at places that data decide, or has another value than zero where it is not
-                read; or a condition concerns both factors at once.
+            ScheduleError: There is no such block or loop; the block is not a sum of products of two values
+                computed from loads, into an intermediate buffer; a loop inside `at` has no known extent; a
+                factor is looked up at places that data decide; or a condition concerns both factors at once.
         """
         place = self._place(name, at)
         block = place.block
         loads = factors_of(block)
         if loads is None:
             raise ScheduleError(
-                f"stage_factors: block {name!r} is not a sum of products of two loaded values"
+                f"stage_factors: block {name!r} is not a sum of products of two values computed from loads"
             )
         if not isinstance(written_buffer(block).defining_op, loop.Alloc):
             raise ScheduleError(
@@ -78,7 +78,7 @@ class StagingPrimitives(ScheduleCore):
         conditions, guards = self._conditions(place, used, only is not None)
         places = [self._place_of(place, load, outer) for _, load in chosen]
         names = tuple(
-            self._stage(where, load, loops, conditions, f"{name}_tile{number}")
+            self._stage(where, load, loops, self._guard(where, loops, conditions), f"{name}_tile{number}")
             for where, (number, load), loops in zip(places, chosen, used, strict=True)
         )
         for guard in guards:
@@ -92,6 +92,50 @@ class StagingPrimitives(ScheduleCore):
             guard.erase()
         return names
 
+    @primitive
+    def stage_read(self, name: str, argument: int, at: str) -> str:
+        """Copy what an iteration of loop `at` reads from the `argument`-th buffer of block `name` into a
+        tile, before the nest inside `at`; return the name of the copying block.
+
+            for io: for i in 4: for j in 4:  y[4 * io + i, j] = f(x[j, 4 * io + i])
+        becomes, at io,
+            for io:
+                for i in 4: for j in 4:  tile[i, j] = x[j, 4 * io + i]
+                for i in 4: for j in 4:  y[4 * io + i, j] = f(tile[i, j])
+
+        The tile has a dimension for each loop inside `at` that the place of the read depends on, in their
+        order. What `cache_read` copies is a part of the buffer, with the buffer's dimensions.
+
+        Raises:
+            ScheduleError: There is no such block, buffer or loop; the block reads the buffer more than once,
+                or at places that data decide; the buffer is written in the same loop nest; or a loop inside
+                `at` has no known extent.
+        """
+        place = self._place(name, at, "stage_read")
+        loads = [op for op in place.block.body.ops if isinstance(op, loop.Load)]
+        buffers = list(dict.fromkeys(op.buffer for op in loads))
+        if not 0 <= argument < len(buffers):
+            raise ScheduleError(
+                f"stage_read: block {name!r} reads {len(buffers)} buffers, not {argument + 1}"
+            )
+        source = buffers[argument]
+        load, *others = (op for op in loads if op.buffer is source)
+        top = place.outer[0]
+        if others or any(not isinstance(op, loop.Load) and inside(op, top) for op in source.users):
+            raise ScheduleError(
+                f"stage_read: block {name!r} reads buffer {argument} more than once, or it is written in the "
+                "same loop nest"
+            )
+        used = self._used_loops(place, load, "stage_read")
+        known = {f.iv for f in (*place.outer, *used)}
+        guard: list[Dim] = []
+        op = place.block.parent_op
+        while op is not None and op is not place.at:
+            if isinstance(op, loop.If):
+                guard += [e for e in op.conditions if self._variables(e) <= known]
+            op = op.parent_op
+        return self._stage(place, load, used, guard, f"{name}_read{argument}")
+
     def _place_of(self, place: _Place, factor: Operation, outer: str | None) -> _Place:
         """The place where a factor is copied: at loop `outer`, if it is the same in all loops down to the
         place given.
@@ -100,7 +144,7 @@ class StagingPrimitives(ScheduleCore):
             return place
         other = self._place(place.block.sym_name, outer)
         between = {f.iv for f in other.inner} - {f.iv for f in place.inner}
-        return other if between.isdisjoint(_places_of(factor)) else place
+        return other if between.isdisjoint(places_of(factor)) else place
 
     @primitive
     def pipeline(self, name: str, stages: int) -> None:
@@ -120,30 +164,28 @@ class StagingPrimitives(ScheduleCore):
             raise ScheduleError(f"pipeline: the target {self.info.name} has no asynchronous copies")
         notes.STAGES.set(f, stages)
 
-    def _place(self, name: str, at: str) -> _Place:
+    def _place(self, name: str, at: str, primitive: str = "stage_factors") -> _Place:
         block, f = self.block(name), self.loop(at)
         if not inside(block, f):
-            raise ScheduleError(f"stage_factors: loop {at!r} is not around block {name!r}")
+            raise ScheduleError(f"{primitive}: loop {at!r} is not around block {name!r}")
         around = enclosing_loops(block)
         cut = around.index(f) + 1
         return _Place(block, f, tuple(around[:cut]), tuple(around[cut:]))
 
-    def _used_loops(self, place: _Place, factor: Operation) -> list[loop.For]:
+    def _used_loops(
+        self, place: _Place, factor: Operation, primitive: str = "stage_factors"
+    ) -> list[loop.For]:
         """The loops inside `at` that a factor depends on."""
         name = place.block.sym_name
         for load in loads_of(factor) or []:
             if load.dynamic:
-                raise ScheduleError(f"stage_factors: data decide where block {name!r} reads a factor")
-            if load.guard and not _is_zero(load.otherwise):
-                raise ScheduleError(
-                    f"stage_factors: a factor of block {name!r} is not zero where it is not read from memory"
-                )
-        symbols = _places_of(factor)
-        loops = [f for f in place.inner if f.iv in symbols]
+                raise ScheduleError(f"{primitive}: data decide where block {name!r} reads a factor")
+        used = places_of(factor)
+        loops = [f for f in place.inner if f.iv in used]
         for f in loops:
             if not isinstance(f.extent, int):
                 raise ScheduleError(
-                    f"stage_factors: the extent of loop {f.iv.name!r} is {f.extent}, not a number; "
+                    f"{primitive}: the extent of loop {f.iv.name!r} is {f.extent}, not a number; "
                     "split with guarded=True gives it one"
                 )
         return loops
@@ -161,10 +203,10 @@ class StagingPrimitives(ScheduleCore):
         while op is not None and op is not place.at:
             if isinstance(op, loop.If):
                 guards.append(op)
-                found += [e for e in op.conditions if _symbols((e,)) & variables]
+                found += [e for e in op.conditions if symbols((e,)) & variables]
             op = op.parent_op
         for e in list(found):
-            mine = _symbols((e,)) & variables
+            mine = symbols((e,)) & variables
             if not any(mine <= {f.iv for f in loops} for loops in used):
                 if keep:
                     found.remove(e)
@@ -175,15 +217,22 @@ class StagingPrimitives(ScheduleCore):
                 )
         return tuple(dict.fromkeys(found)), guards
 
+    def _guard(self, place: _Place, loops: list[loop.For], conditions: tuple[Dim, ...]) -> list[Dim]:
+        """The conditions that concern the tile of a factor."""
+        fixed, own = {f.iv for f in place.outer}, {f.iv for f in loops}
+        return [e for e in conditions if own & symbols((e,)) and self._variables(e) <= own | fixed]
+
     def _stage(
         self,
         place: _Place,
         factor: Operation,
         loops: list[loop.For],
-        conditions: tuple[Dim, ...],
+        guard: list[Dim],
         name: str,
     ) -> str:
-        """Make the tile of one factor and let the block read it; return the name of the copying block."""
+        """Make the tile of one factor, which is zero where an expression of `guard` is negative, and let the
+        block read it; return the name of the copying block.
+        """
         block, dtype = place.block, factor.results[0].type
         tile_type = BufferType(dtype, tuple(f.extent for f in loops), "local")
         tile = loop.Alloc(buffer=tile_type, location=block.location)
@@ -191,10 +240,7 @@ class StagingPrimitives(ScheduleCore):
         assert top.parent is not None
         top.parent.insert_before(top, tile)
 
-        fixed = {f.iv for f in place.outer}
-        own = {f.iv for f in loops}
-        guard = [e for e in conditions if own & _symbols((e,)) and self._variables(e) <= own | fixed]
-        used = _places_of(factor) | _symbols(tuple(guard))
+        used = places_of(factor) | symbols(tuple(guard))
         outer = [f for f in place.outer if f.iv in used]
         axes = {f.iv: symbol(f"i{k}", 0, f.iv.upper) for k, f in enumerate((*outer, *loops))}
         new = {f.iv: symbol(self.fresh(f"{name}_{f.iv.name}"), 0, f.iv.upper) for f in loops}
@@ -206,7 +252,7 @@ class StagingPrimitives(ScheduleCore):
             location=block.location,
         )
         body = Builder(stage.body, location=block.location)
-        value = _copy_of(factor, body, guard, axes)
+        value = copy_of(factor, body, guard, axes)
         body.insert(loop.Store(value, tile.result, (), indices=tuple(axes[f.iv] for f in loops)))
         nest: Operation = stage
         for f in reversed(loops):
@@ -220,89 +266,12 @@ class StagingPrimitives(ScheduleCore):
 
     def _variables(self, e: Dim) -> set[Expr]:
         """The loop variables in an expression."""
-        return _symbols((e,)) - set(self.kernel.dims)
-
-
-def _places_of(factor: Operation) -> set[Expr]:
-    """The symbols in the places that a factor is loaded from."""
-    loads = loads_of(factor) or []
-    return set().union(*(_symbols(resolved(op, (*op.indices, *op.guard))) for op in loads))
-
-
-def _copy_of(factor: Operation, body: Builder, guard: list[Dim], axes: Mapping[Expr, Dim]) -> Value:
-    """The value of a factor computed in another block, over the axes of loops; zero where a condition of
-    `guard` does not hold.
-    """
-    copies: dict[Value, Value] = {}
-    if not isinstance(factor, loop.Load):
-        for value in factor.operands:
-            assert value.defining_op is not None
-            copies[value] = _copy_of(value.defining_op, body, guard, axes)
-        result: Value = body.insert(factor.clone(copies)).results[0]
-        return result
-    conditions = (*resolved(factor, factor.guard), *guard)
-    zero = body(scalar.Constant(value=0, dtype=factor.result.type)) if conditions else None
-    loaded: Value = body(
-        loop.Load(
-            factor.buffer,
-            (),
-            zero,
-            indices=tuple(substitute(e, axes) for e in resolved(factor, factor.indices)),
-            guard=tuple(substitute(e, axes) for e in conditions),
-        )
-    )
-    return loaded
-
-
-def _symbols(exprs: tuple[Dim, ...]) -> set[Expr]:
-    return {s for e in exprs for s in free_symbols_of(e)}
-
-
-def _is_zero(value: Value | None) -> bool:
-    op = None if value is None else value.defining_op
-    return isinstance(op, scalar.Constant) and op.value == 0
-
-
-def factors_of(block: loop.Block) -> tuple[Operation, Operation] | None:
-    """The operations that give the two factors of a sum of products, but for a cast; None for another block.
-
-    A factor is a load, or a product of loads that are cast: a quantized weight and its scale.
-    """
-    updates = [op for op in block.body.ops if isinstance(op, (loop.Accumulate, loop.Store))]
-    if len(updates) != 1 or not isinstance(updates[0], loop.Accumulate) or updates[0].combiner != "sum":
-        return None
-    product = updates[0].value.defining_op
-    if not isinstance(product, scalar.BINARY["mul"]):
-        return None
-    found = []
-    for value in product.operands:
-        op = value.defining_op
-        if isinstance(op, scalar.Cast):
-            op = op.x.defining_op
-        if op is None or loads_of(op) is None:
-            return None
-        found.append(op)
-    return (found[0], found[1]) if found[0] is not found[1] else None
-
-
-def loads_of(factor: Operation) -> list[loop.Load] | None:
-    """The loads of a factor; None if it is computed from them by other operations than products and casts."""
-    if isinstance(factor, loop.Load):
-        return [factor]
-    if not isinstance(factor, (scalar.Cast, scalar.BINARY["mul"])):
-        return None
-    loads: list[loop.Load] = []
-    for value in factor.operands:
-        part = None if value.defining_op is None else loads_of(value.defining_op)
-        if part is None:
-            return None
-        loads += [load for load in part if load not in loads]
-    return loads
+        return symbols((e,)) - set(self.kernel.dims)
 
 
 def _read_tile(block: loop.Block, factor: Operation, tile: Value, loops: list[loop.For]) -> None:
     """Let a block read a tile in place of a factor, at the places of the `loops`."""
-    reduced = _symbols(block.bindings[len(block.axes) :])
+    reduced = symbols(block.bindings[len(block.axes) :])
     axes, reduce_axes = list(block.axes), list(block.reduce_axes)
     bindings, reductions = list(block.bindings[: len(axes)]), list(block.bindings[len(axes) :])
     taken = {a.name for a in (*axes, *reduce_axes)}
@@ -323,4 +292,4 @@ def _read_tile(block: loop.Block, factor: Operation, tile: Value, loops: list[lo
             op.erase()
 
 
-__all__ = ["StagingPrimitives", "factors_of", "loads_of"]
+__all__ = ["StagingPrimitives"]

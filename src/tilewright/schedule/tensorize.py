@@ -22,14 +22,14 @@ from ..ir.substitution import linear_in, substitute
 from ..ir.symbolic import Dim, Expr, bounds, ceildiv, free_symbols, prove_le, symbol
 from ..ir.types import Type
 from .core import ScheduleCore, ScheduleError, only_child, primitive
-from .legality import keeps_inputs
+from .order import keeps_order, result_of
 
 
 class TensorizePrimitives(ScheduleCore):
     """Primitives that replace the loops of a contraction with hardware-shaped statements."""
 
     @primitive
-    @keeps_inputs
+    @keeps_order(result_of)
     def write_into(self, name: str, consumer: str) -> None:
         """Let block `name` write its intermediate result where `consumer` writes its own; the consumer then
         works in place.

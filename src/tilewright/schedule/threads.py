@@ -15,12 +15,14 @@ from ..ir.types import BufferType
 from .blocks import BlockPrimitives, parallel_nest
 from .core import ScheduleError, primitive
 from .loops import LoopPrimitives
+from .order import keeps_order
 
 
 class ThreadPrimitives(BlockPrimitives, LoopPrimitives):
     """Primitives by which threads exchange values."""
 
     @primitive
+    @keeps_order()
     def all_reduce(self, name: str) -> None:
         """Let threads combine their partial results, in place of block `name`, the final reduction that
         `rfactor` has made. Call `compact` before it, and bind the loop over partial results of the first
@@ -87,6 +89,7 @@ class ThreadPrimitives(BlockPrimitives, LoopPrimitives):
         f.erase()
 
     @primitive
+    @keeps_order()
     def share_reduction(self, name: str, lane: str) -> str:
         """Let the iterations of loop `lane` have a partial result each of what block `name` adds to its first
         values, and threads combine these; return the name of the block that stores the results.

@@ -1,4 +1,6 @@
-"""Which products of a model are faster by a vendor's library: measured, and recorded in a database."""
+"""Which products and convolutions of a model are faster by a vendor's library: measured, and recorded in a
+database.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,11 @@ from tilewright.driver.compile import compile
 from tilewright.driver.options import thread_count
 from tilewright.driver.tuned import keys_for
 from tilewright.driver.tuning_database import Database, Trial, hash_of
+from tilewright.frontends.nn.functional import conv
 from tilewright.frontends.trace import Tensor
-from tilewright.passes.graph.use_libraries import Shape
+from tilewright.passes.graph.library_forms import Convolution, Form, Product, Shape, structure_of
 from tilewright.targets.registry import resolve
-from tilewright.targets.vendor.products import Product, structure_of, takes
+from tilewright.targets.vendor.choice import computes
 
 ROUNDS = 9
 """Turns of each candidate; the medians are compared."""
@@ -30,10 +33,10 @@ MARGIN = 1.02
 
 @dataclass(frozen=True)
 class Measured:
-    """The times of one product."""
+    """The times of one product or convolution."""
 
     structure: str
-    """The measured product, in words."""
+    """The measured operator, in words."""
     seconds: Mapping[str, float]
     """The median time of a run, in seconds, by library; "" stands for generated code."""
     library: str
@@ -50,11 +53,12 @@ def measure_libraries(
     threads: int | None = None,
     **options: Any,
 ) -> list[Measured]:
-    """Measure the products of a model by libraries of vendors and by generated code, and record the choices.
+    """Measure the products and convolutions of a model by libraries of vendors and by generated code, and
+    record the choices.
 
     ``tilewright.compile(model, ..., libraries=..., tuned=database)`` then takes the faster code for each
-    product. Products whose sizes are known at run time only are not measured, and neither are those that have
-    a record.
+    operator. Operators whose sizes are known at run time only are not measured, and neither are those that
+    have a record.
 
     Args:
         model: As of `tilewright.compile`.
@@ -74,19 +78,19 @@ def measure_libraries(
     key = keys_for(resolve(target), thread_count(threads))
     compiled = compile(model, args, libraries=names, target=target, threads=threads, cache=False, **options)
     results = []
-    for product, shape in dict.fromkeys(compiled.report.products):
-        structure = structure_of(product, shape)
-        if None in (shape.batch, shape.rows, shape.columns, shape.terms) or found.chosen(key(structure)):
+    for form, shape in dict.fromkeys(compiled.report.offered):
+        structure = structure_of(form, shape)
+        if None in shape.sizes or found.chosen(key(structure)):
             continue
-        able = ["", *(n for n in names if takes(n, product))]
-        seconds = _race({n: _run_of(product, shape, n, target, threads) for n in able})
+        able = ["", *(n for n in names if computes(n, form))]
+        seconds = _race({n: _run_of(form, shape, n, target, threads) for n in able})
         best = min(able, key=seconds.__getitem__)
         best = best if seconds[""] > MARGIN * seconds[best] else ""
         found.add(
             Trial(
                 key(structure),
                 {"library": best},
-                hash_of([product.label, best]),
+                hash_of([form.label, best]),
                 stage="chosen",
                 speedup=seconds[""] / seconds[best],
                 seconds=seconds[best],
@@ -96,27 +100,44 @@ def measure_libraries(
     return results
 
 
-def _run_of(product: Product, shape: Shape, name: str, target: str, threads: int | None) -> Any:
-    """A function that runs the product once."""
+def _run_of(form: Form, shape: Shape, name: str, target: str, threads: int | None) -> Any:
+    """A function that runs an operator once."""
     rng = np.random.default_rng(0)
-    assert shape.batch is not None and shape.rows is not None
-    assert shape.columns is not None and shape.terms is not None
-    lead = (shape.batch,) if product.batched else ()
-    right = (shape.columns, shape.terms) if product.transposed else (shape.terms, shape.columns)
-    dtype = product.dtype.numpy
-    x, y = (rng.standard_normal((*lead, *s)).astype(dtype) for s in ((shape.rows, shape.terms), right))
-    bias = [rng.standard_normal(shape.columns).astype(dtype)] if product.epilogue else []
+    sizes = [n for n in shape.sizes if n is not None]
+    function, shapes = _product(form, sizes) if isinstance(form, Product) else _convolution(form, sizes)
+    x, second, *others = (rng.standard_normal(s).astype(form.dtype.numpy) for s in shapes)
 
-    def multiply(x: Any, *others: Any) -> Any:
-        y_, *bias_ = [Tensor(y), *others] if shape.constant else others
-        z = x @ (y_.swapaxes(-1, -2) if product.transposed else y_)
-        return z + bias_[0] if bias_ else z
+    def run(x: Any, *given: Any) -> Any:
+        return function(x, Tensor(second), *given) if shape.constant else function(x, *given)
 
-    inputs = [x, *([] if shape.constant else [y]), *bias]
-    library = compile(
-        multiply, tuple(inputs), target=target, threads=threads, libraries=[name] if name else []
-    )
+    inputs = (x, *others) if shape.constant else (x, second, *others)
+    library = compile(run, inputs, target=target, threads=threads, libraries=[name] if name else [])
     return lambda: library(*inputs)
+
+
+def _product(form: Product, sizes: Sequence[int]) -> tuple[Any, list[tuple[int, ...]]]:
+    """A function that computes a product, and the shapes of its arguments."""
+    batch, rows, columns, terms = sizes
+    lead = (batch,) if form.batched else ()
+    right = (columns, terms) if form.transposed else (terms, columns)
+
+    def multiply(x: Any, y: Any, *bias: Any) -> Any:
+        z = x @ (y.swapaxes(-1, -2) if form.transposed else y)
+        return z + bias[0] if bias else z
+
+    return multiply, [(*lead, rows, terms), (*lead, *right), *([(columns,)] if form.epilogue else [])]
+
+
+def _convolution(form: Convolution, sizes: Sequence[int]) -> tuple[Any, list[tuple[int, ...]]]:
+    """A function that computes a convolution of a tensor with channels first, and the shapes of its
+    arguments. The compiler chooses the order of dimensions, as in the model.
+    """
+    images, *spatial, channels, filters = sizes
+
+    def convolve(x: Any, w: Any) -> Any:
+        return conv(x, w, None, form.strides, form.padding, form.dilations, form.groups)
+
+    return convolve, [(images, channels, *spatial), (filters, channels // form.groups, *form.kernel)]
 
 
 def _race(runs: Mapping[str, Any]) -> dict[str, float]:

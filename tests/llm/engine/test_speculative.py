@@ -14,8 +14,8 @@ from tests.llm.small_tokenizer import tokenizer
 from tilewright.errors import RequestError
 from tilewright.llm.engine.engine import Engine, EngineOptions
 from tilewright.llm.engine.sampling import Sampler, SamplingParameters, choose, probabilities
-from tilewright.llm.engine.sequence import Sequence
-from tilewright.llm.engine.speculative import Guess, PromptLookup, Speculation, accepted
+from tilewright.llm.engine.sequence import Guess, Sequence
+from tilewright.llm.engine.speculative import PromptLookup, Speculation, accepted
 from tilewright.llm.engine.stream import Request, Stream
 from tilewright.llm.tokenizer import Detokenizer
 

@@ -108,7 +108,7 @@ def lowered(module: Module) -> Module:
 
 
 def test_each_update_is_written_to_where_the_tensor_lies() -> None:
-    noted: list[int | None] = []
+    noted: list[object] = []
 
     def watched(step: Any, m: Module) -> None:
         step(m)

@@ -14,6 +14,7 @@ from tilewright.ir.core import Module
 from tilewright.ir.interpreter import Interpreter
 from tilewright.ir.types import TensorType, f32
 from tilewright.ir.verifier import verify
+from tilewright.passes.tensor.mark_contractions import mark_contractions
 from tilewright.passes.tensor.transpose_weights import transpose_weights
 
 
@@ -66,3 +67,29 @@ def test_channels_first_is_left_alone() -> None:
     module = depthwise(channels_last=False)
     transpose_weights(module)
     assert read_of_constant(module).source.type.shape == (5, 1, 3, 2)
+
+
+def test_a_convolution_whose_operands_are_read_in_place() -> None:
+    """The last axis of the sum, along which the image is contiguous, becomes the weight's innermost one."""
+    module = Module()
+    f = func.Func(sym_name="main", arg_names=("x",), result_names=("y",))
+    module.body.append(f)
+    x = f.body.add_arg(TensorType(f32, (6, 7, 5)))
+    b = Builder(f.body)
+    t = TensorBuilder(b)
+    weights = np.random.default_rng(0).standard_normal((4, 5, 3, 2)).astype(np.float32)
+    source, w = t.wrap(x), t.wrap(b(graph.Constant(value=Constant(weights))))
+    result = t.reduce(
+        "sum", (4, 6, 4), (3, 2, 5), lambda y, z, o, r, s, c: source[(y + r, z + s, c)] * w[o, c, r, s]
+    )
+    b.insert(func.Return([result.value]))
+    mark_contractions(module)
+    image = np.random.default_rng(1).standard_normal((6, 7, 5)).astype(np.float32)
+    (before,) = Interpreter(module).run("main", [image])
+    transpose_weights(module)
+    verify(module)
+    (after,) = Interpreter(module).run("main", [image])
+    np.testing.assert_array_equal(before, after)
+    read = read_of_constant(module)
+    assert read.source.type.shape == (4, 3, 2, 5)
+    assert [str(e) for e in read.indices] == ["i2", "r0", "r1", "r2"]

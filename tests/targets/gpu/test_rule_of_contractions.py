@@ -44,11 +44,13 @@ def check(module: Module, tolerance: float = 1e-4, **sizes: int) -> list[loop.Ke
 
 
 def has_tiles(kernel: loop.Kernel) -> bool:
-    """Whether a kernel keeps its sums in registers, loads tiles to shared memory, and waits twice a step."""
+    """Whether a kernel keeps its sums in registers, loads tiles to shared memory and their parts to
+    registers, and waits twice a step.
+    """
     ops = list(kernel.walk())
     spaces = sorted(op.buffer.space for op in ops if isinstance(op, loop.Alloc))
     barriers = sum(isinstance(op, simt.Barrier) for op in ops)
-    return spaces == ["register", "shared", "shared"] and barriers == 2
+    return spaces == ["local", "local", "register", "shared", "shared"] and barriers == 2
 
 
 def test_product_of_one_matrix_in_a_batch() -> None:

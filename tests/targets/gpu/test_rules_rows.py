@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from tests.targets.gpu.simulated import Program, blocks, checked, count, spaces, target, threads
 
 import tilewright as tw
+from tilewright.analysis.loop_nest import enclosing_loops
 from tilewright.dialects import loop, simt
 from tilewright.ir.substitution import linear_in
 from tilewright.ir.target_info import Gpu
@@ -51,6 +53,8 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "mean of images": (lambda x: tnp.mean(x, (1, 2)), (drawn(3, 6, 5, 7),)),
     "mean of planes": (lambda x: tnp.mean(x, (0, 2, 3)), (drawn(3, 6, 5, 7),)),
     "mean and its root": (lambda x: tnp.sqrt(tnp.mean(x * x, (1, 2))), (drawn(3, 6, 5, 7),)),
+    "columns in vectors": (lambda x: tnp.sum(x, 0), (drawn(5, 576),)),
+    "columns and their roots": (lambda x: tnp.sqrt(tnp.sum(x * x, 1)), (drawn(3, 5, 192),)),
     "all": (lambda x: tnp.all(x > -0.9, -1), (drawn(9, 70),)),
     "product": (lambda x: tnp.prod(x, -1), (drawn(5, 40),)),
     "integers": (lambda x: tnp.sum(x, -1), (DRAW.integers(-9, 9, (6, 50)),)),
@@ -126,13 +130,30 @@ def test_long_rows_share_memory_with_no_one() -> None:
         assert count(program.kernels[0], simt.Barrier) >= 1
 
 
-def test_neighbouring_threads_read_neighbouring_columns() -> None:
-    program = checked(lambda x: tnp.sum(x, 0), drawn(20, 300))
+@pytest.mark.parametrize(("columns", "elements"), [(608, 4), (606, 2), (601, 1)])
+def test_neighbouring_threads_read_neighbouring_columns(columns: int, elements: int) -> None:
+    """Each thread reads as many at once as divide the columns; its first element is then aligned."""
+    program = checked(lambda x: tnp.sum(x, 0), drawn(20, columns))
     (kernel,) = program.kernels
-    (load,) = (op for op in kernel.walk() if isinstance(op, loop.Load))
+    (load,) = (op for op in kernel.walk() if isinstance(op, loop.Load) and op.buffer in kernel.body.args)
     (thread,) = (f for f in kernel.walk() if isinstance(f, loop.For) and f.kind == "thread.x")
     parts = linear_in(load.indices[1], thread.iv)
-    assert parts is not None and parts[0] == 1
+    assert parts is not None and parts[0] == elements
+    vectors = [f for f in enclosing_loops(load) if f.kind == "vectorize"]
+    assert [f.extent for f in vectors] == ([elements] if elements > 1 else [])
+    stores = [op for op in kernel.walk() if isinstance(op, loop.Store) and op.buffer in kernel.body.args]
+    assert [enclosing_loops(op)[-1].kind for op in stores] == ["vectorize" if elements > 1 else "thread.x"]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+def test_rows_and_their_values_in_registers_have_vectors_of_the_narrow_elements(dtype: Any) -> None:
+    """Elements in memory decide, not those in registers, which are wider."""
+    x = drawn(6, 256).astype(dtype)
+    program = Program(lambda x: softmax(x, -1), (x,))
+    program.check(x, rtol=1e-2)
+    (kernel,) = program.kernels
+    loads = [op for op in kernel.walk() if isinstance(op, loop.Load) and op.buffer in kernel.body.args]
+    assert {enclosing_loops(op)[-1].extent for op in loads} == {16 // x.itemsize}
 
 
 def test_few_columns_have_several_threads_each() -> None:

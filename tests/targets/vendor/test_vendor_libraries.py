@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import tilewright.numpy as tnp
 from tilewright.artifact import link
 from tilewright.artifact.vendor_libraries import LIBRARIES, make_known
 from tilewright.errors import ArtifactError, CompileError
-from tilewright.runtime.simulated_device import SimulatedDriver, simulated_driver
+from tilewright.runtime.simulated_device import SimulatedDriver
 
 rng = np.random.default_rng(0)
 
@@ -143,7 +142,7 @@ def test_a_library_without_a_function_is_told(tmp_path: Path, monkeypatch: pytes
 
 
 def test_unknown_libraries_and_other_targets() -> None:
-    with pytest.raises(CompileError, match="'blis' is unknown; known are mkl, onednn, cublas"):
+    with pytest.raises(CompileError, match="'blis' is unknown; known are mkl, onednn, cublas, cudnn"):
         compiled("blis")
     with pytest.raises(CompileError, match="'cublas' is for the target cuda"):
         compiled("cublas")
@@ -180,17 +179,6 @@ def test_a_faster_library_is_recorded(tmp_path: Path, monkeypatch: pytest.Monkey
     library = tw.compile(lambda x, y: x @ y, args, libraries=["onednn", "mkl"], tuned=database)
     assert library.report.libraries == {"mkl_f32_nn": 1}
     np.testing.assert_allclose(library(*args), args[0] @ args[1], rtol=1e-5)
-
-
-@pytest.fixture
-def driver() -> Iterator[SimulatedDriver]:
-    try:
-        found = simulated_driver("cuda", True)
-        found.add('extern "C" __global__ void tw_nothing() {}')
-    except ArtifactError as error:
-        pytest.skip(str(error))
-    found.reset()
-    yield found
 
 
 def test_cublas_on_a_simulated_device(driver: SimulatedDriver, tmp_path: Path) -> None:

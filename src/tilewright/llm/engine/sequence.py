@@ -1,10 +1,12 @@
-"""`Sequence`: the engine's state of one choice of a request."""
+"""`Sequence`: the engine's state of one choice of a request; `Guess`: tokens that may follow it."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from ..tokenizer import Detokenizer
 from .prefix_cache import PrefixNode
-from .sampling import Sampler
+from .sampling import Floats, Sampler
 from .stopping import StopStrings
 from .stream import Request, Stream
 
@@ -87,4 +89,15 @@ class Sequence:
         return self.held >= max(1, self.prefix - self.uniform)
 
 
-__all__ = ["Sequence"]
+@dataclass
+class Guess:
+    """Tokens that may come next."""
+
+    tokens: list[int]
+    probabilities: list[Floats] = field(default_factory=list)
+    """The distribution from which each token was drawn, f64 [vocabulary], if rejection sampling decides; else
+    empty.
+    """
+
+
+__all__ = ["Guess", "Sequence"]

@@ -9,16 +9,17 @@ al. 2024). Other draws from a draft model are accepted or replaced by rejection 
 from __future__ import annotations
 
 from collections import abc
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ...errors import RequestError
-from ..runner import PAGE, Runner
+from ..runner import PAGE, UNDECIDED, Runner
+from .drawing import Drawn
 from .sampling import Floats, choose, draw, probabilities
 from .scheduler import Scheduler
-from .sequence import Sequence
+from .sequence import Guess, Sequence
 
 
 @dataclass(frozen=True)
@@ -34,17 +35,6 @@ class Speculation:
     max_batch: int = 8
     """The most running sequences with which guesses are made; with more, the model has no idle capacity to
     check them.
-    """
-
-
-@dataclass
-class Guess:
-    """Tokens that may come next."""
-
-    tokens: list[int]
-    probabilities: list[Floats] = field(default_factory=list)
-    """The distribution from which each token was drawn, f64 [vocabulary], if rejection sampling decides; else
-    empty.
     """
 
 
@@ -87,6 +77,7 @@ class DraftModel:
 
     def __init__(self, runner: Runner) -> None:
         self.runner = runner
+        self._drawn = None if runner.drawing is None else Drawn(runner.drawing, runner.vocabulary)
 
     def check(self, runner: Runner) -> None:
         """Check that this can be the draft model of `runner`.
@@ -115,7 +106,7 @@ class DraftModel:
         for at in range(0, len(tokens), self.runner.chunk):
             part = np.array(tokens[at : at + self.runner.chunk], np.int32)
             pages = scheduler.pages_of([sequence])[0][: -(-(start + at + len(part)) // PAGE)]
-            self.runner.prefill(part, start + at, pages, sequence.slot)
+            (self._drawn or self.runner).prefill(part, start + at, pages, sequence.slot)
 
     def guess(self, sequences: abc.Sequence[Sequence], count: int, scheduler: Scheduler) -> list[Guess]:
         """Guess `count` tokens for each sequence; the pages for them must be allocated."""
@@ -145,15 +136,22 @@ class DraftModel:
     ) -> bool:
         """Append one token to each guess; return False if the draft model cannot continue."""
         fed = [g.tokens[-1] if g.tokens else s.tokens[-1] for g, s in zip(guesses, sequences, strict=True)]
-        logits = np.array(self._decode(sequences, fed, i, scheduler))
-        for row, s in zip(logits, sequences, strict=True):
-            s.sampler.adjust(row)
-        chosen = choose(logits, [(s.sampler, s.output + i) for s in sequences]).tolist()
+        found = self._decode(sequences, fed, i, scheduler)
+        rows = [(s.sampler, s.output + i) for s in sequences]
+        drawn, chosen, logits = self._drawn, [UNDECIDED], np.empty((0, 0))
+        if drawn is not None and not any(s.rejects or s.sampler.adjusts for s in sequences):
+            drawn.draw([(row, *how) for row, how in enumerate(rows)])
+            chosen = drawn.tokens.tolist()
+        if UNDECIDED in chosen:
+            logits = np.array(found if drawn is None else drawn.logits(range(len(rows))))
+            for row, s in zip(logits, sequences, strict=True):
+                s.sampler.adjust(row)
+            chosen = choose(logits, rows).tolist()
         if min(chosen) < 0:
             return False
-        for row, token, guess, s in zip(logits, chosen, guesses, sequences, strict=True):
+        for k, (token, guess, s) in enumerate(zip(chosen, guesses, sequences, strict=True)):
             if s.rejects:
-                guess.probabilities.append(probabilities(row, s.sampler.parameters))
+                guess.probabilities.append(probabilities(logits[k], s.sampler.parameters))
             s.sampler.accept(token)
             guess.tokens.append(token)
         return True
@@ -163,22 +161,24 @@ class DraftModel:
     ) -> Any:
         lengths = np.array([s.held + ahead for s in sequences], np.int32)
         slots = np.array([s.slot for s in sequences], np.int32)
-        return self.runner.decode(np.array(tokens, np.int32), lengths, scheduler.pages_of(sequences), slots)
+        model = self._drawn or self.runner
+        return model.decode(np.array(tokens, np.int32), lengths, scheduler.pages_of(sequences), slots)
 
 
-def accepted(sequence: Sequence, guess: Guess, logits: Floats, chosen: list[int]) -> list[int]:
+def accepted(sequence: Sequence, guess: Guess, logits: Floats | None, chosen: list[int]) -> list[int]:
     """Return the next tokens of the output: the accepted guesses, and one more token.
 
     Args:
         sequence: Its state before the guesses.
         guess: K tokens.
-        logits: F32 [k + 1, vocabulary], adjusted.
+        logits: F32 [k + 1, vocabulary], adjusted; None where the guess has no `probabilities`.
         chosen: The model's own choice for each row.
     """
     for i, token in enumerate(guess.tokens):
         if chosen[i] < 0 or (not guess.probabilities and token != chosen[i]):
             return [*guess.tokens[:i], chosen[i]]
         if guess.probabilities:
+            assert logits is not None
             step = sequence.output + i
             p, q = probabilities(logits[i], sequence.sampler.parameters), guess.probabilities[i]
             if sequence.sampler.uniform(step, 1) * q[token] >= p[token]:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...errors import InternalError, TilewrightError
-from ..runner import Floats, Ints, Runner
+from ..runner import Floats, Runner
 from .drawing import Drawn
 from .outputs import Outputs
-from .sampling import choose, logprobs
+from .sampling import TokenLogprob, choose, logprobs
 from .scheduler import Scheduler
-from .sequence import Sequence
-from .speculative import DraftModel, Guess, PromptLookup, Speculation, accepted
+from .sequence import Guess, Sequence
+from .speculative import DraftModel, PromptLookup, Speculation, accepted
 from .statistics import Statistics
 from .stream import failure
 
@@ -71,20 +71,24 @@ class Steps:
         sequence, start, end = work
         tokens = np.array(sequence.tokens[start:end], np.int32)
         pages = self._scheduler.pages_of([sequence])[0]
-        try:
-            logits = self._checked(self._runner.prefill(tokens, start, pages, sequence.slot))
-        except Exception as error:
-            self._outputs.fail([sequence], failure("the model failed", error))
-            return True
         drafted = sequence.drafted
         if self._draft is not None:
             draft = self._draft
             if self._try_draft(lambda: draft.prefill(tokens.tolist(), start, self._scheduler, sequence)):
                 drafted = end
+        logits = None
+        try:
+            if self._drawn is not None:
+                self._drawn.prefill(tokens, start, pages, sequence.slot)
+            else:
+                logits = self._checked(self._runner.prefill(tokens, start, pages, sequence.slot))[None]
+        except Exception as error:
+            self._outputs.fail([sequence], failure("the model failed", error))
+            return True
         self._scheduler.record_prefill(sequence, end, drafted)
         self._scheduler.charge(sequence, end - start)
         if end == len(sequence.tokens):
-            self._advance([(sequence, Guess([]), 0)], logits[None])
+            self._finish([sequence], [(sequence, Guess([]), 0)], logits)
         return True
 
     def decode(self) -> bool:
@@ -115,51 +119,57 @@ class Steps:
             if len(known) == s.missing:
                 ready.append((s, guess, len(tokens) - len(guess.tokens) - 1))
         sequences, counts = list(rows), list(rows.values())
-        if self._drawn is not None and len(tokens) == len(sequences) and self._drawn.fits(sequences):
-            self._draw(self._drawn, sequences, np.array(tokens, np.int32), {row: s for s, _, row in ready})
-            return True
         lengths = np.concatenate([np.arange(s.held, s.held + n, dtype=np.int32) for s, n in rows.items()])
         slots = np.repeat(np.array([s.slot for s in sequences], np.int32), counts)
         pages = np.repeat(scheduler.pages_of(sequences), counts, axis=0)
+        call = np.array(tokens, np.int32), lengths, pages, slots
+        logits = None
         try:
-            output = self._runner.decode(np.array(tokens, np.int32), lengths, pages, slots)
-            logits = self._checked(output, len(tokens))
+            if self._drawn is not None:
+                self._drawn.decode(*call)
+            else:
+                logits = self._checked(self._runner.decode(*call), len(tokens))
         except Exception as error:
             self._outputs.fail(sequences, failure("the model failed", error))
             return True
         for s, n in rows.items():
             s.held = min(s.held + n, len(s.tokens))
-        self._advance(ready, logits)
+        self._finish(sequences, ready, logits)
         return True
 
-    def _draw(
-        self, drawn: Drawn, sequences: list[Sequence], tokens: Ints, ready: dict[int, Sequence]
+    def _finish(
+        self, sequences: list[Sequence], ready: list[tuple[Sequence, Guess, int]], logits: Floats | None
     ) -> None:
-        """Decode one token of each sequence, with the next tokens drawn beside the logits.
+        """Choose the next tokens after a call of the model; see `_advance`.
 
         Args:
-            drawn: Draws them.
-            sequences: One for each row.
-            tokens: The token of each row.
-            ready: The rows whose sequence gets a new token.
+            sequences: Those of the call.
+            ready: As for `_advance`.
+            logits: F32 [rows, vocabulary]; None: the model draws, and gives the logits of rows that it cannot
+                draw.
         """
-        lengths = np.array([s.held for s in sequences], np.int32)
+        drawn = self._drawn
+        if logits is not None or drawn is None:
+            assert logits is not None
+            self._advance(ready, logits)
+            return
         try:
-            drawn.step(sequences, tokens, lengths, self._scheduler.pages_of(sequences))
-            rest, failed = drawn.decide(list(ready.items()))
-            logits = self._checked(drawn.logits(rest), len(rest)) if rest else None
+            rest, failed = drawn.decide(ready)
+            rows = [row + j for _, guess, row in rest for j in range(len(guess.tokens) + 1)]
+            logits = self._checked(drawn.logits(rows), len(rows)) if rows else None
         except Exception as error:
             self._outputs.fail(sequences, failure("the model failed", error))
             return
-        for s in sequences:
-            s.held += 1
         for s, cause in failed.items():
             self._outputs.fail([s], cause)
-        for row, s in ready.items():
-            if row not in rest and not s.finished:
-                self._outputs.deliver(s, [int(drawn.tokens[row])], None)
+        left = {s for s, _, _ in rest}
+        for s, guess, row in ready:
+            if s not in left and not s.finished:
+                chosen = drawn.tokens[row : row + len(guess.tokens) + 1].tolist()
+                self._accept(s, guess, accepted(s, guess, None, chosen), None)
         if logits is not None:
-            self._advance([(ready[row], Guess([]), i) for i, row in enumerate(rest)], logits)
+            places = np.cumsum([0, *(len(guess.tokens) + 1 for _, guess, _ in rest)]).tolist()
+            self._advance([(s, guess, at) for (s, guess, _), at in zip(rest, places, strict=False)], logits)
 
     def _guess(self, sequences: list[Sequence], rows: dict[Sequence, int]) -> dict[Sequence, Guess]:
         """Guess next tokens for calls that have `rows[sequence]` rows for each sequence."""
@@ -208,16 +218,22 @@ class Steps:
             if sequence.finished:  # another choice of the request failed
                 continue
             tokens = accepted(sequence, guess, adjusted[start:end], chosen[start:end])
-            sequence.held += len(tokens) - 1
-            self._statistics.proposed_tokens += len(guess.tokens)
-            self._statistics.accepted_tokens += len(tokens) - 1
             top = sequence.request.sampling.logprobs
             probable = (
                 None
                 if top is None
                 else [logprobs(raw[start + j], t, top) for j, t in enumerate(tokens) if t >= 0]
             )
-            self._outputs.deliver(sequence, tokens, probable)
+            self._accept(sequence, guess, tokens, probable)
+
+    def _accept(
+        self, sequence: Sequence, guess: Guess, tokens: list[int], probable: list[TokenLogprob] | None
+    ) -> None:
+        """Append the accepted ones of some guesses and one more token to a sequence's output."""
+        sequence.held += len(tokens) - 1
+        self._statistics.proposed_tokens += len(guess.tokens)
+        self._statistics.accepted_tokens += len(tokens) - 1
+        self._outputs.deliver(sequence, tokens, probable)
 
     def _adjust(self, sequence: Sequence, guess: Guess, logits: Floats) -> None:
         """Apply penalties, bias and grammar, to each row as if the guesses before it were accepted."""

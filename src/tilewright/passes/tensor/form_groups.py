@@ -2,7 +2,8 @@
 
 These forms of fusion go beyond the substitution of `fuse_elementwise`:
 
-- a contraction with the elementwise computation that is its only consumer (its epilogue);
+- a contraction with the elementwise computation that is its only consumer (its epilogue), and on a GPU with
+  those that give its factors (`prologues`);
 - a *chain*: a contraction, computations on its rows, and the contraction that takes those rows as its left
   operand (attention: scores, softmax, weighted values). A few rows of the intermediate matrix at a time stay
   in the cache;
@@ -32,6 +33,7 @@ from ...ir.run_time_symbols import definers_of, definitions
 from ...ir.symbolic import Dim, Expr, bounds, prove_eq
 from ...ir.target_info import Gpu, TargetInfo
 from ...ir.types import boolean
+from .prologues import absorb_prologues
 
 Computation = tensor.Compute | tensor.Scatter | tensor.Argsort | kernels.Run
 
@@ -75,6 +77,8 @@ def form_groups(module: Module, info: TargetInfo, *, row_groups: bool = True) ->
         drafts = _draft(block, row_groups, row_bytes, free)
         if row_groups:
             drafts = _chain_contractions(drafts, info.gpu)
+        if info.gpu is not None:
+            drafts = _absorb_prologues(drafts)
         for draft in drafts:
             if draft.kind == tensor.GroupKind.RECURRENCE:
                 inside.add(draft.members[0].body)
@@ -82,6 +86,17 @@ def form_groups(module: Module, info: TargetInfo, *, row_groups: bool = True) ->
             elif draft.kind != "loop":
                 _enclose(draft)
         sort_block(block)
+
+
+def _absorb_prologues(drafts: list[_Draft]) -> list[_Draft]:
+    """Let contractions compute their factors as they load them, where that is worthwhile; return the drafts
+    left.
+    """
+    alone = {d.members[0] for d in drafts if d.kind == tensor.GroupKind.ROWS and len(d.members) == 1}
+    for draft in drafts:
+        if draft.kind == tensor.GroupKind.CONTRACTION:
+            absorb_prologues(draft.members[0], alone)
+    return [d for d in drafts if d.members[0].parent is not None]
 
 
 def _source_of(value: Value) -> Operation | None:
@@ -435,6 +450,8 @@ def _fits_block(first: _Draft, middle: _Draft, last: _Draft, gpu: Gpu) -> bool:
         return False
     if roles.quantized or others.quantized or roles.grouped or others.grouped:
         return False
+    if not roles.m:
+        return False  # one query of each head: no tile has rows that share keys
     depth, width = (bounds(extent(a))[1] for a in (scores.reduce_axes[0], values.axes[others.n[0]]))
     if depth is None or width is None or max(depth, width) > LARGEST_HEAD:
         return False
@@ -491,7 +508,11 @@ def _rows_before(last: _Draft, home: dict[Operation, _Draft], gpu: Gpu | None) -
             continue
         inside = set(middle.members)
         users = [
-            user for m in middle.members for user in m.result.users if _computation_around(user) not in inside
+            user
+            for m in middle.members
+            for user in m.result.users
+            if _computation_around(user) not in inside
+            and not (gpu is not None and _all_unit(m.result.type.shape[len(middle.rows) :]))
         ]
         if all(user is read or _reads_row(user, last, rows) for user in users):
             return middle
@@ -546,12 +567,14 @@ def _enclose(draft: _Draft) -> None:
     last = members[-1]
     assert last.parent is not None
     inside = {r for m in members for r in m.results}
-    inputs: dict[Value, None] = {}
+    # The places of each value of the outside. A kernel of the user's may change an input that it also gets as
+    # another, so each of its places is an argument of its own.
+    places: dict[tuple[Value, int], list[tuple[Operation, int]]] = {}
     for m in members:
         for op in (m, *_body(m)):
-            for v in op.operands:
+            for k, v in enumerate(op.operands):
                 if v not in inside and (op is m or _from_outside(v, m)):
-                    inputs[v] = None
+                    places.setdefault((v, k if isinstance(op, kernels.Run) else 0), []).append((op, k))
     outputs = [
         r
         for m in members
@@ -559,19 +582,19 @@ def _enclose(draft: _Draft) -> None:
         if isinstance(m, kernels.Run) or any(_computation_around(user) not in members for user in r.users)
     ]
     anchor = last.next
+    while anchor in members:  # what a chain stores for each row may stand behind its products
+        anchor = anchor.next
     block = last.parent
-    group = tensor.Group(
-        list(inputs), kind=draft.kind, result_types=[v.type for v in outputs], location=last.location
-    )
+    operands, types = [v for v, _ in places], [v.type for v in outputs]
+    group = tensor.Group(operands, kind=draft.kind, result_types=types, location=last.location)
     if draft.kind == tensor.GroupKind.ROWS:
         notes.ROW_AXES.set(group, len(draft.rows))
-    arguments: dict[Value, Value] = {v: group.body.add_arg(v.type, v.hint) for v in inputs}
     for m in members:
         group.body.append(m)
-        for op in (m, *_body(m)):
-            for k, v in enumerate(op.operands):
-                if v in arguments:
-                    op.set_operand(k, arguments[v])
+    for (v, _), uses in places.items():
+        argument = group.body.add_arg(v.type, v.hint)
+        for op, k in uses:
+            op.set_operand(k, argument)
     for value, result in zip(outputs, group.results, strict=True):
         for user, k in list(value.uses):
             if _computation_around(user) not in members:

@@ -67,7 +67,7 @@ def _compose_into(consumer: Computation) -> None:
         if _inline_splat(read):
             changed = True
             continue
-        producer = _producer_of(read)
+        producer = producer_of(read)
         if producer is None or not _worthwhile(consumer, read, producer):
             continue
         source = read.source
@@ -81,7 +81,7 @@ def _compose_into(consumer: Computation) -> None:
 
 def substitute_producer(read: tensor.Read) -> None:
     """Substitute the elementwise computation behind `read` into the computation around it, at any cost."""
-    producer, consumer = _producer_of(read), read.parent_op
+    producer, consumer = producer_of(read), read.parent_op
     assert producer is not None and isinstance(consumer, tensor.Compute)
     source = read.source
     _inline(read, producer)
@@ -110,7 +110,10 @@ class Producer:
     through_reshape: bool
 
 
-def _producer_of(read: tensor.Read) -> Producer | None:
+def producer_of(read: tensor.Read) -> Producer | None:
+    """The elementwise computation behind a read, through views; None where there is none, or where indices
+    would nest too deeply.
+    """
     source: Value = read.source
     indices: tuple[Dim, ...] = tuple(read.indices)
     through = False
@@ -164,7 +167,7 @@ def is_relabelling(op: tensor.Compute) -> bool:
     return len(ops) == 2 and isinstance(ops[0], tensor.Read) and not ops[0].guard and not ops[0].dynamic
 
 
-def _cost(op: tensor.Compute) -> tuple[int, int, int]:
+def cost_of(op: tensor.Compute) -> tuple[int, int, int]:
     """The numbers of (heavy functions, cheap functions, reads) of one element."""
     heavy = cheap = reads = 0
     for child in op.body.ops:
@@ -197,7 +200,7 @@ def _worthwhile(consumer: Computation, read: tensor.Read, producer: Producer) ->
         return False
     if read.guard and read.dynamic:
         return False
-    heavy, cheap, reads = _cost(op)
+    heavy, cheap, reads = cost_of(op)
     if heavy == 0 and reads <= 1 and cheap <= 1:
         return True  # rearrangement, conversion, fill or ramp: recomputing costs no more than loading
     if op.parent is not consumer.parent:

@@ -22,7 +22,7 @@ convolutional network.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,8 +39,10 @@ from ...ir.builder import Builder
 from ...ir.cleanup import dce
 from ...ir.constant import Constant
 from ...ir.core import Block, Module, Operation, Value
-from ...ir.types import DType, f32
+from ...ir.target_info import TargetInfo
+from ...ir.types import DType, bf16, f16, f32
 from ...ir.walk import post_order, reachable
+from .fuse_elementwise import fuse_elementwise
 from .pad_reductions import LEAST_DEPTH
 
 CONVERSION = "narrow"
@@ -52,6 +54,36 @@ _EXACT = ("scalar.max", "scalar.min", "scalar.neg", "scalar.abs", "scalar.select
 
 def lower_precision(module: Module, precision: DType) -> None:
     """Let every float32 contraction that `lowers` read its factors as `precision`, bf16 or f16."""
+    _lower(module, precision, lowers, all_values=True)
+
+
+def round_factors(module: Module, info: TargetInfo) -> None:
+    """Let products whose operator allows it (the note `FACTORS`) read factors of 16 bits: attention of 16-bit
+    queries, keys and values, which no kernel widens in memory then.
+
+    Factors of more digits, the weights, are rounded only if a matrix instruction of the device takes them.
+    """
+    for dtype in (bf16, f16):
+        taken = info.gpu is not None and any(atom.left_type is dtype for atom in info.gpu.atoms)
+
+        def allows(c: Contraction, dtype: DType = dtype) -> bool:
+            return c.dtype is f32 and notes.FACTORS.get(c.compute) == dtype.name
+
+        _lower(module, dtype, allows, all_values=False, rounds=taken)
+    fuse_elementwise(module)
+
+
+def _lower(
+    module: Module,
+    precision: DType,
+    chosen: Callable[[Contraction], bool],
+    *,
+    all_values: bool,
+    rounds: bool = True,
+) -> None:
+    """Let the `chosen` contractions read their factors in another type, without `rounds` those alone that
+    were widened from it. With `all_values`, other computations read 16 bits, too, where that is free.
+    """
     blocks = tensor.blocks_of_computations(module)
     # Values that one kernel carries from step to step are read from registers: the bodies of such loops stay
     # as they are.
@@ -61,7 +93,7 @@ def lower_precision(module: Module, precision: DType) -> None:
         for op in b.ops
         if isinstance(op, tensor.Scan) and match_recurrence(op) is not None
     }
-    _Lowering([b for b in blocks if b not in recurrent], precision).lower()
+    _Lowering([b for b in blocks if b not in recurrent], precision, chosen, all_values, rounds).lower()
     dce(module)
 
 
@@ -82,8 +114,16 @@ class _Lowering:
     producers.
     """
 
-    def __init__(self, blocks: Sequence[Block], dtype: DType) -> None:
+    def __init__(
+        self,
+        blocks: Sequence[Block],
+        dtype: DType,
+        chosen: Callable[[Contraction], bool],
+        all_values: bool,
+        rounds: bool,
+    ) -> None:
         self.blocks, self.dtype = blocks, dtype
+        self.chosen, self.all_values, self.rounds = chosen, all_values, rounds
         self.needed: set[Operation] = set()
         """Reads that must become 16-bit reads."""
         self.welcome: set[Operation] = set()
@@ -118,9 +158,10 @@ class _Lowering:
     def _note(self, op: tensor.Compute) -> None:
         contraction = match_contraction(op)
         if contraction is not None:
-            if lowers(contraction):
-                self.needed |= {x.read for x in (contraction.a, contraction.b) if x.type.dtype is f32}
-        else:
+            if self.chosen(contraction):
+                reads = [x.read for x in (contraction.a, contraction.b) if x.type.dtype is f32]
+                self.needed |= {r for r in reads if self.rounds or _widened(r, self.dtype)}
+        elif self.all_values:
             self.welcome |= {r for r in _weighed(op) if r.source.type.dtype is f32}
 
     # -- Producers --
@@ -155,6 +196,8 @@ class _Lowering:
     def _may_round(self, op: Operation, readers: list[Operation], wanted: list[Operation]) -> bool:
         """Whether consumers that did not ask for the rounded value may read it as well."""
         others = [r for r in readers if r not in wanted]
+        if not self.all_values:
+            return False
         if not all(isinstance(r, tensor.Read) for r in others) or _normalizes(op):
             return False
         around = [r.parent_op for r in others]
@@ -168,6 +211,8 @@ class _Lowering:
         network.
         """
         reader = read.parent_op
+        if not self.all_values:
+            return False
         if not isinstance(read, tensor.Read) or not isinstance(reader, tensor.Compute) or reader.is_reduction:
             return False
         added = [
@@ -227,7 +272,9 @@ class _Lowering:
         narrow: dict[Value, Value] = {}
         for v in post_order([value], _selected):
             op = v.defining_op
-            if isinstance(op, scalar.Constant):
+            if isinstance(op, scalar.Cast) and op.x.type is self.dtype and not self.all_values:
+                narrow[v] = op.x
+            elif isinstance(op, scalar.Constant):
                 narrow[v] = builder(scalar.Constant(value=op.value, dtype=self.dtype))
             elif isinstance(op, scalar.Select) and _selected(v):
                 narrow[v] = builder(scalar.Select(op.condition, narrow[op.a], narrow[op.b]))
@@ -277,6 +324,15 @@ def _source(read: Operation) -> Operation | None:
     while isinstance(op, tensor.Reshape):
         op = op.x.defining_op
     return op
+
+
+def _widened(read: Operation, dtype: DType) -> bool:
+    """Whether a read gives numbers that were converted from a type."""
+    op = _source(read)
+    if not isinstance(op, tensor.Compute) or op.is_reduction:
+        return False
+    value = op.body.terminator.operands[0].defining_op
+    return isinstance(value, scalar.Cast) and value.x.type is dtype
 
 
 def _normalizes(op: Operation) -> bool:
@@ -349,4 +405,4 @@ class _Rounded:
         out[...] = self.source.array  # rounds to nearest, ties to even
 
 
-__all__ = ["CONVERSION", "lower_precision", "lowers"]
+__all__ = ["CONVERSION", "lower_precision", "lowers", "round_factors"]

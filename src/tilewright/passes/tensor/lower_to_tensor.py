@@ -83,6 +83,7 @@ def _lower(op: Operation, origin: str | None, missing: list[Operation]) -> None:
     start = before.next if before is not None else (block.first if block is not None else None)
     while start is not None and start is not op:
         if isinstance(start, (tensor.Compute, tensor.Scatter, tensor.Argsort, kernels.Run)):
+            notes.copy(op, start)
             if not notes.ORIGIN.present(start):
                 notes.ORIGIN.set(start, start.kernel if isinstance(start, kernels.Run) else origin)
         if isinstance(start, tensor.Nested):

@@ -7,7 +7,7 @@ from ...analysis.contraction import match_contraction
 from ...dialects import scalar, tensor
 from ...ir import notes
 from ...ir.builder import Builder
-from ...ir.core import Module, Value
+from ...ir.core import Module, Operation, Value
 from ...ir.substitution import free_symbols
 from ...ir.symbolic import Expr
 
@@ -16,8 +16,8 @@ def mark_contractions(module: Module) -> None:
     """Note the roles of axes at every product of two matrices, or of a vector and a matrix, and every
     convolution.
 
-    A product with one term is left out. A product of a vector and a matrix that is computed element by
-    element is left out, too: it is better fused with that computation as a reduction.
+    A product with one term is left out. A product of a vector and a matrix that is computed from sums is left
+    out, too: it may be computed row by row with them.
     """
     for block in tensor.blocks_of_computations(module):
         for op in block.ops:
@@ -34,7 +34,7 @@ def _roles(compute: tensor.Compute) -> Roles | None:
     if found is None or found.index is not None:
         return None
     has_rows, *others = (any(axis.upper != 0 for axis in axes) for axes in (found.m, found.n, found.k))
-    if not all(others) or (not has_rows and _is_computed(found.b.value)):
+    if not all(others) or (not has_rows and _follows_sums(found.b.value)):
         return None
     for axis in compute.reduce_axes:
         if isinstance(axis.upper, Expr) and set(compute.axes) & set(free_symbols(axis.upper)):
@@ -78,12 +78,25 @@ def _separate_factors(compute: tensor.Compute) -> None:
             op.erase()
 
 
-def _is_computed(value: Value) -> bool:
-    """Whether a value is the result of a computation other than a contraction, through views."""
+def _follows_sums(value: Value) -> bool:
+    """Whether a value is the result of a reduction other than a contraction, or computed from one."""
+    op = _source(value)
+    if not isinstance(op, tensor.Compute) or notes.CONTRACTION.present(op):
+        return False
+    return op.is_reduction or any(
+        isinstance(other := _source(read.source), tensor.Compute)
+        and other.is_reduction
+        and not notes.CONTRACTION.present(other)
+        for read in op.reads
+    )
+
+
+def _source(value: Value) -> Operation | None:
+    """The operation that computes a value, through views."""
     op = value.defining_op
     while isinstance(op, tensor.View):
         op = op.x.defining_op
-    return isinstance(op, tensor.Compute) and not notes.CONTRACTION.present(op)
+    return op
 
 
 __all__ = ["mark_contractions"]

@@ -38,6 +38,10 @@ DEEP = 256
 """Least number of terms in a piece of a contraction: partial results then cost little in comparison. A larger
 value makes fewer pieces.
 """
+DEEP_FOR_BLOCKS = 512
+"""The same on a GPU, whose further kernel takes some microseconds to start."""
+ROWS_WITHOUT_TILES = 4
+"""The most rows of a product that a GPU computes without tiles: enough threads share its sums."""
 LEAST_WORK = 1 << 19
 """Least number of multiply-adds in a piece of a contraction, a few microseconds. A larger value makes fewer
 pieces.
@@ -64,7 +68,7 @@ def split_reductions(module: Module, info: TargetInfo) -> None:
                 cut = (
                     _cut(op, info.reductions)
                     if roles is None or (info.gpu is not None and not roles.m)
-                    else _contraction_cut(op, behind)
+                    else _contraction_cut(op, info, behind)
                 )
                 if cut is not None:
                     _split(op, *cut)
@@ -96,11 +100,13 @@ def _known_sizes(op: tensor.Compute) -> list[int]:
     return known if len(known) == len(sizes) else []
 
 
-def _contraction_cut(op: tensor.Compute, behind: dict[Value, _Behind]) -> tuple[Expr, int] | None:
+def _contraction_cut(
+    op: tensor.Compute, info: TargetInfo, behind: dict[Value, _Behind]
+) -> tuple[Expr, int] | None:
     """`_cut` for a contraction: its longest reduction axis, and the length of its pieces.
 
-    The number of pieces brings the result to `TILES` tiles; a few more are taken if they then have equal
-    lengths.
+    The number of pieces brings the result to `TILES` tiles, on a GPU to at most one for each multiprocessor;
+    a few more are taken if they then have equal lengths.
     """
     roles, sizes = Roles.of(op), _known_sizes(op)
     assert roles is not None
@@ -115,9 +121,14 @@ def _contraction_cut(op: tensor.Compute, behind: dict[Value, _Behind]) -> tuple[
     axis, length = max(zip(op.reduce_axes, sizes, strict=True), key=lambda pair: pair[1])
     terms = math.prod(sizes)
     work = batch * max(m, LEAST_ROWS) * n * terms
-    if not 0 < tiles < TILES or _in_chain(op, behind):
+    if tiles <= 0:
         return None
-    pieces = min(-(-TILES // tiles), terms // DEEP, work // LEAST_WORK)
+    most, deep = -(-TILES // tiles), DEEP
+    if info.gpu is not None and m > ROWS_WITHOUT_TILES:
+        most, deep = info.gpu.multiprocessors // tiles, DEEP_FOR_BLOCKS
+    if most < 2 or _in_chain(op, behind):
+        return None
+    pieces = min(most, terms // deep, work // LEAST_WORK)
     if pieces < 2:
         return None
     for count in range(pieces, 2 * pieces):

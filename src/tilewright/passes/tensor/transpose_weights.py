@@ -1,21 +1,24 @@
-"""Transposes weights of reductions that are not contractions (a depthwise convolution's) to the order that
-vectors read.
+"""Transposes weights to the order that vectors read, at compile time.
 
-If the other operand is contiguous along the result's last axis, lanes run along that axis, and a weight
-``w[c, 0, y, x]`` would be gathered with the stride of a whole filter. It is transposed here, at compile time,
-to ``w[0, y, x, c]``.
+In a reduction that is no contraction (a depthwise convolution), lanes run along the result's last axis if the
+other operand is contiguous along it. A weight ``w[c, 0, y, x]``, which would be gathered with the stride of a
+whole filter, becomes ``w[0, y, x, c]``.
+
+In a contraction whose operands are read where they lie (a convolution on a GPU), vectors run along the last
+axis of the sum, and ``w[o, c, y, x]`` becomes ``w[o, y, x, c]``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from ...analysis.axis_roles import Roles
 from ...dialects import graph, tensor
 from ...dialects.tensor import extent
-from ...ir import notes
 from ...ir.builder import Builder
 from ...ir.cleanup import dce
 from ...ir.constant import Constant
@@ -29,14 +32,12 @@ def transpose_weights(module: Module) -> None:
     made: dict[Any, Value] = {}
     for block in tensor.blocks_of_computations(module):
         for op in block.ops:
-            if (
-                not isinstance(op, tensor.Compute)
-                or not op.is_reduction
-                or notes.CONTRACTION.present(op)
-                or not op.axes
-            ):
+            if not isinstance(op, tensor.Compute) or not op.is_reduction or not op.axes:
                 continue
-            lane = op.axes[-1]
+            roles = Roles.of(op)
+            if roles is not None and (roles.nr or roles.quantized):
+                continue  # packed already
+            lane = op.axes[-1] if roles is None else op.reduce_axes[-1]
             if (
                 isinstance(extent(lane), int)
                 and extent(lane) == 1
@@ -45,7 +46,7 @@ def transpose_weights(module: Module) -> None:
                 continue
             for read in op.reads:
                 position = _misplaced(read, lane)
-                if position is not None:
+                if position is not None and (roles is None or _ends_in(read, op.reduce_axes)):
                     _transpose(read, position, made)
     dce(module)
 
@@ -69,6 +70,14 @@ def _misplaced(read: tensor.Read, lane: Expr) -> int | None:
     position: int = read.indices.index(lane)
     behind = read.source.type.shape[position + 1 :]
     return position if any(n != 1 for n in behind) else None
+
+
+def _ends_in(read: tensor.Read, axes: Sequence[Expr]) -> bool:
+    """Whether the innermost dimension of a constant is indexed by one of some axes."""
+    last = next(
+        (e for e, n in zip(read.indices[::-1], read.source.type.shape[::-1], strict=True) if n != 1), 0
+    )
+    return last in axes
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import cast
 
 from ...analysis.index_maps import flatten_index, substitute_all
-from ...dialects import func, tensor
+from ...dialects import func, kernels, tensor
 from ...dialects.places import place_of
 from ...dialects.tensor import Read
 from ...ir import notes
@@ -39,23 +39,26 @@ def computed(value: Value, block: Block) -> list[Value] | None:
 
 
 def _same_memory(value: Value) -> Value | None:
-    """The value that had the same memory before: the source of a view, or what a scatter in this function
-    overwrites.
+    """The value that had the same memory before: the source of a view, or what a scatter or a kernel of the
+    user's in this function overwrites.
     """
     op = value.defining_op
     if isinstance(op, tensor.Reshape):
         return op.x
-    if isinstance(op, tensor.Group) and (number := notes.OVERWRITES.get(op)) is not None:
+    if isinstance(op, tensor.Group) and isinstance(value, OpResult):
+        number = dict(notes.OVERWRITES.get(op, ())).get(value.index)
+        if number is None:
+            return None
         before = op.operands[number]
         return None if isinstance(_root(before), BlockArgument) else before
     return None
 
 
 def write_in_place(module: Module) -> None:
-    """Choose the function's updates that are computed in their arguments' buffers, and the scatters that
-    overwrite an operand.
+    """Choose the function's updates that are computed in their arguments' buffers, and the scatters and
+    kernels of users' that overwrite an operand.
 
-    Notes the choice at the function (`UPDATED_IN_PLACE`) and at the scatters (`OVERWRITES`).
+    Notes the choice at the function (`UPDATED_IN_PLACE`) and at the groups (`OVERWRITES`).
     """
     for function in module.functions(func.Func):
         if function.updates:
@@ -65,12 +68,13 @@ def write_in_place(module: Module) -> None:
 
 
 def _overwrite_dying(block: Block) -> None:
-    """Let scatters overwrite tensors that `block` computes and that nothing reads afterwards."""
-    numbers: dict[Operation, int] = {}
+    """Let operations overwrite tensors that `block` computes and that nothing reads afterwards."""
+    numbers: dict[OpResult, int] = {}
     earlier: dict[Operation, set[Operation]] = {}
-    for op in block.ops:
-        version = _scattered_into(op) if not notes.OVERWRITES.present(op) else None
-        if version is None or place_of(op.results[0]) is not None:
+    for result in [r for op in block.ops if isinstance(op, tensor.Group) for r in op.results]:
+        op = result.op
+        version = _changed_version(result) if not _is_written(result) else None
+        if version is None or place_of(result) is not None:
             continue
         maker = version.defining_op
         if (
@@ -79,7 +83,7 @@ def _overwrite_dying(block: Block) -> None:
             or maker.parent is not block
         ):
             continue
-        number = _overwritten(op.results[0], version, block)
+        number = _overwritten(result, version, block)
         readers = _readers(version, block) - {op}
         if (
             number is None
@@ -88,12 +92,22 @@ def _overwrite_dying(block: Block) -> None:
             or any(r.terminator for r in readers)
         ):
             continue
-        numbers[op], earlier[op] = number, readers
+        numbers[result] = number
+        earlier.setdefault(op, set()).update(readers)
     if not _put_before(block, earlier):
         place = {op: k for k, op in enumerate(block.ops)}
-        numbers = {op: n for op, n in numbers.items() if all(place[r] < place[op] for r in earlier[op])}
-    for op, number in numbers.items():
-        notes.OVERWRITES.set(op, number)
+        numbers = {r: n for r, n in numbers.items() if all(place[x] < place[r.op] for x in earlier[r.op])}
+    for result, number in numbers.items():
+        overwrite(result, number)
+
+
+def overwrite(result: OpResult, number: int) -> None:
+    """Note that a group writes `result` in the memory of its operand `number`."""
+    notes.OVERWRITES.set(result.op, (*notes.OVERWRITES.get(result.op, ()), (result.index, number)))
+
+
+def _is_written(result: OpResult) -> bool:
+    return result.index in dict(notes.OVERWRITES.get(result.op, ()))
 
 
 def _only_reshaped(value: Value) -> bool:
@@ -126,8 +140,8 @@ def _write_in_place(main: func.Func) -> None:
             continue
         earlier = wanted
         for (_, result), number in zip(steps, overwritten, strict=True):
-            if number is not None and number >= 0:  # a scatter's
-                notes.OVERWRITES.set(result.op, number)
+            if number is not None and number >= 0:  # what it changes
+                overwrite(result, number)
         written.append(name)
         taken.update(results)
     notes.UPDATED_IN_PLACE.set(main, tuple(written))
@@ -151,27 +165,38 @@ def _put_before(block: Block, earlier: dict[Operation, set[Operation]]) -> bool:
 
 
 def _versions(result: OpResult, argument: Value) -> list[OpResult]:
-    """The successive values in an argument's buffer, first to last; several if scatters change it one after
+    """The successive values in an argument's buffer, first to last; several if operations change it one after
     another.
     """
     versions = [result]
-    while (before := _scattered_into(versions[0].op)) is not argument:
+    while (before := _changed_version(versions[0])) is not argument:
         if not isinstance(before, OpResult):
             return [result]
         versions.insert(0, before)
     return versions
 
 
-def _scattered_into(op: Operation) -> Value | None:
-    """The tensor that a group's only result copies with some elements changed; None for groups that do not
-    scatter.
+def _changed_version(result: OpResult) -> Value | None:
+    """The tensor that a result is but for some elements, see `changed_operand`."""
+    number = changed_operand(result)
+    return None if number is None else _root(result.op.operands[number])
+
+
+def changed_operand(result: OpResult) -> int | None:
+    """The number of the operand of a group that a result is but for some elements: what a scatter writes
+    into, or the input that a kernel of the user's changes. None for other results.
     """
-    if not isinstance(op, tensor.Group) or op.kind != tensor.GroupKind.SCATTER or len(op.results) != 1:
+    group = result.op
+    if not isinstance(group, tensor.Group):
         return None
-    scatter = op.body.terminator.operands[0].defining_op
-    if not isinstance(scatter, tensor.Scatter) or scatter.dest not in op.body.args:
-        return None
-    return _root(op.operands[op.body.args.index(scatter.dest)])
+    value = group.body.terminator.operands[result.index]
+    op, arg = value.defining_op, None
+    if isinstance(op, tensor.Scatter) and len(group.results) == 1:
+        arg = op.dest
+    elif isinstance(op, kernels.Run) and isinstance(value, OpResult):
+        number = kernels.definition_of(op).in_place.get(value.index)
+        arg = None if number is None else op.inputs[number]
+    return list(group.body.args).index(arg) if arg in group.body.args else None
 
 
 def updates_in_place(main: func.Func) -> set[Value]:
@@ -214,7 +239,7 @@ def _root(value: Value) -> Value:
 def _overwritten(result: OpResult, version: Value, block: Block) -> int | None:
     """How the operation that computes `result` may overwrite `version`.
 
-    The number of the operand that a scatter overwrites; -1 for an operation that writes all elements; None if
+    The number of the operand that it changes in place; -1 for an operation that writes all elements; None if
     it may not overwrite it.
     """
     maker = result.op
@@ -223,15 +248,9 @@ def _overwritten(result: OpResult, version: Value, block: Block) -> int | None:
     numbers = [k for k, v in enumerate(maker.operands) if _root(v) is version]
     if not isinstance(maker, tensor.Group) or len(numbers) != 1:
         return None
-    if maker.kind == tensor.GroupKind.SCATTER and len(maker.results) == 1:
+    if maker.kind in (tensor.GroupKind.SCATTER, tensor.GroupKind.CALL):
         arg = maker.body.args[numbers[0]]
-        scatter = maker.body.terminator.operands[0].defining_op
-        if (
-            isinstance(scatter, tensor.Scatter)
-            and scatter.dest is arg
-            and len(arg.users) == 1
-            and not scatter_reads(maker, arg)
-        ):
+        if changed_operand(result) == numbers[0] and len(arg.users) == 1 and not scatter_reads(maker, arg):
             return numbers[0]
         return None
     return -1 if (result.index, numbers[0]) in in_place_pairs(maker) else None
@@ -250,7 +269,7 @@ def in_place_pairs(group: tensor.Group) -> tuple[tuple[int, int], ...]:
     contraction's group share no rows, so only the epilogue may read what it overwrites.
     """
     if notes.OVERWRITES.present(group):
-        return ((0, notes.OVERWRITES.of(group)),)
+        return notes.OVERWRITES.of(group)
     if group.kind not in (tensor.GroupKind.ROWS, tensor.GroupKind.CONTRACTION):
         return ()
     members = [m for m in group.body.ops if isinstance(m, tensor.Compute)]
@@ -297,4 +316,11 @@ def _dies_where_written(members: list[tensor.Compute], writer: int, arg: Value, 
     return True
 
 
-__all__ = ["computed", "in_place_pairs", "updates_in_place", "write_in_place"]
+__all__ = [
+    "changed_operand",
+    "computed",
+    "in_place_pairs",
+    "overwrite",
+    "updates_in_place",
+    "write_in_place",
+]

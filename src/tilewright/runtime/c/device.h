@@ -50,7 +50,8 @@ enum {
   TW_LAUNCH_GRID = 0,   /* blocks along x, y and z */
   TW_LAUNCH_BLOCK = 3,  /* threads of a block along x, y and z */
   TW_LAUNCH_SHARED = 6, /* bytes of dynamic shared memory of a block */
-  TW_LAUNCH_SIZES = 7   /* the sizes that a kernel of the user's takes */
+  TW_LAUNCH_SIZES = 7,  /* the sizes that a kernel of the user's takes */
+  TW_LAUNCH_BYTES = 7   /* bytes of the largest buffer of another kernel; 0 if every device has room for it */
 };
 
 /* What a host program for a device defines beside `tw_module`; the kernels are those of

@@ -3,9 +3,9 @@
  * cuBLASLt counts by columns, so the row-major product z = x y is computed as its transpose, z' = y' x': a
  * row-major matrix with rows of `n` elements is a column-major one whose columns have `n` elements. */
 #include "libraries.h"
-#include "products.h"
+#include "vendor_calls.h"
 
-#if defined(TW_DEVICE) && TW_DEVICE == 2 && defined(TW_LIBRARIES)
+#if defined(TW_DEVICE) && TW_DEVICE == 2 && defined(TW_CALLS_CUBLAS)
 
 typedef int status;
 typedef void* object; /* handle, description, layout, preference */
@@ -67,45 +67,18 @@ typedef struct {
   heuristic chosen;
 } plan;
 
-struct tw_products {
-  object handle;
-  plan* plans; /* [kernels] */
-};
-
-static int result_of(int32_t kernel, const char* call, status result) {
-  if (!result) return TW_OK;
-  return tw_fail(TW_ERROR_DEVICE, "kernel '%s': %s failed with the status %d", tw_module.kernel_names[kernel],
-                 call, (int64_t)result);
+static int open_library(int32_t kernel, void** handle) {
+  return tw_vendor_result(kernel, "cublasLtCreate", CREATE(handle));
 }
 
-static void forget(plan* p) {
+static void close_library(void* handle) { DESTROY(handle); }
+
+static void forget(void* made) {
+  plan* p = made;
   if (p->description) DESC_DESTROY(p->description);
   for (int i = 0; i < 3; ++i)
     if (p->layouts[i]) LAYOUT_DESTROY(p->layouts[i]);
   __builtin_memset(p, 0, sizeof *p);
-}
-
-void tw_products_destroy(tw_products* products) {
-  if (!products) return;
-  for (int32_t i = 0; i < tw_module.num_kernels && products->plans; ++i) forget(&products->plans[i]);
-  if (products->handle) DESTROY(products->handle);
-  tw_memory_free(products->plans);
-  tw_memory_free(products);
-}
-
-static int create(tw_products** result) {
-  size_t size = (size_t)tw_module.num_kernels * sizeof(plan);
-  tw_products* made = tw_memory_allocate(sizeof *made);
-  plan* plans = made ? tw_memory_allocate(size) : NULL;
-  if (!plans) {
-    tw_memory_free(made);
-    return tw_fail(TW_ERROR_MEMORY, "cannot allocate memory for products");
-  }
-  __builtin_memset(plans, 0, size);
-  made->handle = NULL;
-  made->plans = plans;
-  *result = made;
-  return TW_OK;
 }
 
 /* The largest power of two up to 256 that divides an address. */
@@ -116,16 +89,16 @@ static uint32_t alignment_of(const void* pointer) {
 
 /* Makes a layout; `batch` > 0 matrices follow each other. */
 static int lay_out(int32_t kernel, object* layout, int type, int64_t rows, int64_t columns, int64_t batch) {
-  int result = result_of(kernel, "cublasLtMatrixLayoutCreate",
-                         LAYOUT_CREATE(layout, type, (uint64_t)rows, (uint64_t)columns, rows));
+  int result = tw_vendor_result(kernel, "cublasLtMatrixLayoutCreate",
+                                LAYOUT_CREATE(layout, type, (uint64_t)rows, (uint64_t)columns, rows));
   int32_t count = (int32_t)batch;
   int64_t stride = rows * columns;
   if (!result && batch)
-    result = result_of(kernel, "cublasLtMatrixLayoutSetAttribute",
-                       LAYOUT_SET(*layout, LAYOUT_BATCH_COUNT, &count, sizeof count));
+    result = tw_vendor_result(kernel, "cublasLtMatrixLayoutSetAttribute",
+                              LAYOUT_SET(*layout, LAYOUT_BATCH_COUNT, &count, sizeof count));
   if (!result && batch)
-    result = result_of(kernel, "cublasLtMatrixLayoutSetAttribute",
-                       LAYOUT_SET(*layout, LAYOUT_BATCH_STRIDE, &stride, sizeof stride));
+    result = tw_vendor_result(kernel, "cublasLtMatrixLayoutSetAttribute",
+                              LAYOUT_SET(*layout, LAYOUT_BATCH_STRIDE, &stride, sizeof stride));
   return result;
 }
 
@@ -138,15 +111,15 @@ static int describe(plan* p, int32_t kernel, const tw_argument* facts) {
   if (batch > INT32_MAX)
     return tw_fail(TW_ERROR_DEVICE, "kernel '%s': %d matrices; cuBLASLt multiplies 2147483647 at most",
                    tw_module.kernel_names[kernel], batch);
-  int result =
-      result_of(kernel, "cublasLtMatmulDescCreate",
-                DESC_CREATE(&p->description, wide ? COMPUTE_F64 : COMPUTE_F32, wide ? TYPE_F64 : TYPE_F32));
+  int result = tw_vendor_result(
+      kernel, "cublasLtMatmulDescCreate",
+      DESC_CREATE(&p->description, wide ? COMPUTE_F64 : COMPUTE_F32, wide ? TYPE_F64 : TYPE_F32));
   if (!result && transposed)
-    result = result_of(kernel, "cublasLtMatmulDescSetAttribute",
-                       DESC_SET(p->description, DESC_TRANSA, &operation, sizeof operation));
+    result = tw_vendor_result(kernel, "cublasLtMatmulDescSetAttribute",
+                              DESC_SET(p->description, DESC_TRANSA, &operation, sizeof operation));
   if (!result)
-    result = result_of(kernel, "cublasLtMatmulDescSetAttribute",
-                       DESC_SET(p->description, DESC_EPILOGUE, &epilogue, sizeof epilogue));
+    result = tw_vendor_result(kernel, "cublasLtMatmulDescSetAttribute",
+                              DESC_SET(p->description, DESC_EPILOGUE, &epilogue, sizeof epilogue));
   if (!result)
     result = transposed ? lay_out(kernel, &p->layouts[0], type, depth, columns, batch)
                         : lay_out(kernel, &p->layouts[0], type, columns, depth, batch);
@@ -156,21 +129,22 @@ static int describe(plan* p, int32_t kernel, const tw_argument* facts) {
 }
 
 /* Chooses an algorithm. */
-static int choose(plan* p, tw_products* products, int32_t kernel, uint64_t workspace) {
+static int choose(plan* p, object handle, int32_t kernel, uint64_t workspace) {
   object preference = NULL;
   const uint32_t wanted[4] = {p->alignments[0], p->alignments[1], p->alignments[2], p->alignments[2]};
   int found = 0;
-  int result = result_of(kernel, "cublasLtMatmulPreferenceCreate", PREFERENCE_CREATE(&preference));
+  int result = tw_vendor_result(kernel, "cublasLtMatmulPreferenceCreate", PREFERENCE_CREATE(&preference));
   if (!result)
-    result = result_of(kernel, "cublasLtMatmulPreferenceSetAttribute",
-                       PREFERENCE_SET(preference, PREFERENCE_WORKSPACE, &workspace, sizeof workspace));
+    result = tw_vendor_result(kernel, "cublasLtMatmulPreferenceSetAttribute",
+                              PREFERENCE_SET(preference, PREFERENCE_WORKSPACE, &workspace, sizeof workspace));
   for (int i = 0; i < 4 && !result; ++i)
-    result = result_of(kernel, "cublasLtMatmulPreferenceSetAttribute",
-                       PREFERENCE_SET(preference, PREFERENCE_ALIGNMENT_A + i, &wanted[i], sizeof wanted[i]));
+    result = tw_vendor_result(
+        kernel, "cublasLtMatmulPreferenceSetAttribute",
+        PREFERENCE_SET(preference, PREFERENCE_ALIGNMENT_A + i, &wanted[i], sizeof wanted[i]));
   if (!result)
-    result = result_of(kernel, "cublasLtMatmulAlgoGetHeuristic",
-                       HEURISTIC(products->handle, p->description, p->layouts[0], p->layouts[1],
-                                 p->layouts[2], p->layouts[2], preference, 1, &p->chosen, &found));
+    result = tw_vendor_result(kernel, "cublasLtMatmulAlgoGetHeuristic",
+                              HEURISTIC(handle, p->description, p->layouts[0], p->layouts[1], p->layouts[2],
+                                        p->layouts[2], preference, 1, &p->chosen, &found));
   if (!result && found < 1)
     result = tw_fail(TW_ERROR_DEVICE, "kernel '%s': cuBLASLt has no algorithm for %d x %d x %d",
                      tw_module.kernel_names[kernel], p->sizes[1], p->sizes[2], p->sizes[3]);
@@ -178,8 +152,9 @@ static int choose(plan* p, tw_products* products, int32_t kernel, uint64_t works
   return result;
 }
 
-int tw_product_launch(tw_products** state, int32_t kernel, const int64_t* launch, void* const* buffers,
-                      void* stream) {
+static int launch_product(void* handle, void* made, int32_t kernel, const int64_t* launch,
+                          void* const* buffers, void* stream) {
+  plan* p = made;
   const tw_argument* facts = tw_device_module.kernels[kernel].arguments;
   int batched = (int)facts[FACT_BATCHED].value;
   int biased = facts[FACT_EPILOGUE].value == EPILOGUE_BIAS;
@@ -190,11 +165,7 @@ int tw_product_launch(tw_products** state, int32_t kernel, const int64_t* launch
   void *z = buffers[places[2 + biased].value], *workspace = buffers[places[3 + biased].value];
   plan wanted = {.sizes = {batched ? sizes[0] : 1, sizes[batched], sizes[batched + 1], sizes[batched + 2]},
                  .alignments = {alignment_of(y), alignment_of(x), alignment_of(z), alignment_of(bias)}};
-  int result = *state ? TW_OK : create(state);
-  if (!result && !(*state)->handle) result = result_of(kernel, "cublasLtCreate", CREATE(&(*state)->handle));
-  if (result) return result;
-  plan* p = &(*state)->plans[kernel];
-  int same = p->description != NULL;
+  int result = TW_OK, same = p->description != NULL;
   for (int i = 0; i < 4; ++i) same = same && p->sizes[i] == wanted.sizes[i];
   for (int i = 0; i < 4; ++i) same = same && p->alignments[i] == wanted.alignments[i];
   if (!same) {
@@ -203,10 +174,10 @@ int tw_product_launch(tw_products** state, int32_t kernel, const int64_t* launch
     result = describe(p, kernel, facts);
   }
   if (!result && biased)
-    result = result_of(kernel, "cublasLtMatmulDescSetAttribute",
-                       DESC_SET(p->description, DESC_BIAS_POINTER, &bias, sizeof bias));
+    result = tw_vendor_result(kernel, "cublasLtMatmulDescSetAttribute",
+                              DESC_SET(p->description, DESC_BIAS_POINTER, &bias, sizeof bias));
   /* The choice depends on the bias' address. */
-  if (!result && !same) result = choose(p, *state, kernel, (uint64_t)facts[FACT_WORKSPACE].value);
+  if (!result && !same) result = choose(p, handle, kernel, (uint64_t)facts[FACT_WORKSPACE].value);
   if (result) {
     forget(p);
     return result;
@@ -214,12 +185,15 @@ int tw_product_launch(tw_products** state, int32_t kernel, const int64_t* launch
   const float one = 1, zero = 0;
   const double wide_one = 1, wide_zero = 0;
   int wide = facts[FACT_TYPE].value == TYPE_F64;
-  return result_of(
+  return tw_vendor_result(
       kernel, "cublasLtMatmul",
-      MATMUL((*state)->handle, p->description, wide ? (const void*)&wide_one : &one, y, p->layouts[0], x,
-             p->layouts[1], wide ? (const void*)&wide_zero : &zero, z, p->layouts[2], z, p->layouts[2],
-             p->chosen.algorithm, workspace, (size_t)facts[FACT_WORKSPACE].value, stream));
+      MATMUL(handle, p->description, wide ? (const void*)&wide_one : &one, y, p->layouts[0], x, p->layouts[1],
+             wide ? (const void*)&wide_zero : &zero, z, p->layouts[2], z, p->layouts[2], p->chosen.algorithm,
+             workspace, (size_t)facts[FACT_WORKSPACE].value, stream));
 }
+
+const tw_vendor_functions tw_cublas_functions = {sizeof(plan), open_library, close_library, launch_product,
+                                                 forget};
 
 #else
 typedef int tw_device_cublas_unused; /* C11 requires a declaration in every file */

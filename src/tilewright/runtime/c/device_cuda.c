@@ -3,14 +3,14 @@
 
 #if TW_DEVICE == 2 || TW_DEVICE == 10
 #include "libraries.h"
-#include "products.h"
+#include "vendor_calls.h"
 
 #define IS_HIP (TW_DEVICE == 10)
 #define DEFAULT(cuda, hip) (IS_HIP ? (hip) : (cuda))
 #if defined(TW_LIBRARIES) && !IS_HIP
-#define HAS_PRODUCTS 1
+#define CALLS_LIBRARIES 1
 #else
-#define HAS_PRODUCTS 0
+#define CALLS_LIBRARIES 0
 #endif
 
 /* The names of the system's driver. Packages for running programs lack the name without a version. */
@@ -126,8 +126,8 @@ struct tw_queue {
   int owned;
   object* marks; /* events */
   int32_t num_marks;
-#if HAS_PRODUCTS
-  tw_products* products;
+#if CALLS_LIBRARIES
+  tw_vendor_calls* calls;
 #endif
 };
 
@@ -462,8 +462,8 @@ void tw_queue_destroy(tw_queue* queue) {
     api->wait(queue->stream);
     api->destroy_stream(queue->stream);
   }
-#if HAS_PRODUCTS
-  tw_products_destroy(queue->products);
+#if CALLS_LIBRARIES
+  tw_vendor_calls_destroy(queue->calls);
 #endif
   tw_memory_free(queue);
 }
@@ -523,8 +523,8 @@ int tw_queue_launch(tw_queue* queue, int32_t index, const int64_t* launch, void*
   enum { FEW = 64 };
   const tw_device_kernel* kernel = &tw_device_module.kernels[index];
   tw_driver* driver = queue->driver;
-#if HAS_PRODUCTS
-  if (tw_is_product(index)) return tw_product_launch(&queue->products, index, launch, buffers, queue->stream);
+#if CALLS_LIBRARIES
+  if (tw_is_vendor_call(index)) return tw_vendor_launch(&queue->calls, index, launch, buffers, queue->stream);
 #endif
   const int64_t *grid = launch + TW_LAUNCH_GRID, *block = launch + TW_LAUNCH_BLOCK;
   int64_t shared = launch[TW_LAUNCH_SHARED];

@@ -292,8 +292,11 @@ static int allocate_set(tw_queue* queue, batch* b, int32_t number, vk_handle* se
   }
 }
 
+/* The largest minStorageBufferOffsetAlignment that a device may have. */
+#define MOST_ALIGNED 256
+
 /* The part of a buffer from the address on, which begins where a descriptor may begin, and the number of
- * elements before the address. */
+ * elements before the address. A part that is longer than a descriptor holds more than the kernel uses. */
 static uint64_t describe(tw_queue* queue, vulkan_memory* memory, int64_t offset, int64_t width,
                          vk_buffer_part* part) {
   const vk_limits* limits = &queue->driver->properties.limits;
@@ -321,6 +324,12 @@ int tw_queue_launch(tw_queue* queue, int32_t index, const int64_t* launch, void*
       return tw_fail(TW_ERROR_DEVICE, "kernel '%s' has %d blocks in dimension %d; the device '%s' allows %d",
                      name, grid[i], (int64_t)i, driver->properties.deviceName,
                      (int64_t)limits->maxComputeWorkGroupCount[i]);
+  if (launch[TW_LAUNCH_BYTES] > (int64_t)limits->maxStorageBufferRange - MOST_ALIGNED)
+    return tw_fail(TW_ERROR_DEVICE,
+                   "kernel '%s' has a buffer of %d bytes; the device '%s' binds %d at most "
+                   "(maxStorageBufferRange)",
+                   name, launch[TW_LAUNCH_BYTES], driver->properties.deviceName,
+                   (int64_t)limits->maxStorageBufferRange - MOST_ALIGNED);
   int status = kernel->pipeline ? TW_OK : tw_vulkan_prepare(driver, index);
   if (status) return status;
   if (queue->recording && queue->batches[queue->current].launches == LAUNCHES) status = submit(queue);

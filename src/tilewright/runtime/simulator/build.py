@@ -11,7 +11,6 @@ import os
 import platform
 import re
 import subprocess
-import sys
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -247,7 +246,7 @@ def _link_flags() -> list[str]:
 
 
 def _zig(arguments: list[str], folder: Path, what: str) -> None:
-    command = [sys.executable, "-m", "ziglang", *arguments]
+    command = [*link.zig_command(), *arguments]
     place = {**os.environ, "TMPDIR": str(temporary.folder())}
     done = subprocess.run(
         command, capture_output=True, text=True, errors="replace", check=False, cwd=folder, env=place

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...ir.matrix_atom import MMA_SYNC
+from ...ir.matrix_atom import MMA_SYNC, WGMMA
 from ...ir.target_info import Gpu
 from ..gpu.device import Device, Multiprocessor
 
@@ -24,7 +24,7 @@ AMPERE = Gpu(
     matrix_loads=True,
     async_copies=True,
 )
-HOPPER = replace(AMPERE, shared_bytes=227 * 1024, multiprocessors=132)
+HOPPER = replace(AMPERE, shared_bytes=227 * 1024, multiprocessors=132, shared_atoms=tuple(WGMMA.values()))
 
 # 65536 registers of 32 bits are 512 a lane in each of the four partitions.
 _AMPERE = Multiprocessor(

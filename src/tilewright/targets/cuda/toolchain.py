@@ -161,16 +161,31 @@ def device_code(text: str, archs: Sequence[str] = ARCHITECTURES) -> DeviceCode:
     source = DeviceImage("source-cuda", text.encode())
     if missing() is not None:
         return DeviceCode((source,), {})
-    compiled = [compile_image(text, arch) for arch in archs]
-    ptx = DeviceImage("ptx", portable_ptx(text).encode() + b"\0", FALLBACK)  # Drivers read up to a zero byte.
+    compiled = {arch: compile_image(text, variant_of(arch, text)) for arch in archs}
+    # Drivers read up to a zero byte.
+    ptx = (
+        ()
+        if WARPGROUPS in text
+        else (DeviceImage("ptx", portable_ptx(text, archs).encode() + b"\0", FALLBACK),)
+    )
     return DeviceCode(
-        (*(DeviceImage("cubin", image.cubin, image.arch) for image in compiled), ptx, source),
-        {image.arch: with_instructions(image) for image in compiled},
+        (*(DeviceImage("cubin", image.cubin, arch) for arch, image in compiled.items()), *ptx, source),
+        {arch: with_instructions(image) for arch, image in compiled.items()},
     )
 
 
-def portable_ptx(text: str) -> str:
-    """Return the PTX of a translation unit for GPUs without machine code of their own.
+WARPGROUPS = "wgmma."
+"""A part of a text with instructions of compute capability 9.0 that no later one has."""
+
+
+def variant_of(arch: str, text: str) -> str:
+    """An architecture as the compiler names it: ``sm_90a`` where the text has instructions of it alone."""
+    return f"{arch}a" if arch == "sm_90" and WARPGROUPS in text else arch
+
+
+def portable_ptx(text: str, archs: Sequence[str] = ()) -> str:
+    """Return the PTX of a translation unit for GPUs without machine code of their own. `archs` are those that
+    it has been compiled for.
 
     A driver refuses PTX that declares a later version than its own, and NVRTC declares the version of its own
     release. Code for `FALLBACK` has only what the first version for it has, so that version is declared.
@@ -178,7 +193,8 @@ def portable_ptx(text: str) -> str:
     Raises:
         CompileError, InternalError: See `compile_image`.
     """
-    ptx = compile_image(text, FALLBACK).ptx
+    same = FALLBACK.replace("compute_", "sm_")  # whose image comes with the same PTX
+    ptx = compile_image(text, same if same in archs else FALLBACK).ptx
     return re.sub(r"^\.version \d+\.\d+$", f".version {FALLBACK_VERSION}", ptx, count=1, flags=re.M)
 
 
@@ -199,11 +215,11 @@ def code_text(text: str, level: str, arch: str) -> str | None:
     if level == "cuda":
         return text
     if level == "ptx":
-        return compile_image(text, arch).ptx
+        return compile_image(text, variant_of(arch, text)).ptx
     if level == "sass":
         from .sass import disassemble
 
-        return disassemble(compile_image(text, arch).cubin)
+        return disassemble(compile_image(text, variant_of(arch, text)).cubin)
     return None
 
 

@@ -109,9 +109,9 @@ class Dialect:
     """The text that sets the elements of such an array to 0, before the semicolon. Where the language has it,
     reading an element that was not written is undefined behaviour, which compilers use.
     """
-    repeats: str = ""
-    """``do``, where loops with barriers that run at least once had better test their condition behind: PoCL
-    (3.1) computes other results where the number of iterations is not known and may seem to be 0.
+    certain_barriers: bool = False
+    """Whether no condition may stand around a barrier, and loops with barriers test theirs at the end: PoCL
+    (3.1) leaves out other statements otherwise. Each statement between barriers has the condition instead.
     """
     cast: str = "({type})({value})"
     select: str = "({condition} ? {a} : {b})"
@@ -199,6 +199,8 @@ class DeviceKernel:
     """The names of the sizes, in order."""
     uses: frozenset[str]
     """The functions of the prelude and the features of the language that the text uses."""
+    largest: Dim = 0
+    """Bytes of the largest buffer; 0 if every device has room for it."""
     arguments: None = None
     """As `targets.llvm.host_calls.DeviceKernel`: buffers, then sizes."""
     module: int = 0
@@ -207,7 +209,7 @@ class DeviceKernel:
     @property
     def launch(self) -> tuple[Dim, ...]:
         """As `targets.llvm.host_calls.DeviceKernel`."""
-        return (*self.grid, self.threads, 1, 1, self.dynamic_bytes)
+        return (*self.grid, self.threads, 1, 1, self.dynamic_bytes, self.largest)
 
 
 def type_in_register(dtype: DType, wide: bool = True) -> Register:

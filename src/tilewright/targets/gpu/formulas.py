@@ -44,6 +44,7 @@ _RELATIONS = {
 }
 _LOGICAL = {"and": "&&", "or": "||", "xor": "!="}
 _FUNCTIONS = {"fabs": "abs"}
+_I32 = Kind("i", 32, 1)
 
 
 def _type(kind: Kind) -> str:
@@ -172,8 +173,10 @@ _HALF_PI_32 = (
     5.390302953474238e-15,
 )
 """pi / 2 in parts of 8 bits, whose products with integers below 2**16 are exact, and a last one. So angles up
-to 100000 are reduced with one rounding; beyond, the error grows.
+to `LARGE_ANGLE` are reduced with one rounding.
 """
+LARGE_ANGLE = 100000.0
+"""Angles from this one on are reduced by `large_angles`."""
 
 
 def _quadrant_32(m: Formula, x: Value) -> tuple[Value, Value]:
@@ -184,7 +187,13 @@ def _quadrant_32(m: Formula, x: Value) -> tuple[Value, Value]:
     r = x
     for part in _HALF_PI_32:
         r = r - n * part
-    return r, total.bits()
+    infinity = m.value(math.inf, x.kind)
+    large = x.gt(LARGE_ANGLE) & x.lt(infinity)
+    assert isinstance(m, TextFormula)
+    quadrant, remainder = (
+        m.op(k, f"tw_{n}_f32({x.text})") for n, k in (("quadrant", _I32), ("remainder", x.kind))
+    )
+    return m.select(large, remainder, r), m.select(large, quadrant, total.bits())
 
 
 def _sine_32(m: Formula, x: Value, shift: int) -> Value:

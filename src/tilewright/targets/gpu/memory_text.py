@@ -15,7 +15,7 @@ from ...ir.symbolic import Dim, bounds, prove_divisible
 from ...ir.types import BufferType, DType, boolean
 from .index_text import Variable
 from .matrix_access import MatrixLoad
-from .vector_access import VectorAccess, vector_accesses
+from .vector_access import VectorAccess, vector_accesses, vector_bytes
 from .writer import Writer, identifier
 
 MOST_PRIVATE = 4096
@@ -30,6 +30,8 @@ class MemoryText(Writer):
         storage = self.storage(buffer.dtype, f"a {buffer.space} buffer of {self.place}")
         if buffer.space == "shared":
             self.names[op.result] = self.share(storage.type, buffer.size, buffer.dtype.itemsize)
+            if (width := notes.SWIZZLE.get(op)) is not None:
+                self.swizzles[op.result] = swizzle_of(width, buffer.dtype.itemsize)
             return
         size = buffer.size
         if buffer.space == "register":
@@ -64,7 +66,13 @@ class MemoryText(Writer):
             index = f"o{number} + {self.dialect.bound.format(value=index)}"
         else:
             index = self.dialect.bound.format(value=index[1:-1] if _enclosed(index) else index)
+        index = self.exchanged(buffer, index)
         return f"{self.names[buffer]}[{index}]"
+
+    def exchanged(self, buffer: Value, index: str) -> str:
+        """The place of the element at a flat index, in a buffer whose parts are exchanged."""
+        numbers = self.swizzles.get(buffer)
+        return index if numbers is None else f"{self.own('tw_swizzle')}({index}, {numbers})"
 
     def access(self, op: loop.Load | loop.Store | loop.Accumulate, dynamic: dict[str, Variable]) -> str:
         indices, shape = op.indices, op.buffer.type.shape
@@ -172,11 +180,8 @@ class MemoryText(Writer):
         return loads, stores
 
     def chunk(self, buffer: Value, count: Dim) -> int:
-        """The bytes of the largest vectors that `count` elements are made of; 0 if there are none."""
-        itemsize = buffer.type.dtype.itemsize
-        assert isinstance(count, int)
-        sizes = (n for n in (16, 8, 4) if n <= self.gpu.vector_bytes and n > itemsize)
-        return next((n for n in sizes if count * itemsize % n == 0), 0)
+        """The bytes of the largest vectors that `count` elements of a buffer make; 0 if there are none."""
+        return vector_bytes(self.gpu, buffer.type.dtype.itemsize, count)
 
     def asynchronous(self, f: loop.For) -> tuple[VectorAccess, VectorAccess] | None:
         """The load and the store of a loop over vector lanes that only copies elements, in vectors, and need
@@ -217,12 +222,13 @@ class MemoryText(Writer):
             (origin, self.dialect.vectors[0].format(const=const, type=element), load),
             (place, self.dialect.shared_vector.format(const="", type=element), store),
         ):
-            address = self.index.address(access.first, access.op.buffer.type.size, {})
+            address = self.index.address(access.first, access.op.buffer.type.size, self.dynamic(access.op))
+            address = self.exchanged(access.op.buffer, address)
             self.emit(f"{form} {name} = {self.names[access.op.buffer]} + {address};")
         taken = str(size)
         if load.op.guard:
             inside = self.fresh("inside")
-            condition = self.index.condition(load.op.guard, {})
+            condition = self.index.condition(load.op.guard, self.dynamic(load.op))
             self.emit(
                 self.dialect.const.format(type=self.dialect.types["bool"], name=inside, value=condition)
             )
@@ -264,7 +270,8 @@ class MemoryText(Writer):
         size = self.chunk(op.buffer, count)
         vector = f"tw_{size}"
         self.uses.add(vector)
-        address = self.index.address(access.first, op.buffer.type.size, {})
+        dynamic = self.dynamic(op)
+        address = self.index.address(access.first, op.buffer.type.size, dynamic)
         is_shared = op.buffer.type.space == "shared"
         const = "" if is_shared or op.buffer in self.changed else self.dialect.readonly
         far_type, near_type, _ = self.dialect.vectors
@@ -281,6 +288,15 @@ class MemoryText(Writer):
                 self.emit("{} = {};".format(*(pair if reads else pair[::-1])))
 
         def transfer() -> None:
+            if op.buffer in self.swizzles:
+                # Parts of 16 bytes that follow each other lie at places of their own.
+                for k in range(count * op.buffer.type.dtype.itemsize // size):
+                    each = size // op.buffer.type.dtype.itemsize
+                    part = self.exchanged(op.buffer, f"({address} + {k * each})")
+                    pointer = far_type.format(const=const, type=vector)
+                    pair = (f"{near}[{k}]", f"(({pointer})({self.names[op.buffer]} + {part}))[0]")
+                    self.emit("{} = {};".format(*(pair if reads else pair[::-1])))
+                return
             self.emit(f"{far_type.format(const=const, type=element)} {place} = {start};")
             if is_shared:
                 lines(near, far, count * op.buffer.type.dtype.itemsize // size)
@@ -298,7 +314,7 @@ class MemoryText(Writer):
             return
         other = self.otherwise(op)
         assert other is not None
-        with self.braces(f"if ({self.index.condition(op.guard, {})})"):
+        with self.braces(f"if ({self.index.condition(op.guard, dynamic)})"):
             transfer()
         with self.braces("else"):
             for k in range(count):
@@ -311,6 +327,14 @@ class MemoryText(Writer):
             row = self.index.address(load.row, load.source.type.size, {})
             words = f"({self.dialect.matrix_word})(&{self.element(load.target, str(load.first))})"
             self.emit(f"{function}({words}, &{self.element(load.source, row)});")
+
+
+def swizzle_of(width: int, itemsize: int) -> str:
+    """The arguments of ``tw_swizzle`` for lines of `width` bytes: how far an index is shifted to get the
+    number of the line, a mask of the number, and how far the part of 16 bytes is from the lowest bit.
+    """
+    shift = itemsize.bit_length() - 1
+    return f"{7 - shift}, {width // 16 - 1}, {4 - shift}"
 
 
 def _enclosed(text: str) -> bool:

@@ -13,7 +13,8 @@ from functools import cache
 
 from ...errors import CompileError
 from .dialect import BITS, UNSIGNED, Dialect, Register
-from .formulas import function_text
+from .formulas import LARGE_ANGLE, function_text
+from .large_angles import functions as functions_of_large_angles
 from .minifloats import MINIFLOATS, functions
 
 _SIGNED = {
@@ -182,6 +183,7 @@ def _limits(register: Register) -> tuple[str, str]:
 @cache
 def _shared() -> dict[str, str]:
     texts = dict(_HALF)
+    texts |= functions_of_large_angles(LARGE_ANGLE)
     for dtype in MINIFLOATS:
         texts |= functions(dtype)
 

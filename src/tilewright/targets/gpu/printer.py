@@ -8,14 +8,17 @@ threads.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 
 from ...analysis.index_maps import flatten_index
 from ...dialects import loop, scalar, simt
 from ...dialects.scalar import COMBINER_OP
+from ...dialects.tensor import free_symbols_of
 from ...errors import CompileError
+from ...ir import notes
 from ...ir.core import Block, Operation, Value
-from ...ir.symbolic import Dim, bounds, ceildiv, prove_le, smin
+from ...ir.substitution import substitute
+from ...ir.symbolic import Dim, Expr, bounds, ceildiv, prove_le, smax, smin
 from ...ir.target_info import TargetInfo
 from ...ir.types import BufferType, DType, boolean, i32
 from .dialect import DeviceKernel, Dialect, Register
@@ -23,10 +26,14 @@ from .index_text import Variable
 from .matrix_access import matrix_loads
 from .memory_text import MemoryText
 from .prelude import definitions
+from .vector_access import holds_lanes
 from .writer import identifier, loops_of_kinds, threads_of
 
 ROW = 32768
 """Blocks in the first dimension of a grid whose first dimension has too low a limit."""
+
+LEAST_RANGE = 2**27 - 256
+"""The bytes that a buffer may have on all devices; both Vulkan and WebGPU promise about as many."""
 
 _AXES = (loop.LoopKind.BLOCK_X, loop.LoopKind.BLOCK_Y, loop.LoopKind.BLOCK_Z)
 
@@ -61,7 +68,17 @@ def module_text(kernels: Sequence[DeviceKernel], dialect: Dialect) -> str:
     return "\n".join([*head, *own, *(k.text for k in kernels)])
 
 
+def has_barriers(op: Operation) -> bool:
+    """Whether all threads of a block wait for each other inside a statement."""
+    return any(isinstance(x, (simt.Barrier, simt.AllReduce, simt.Argsort)) for x in op.walk())
+
+
 class _Printer(MemoryText):
+    guard = ""
+    """A condition, the same for all threads, under which the statements run that are printed. See
+    `Dialect.certain_barriers`.
+    """
+
     def run(self) -> DeviceKernel:
         args = self.kernel.body.args
         written = tuple(arg in self.changed for arg in args)
@@ -74,7 +91,7 @@ class _Printer(MemoryText):
         self.block(self.block_body())
         shared_bytes = sum(size for *_, size in self.shared)
         limit = self.dialect.static_shared
-        dynamic = shared_bytes if limit is not None and shared_bytes > limit else 0
+        dynamic = shared_bytes if limit is not None and (shared_bytes > limit or self.swizzles) else 0
         entry = self.dialect.entry.format(name=identifier(self.kernel.sym_name))
         return DeviceKernel(
             name=self.kernel.sym_name,
@@ -88,7 +105,16 @@ class _Printer(MemoryText):
             written=written,
             dims=tuple(s.name for s in self.kernel.dims),
             uses=frozenset(self.uses),
+            largest=self.largest(),
         )
+
+    def largest(self) -> Dim:
+        """Bytes of the largest buffer; 0 if no device is too small for it."""
+        most: Dim = 0
+        for arg in self.kernel.body.args:
+            size = arg.type.size * arg.type.dtype.itemsize
+            most = most if self._at_most(size, LEAST_RANGE) else smax(most, size)
+        return most
 
     # -- The kernel around its body --------------------------------------------------------------------------
 
@@ -205,14 +231,18 @@ class _Printer(MemoryText):
         return (d.wide_param if register == "i64" else d.param).format(number=number)
 
     def shared_lines(self, dynamic: bool) -> list[str]:
-        """The declarations of the shared buffers, largest elements first."""
+        """The declarations of the shared buffers, first those whose parts are exchanged by their addresses,
+        since the memory begins at a multiple of a group of their lines.
+        """
+        exchanged = {self.names[buffer] for buffer in self.swizzles}
+        shared = sorted(self.shared, key=lambda entry: entry[0] not in exchanged)
         if not dynamic:
             return [
                 "  " + self.dialect.shared.format(type=kind, name=name, size=size)
-                for name, kind, size, _ in self.shared
+                for name, kind, size, _ in shared
             ]
         lines, offset = ["  " + self.dialect.shared_block], 0
-        for name, kind, _, size in self.shared:
+        for name, kind, _, size in shared:
             lines.append(f"  {kind}* {name} = ({kind}*)(tw_memory + {offset});")
             offset += size
         return lines
@@ -224,10 +254,15 @@ class _Printer(MemoryText):
             self.statement(op)
 
     def statement(self, op: Operation) -> None:
-        if isinstance(op, loop.For):
+        if self.guard and not isinstance(op, (loop.Alloc, scalar.ScalarOp)) and not has_barriers(op):
+            guard, self.guard = self.guard, ""
+            with self.braces(f"if ({guard})"):
+                self.statement(op)
+            self.guard = guard
+        elif isinstance(op, loop.For):
             self.for_loop(op)
         elif isinstance(op, loop.If):
-            with self.braces(f"if ({self.index.condition(op.conditions)})"):
+            with self.where(self.index.condition(op.conditions), has_barriers(op)):
                 self.block(op.body)
         elif isinstance(op, loop.Alloc):
             self.alloc(op)
@@ -245,6 +280,14 @@ class _Printer(MemoryText):
             self.argsort(op)
         elif isinstance(op, simt.Mma):
             self.mma(op)
+        elif isinstance(op, simt.ShowToAtoms):
+            self.emit(f"{self.own('tw_show_to_atoms')}();")
+        elif isinstance(op, simt.BeginAtoms):
+            self.hold(op.sums)
+            self.emit(f"{self.own('tw_begin_atoms')}();")
+        elif isinstance(op, simt.WaitAtoms):
+            self.emit(f"{self.own('tw_wait_atoms')}();")
+            self.hold(op.sums)
         elif isinstance(op, simt.CommitCopies):
             self.emit(f"{self.own('tw_copy_commit')}();")
         elif isinstance(op, simt.WaitCopies):
@@ -282,7 +325,7 @@ class _Printer(MemoryText):
         loads, stores = self.staged_accesses(op)
         for access in loads:
             self.copy(access, op.extent)
-        if self.dialect.unroll and (op.kind == loop.LoopKind.UNROLL or loads or stores):
+        if self.dialect.unroll and (op.kind == loop.LoopKind.UNROLL or loads or stores or holds_lanes(op)):
             self.emit(self.dialect.unroll)
         variable = self.fresh(f"{identifier(op.iv.name)}_")
         register: Register = "i64" if bits == 64 else "i32"
@@ -290,17 +333,13 @@ class _Printer(MemoryText):
         self.index.variables[op.iv.name] = Variable(variable, bits)
         self.staged |= {a.op: f"{self.arrays[a.op]}[{variable}]" for a in (*loads, *stores)}
         outer, self.in_loop = self.in_loop, True
-        # The condition of a loop with barriers stands behind it where that is possible: see `Dialect`.
-        behind = self.dialect.repeats and not isinstance(op.extent, int) and prove_le(1, op.extent)
-        behind = behind and any(isinstance(x, (simt.Barrier, simt.AllReduce)) for x in op.walk())
-        head, end = f"for ({start} {variable} < {extent}; {variable}++)", ""
-        if behind:
-            self.emit(start)
-            head, end = self.dialect.repeats, f" while (++{variable} < {extent});"
-        with self.braces(head, end):
+        certain = isinstance(op.extent, int) or (not self.guard and prove_le(1, op.extent))
+        form = (register, variable, start, extent)
+        with self.repeated(*form, certain and op.extent != 0, has_barriers(op)):
             self.block(op.body)
             if carried:
-                self.carry(carried, op.body.args, op.body.terminator.operands)
+                with self.braces(f"if ({self.guard})") if self.guard else nullcontext():
+                    self.carry(carried, op.body.args, op.body.terminator.operands)
         self.in_loop = outer
         for access in stores:
             self.copy(access, op.extent)
@@ -334,25 +373,86 @@ class _Printer(MemoryText):
         kind = self.dialect.types["i64" if self.dialect.wide else "i32"]
         bits = 64 if self.dialect.wide else 32
         start, count, begin, i = (self.fresh(x) for x in ("start", "count", "begin", "i"))
-        value, first = self.fresh("value"), self.fresh("first")
+        value, first, ends = self.fresh("value"), self.fresh("first"), self.fresh("ends")
         wide = [self.index.wide(e) for e in op.range]
         for name, text in ((start, wide[0]), (count, wide[1])):
             self.emit(self.dialect.const.format(type=kind, name=name, value=text))
         self.variable(kind, begin, "0")
         head = self.dialect.variable.format(type=kind, name=i, value="0")
         outer, self.in_loop = self.in_loop, True
-        with self.braces(f"for ({head} {i} < {count}; {i}++)"):
-            here = self.element(op.index, f"({start} + {i})")
-            self.emit(self.dialect.const.format(type=kind, name=value, value=here))
-            following = self.element(op.index, f"({start} + {i} + 1)")
-            with self.braces(f"if ({i} + 1 < {count})"):
-                self.emit(f"if ({following} == {value}) {{ continue; }}")
-            self.emit(self.dialect.const.format(type=kind, name=first, value=begin))
-            self.emit(f"{begin} = {i} + 1;")
-            for symbol, text in ((op.first, first), (op.length, f"({begin} - {first})"), (op.value, value)):
-                self.index.variables[symbol.name] = Variable(text, bits)
-            self.block(op.body)
+        with self.repeated("i64" if bits == 64 else "i32", i, head, count, False, has_barriers(op)):
+            self.variable(kind, value, "0")
+            self.variable(self.dialect.types["bool"], ends, "false")
+            with self.braces(f"if ({self.guard})" if self.guard else ""):
+                here, following = (self.element(op.index, f"({start} + {i}{x})") for x in ("", " + 1"))
+                self.emit(f"{value} = {here};")
+                self.emit(f"{ends} = {i} + 1 >= {count} || {following} != {value};")
+            with self.where(ends, has_barriers(op)):
+                self.emit(self.dialect.const.format(type=kind, name=first, value=begin))
+                length = f"({i} + 1 - {first})"
+                for symbol, text in ((op.first, first), (op.length, length), (op.value, value)):
+                    self.index.variables[symbol.name] = Variable(text, bits)
+                self.block(op.body)
+            self.emit(f"if ({ends}) {{ {begin} = {i} + 1; }}")
         self.in_loop = outer
+
+    @contextmanager
+    def where(self, condition: str, barriers: bool) -> Iterator[None]:
+        """Statements under a condition that is the same for all threads; `barriers` says whether they have
+        some. See `Dialect.certain_barriers`.
+        """
+        if not (self.dialect.certain_barriers and barriers):
+            with self.braces(f"if ({condition})"):
+                yield
+            return
+        outer, name = self.guard, self.fresh("guard")
+        both = f"({outer} && ({condition}))" if outer else condition
+        self.emit(self.dialect.const.format(type=self.dialect.types["bool"], name=name, value=both))
+        self.guard = name
+        yield
+        self.guard = outer
+
+    @contextmanager
+    def repeated(
+        self, register: Register, name: str, start: str, count: str, certain: bool, barriers: bool
+    ) -> Iterator[None]:
+        """Statements for each value of a variable below a count, which is the same for all threads.
+
+        Args:
+            register: The type of the variable.
+            name: The variable.
+            start: The definition of the variable.
+            count: The number of iterations.
+            certain: Whether there is one in any case, also where `guard` does not hold.
+            barriers: Whether the statements have barriers.
+        """
+        if not (self.dialect.certain_barriers and barriers):
+            with self.braces(f"for ({start} {name} < {count}; {name}++)"):
+                yield
+            return
+        with ExitStack() as stack:
+            if not certain:
+                most, kind = self.fresh("most"), self.dialect.types[register]
+                guarded = f"{self.guard} && {count} > 1" if self.guard else f"{count} > 1"
+                one = self.dialect.cast_to(register, "1")
+                value = f"({guarded} ? {count} : {one})"
+                self.emit(self.dialect.const.format(type=kind, name=most, value=value))
+                stack.enter_context(self.where(f"{count} > 0", barriers))
+                count = most
+            with self.rounds(start, f"{name} < {count}", f"{name}++", barriers):
+                yield
+
+    @contextmanager
+    def rounds(self, start: str, test: str, step: str, barriers: bool) -> Iterator[None]:
+        """A loop whose first iteration is certain."""
+        if not (self.dialect.certain_barriers and barriers):
+            with self.braces(f"for ({start} {test}; {step})"):
+                yield
+            return
+        self.emit(start)
+        with self.braces("do", f" while ({test});"):
+            yield
+            self.emit(f"{step};")
 
     # -- Collective statements -------------------------------------------------------------------------------
 
@@ -361,8 +461,13 @@ class _Printer(MemoryText):
         atom = op.description
         if op.threads != self.threads:
             raise CompileError(f"{self.place}: {op.threads} of {self.threads} threads run {atom.name}")
-        places = []
+        places, name = [], atom.name
         for fragment in op.fragments:
+            if fragment.buffer in self.swizzles:
+                text, transposed = self.described(op, fragment)
+                places.append(text)
+                name += "_t" if transposed else "_n"
+                continue
             count = len(fragment.slots)
             indices, shape = fragment.indices[1:], fragment.buffer.type.shape[1:]
             if fragment.buffer not in self.private or indices[len(indices) - count :] != fragment.slots:
@@ -372,9 +477,39 @@ class _Printer(MemoryText):
             text = self.index.address(flat, BufferType(fragment.buffer.type.dtype, shape).size, {})
             places.append(f"&{self.element(fragment.buffer, text)}")
         d, *factors = places
-        if atom.left_type.bits <= 32:
+        if atom.left_type.bits <= 32 and not atom.shared:
             factors = [f"({self.dialect.matrix_word})({place})" for place in factors]
-        self.emit(f"{self.own(f'tw_mma_{atom.name}')}({', '.join([d, *factors])});")
+        self.emit(f"{self.own(f'tw_mma_{name}')}({', '.join([d, *factors])});")
+
+    def described(self, op: simt.Mma, fragment: simt.Fragment) -> tuple[str, bool]:
+        """The description of a factor in shared memory, and whether its rows (columns) are neighbours there
+        in place of its terms.
+        """
+        alloc = fragment.buffer.defining_op
+        width = None if alloc is None else notes.SWIZZLE.get(alloc)
+        assert isinstance(width, int)
+        first: dict[Expr, Dim] = dict.fromkeys(fragment.slots, 0)
+        self.index.variables[op.thread.name] = Variable(self.thread, 32)
+        shape = fragment.buffer.type.shape
+        flat = flatten_index([substitute(e, first) for e in fragment.indices], shape)
+        text = self.index.address(flat, fragment.buffer.type.size, {})
+        terms = {
+            x for x, r in zip(fragment.slots[::-1], fragment.layout.slot_runs, strict=True) if r.axis == "k"
+        }
+        transposed = terms.isdisjoint(free_symbols_of(fragment.indices[-1]))
+        panel = width * shape[-2] if transposed else 16
+        mode = {128: 1, 64: 2, 32: 3}[width]
+        place = f"&{self.names[fragment.buffer]}[{text}]"
+        return f"{self.own('tw_describe')}({place}, {panel}, {8 * width}, {mode})", transposed
+
+    def hold(self, buffer: Value) -> None:
+        """Keep the compiler from moving accesses to a thread's part of a result across this place."""
+        dtype, k = buffer.type.dtype, self.fresh("k")
+        count = BufferType(dtype, buffer.type.shape[1:]).size
+        start = self.dialect.variable.format(type=self.dialect.types["i32"], name=k, value="0")
+        self.emit(self.dialect.unroll)
+        with self.braces(f"for ({start} {k} < {count}; {k}++)"):
+            self.emit(f"{self.own(f'tw_hold_{dtype.name}')}(&{self.names[buffer]}[{k}]);")
 
     def all_reduce(self, op: simt.AllReduce) -> None:
         """Combine by shuffles at distances within a warp, and through shared memory at larger ones.
@@ -409,19 +544,19 @@ class _Printer(MemoryText):
             own = self.let(dtype, self.loaded(dtype, element))
             return f"{element} = {self.stored(dtype, self.scalars.binary(combine, dtype, own, other))};"
 
-        active = "" if members == self.threads else f"if ({thread} < {members})"
-        distance = 1
-        while distance < min(op.count, warp):
+        conditions = [self.guard, "" if members == self.threads else f"{thread} < {members}"]
+        active = f"if ({' && '.join(filter(None, conditions))})" if any(conditions) else ""
+        for distance in (n for n in op.steps if n < warp):
             with self.braces(active), elements():
                 own = self.let(dtype, self.loaded(dtype, element))
                 mask = (1 << min(warp, members)) - 1
                 other = self.dialect.shuffle.format(value=own, distance=distance, mask=f"0x{mask:x}")
                 self.emit(combined(self.let(dtype, other)))
-            distance *= 2
-        while distance < op.count:
+        apart = [n for n in op.steps if n >= warp]
+        for distance in apart:
             if not scratch:
                 storage = self.storage(dtype, "")
-                rounds = (op.count // distance).bit_length() - 1
+                rounds = len(apart)
                 scratch, is_used = self.exchange(storage.type, 2 * members * size, dtype.itemsize)
                 # The last round of the previous iteration, or of another reduction, may have read this half.
                 if is_used or (self.in_loop and rounds % 2):
@@ -433,7 +568,7 @@ class _Printer(MemoryText):
             with self.braces(active), elements():
                 other = self.loaded(dtype, f"{scratch}[{place}({thread} ^ {distance})]")
                 self.emit(combined(self.let(dtype, other)))
-            distance, half = 2 * distance, 1 - half
+            half = 1 - half
         if is_used and self.in_loop:  # The reduction that had the memory first comes again.
             self.emit(self.dialect.barrier)
 
@@ -466,11 +601,13 @@ class _Printer(MemoryText):
 
         self.emit(d.barrier)
         with (
-            self.braces(f"for ({start(k, '2')} {k} <= {count}; {k} = {k} * 2)"),
-            self.braces(f"for ({start(j, f'{k} / 2')} {j} > 0; {j} = {j} / 2)"),
+            self.rounds(start(k, "2"), f"{k} <= {count}", f"{k} = {k} * 2", True),
+            self.rounds(start(j, f"{k} / 2"), f"{j} > 0", f"{j} = {j} / 2", True),
         ):
             first = d.cast_to("i32", self.thread)
-            with self.braces(f"for ({start(p, first)} {p} < {count // 2}; {p} = {p} + {self.threads})"):
+            inside = f"{self.guard} && " if self.guard else ""
+            head = f"for ({start(p, first)} {inside}{p} < {count // 2}; {p} = {p} + {self.threads})"
+            with self.braces(head):
                 define(a, f"2 * {p} - ({p} & ({j} - 1))")
                 define(b, f"{a} + {j}")
                 keys = [self.element(op.keys, x) for x in (a, b)]

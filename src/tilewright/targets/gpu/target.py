@@ -34,7 +34,7 @@ from .dialect import DeviceKernel, Dialect
 from .images import DeviceCode
 from .printer import module_text, print_kernel
 from .rules import RULES
-from .user_kernel import LIBRARY, DeviceSource, UserKernel, call_in, user_kernel
+from .user_kernel import DeviceSource, UserKernel, call_in, user_kernel
 
 if TYPE_CHECKING:
     from ..llvm.build import BuiltLibrary
@@ -241,7 +241,8 @@ class GpuTarget(LinkedTarget):
                 stacklevel=2,
             )
         units = {0: self.device_code(self.source(own))} if own else {}
-        units[LIBRARY] = DeviceCode((), {})
+        # Calls of vendors' libraries have negative numbers, and no device code.
+        units |= {code.module: DeviceCode((), {}) for code in codes.values() if code.module < 0}
         least: dict[int, int] = {}
         for name, call in calls.items():
             code = codes[name]

@@ -11,12 +11,9 @@ from ...errors import CompileError
 from ...ir.core import Value
 from ...ir.symbolic import Dim, Expr, smax
 from ..llvm.host_calls import Argument, ArgumentKind
-from ..vendor.cublas import CublasProduct
+from ..vendor.calls import VendorCall
 from .images import DeviceCode
 from .user_source import GpuSource
-
-LIBRARY = -1
-"""The number of the module of calls of vendors' libraries, which have no device code."""
 
 
 @runtime_checkable
@@ -122,10 +119,10 @@ def user_kernel(kernel: loop.Kernel, op: kernels.Call, target: str, modules: Map
     source = definition.implementation(target)
     scalars = kernels.scalars_of(op)
     sizes = dict(zip(definition.symbols, op.sizes, strict=True))
-    if isinstance(source, CublasProduct):
+    if isinstance(source, VendorCall):
         launch = (*source.launch(definition, sizes, scalars), *op.sizes)
         facts = _placed(source.arguments(definition, scalars), kernel, op)
-        return UserKernel(kernel.sym_name, source.library, "", launch, facts, LIBRARY)
+        return UserKernel(kernel.sym_name, source.library, "", launch, facts, source.module)
     if isinstance(source, GpuSource):
         text = source.unit(definition)
     elif isinstance(source, DeviceSource):
@@ -152,4 +149,4 @@ def _placed(arguments: Sequence[Argument], kernel: loop.Kernel, op: kernels.Call
     return tuple(replace(a, value=places[op.buffers[a.value]]) if a.kind in buffers else a for a in arguments)
 
 
-__all__ = ["LIBRARY", "DeviceSource", "UserKernel", "call_in", "user_kernel"]
+__all__ = ["DeviceSource", "UserKernel", "call_in", "user_kernel"]

@@ -10,11 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...analysis.index_maps import flatten_index
+from ...analysis.loop_nest import inside
 from ...dialects import loop
 from ...dialects.tensor import free_symbols_of
 from ...ir.core import Value
 from ...ir.substitution import linear_in
 from ...ir.symbolic import Dim, free_symbols
+from ...ir.target_info import Gpu
 
 MOST_LANES = 16
 """The most iterations of a loop whose elements a thread holds at once."""
@@ -28,6 +30,11 @@ class VectorAccess:
     first: Dim
 
 
+def holds_lanes(f: loop.For) -> bool:
+    """Whether a thread holds the elements of all iterations of a loop at once."""
+    return f.kind == loop.LoopKind.VECTORIZE and isinstance(f.extent, int) and 1 < f.extent <= MOST_LANES
+
+
 def vector_accesses(
     f: loop.For, may_share: Callable[[Value, Value], bool]
 ) -> tuple[list[VectorAccess], list[VectorAccess]]:
@@ -39,7 +46,7 @@ def vector_accesses(
     """
     loads: list[VectorAccess] = []
     stores: list[VectorAccess] = []
-    if f.kind != loop.LoopKind.VECTORIZE or not isinstance(f.extent, int) or not 1 < f.extent <= MOST_LANES:
+    if not holds_lanes(f):
         return loads, stores
     if any(isinstance(op, loop.Runs) for op in f.walk()):
         return loads, stores
@@ -57,11 +64,23 @@ def vector_accesses(
     return loads, stores
 
 
-def _first(f: loop.For, op: loop.Load | loop.Store | loop.Accumulate) -> Dim | None:
-    """The flat index in the first iteration, if the next ones access the elements after it and no data is in
-    the index; the guard of a load must be the same for all iterations.
+def vector_bytes(gpu: Gpu, itemsize: int, count: Dim) -> int:
+    """The bytes of the largest vectors that `count` elements of `itemsize` bytes are made of; 0 if there are
+    none.
     """
-    if op.parent is not f.body or op.dynamic or (op.guard and not isinstance(op, loop.Load)):
+    if not isinstance(count, int):
+        return 0
+    sizes = (n for n in (16, 8, 4) if n <= gpu.vector_bytes and n > itemsize)
+    return next((n for n in sizes if count * itemsize % n == 0), 0)
+
+
+def _first(f: loop.For, op: loop.Load | loop.Store | loop.Accumulate) -> Dim | None:
+    """The flat index in the first iteration, if the next ones access the elements after it. Data in the
+    index, and the guard of a load, must be the same for all iterations.
+    """
+    if op.parent is not f.body or (op.guard and not isinstance(op, loop.Load)):
+        return None
+    if any(inside(v.defining_op, f) for v in op.dynamic if v.defining_op is not None):
         return None
     if any(f.iv in free_symbols_of(e) for e in op.guard):
         return None
@@ -71,4 +90,4 @@ def _first(f: loop.For, op: loop.Load | loop.Store | loop.Accumulate) -> Dim | N
     return parts[1] if parts is not None and parts[0] == 1 else None
 
 
-__all__ = ["MOST_LANES", "VectorAccess", "vector_accesses"]
+__all__ = ["MOST_LANES", "VectorAccess", "holds_lanes", "vector_accesses", "vector_bytes"]

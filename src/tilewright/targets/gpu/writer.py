@@ -58,6 +58,8 @@ class Writer:
         self.changed = {op.buffer for op in kernel.walk() if isinstance(op, (loop.Store, loop.Accumulate))}
         self.combined = {op.buffer for op in kernel.walk() if isinstance(op, simt.AllReduce)}
         """Buffers that all threads read, also those that wrote nothing."""
+        self.swizzles: dict[Value, str] = {}
+        """The arguments of ``tw_swizzle`` for buffers whose parts of 16 bytes are exchanged."""
         self.private: set[Value] = set()
         """Buffers in registers, whose first index is not printed."""
         self.threads = threads_of(kernel)

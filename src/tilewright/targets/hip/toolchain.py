@@ -11,7 +11,6 @@ import base64
 import json
 import re
 import subprocess
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from ...artifact import disk_cache
+from ...artifact import disk_cache, link
 from ...artifact.device_code import DeviceImage
 from ...errors import CompileError, InternalError
 from ..gpu.images import DeviceCode
@@ -161,7 +160,7 @@ def _compile(text: str, arch: str, name: str) -> HipImage:
 
 
 def _zig(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ziglang", *arguments]
+    command = [*link.zig_command(), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 

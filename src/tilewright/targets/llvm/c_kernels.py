@@ -7,7 +7,8 @@ A kernel's function has the type that `header` prints:
 
 The range [begin, end) is there if the kernel is `split`: one call computes these elements of the size.
 Then come the sizes in the order in which the description names them, the inputs, the outputs and the numbers.
-Tensors are dense and row-major; outputs do not overlap inputs, and no alignment beyond the element's is
+An output with the name of an input stands among the outputs only, and holds the input's values before.
+Tensors are dense and row-major; outputs do not overlap other inputs, and no alignment beyond the element's is
 promised.
 """
 
@@ -83,8 +84,10 @@ def parameters(definition: KernelDefinition) -> list[str]:
     """The parameters of a kernel's C function, each with its type."""
     result = ["int64_t begin", "int64_t end"] if definition.split is not None else []
     result += [f"int64_t {s.name}" for s in definition.symbols]
-    result += [f"const {c_type(p.dtype)} *__restrict {p.name}" for p in definition.inputs]
-    result += [f"{c_type(p.dtype)} *__restrict {p.name}" for p in definition.outputs]
+    described = (*definition.inputs, *definition.outputs)
+    for number in definition.pointers:
+        p, constant = described[number], "const " * (number < len(definition.inputs))
+        result.append(f"{constant}{c_type(p.dtype)} *__restrict {p.name}")
     return result + [
         f"{'double' if isinstance(v, float) else 'int64_t'} {name}" for name, v in definition.scalars.items()
     ]
@@ -107,8 +110,11 @@ def header(definition: KernelDefinition, function: str, symbol: str = "") -> str
         lines.append(
             f"   Computes the elements begin <= {definition.split} < end of the whole; calls run at once."
         )
-    for what, group in (("in ", definition.inputs), ("out", definition.outputs)):
-        lines += [f"   {what} {p.name}: {p.dtype.label} [{', '.join(map(str, p.shape))}]" for p in group]
+    changed = {k + len(definition.inputs) for k in definition.in_place}
+    for number in definition.pointers:
+        p = (*definition.inputs, *definition.outputs)[number]
+        what = "in " if number < len(definition.inputs) else "in, out" if number in changed else "out"
+        lines.append(f"   {what} {p.name}: {p.dtype.label} [{', '.join(map(str, p.shape))}]")
     label = ' __asm__(TW_TEXT(__USER_LABEL_PREFIX__) "' + symbol + '")' if symbol else ""
     macros = ["#define TW_TEXT_(x) #x", "#define TW_TEXT(x) TW_TEXT_(x)"] if symbol else []
     return "\n".join(

@@ -379,7 +379,7 @@ def _emit_call(g: KernelContext, op: kernels.Call) -> None:
     definition = kernels.definition_of(op)
     arguments = ["i64 %begin", "i64 %end"] if definition.split is not None else []
     arguments += [f"i64 {g.index.value(size)}" for size in op.sizes]
-    arguments += [f"ptr {g.pointers[v]}" for v in op.buffers]
+    arguments += [f"ptr {g.pointers[op.buffers[number]]}" for number in definition.pointers]
     arguments += [scalar_argument(value) for value in op.scalars]
     symbol_ = symbol_of(definition)
     types = ", ".join(argument.split()[0] for argument in arguments)

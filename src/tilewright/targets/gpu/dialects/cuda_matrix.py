@@ -1,11 +1,12 @@
 """The functions of CUDA's prelude for matrix instructions.
 
-Source: the section "Warp Level Matrix Multiply-Accumulate Instructions" of the PTX ISA.
+Source: the sections "Warp Level Matrix Multiply-Accumulate Instructions" and "Asynchronous Warpgroup Level
+Matrix Multiply-Accumulate Instructions" of the PTX ISA.
 """
 
 from __future__ import annotations
 
-from ....ir.matrix_atom import MMA_SYNC, FragmentLayout, MatrixAtom
+from ....ir.matrix_atom import MMA_SYNC, WGMMA, FragmentLayout, MatrixAtom
 from ....ir.types import DType, f32, f64, i32
 
 _LETTERS = {"bfloat16": "bf16", "float16": "f16", "int8": "s8", "uint8": "u8"}
@@ -115,12 +116,86 @@ def _copies() -> tuple[dict[str, str], dict[str, str]]:
     return instructions, calls
 
 
+def _warpgroups() -> tuple[dict[str, str], dict[str, str]]:
+    """The definitions of the instructions of warpgroups, whose factors are described matrices in shared
+    memory with neighbouring terms (``_n``) or rows and columns (``_t``), and of what orders them.
+    """
+    instructions = {
+        "tw_show_to_atoms": _statement("tw_show_to_atoms", "fence.proxy.async;"),
+        "tw_begin_atoms": _statement("tw_begin_atoms", "wgmma.fence.sync.aligned;"),
+        "tw_wait_atoms": _statement(
+            "tw_wait_atoms", "wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 0;"
+        ),
+    }
+    calls = {
+        "tw_show_to_atoms": "FN void tw_show_to_atoms() {\n  tw_sim_fence_async();\n}\n",
+        "tw_begin_atoms": "FN void tw_begin_atoms() {\n  tw_sim_wgmma_fence();\n}\n",
+        "tw_wait_atoms": "FN void tw_wait_atoms() {\n  tw_sim_wgmma_commit();\n  tw_sim_wgmma_wait(0);\n}\n",
+    }
+    for dtype in (f32, i32):
+        kind, letter = _REGISTERS[dtype]
+        name = f"tw_hold_{dtype.name}"
+        instructions[name] = (
+            f'FN void {name}({kind}* x) {{\n  asm volatile("" : "+{letter}"(*x) : : "memory");\n}}\n'
+        )
+        calls[name] = f"FN void {name}({kind}* x) {{}}\n"
+    for atom in WGMMA.values():
+        kind, letter = _REGISTERS[atom.result_type]
+        factor = _LETTERS.get(atom.left_type.label, atom.left_type.name)
+        result = "s32" if atom.result_type is i32 else atom.result_type.name
+        has_scales = atom.result_type is not i32
+        count = 1 << len(atom.result.slots)
+        registers = ", ".join(f"%{k}" for k in range(count))
+        outputs = ", ".join(f'"+{letter}"(d[{k}])' for k in range(count))
+        for way in ("nn", "nt", "tn", "tt") if has_scales else ("nn",):
+            turned = [int(x == "t") for x in way]
+            name = f"tw_mma_{atom.name}_{way[0]}_{way[1]}"
+            head = f"FN void {name}({kind}* d, u64 a, u64 b) {{\n"
+            scales = f", 1, 1, {turned[0]}, {turned[1]}" if has_scales else ""
+            shape = f"m{atom.rows}n{atom.columns}k{atom.depth}"
+            instructions[name] = (
+                f'{head}  asm volatile("{{\\n.reg .pred adds;\\nsetp.ne.b32 adds, 1, 0;\\n'
+                f"wgmma.mma_async.sync.aligned.{shape}.{result}.{factor}.{factor} "
+                f'{{{registers}}}, %{count}, %{count + 1}, adds{scales};\\n}}"'
+                f' : {outputs} : "l"(a), "l"(b));\n}}\n'
+            )
+            short = atom.left_type.name if has_scales else "i8"
+            flags = f", 1, 1, 1, {turned[0]}, {turned[1]}" if has_scales else ""
+            calls[name] = (
+                f"{head}  tw_sim_wgmma_{atom.result_type.name}_{short}<{atom.columns}>(d, a, b{flags});\n}}\n"
+            )
+    return instructions, calls
+
+
+def _statement(name: str, *lines: str) -> str:
+    body = "".join(f'  asm volatile("{line}" : : : "memory");\n' for line in lines)
+    return f"FN void {name}() {{\n{body}}}\n"
+
+
+DESCRIBE = """FN u64 tw_describe(void* first, u32 panel, u32 lines, u32 mode) {
+  u32 place = (u32)__cvta_generic_to_shared(first);
+  return (u64)((place & 0x3ffffu) >> 4) | (u64)(panel >> 4) << 16 | (u64)(lines >> 4) << 32 | (u64)mode << 62;
+}
+"""
+"""The description of a matrix in shared memory: the address of its first element, the bytes from one panel to
+the next and from eight lines to the next ones, and the bytes of a line as a number.
+"""
+SWIZZLE = """FN i32 tw_swizzle(i32 index, i32 line, i32 mask, i32 part) {
+  return index ^ (((index >> line) & mask) << part);
+}
+"""
+"""The place of an element in memory where parts of 16 bytes are exchanged by the number of their line."""
+
 _COPIES, _COPY_CALLS = _copies()
+_GROUPS, _GROUP_CALLS = _warpgroups()
 _LOADS, _LOAD_CALLS = _loads()
-INSTRUCTIONS = _COPIES | _LOADS | {f"tw_mma_{atom.name}": _instruction(atom) for atom in MMA_SYNC.values()}
+INSTRUCTIONS = (
+    _COPIES | _LOADS | _GROUPS | {f"tw_mma_{atom.name}": _instruction(atom) for atom in MMA_SYNC.values()}
+)
 """The definitions that NVRTC compiles."""
 CALLS = (
-    {"tw_round_tf32": ROUND_TF32}
+    {"tw_round_tf32": ROUND_TF32, "tw_describe": DESCRIBE, "tw_swizzle": SWIZZLE}
+    | _GROUP_CALLS
     | _COPY_CALLS
     | _LOAD_CALLS
     | {f"tw_mma_{atom.name}": _call(atom) for atom in MMA_SYNC.values()}

@@ -90,7 +90,7 @@ OPENCL = Dialect(
     shared="__local {type} {name}[{size}] __attribute__((aligned(16)));",
     suffixes={"f32": "f", "u32": "u", "i64": "L", "u64": "UL"},
     zeros=" = {0}",
-    repeats="do",
+    certain_barriers=True,
     unroll="#pragma unroll",
     restrict="restrict ",
     features={"f64": "#pragma OPENCL EXTENSION cl_khr_fp64 : enable"},

@@ -8,6 +8,7 @@ a thread holds, so that it stays in registers.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ....analysis.axis_roles import Roles
@@ -16,11 +17,11 @@ from ....analysis.loop_nest import resolved, written_buffer
 from ....dialects import loop
 from ....dialects.tensor import free_symbols_of
 from ....ir.matrix_atom import FragmentLayout, MatrixAtom
-from ....ir.substitution import evaluate, linear_in
-from ....ir.symbolic import Dim, Expr, bounds, prove_divisible
+from ....ir.substitution import evaluate, linear_in, substitute
+from ....ir.symbolic import Dim, Expr, bounds, prove_divisible, symbol
 from ....schedule import Schedule, ScheduleError
-from ....schedule.staging import factors_of, loads_of
-from .common import MOST, fits, fuse_all, gpu_of, loops_of
+from ....schedule.factors import factors_of, loads_of, main_load
+from .common import MOST, fuse_all, gpu_of, loops_of, trial
 
 ROWS = (16, 32, 64, 128, 256)
 """Choices of the rows, and of the columns, of a block's tile."""
@@ -35,6 +36,8 @@ NO_ATOM = "none"
 """The choice of ordinary instructions."""
 STEP_BYTES = 64
 """Bytes of a row's terms in a step."""
+SHARED_STEP_BYTES = 128
+"""The same for atoms that read factors from shared memory: those of a line there."""
 MOST_RESULTS = 128
 """The most results of a thread: they lie in registers, beside the parts of the factors."""
 
@@ -67,28 +70,47 @@ def with_atoms(s: Schedule, name: str, roles: Roles) -> bool:
     """Schedule a contraction with matrix instructions, if the device has some for its types and they fit;
     return whether it does.
     """
-    fitting = {
-        atom.name: atom
-        for atom in _atoms(s, name)
-        if fits(s, lambda copy, atom=atom: _apply(copy, name, roles, atom))  # type: ignore[misc]
-    }
-    if not fitting:
+    return apply_atom(s, atoms_for(s, name, roles), lambda copy, atom: _apply(copy, name, roles, atom))
+
+
+def apply_atom(
+    s: Schedule, candidates: Iterable[MatrixAtom], form: Callable[[Schedule, MatrixAtom], bool]
+) -> bool:
+    """Apply a form with the atom that is chosen among `candidates`, by default the first that fits; return
+    whether there is one, and none was not chosen.
+    """
+    atoms = {atom.name: atom for atom in candidates}
+
+    def tried(atom: MatrixAtom) -> Schedule | None:
+        return trial(s, lambda copy: form(copy, atom))
+
+    fitting = ((name, copy) for name, atom in atoms.items() if (copy := tried(atom)) is not None)
+    default, copy = next(fitting, ("", None))
+    if copy is None:
         return False
-    chosen = s.choose("atom", next(iter(fitting)), [*fitting, NO_ATOM], reorders_sums=True)
-    return chosen != NO_ATOM and _apply(s, name, roles, fitting[chosen])
+    chosen = s.choose("atom", default, [*atoms, NO_ATOM], reorders_sums=True)
+    if chosen == NO_ATOM or s.has_own_choices:
+        return chosen != NO_ATOM and form(s, atoms[chosen])
+    s.adopt(copy)
+    return True
 
 
-def _atoms(s: Schedule, name: str) -> list[MatrixAtom]:
-    """The atoms of the device for the types of a product, without those that round factors unasked."""
+def atoms_for(s: Schedule, name: str, roles: Roles | None = None) -> list[MatrixAtom]:
+    """The atoms of the device for the types of a product, without those that round factors unasked. With the
+    roles of its axes, those that read factors from shared memory come first.
+    """
     block = s.block(name)
     loads = factors_of(block)
     if loads is None:
         return []
     types = (*(x.result.type for x in loads), written_buffer(block).type.dtype)
     gpu = gpu_of(s)
+    # One of the shapes of a shared atom is enough: that with the most columns that the tile has.
+    rows, columns = (0, 0) if roles is None else _default_tile(s, name, roles)
+    shared = [a for a in gpu.shared_atoms if a.rows <= rows and a.columns <= columns]
     return [
         a
-        for a in gpu.atoms
+        for a in (*[a for a in shared if a.columns == shared[0].columns], *gpu.atoms)
         if (a.left_type, a.right_type, a.result_type) == types
         and (not a.rounds_to or a.rounds_to in gpu.rounds_to)
     ]
@@ -106,12 +128,12 @@ def _apply(s: Schedule, name: str, roles: Roles, atom: MatrixAtom) -> bool:
             raise ScheduleError(f"contraction: block {other!r} has other axes than the product")
         for first, second in zip(product.grid, tile.grid, strict=True):
             s.fuse_loops(first, second)
-    order = _order(s, name, product, term)
+    order = memory_order(s, name, (product.row, product.column), term)
     s.reorder(*order)
     copies = s.stage_factors(name, step)
     start = s.decompose_reduction(name, step)
-    warps_m, i, m = _split_warps(s, product.row, sizes.rows // sizes.row_warps, atom.rows)
-    warps_n, j, n = _split_warps(s, product.column, sizes.columns // sizes.column_warps, atom.columns)
+    warps_m, i, m = split_warps(s, product.row, sizes.rows // sizes.row_warps, atom.rows)
+    warps_n, j, n = split_warps(s, product.column, sizes.columns // sizes.column_warps, atom.columns)
     part, k = s.split(term, atom.depth)
     s.reorder(part, i, j, warps_m, warps_n, m, n, k)
     s.compact()
@@ -134,20 +156,30 @@ def _apply(s: Schedule, name: str, roles: Roles, atom: MatrixAtom) -> bool:
     return True
 
 
-def _choose(s: Schedule, name: str, roles: Roles, atom: MatrixAtom) -> _Sizes:
-    gpu = gpu_of(s)
+def _default_tile(
+    s: Schedule, name: str, roles: Roles, least: tuple[int, int] = (ROWS[0], ROWS[0])
+) -> tuple[int, int]:
+    """The rows and columns of a tile, at least those given, if no knob says otherwise."""
     sides = []
-    for axes, unit in ((roles.m, atom.rows), (roles.n, atom.columns)):
-        most = _extent(s, name, axes)
+    for axes, unit in zip((roles.m, roles.n), least, strict=True):
+        most = extent_of(s, name, axes)
         sides.append(next((x for x in ROWS[:-1] if x >= unit and most is not None and most <= x), 128))
     rows, columns = sides
-    results = _extent(s, name, (*roles.batch, *roles.m, *roles.n)) or MOST
-    while rows * columns > 64 * 64 and results < rows * columns * gpu.multiprocessors:
+    results = extent_of(s, name, (*roles.batch, *roles.m, *roles.n)) or MOST
+    while rows * columns > 64 * 64 and results < rows * columns * gpu_of(s).multiprocessors:
         rows, columns = (rows // 2, columns) if rows >= columns else (rows, columns // 2)
+    return rows, columns
+
+
+def _choose(s: Schedule, name: str, roles: Roles, atom: MatrixAtom) -> _Sizes:
+    gpu = gpu_of(s)
+    rows, columns = _default_tile(s, name, roles, (atom.rows, atom.columns))
     rows = s.choose("rows_of_tile", rows, [x for x in ROWS if x >= atom.rows])
     columns = s.choose("columns_of_tile", columns, [x for x in ROWS if x >= atom.columns])
     row_warps, column_warps = 1, 1
-    while rows * columns // (row_warps * column_warps) > 32 * 64:
+    if atom.shared:
+        row_warps, column_warps = min(2, rows // atom.rows), columns // atom.columns
+    while not atom.shared and rows * columns // (row_warps * column_warps) > 32 * 64:
         if rows // row_warps >= 2 * columns // column_warps or column_warps == WARPS[-1]:
             row_warps *= 2
         else:
@@ -156,13 +188,15 @@ def _choose(s: Schedule, name: str, roles: Roles, atom: MatrixAtom) -> _Sizes:
     fits_columns = [w for w in WARPS if columns % (w * atom.columns) == 0]
     row_warps = s.choose("warps_of_rows", min(row_warps, fits_rows[-1]), fits_rows)
     column_warps = s.choose("warps_of_columns", min(column_warps, fits_columns[-1]), fits_columns)
-    default = max(1, STEP_BYTES // (atom.depth * atom.left_type.itemsize))
+    bytes_of_step = SHARED_STEP_BYTES if atom.shared else STEP_BYTES
+    default = max(1, bytes_of_step // (atom.depth * atom.left_type.itemsize))
     parts = s.choose("parts_of_step", default, DEPTHS)
     step_bytes = (rows + columns) * parts * atom.depth * atom.left_type.itemsize
     stages = 1
     if gpu.async_copies:
-        # Two blocks fit on a multiprocessor; rows are a little longer, to lie in different banks.
-        room = max(2, gpu.shared_bytes // 2 * 3 // 4 // step_bytes)
+        # Two blocks fit on a multiprocessor. Rows are a little longer, to lie in different banks.
+        each = gpu.shared_bytes // 2
+        room = max(2, (each if atom.shared else each * 3 // 4) // step_bytes)
         stages = s.choose("stages", min(DEFAULT_STAGES, room), STAGES)
     sizes = _Sizes(atom, rows, columns, parts * atom.depth, row_warps, column_warps, stages)
     if sizes.threads > gpu.max_threads or rows * columns > MOST_RESULTS * sizes.threads:
@@ -173,7 +207,7 @@ def _choose(s: Schedule, name: str, roles: Roles, atom: MatrixAtom) -> _Sizes:
     return sizes
 
 
-def _extent(s: Schedule, name: str, axes: tuple[int, ...]) -> int | None:
+def extent_of(s: Schedule, name: str, axes: tuple[int, ...]) -> int | None:
     """An upper bound of the number of rows (or columns) of a product; None if there is none."""
     total = 1
     for axis in (s.block(name).axes[k] for k in axes):
@@ -214,14 +248,14 @@ def _tile_product(s: Schedule, name: str, roles: Roles, sizes: _Sizes) -> tuple[
     return tile, step, term
 
 
-def _order(s: Schedule, name: str, tile: _Tile, term: str) -> list[str]:
+def memory_order(s: Schedule, name: str, sides: tuple[str, str], term: str) -> list[str]:
     """The order of rows, columns and terms in which neighbours in memory are neighbours in the tiles."""
     factors = factors_of(s.block(name))
     assert factors is not None
-    loads = [(loads_of(x) or [])[0] for x in factors]  # a quantized weight comes before its scale
+    loads = [main_load(loads_of(x) or []) for x in factors]
     before: list[str] = []
     after: list[str] = []
-    for side in (tile.row, tile.column):
+    for side in sides:
         load = next((x for x in loads if s.loop(side).iv in _symbols(x)), loads[0])
         flat = flatten_index(resolved(load, load.indices), load.buffer.type.shape)
         sizes = frozenset(s.kernel.dims)
@@ -240,7 +274,7 @@ def distance(flat: Dim, iv: Expr, sizes: frozenset[Expr]) -> int:
     return abs(int(evaluate(flat, {**places, iv.name: 1})) - int(evaluate(flat, {**places, iv.name: 0})))
 
 
-def _split_warps(s: Schedule, name: str, of_warp: int, of_atom: int) -> tuple[str, str, str]:
+def split_warps(s: Schedule, name: str, of_warp: int, of_atom: int) -> tuple[str, str, str]:
     """Divide rows or columns of a tile among warps, those of a warp among atoms."""
     warp, rest = s.split(name, of_warp)
     return (warp, *s.split(rest, of_atom))
@@ -249,8 +283,8 @@ def _split_warps(s: Schedule, name: str, of_warp: int, of_atom: int) -> tuple[st
 def _distribute(s: Schedule, name: str, row: str, column: str, sizes: _Sizes) -> None:
     """Divide a nest over a tile of the result among threads as the atom does."""
     atom = sizes.atom
-    warps_m, i, m = _split_warps(s, row, sizes.rows // sizes.row_warps, atom.rows)
-    warps_n, j, n = _split_warps(s, column, sizes.columns // sizes.column_warps, atom.columns)
+    warps_m, i, m = split_warps(s, row, sizes.rows // sizes.row_warps, atom.rows)
+    warps_n, j, n = split_warps(s, column, sizes.columns // sizes.column_warps, atom.columns)
     lanes, slots = split_by_layout(s, atom.result, {"m": m, "n": n})
     s.reorder(warps_m, warps_n, *lanes, i, j, *slots)
     s.bind(fuse_all(s, [warps_m, warps_n, *lanes]), "thread.x")
@@ -271,17 +305,26 @@ def split_by_layout(
     Returns:
         The loops over the runs of lanes and those over the runs of slots, highest bits first.
     """
-    parts: dict[tuple[str, int], str] = {}
-    for axis, name in loops.items():
-        bit = 0
-        pieces = layout.pieces(axis)
-        for extent in pieces[:-1]:
-            name, low = s.split(name, extent)
-            parts[axis, bit] = low
-            bit += extent.bit_length() - 1
-        parts[axis, bit] = name
+    parts = {
+        (axis, bit): part
+        for axis, name in loops.items()
+        for bit, part in split_axis(s, layout, axis, name).items()
+    }
     lanes = [parts[r.axis, r.bit] for r in reversed(layout.lane_runs)]
     return lanes, [parts[r.axis, r.bit] for r in reversed(layout.slot_runs)]
+
+
+def split_axis(s: Schedule, layout: FragmentLayout, axis: str, name: str) -> dict[int, str]:
+    """Split a loop over one axis of an atom's operand into the runs of its layout; return the loop of each
+    run by its lowest bit.
+    """
+    parts: dict[int, str] = {}
+    bit = 0
+    for extent in layout.pieces(axis)[:-1]:
+        name, low = s.split(name, extent)
+        parts[bit] = low
+        bit += extent.bit_length() - 1
+    return {**parts, bit: name}
 
 
 def load_tile(s: Schedule, tile: str, outside: int, threads: int) -> None:
@@ -289,13 +332,14 @@ def load_tile(s: Schedule, tile: str, outside: int, threads: int) -> None:
     neighbours the next ones.
     """
     names = s.loops(tile)[outside:]
-    load, *scales = (op for op in s.block(tile).body.ops if isinstance(op, loop.Load))
+    load = main_load([op for op in s.block(tile).body.ops if isinstance(op, loop.Load)])
     flat = flatten_index(resolved(load, load.indices), load.buffer.type.shape)
     sizes = frozenset(s.kernel.dims)
-    line = s.loop(names[-1])
-    width, vector = 1 if scales else _neighbours(s, flat, line, load.result.type.itemsize), ""
+    widths = {name: _neighbours(s, flat, s.loop(name), load.result.type.itemsize) for name in names}
+    line = max(names, key=lambda name: (widths[name], names.index(name)))
+    width, vector = widths[line], ""
     if width > 1:
-        names[-1], vector = s.split(names[-1], width)
+        names[names.index(line)], vector = s.split(line, width)
     names.sort(key=lambda name: -distance(flat, s.loop(name).iv, sizes))
     s.reorder(*names, *([vector] if vector else []))
     outer, inner = s.split(fuse_all(s, names), threads, guarded=True)
@@ -309,14 +353,32 @@ def _neighbours(s: Schedule, flat: Dim, line: loop.For, itemsize: int) -> int:
     """The elements of `itemsize` bytes that a thread reads at once along a loop: as many as divide the
     distances between lines, where those are known.
     """
-    parts = linear_in(flat, line.iv)
-    if parts is None or parts[0] != 1:
-        return 1
     widths = [n // itemsize for n in (16, 8, 4) if n <= gpu_of(s).vector_bytes and n > itemsize]
-    fitting = [w for w in widths if prove_divisible(line.extent, w)]
-    known = next((w for w in fitting if prove_divisible(parts[1], w)), 1)
     has_sizes = not free_symbols_of(flat).isdisjoint(s.kernel.dims)
-    return fitting[0] if known == 1 and has_sizes and fitting else known
+    unproved = 1
+    for width in widths:
+        if not prove_divisible(line.extent, width):
+            continue
+        # A loop over terms may run through several axes; a vector lies in one of them.
+        vector, neighbour = symbol("vector", 0), symbol("neighbour", 0, width - 1)
+        parts = linear_in(substitute(flat, {line.iv: width * vector + neighbour}), neighbour)
+        if parts is None or parts[0] != 1:
+            continue
+        if prove_divisible(parts[1], width):
+            return width
+        unproved = max(unproved, width) if has_sizes else 1
+    return unproved
 
 
-__all__ = ["distance", "load_tile", "split_by_layout", "with_atoms"]
+__all__ = [
+    "apply_atom",
+    "atoms_for",
+    "distance",
+    "extent_of",
+    "load_tile",
+    "memory_order",
+    "split_axis",
+    "split_by_layout",
+    "split_warps",
+    "with_atoms",
+]

@@ -15,13 +15,21 @@ from ....analysis.index_maps import flatten_index
 from ....analysis.loop_nest import enclosing_loops, inside, reduce_variables, resolved, written_buffer
 from ....dialects import loop
 from ....dialects.tensor import free_symbols_of
-from ....ir import notes
-from ....ir.core import Value
 from ....ir.symbolic import Dim
 from ....schedule import Schedule, ScheduleError
-from ...llvm.rules.common import loop_of
 from .atoms import distance
-from .common import drop_units, fuse_all, gpu_of, upper_limit
+from .chain_atoms import chain_with_atoms
+from .chain_parts import (
+    Chain,
+    carriers_of,
+    match_chain,
+    number_of_values,
+    own_loops,
+    reads,
+    rows_of,
+    share_rows,
+)
+from .common import fuse_all, gpu_of, upper_limit
 
 SIDES = (8, 16)
 """Choices of the threads along the rows, and along the columns, of a tile of scores."""
@@ -41,15 +49,17 @@ def chain(s: Schedule, rows: int) -> None:
     Raises:
         ScheduleError: The kernel is a chain of another form, or its tiles do not fit into a block.
     """
-    found = _match(s)
+    found = match_chain(s)
     if found is None:
         raise ScheduleError("chain: the kernel is no attention: two products with a softmax between them")
-    if not any(_reads(b, written_buffer(s.block(found.second))) for b in s.blocks()):
+    if not any(reads(b, written_buffer(s.block(found.second))) for b in s.blocks()):
         s.cache_write(found.second)
-    if any(b.reduce_axes and _reads(b, written_buffer(s.block(found.first))) for b in s.blocks()):
+    if any(b.reduce_axes and reads(b, written_buffer(s.block(found.first))) for b in s.blocks()):
         s.cache_write(found.first)  # for the scores beyond the end, which are minus infinity
+    if chain_with_atoms(s, found):
+        return
     few, tile = _choose(s, found)
-    at = fuse_all(s, _share(s, found, tile, few))
+    at = fuse_all(s, share_rows(s, found, tile.rows, few))
     with suppress(ScheduleError):
         s.relax_accuracy(found.weights)
     with suppress(ScheduleError):
@@ -73,81 +83,12 @@ class _Tile:
     """Threads along the rows, and along the columns."""
 
 
-@dataclass(frozen=True)
-class _Chain:
-    """The parts of a chain.
-
-    Attributes:
-        first: the block of the scores.
-        second: the block of the weighted values.
-        weights: the block that stores the exponentials.
-        lines: for `first`, `second` and blocks like them, the positions of the axes that all blocks share.
-        batch: positions in `lines` of axes that number independent products.
-        rows: positions in `lines` of the axes over queries.
-    """
-
-    first: str
-    second: str
-    weights: str
-    lines: tuple[int, ...]
-    lines_of_second: tuple[int | None, ...]
-    batch: tuple[int, ...]
-    rows: tuple[int, ...]
-
-
-# -- The parts of a chain ---------------------------------------------------------------------------------
-
-
-def _match(s: Schedule) -> _Chain | None:
-    """The parts of attention; None if the kernel is no attention."""
-    blocks = s.blocks()
-    products = [b for b in blocks if notes.CONTRACTION.present(b)]
-    if len(products) != 2:
-        return None
-    first, second = products
-    roles, last = Roles.of(first), Roles.of(second)
-    assert roles is not None and last is not None
-    count = len(first.axes) - 1
-    if roles.n != (count,) or len(last.n) != 1 or roles.quantized or last.quantized:
-        return None
-    between = {written_buffer(b): b for b in blocks[blocks.index(first) + 1 : blocks.index(second)]}
-    reads = [op for op in second.body.ops if isinstance(op, loop.Load) and op.buffer in between]
-    if len(reads) != 1 or len(reads[0].indices) != count + 1:
-        return None
-    places: list[int | None] = []
-    for e in reads[0].indices[:-1]:
-        places.append(next((k for k, a in enumerate(second.axes) if a is e), None))
-    weights = next((b.sym_name for b in between.values() if _is_softmax(s, b.sym_name)), None)
-    if weights is None:
-        return None
-    return _Chain(
-        first.sym_name, second.sym_name, weights, tuple(range(count)), tuple(places), roles.batch, roles.m
-    )
-
-
-def _is_softmax(s: Schedule, name: str) -> bool:
-    """Whether a block stores the exponentials of a softmax."""
-    try:
-        s.copy().relax_accuracy(name)
-    except ScheduleError:
-        return False
-    return True
-
-
-def _reads(block: loop.Block, buffer: Value) -> bool:
-    return any(isinstance(op, loop.Load) and op.buffer is buffer for op in block.body.ops)
-
-
-def _choose(s: Schedule, found: _Chain) -> tuple[bool, _Tile]:
+def _choose(s: Schedule, found: Chain) -> tuple[bool, _Tile]:
     """Whether all axes over queries are one in a tile, and the sizes of tiles."""
     first, second = s.block(found.first), s.block(found.second)
     last = Roles.of(second)
     assert last is not None
-    lengths = [upper_limit(first.axes[p].upper + 1) for p in found.rows] or [1]
-    few = lengths[-1] < ROWS[-1]
-    queries = 1
-    for n in lengths if few else lengths[-1:]:
-        queries *= n
+    few, queries = rows_of(s, found, ROWS[-1])
     fitting = next((n for n in ROWS if n >= queries), ROWS[-1])
     depth = upper_limit(first.reduce_axes[-1].upper + 1)
     values = upper_limit(second.axes[last.n[0]].upper + 1)
@@ -193,49 +134,19 @@ def _size(block: loop.Block) -> int:
 # -- Loops ------------------------------------------------------------------------------------------------
 
 
-def _share(s: Schedule, found: _Chain, tile: _Tile, few: bool) -> list[str]:
-    """Let all blocks share the loops over tiles of rows; return these."""
-    shared: list[str] = []
-    rank = len(s.block(found.second).axes)
-    buffer = written_buffer(s.block(found.second))
-    for name in [b.sym_name for b in s.blocks()]:
-        block = s.block(name)
-        drop_units(s, name)
-        like_second = name == found.second or (len(block.axes) == rank and _reads(block, buffer))
-        places = found.lines_of_second if like_second else found.lines
-        batch, rows = (
-            [x for k in part if (p := places[k]) is not None and (x := loop_of(s, block, p)) is not None]
-            for part in (found.batch, found.rows)
-        )
-        if not rows:
-            rows = [s.add_unit_loop(name)]
-        outer, own = ([], rows) if few else (rows[:-1], rows[-1:])
-        rest = [x for x in s.loops(name) if x not in (*batch, *rows)]
-        s.reorder(*batch, *outer, *own, *rest)
-        number, _ = s.split(fuse_all(s, own), tile.rows, guarded=True)
-        grid = [*batch, *outer, number]
-        for mine, other in zip(shared, grid, strict=True) if shared else ():
-            s.fuse_loops(mine, other)
-        shared = shared or grid
-    return shared
-
-
-def _split(s: Schedule, found: _Chain, tile: _Tile, at: str, rolled: str) -> list[list[str]]:
+def _split(s: Schedule, found: Chain, tile: _Tile, at: str, rolled: str) -> list[list[str]]:
     """Divide the nests of all blocks in a tile; return the loops over threads of each nest."""
     result = written_buffer(s.block(found.second))
-    weights = written_buffer(s.block(found.weights))
     lanes = tile.side**2 // tile.rows
     threads: list[list[str]] = []
     copies: list[str] = []
-    exponentials = {weights}
+    exponentials = carriers_of(s, found)
     names = [b.sym_name for b in s.blocks()]
     for name in names:
         block = s.block(name)
-        if block.sym_name != found.second and any(_reads(block, b) for b in exponentials):
-            exponentials.add(written_buffer(block))
-    for name in names:
-        block = s.block(name)
-        own = _own(s, name, at, rolled)
+        own = own_loops(s, name, at, rolled)
+        if not own:  # a head has one query, and nothing depends on its number
+            raise ScheduleError(f"attention: {name} has no loop over queries, which threads could share")
         row, others = own[0], own[1:]
         reduced = [x for x in others if s.loop(x).iv in reduce_variables(block)]
         if name == found.first:
@@ -245,13 +156,13 @@ def _split(s: Schedule, found: _Chain, tile: _Tile, at: str, rolled: str) -> lis
             threads.append(nest)
         elif name == found.second:
             (column,) = (x for x in others if x not in reduced)
-            number = _number_of_values(block, exponentials)
+            number = number_of_values(block, exponentials)
             made, nest = _product(s, name, rolled, at, row, column, reduced, 0, number, tile.side)
             copies += made
             threads.append(nest)
         elif not others:
             threads.append([row])
-        elif written_buffer(block) is result or _reads(block, result):
+        elif written_buffer(block) is result or reads(block, result):
             threads.append(_square(s, row, others[0], tile.side))
         elif reduced:
             step, lane = s.split(reduced[0], lanes)
@@ -261,7 +172,7 @@ def _split(s: Schedule, found: _Chain, tile: _Tile, at: str, rolled: str) -> lis
             threads.append([row, lane])
             for b in s.blocks():
                 if b.sym_name not in before:
-                    threads.append(_own(s, b.sym_name, at, rolled)[: 1 if b.sym_name == final else 2])
+                    threads.append(own_loops(s, b.sym_name, at, rolled)[: 1 if b.sym_name == final else 2])
         elif written_buffer(block) in exponentials:
             step, lane = s.split(others[0], lanes)
             s.reorder(row, lane, step)
@@ -271,17 +182,6 @@ def _split(s: Schedule, found: _Chain, tile: _Tile, at: str, rolled: str) -> lis
     for name in copies:
         threads.append([_divide_copy(s, name, tile.side)])
     return threads
-
-
-def _own(s: Schedule, name: str, at: str, rolled: str) -> list[str]:
-    """The loops of a block inside the shared ones."""
-    return [x for x in s.loops(name) if x not in (at, rolled)]
-
-
-def _number_of_values(block: loop.Block, exponentials: set[Value]) -> int:
-    """The number of the factor of the second product that is not the exponentials."""
-    loads = [op for op in block.body.ops if isinstance(op, loop.Load)]
-    return next(k for k, op in enumerate(loads) if op.buffer not in exponentials)
 
 
 def _square(s: Schedule, row: str, column: str, side: int) -> list[str]:

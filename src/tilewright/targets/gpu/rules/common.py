@@ -150,6 +150,8 @@ def vector_width(s: Schedule, blocks: Iterable[loop.Block], f: loop.For, *, load
     """The largest number of neighbouring elements that a thread can load and store at once along a loop: 1
     unless all accesses that move with the loop are contiguous along it, and the number divides its extent
     and all distances between lines. With `loads`, only loads count: results stay in registers.
+
+    The narrowest elements in global memory fill one vector, wider ones several.
     """
     found = [
         op
@@ -159,8 +161,10 @@ def vector_width(s: Schedule, blocks: Iterable[loop.Block], f: loop.For, *, load
     ]
     if not found or any(stride(op, f.iv) != 1 for op in found):
         return 1
-    size = max(op.buffer.type.dtype.itemsize for op in found)
-    width = gpu_of(s).vector_bytes // size
+    sizes = [
+        op.buffer.type.dtype.itemsize for op in found if not isinstance(op.buffer.defining_op, loop.Alloc)
+    ]
+    width = gpu_of(s).vector_bytes // min(sizes, default=1)
     while width > 1:
         starts = [linear_in(address(op), f.iv) for op in found]
         if prove_divisible(f.extent, width) and all(
@@ -171,11 +175,36 @@ def vector_width(s: Schedule, blocks: Iterable[loop.Block], f: loop.For, *, load
     return 1
 
 
+def is_aligned_along(op: loop.Load | loop.Store | loop.Accumulate, f: loop.For, width: int) -> bool:
+    """Whether an access touches successive elements along a loop, each `width` of which begin at a multiple
+    of `width` elements.
+    """
+    parts = linear_in(address(op), f.iv)
+    return (
+        parts is not None
+        and parts[0] == 1
+        and not op.dynamic
+        and not op.guard
+        and prove_divisible(f.extent, width)
+        and _aligned(parts[1], width)
+    )
+
+
 def _aligned(e: Dim, width: int) -> bool:
     """Whether a number of elements is a multiple of a width, for all values of the loops in it."""
     if isinstance(e, int):
         return e % width == 0
     return bool(prove_divisible(e, width))
+
+
+def choose_elements(s: Schedule, most: int, points: int) -> int:
+    """Ask for the neighbouring elements of a thread: as many as one instruction loads, unless the kernel is
+    so small that some multiprocessors would have no work.
+    """
+    gpu, default = gpu_of(s), most
+    while default > 1 and points // default < gpu.multiprocessors * 2 * gpu.warp:
+        default //= 2
+    return s.choose("elements", default, [n for n in (1, 2, 4, 8, 16) if n <= most])
 
 
 def choose_threads(s: Schedule, points: int, default: int = DEFAULT_THREADS) -> int:
@@ -188,19 +217,27 @@ def choose_threads(s: Schedule, points: int, default: int = DEFAULT_THREADS) -> 
 
 def attempt(s: Schedule, form: Callable[[Schedule], bool]) -> bool:
     """Apply a form to a schedule unless it does not fit, or says so by its result; return whether it fits."""
-    return fits(s, form) and form(s)
+    tried = trial(s, form)
+    if tried is None:
+        return False
+    if s.has_own_choices:
+        return form(s)
+    s.adopt(tried)
+    return True
 
 
-def fits(s: Schedule, form: Callable[[Schedule], bool]) -> bool:
-    """Whether a form with its default choices fits: it is tried on a copy, to the end of the schedule."""
+def trial(s: Schedule, form: Callable[[Schedule], bool]) -> Schedule | None:
+    """A copy of a schedule with a form applied by its default choices, and its finalized kernel; None if the
+    form does not fit, or says so by its result.
+    """
     copy = s.copy()
     try:
         if not form(copy):
-            return False
-        finalize(copy)
+            return None
+        copy.finished = finalize(copy.copy())
     except ScheduleError:
-        return False
-    return True
+        return None
+    return copy
 
 
 def bind_flat(s: Schedule, name: str, threads: int) -> str:

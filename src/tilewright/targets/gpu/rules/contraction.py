@@ -14,8 +14,8 @@ from ....analysis.axis_roles import Roles
 from ....analysis.loop_nest import written_buffer
 from ....ir.symbolic import bounds
 from ....schedule import Schedule, ScheduleError
-from .atoms import load_tile, with_atoms
-from .common import fits, fuse_all, loops_of
+from .atoms import extent_of, load_tile, with_atoms
+from .common import MOST, attempt, fuse_all, loops_of
 from .gemv import gemv, has_few_rows
 
 SIDES = (8, 16)
@@ -24,6 +24,10 @@ PARTS = (1, 2, 4, 8)
 """Choices of the rows, and of the columns, of a thread."""
 DEPTHS = (8, 16, 32)
 """Choices of the terms of a step."""
+
+
+TOGETHER = 4
+"""The most neighbouring rows, or columns, that a thread reads at once: 16 bytes of float32."""
 
 
 @dataclass(frozen=True)
@@ -38,15 +42,15 @@ class _Sizes:
 
 @dataclass(frozen=True)
 class _Nest:
-    """The loops of a block over one tile: those of the grid, then rows and columns of the tile in two parts
-    each, and the terms (None without a sum).
+    """The loops of a block over one tile: those of the grid, over threads along its rows and along its
+    columns, over the rows and columns of a thread, and over terms (None without a sum).
     """
 
     grid: tuple[str, ...]
-    row_part: str
     row: str
-    column_part: str
     column: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
     step: str | None = None
     term: str | None = None
 
@@ -59,8 +63,7 @@ def contraction(s: Schedule, rows: int) -> None:
             plain load.
     """
     name, roles = _product(s)
-    if has_few_rows(s.block(name), roles) and fits(s, lambda copy: _of_few_rows(copy, name, roles)):
-        _of_few_rows(s, name, roles)
+    if has_few_rows(s.block(name), roles) and attempt(s, lambda copy: _of_few_rows(copy, name, roles)):
         return
     if with_atoms(s, name, roles):
         return
@@ -76,14 +79,41 @@ def contraction(s: Schedule, rows: int) -> None:
         for first, second in zip(product.grid, nest.grid, strict=True):
             s.fuse_loops(first, second)
     assert product.step is not None and product.term is not None
-    s.reorder(product.term, product.row_part, product.row, product.column_part, product.column)
+    s.reorder(
+        product.term,
+        *product.rows[:-1],
+        product.row,
+        product.rows[-1],
+        *product.columns[:-1],
+        product.column,
+        product.columns[-1],
+    )
     tiles = s.stage_factors(name, product.step)
-    s.reorder(product.row, product.column, product.term, product.row_part, product.column_part)
+    s.reorder(product.row, product.column, product.term, *product.rows, *product.columns)
+    depth = len(s.loops(name)) - len(product.rows) - len(product.columns)
+    for part in s.stage_factors(name, product.term):
+        *groups, last = s.loops(part)[depth:]
+        for x in groups:
+            s.unroll(x)
+        _vectorize(s, last)
+    s.unroll(product.term)
     for nest in (product, *nests):
         s.bind(s.fuse(nest.row, nest.column), "thread.x")
+        for x in (*nest.rows, *nest.columns[:-1]):
+            s.unroll(x)
+        _vectorize(s, nest.columns[-1])
     for tile in tiles:
         load_tile(s, tile, len(product.grid) + 1, sizes.side**2)
     s.bind(fuse_all(s, product.grid), "block.x")
+
+
+def _vectorize(s: Schedule, name: str) -> None:
+    """Let a thread hold the iterations of a loop at once."""
+    count = s.loop(name).extent
+    if isinstance(count, int) and count > 1 and s.can_vectorize(name):
+        s.vectorize(name, count)
+    else:
+        s.unroll(name)
 
 
 def _of_few_rows(s: Schedule, name: str, roles: Roles) -> bool:
@@ -111,10 +141,16 @@ def _choose(s: Schedule, name: str, roles: Roles) -> _Sizes:
         raise ScheduleError(f"contraction: a block of {most} threads is smaller than the smallest tile")
     side = s.choose("threads_of_side", sides[-1], sides)
     rows, columns = (_parts(s, name, axes, side) for axes in (roles.m, roles.n))
+    results = extent_of(s, name, (*roles.batch, *roles.m, *roles.n)) or MOST
+    own = [rows[-1], columns[-1]]
+    while own[0] * own[1] > 4 and results < own[0] * own[1] * side**2 * (
+        1 if gpu is None else gpu.multiprocessors
+    ):
+        own[own[0] < own[1]] //= 2
     return _Sizes(
         side,
-        s.choose("rows_of_thread", min(rows[-1], 4), rows),
-        s.choose("columns_of_thread", min(columns[-1], 4), columns),
+        s.choose("rows_of_thread", own[0], rows),
+        s.choose("columns_of_thread", own[1], columns),
         s.choose("terms_of_step", 16, DEPTHS, reorders_sums=True),
     )
 
@@ -137,15 +173,25 @@ def _tile(s: Schedule, name: str, roles: Roles, sizes: _Sizes, has_sum: bool) ->
     row, column = fuse_all(s, rows), fuse_all(s, columns)
     row_tile, inside_row = s.split(row, sizes.rows * sizes.side, guarded=True)
     column_tile, inside_column = s.split(column, sizes.columns * sizes.side, guarded=True)
-    row_part, row = s.split(inside_row, sizes.side)
-    column_part, column = s.split(inside_column, sizes.side)
+    row, own_rows = _split_side(s, inside_row, sizes.rows, sizes.side)
+    column, own_columns = _split_side(s, inside_column, sizes.columns, sizes.side)
     grid = (*batch, row_tile, column_tile)
     if not has_sum:
-        s.reorder(*grid, row, column, row_part, column_part)
-        return _Nest(grid, row_part, row, column_part, column)
+        s.reorder(*grid, row, column, *own_rows, *own_columns)
+        return _Nest(grid, row, column, own_rows, own_columns)
     step, term = s.split(fuse_all(s, terms), sizes.depth, guarded=True)
-    s.reorder(*grid, step, term, row_part, row, column_part, column)
-    return _Nest(grid, row_part, row, column_part, column, step, term)
+    s.reorder(*grid, step, term, row, *own_rows, column, *own_columns)
+    return _Nest(grid, row, column, own_rows, own_columns, step, term)
+
+
+def _split_side(s: Schedule, name: str, number: int, side: int) -> tuple[str, tuple[str, ...]]:
+    """Divide the rows (or columns) of a tile among `side` threads. A thread has `number` of them in groups of
+    neighbours, which it reads from shared memory at once; neighbouring threads have neighbouring groups.
+    """
+    together = min(number, TOGETHER)
+    groups, inside = s.split(name, side * together) if number > together else ("", name)
+    thread, part = s.split(inside, together)
+    return thread, (groups, part) if groups else (part,)
 
 
 __all__ = ["contraction"]

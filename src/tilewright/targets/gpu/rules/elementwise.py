@@ -9,12 +9,15 @@ from ....dialects import loop
 from ....ir.substitution import linear_in
 from ....schedule import Schedule
 from ...llvm.rules.common import contiguity, point_cost
+from ..vector_access import MOST_LANES
 from .common import (
     attempt,
     bind_flat,
+    choose_elements,
     choose_threads,
     fuse_all,
     gpu_of,
+    is_aligned_along,
     is_chain,
     points_of,
     stride,
@@ -33,6 +36,10 @@ a warp are contiguous.
 """
 TILE_THREADS = 256
 """Threads of a block that transposes a tile: each moves four elements."""
+SQUARE = 4
+"""Vectors of 16 bytes that neighbouring threads read along the argument of a transposition in registers: 64
+bytes, two sectors of memory.
+"""
 CHEAP = 24
 """Upper bound on the cost of a point (in cheap operations) that is transposed through shared memory; costlier
 ones hide their strided accesses. A larger value transposes more.
@@ -53,6 +60,8 @@ def elementwise(s: Schedule, blocks: list[loop.Block]) -> None:
     if is_chain(around):
         if len(blocks) == 1 and (across := _across(first, inner, around)) is not None:
             where = (first.sym_name, inner.iv.name, *across)
+            if attempt(s, lambda copy: _in_registers(copy, *where)):
+                return
             if attempt(s, lambda copy: _transposed(copy, *where)):
                 return
         outer = [f.iv.name for f in around if f is not inner]
@@ -63,7 +72,7 @@ def elementwise(s: Schedule, blocks: list[loop.Block]) -> None:
     name = inner.iv.name
     points = points_of(enclosing_loops(first))
     most = vector_width(s, blocks, inner) if is_chain(around) else 1
-    width = _width(s, most, points)
+    width = choose_elements(s, most, points)
     lanes = None
     if width > 1:
         name, lanes = s.split(name, width)
@@ -79,16 +88,6 @@ def elementwise(s: Schedule, blocks: list[loop.Block]) -> None:
         bind_flat(s, name, threads)
     if lanes is not None:
         s.vectorize(lanes, width)
-
-
-def _width(s: Schedule, most: int, points: int) -> int:
-    """Ask for the neighbouring elements of a thread: as many as one instruction loads, unless the kernel is
-    so small that some multiprocessors would have no work.
-    """
-    gpu, default = gpu_of(s), most
-    while default > 1 and points // default < gpu.multiprocessors * 2 * gpu.warp:
-        default //= 2
-    return s.choose("elements", default, [n for n in (1, 2, 4, 8, 16) if n <= most])
 
 
 # -- Transpositions ---------------------------------------------------------------------------------------
@@ -117,6 +116,49 @@ def _across(block: loop.Block, inner: loop.For, around: list[loop.For]) -> tuple
             return None
         found.append((str(along.iv.name), buffers.index(op.buffer)))
     return found[0] if len(found) == 1 else None
+
+
+def _in_registers(s: Schedule, name: str, inner: str, along: str, argument: int) -> bool:
+    """Schedule a computation whose `argument` is contiguous along another loop than its result: a thread
+    loads as many vectors of the argument as they have elements, and stores as many of the result. Returns
+    whether both can be read and written in vectors, and are large enough.
+
+    A warp has `SQUARE` vectors along the argument and the others across: it reads and writes whole sectors of
+    memory.
+    """
+    block, gpu = s.block(name), gpu_of(s)
+    around = enclosing_loops(block)
+    loads = [op for op in block.body.ops if isinstance(op, loop.Load)]
+    source = list(dict.fromkeys(op.buffer for op in loads))[argument]
+    (read,) = (op for op in loads if op.buffer is source)
+    stores = [op for op in block.body.ops if isinstance(op, loop.Store)]
+    size = read.buffer.type.dtype.itemsize
+    if len(stores) != 1 or stores[0].buffer.type.dtype.itemsize != size:
+        return False
+    width = gpu.vector_bytes // size
+    vectors = ((read, s.loop(along)), (stores[0], s.loop(inner)))
+    if not 1 < width <= MOST_LANES or any(not is_aligned_along(op, f, width) for op, f in vectors):
+        return False
+    if points_of(around) < width * width * gpu.multiprocessors * 2 * gpu.warp or gpu.warp % SQUARE:
+        return False
+    others = [x for x in s.loops(name) if x not in (inner, along)]
+    rest_a, own_a = s.split(along, width)
+    rest_i, own_i = s.split(inner, width)
+    block_a, thread_a = s.split(rest_a, SQUARE, guarded=True)
+    block_i, thread_i = s.split(rest_i, TILE_THREADS // SQUARE, guarded=True)
+    s.reorder(*others, block_a, block_i, thread_i, thread_a, own_a, own_i)
+    at = fuse_all(s, [*others, block_a, block_i])
+    thread = fuse_all(s, [thread_i, thread_a])
+    copy = s.stage_read(name, argument, thread)
+    line_a, line_i = s.loops(copy)[-2:]
+    s.reorder(line_i, line_a)
+    s.unroll(line_i)
+    s.vectorize(line_a, width)
+    s.unroll(own_a)
+    s.vectorize(own_i, width)
+    s.bind(thread, loop.LoopKind.THREAD_X)
+    s.bind(at, loop.LoopKind.BLOCK_X)
+    return True
 
 
 def _transposed(s: Schedule, name: str, inner: str, along: str, argument: int) -> bool:

@@ -24,6 +24,7 @@ from .common import (
     THREADS,
     attempt,
     bind_flat,
+    choose_elements,
     choose_threads,
     fuse_all,
     gpu_of,
@@ -32,6 +33,7 @@ from .common import (
     own_loops,
     points_of,
     power_of_two,
+    trial,
     upper_limit,
     vector_width,
 )
@@ -127,17 +129,59 @@ def _threads_across_rows(s: Schedule, blocks: list[loop.Block], rows: int) -> No
     if parts > 1:
         _in_parts(s, main, [orders[0][d] for d in order], parts)
         return
-    shared = [orders[0][d] for d in order]
-    for names in orders[1:]:
-        for mine, d in zip(shared, order, strict=True):
-            s.fuse_loops(mine, names[d])
+    lanes = [s.loop(names[best]) for names in orders]
+    most = 1
+    if all(is_chain(own_loops(b).all) for b in blocks):
+        most = min(vector_width(s, [b], f) for b, f in zip(blocks, lanes, strict=True))
+    if most > 1 and trial(s, lambda copy: _in_vectors(copy, order, most, points)) is None:
+        most = 1
+    width = choose_elements(s, most, points)
+    if width > 1:
+        _in_vectors(s, order, width, points)
+        return
+    _share_threads(s, [[names[d] for d in order] for names in orders], points)
+
+
+def _share_threads(s: Schedule, nests: Sequence[Sequence[str]], points: int) -> None:
+    """Let all blocks share the loops over results, of which each thread has one, and unroll short loops over
+    terms.
+    """
+    shared, *others = nests
+    for names in others:
+        for mine, name in zip(shared, names, strict=True):
+            s.fuse_loops(mine, name)
     bind_flat(s, fuse_all(s, shared), choose_threads(s, points))
-    for b in blocks:
+    for b in s.blocks():
         for f in own_loops(b).reduced[::-1]:
             if points_of([f]) <= 8 and isinstance(f.extent, int) and f.kind == loop.LoopKind.SERIAL:
                 s.unroll(f.iv.name)
                 continue
             break
+
+
+def _in_vectors(s: Schedule, order: Sequence[int], width: int, points: int) -> bool:
+    """Schedule members without axes of their own: a thread computes `width` neighbouring results, so that
+    each term of them is one load. The loops over results are perfectly nested, in the `order` given.
+    """
+    for b in s.blocks():
+        if own_loops(b).reduced and not isinstance(written_buffer(b).defining_op, loop.Alloc):
+            s.cache_write(b.sym_name)
+    nests, vectors = [], []
+    for b in s.blocks():
+        own = own_loops(b)
+        if len(own.parallel) != len(order):
+            return False
+        names = [str(own.parallel[d].iv.name) for d in order]
+        terms = [f.iv.name for f in own.reduced]
+        s.reorder(*names, *terms)
+        names[-1], vector = s.split(names[-1], width)
+        s.reorder(*names, *terms, vector)
+        nests.append(names)
+        vectors.append(vector)
+    _share_threads(s, nests, points // width)
+    for vector in vectors:
+        s.vectorize(vector, width)
+    return True
 
 
 def _in_parts(s: Schedule, block: loop.Block, results: list[str], parts: int) -> None:

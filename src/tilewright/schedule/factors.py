@@ -1,0 +1,138 @@
+"""The factors of a sum of products, as expressions of what is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ..analysis.loop_nest import resolved
+from ..dialects import loop, scalar
+from ..dialects.tensor import free_symbols_of
+from ..ir.builder import Builder
+from ..ir.core import Operation, Value
+from ..ir.substitution import substitute
+from ..ir.symbolic import Dim, Expr
+from ..ir.types import i64
+
+
+def factors_of(block: loop.Block) -> tuple[Operation, Operation] | None:
+    """The operations that give the two factors of a sum of products, but for the cast to the type of the sum;
+    None for another block.
+
+    A factor is a load, or computed from loads: a quantized weight and its scale, or an activation.
+    """
+    updates = [op for op in block.body.ops if isinstance(op, (loop.Accumulate, loop.Store))]
+    if len(updates) != 1 or not isinstance(updates[0], loop.Accumulate) or updates[0].combiner != "sum":
+        return None
+    product = updates[0].value.defining_op
+    if not isinstance(product, scalar.BINARY["mul"]):
+        return None
+    found = []
+    for value in product.operands:
+        op = value.defining_op
+        if isinstance(op, scalar.Cast) and op.x.type.is_float == op.dtype.is_float:
+            op = op.x.defining_op
+        if op is None or not loads_of(op):
+            return None
+        found.append(op)
+    return (found[0], found[1]) if found[0] is not found[1] else None
+
+
+def loads_of(factor: Operation) -> list[loop.Load] | None:
+    """The loads that a factor is computed from; None if other than scalar operations take part."""
+    if isinstance(factor, loop.Load):
+        return [factor]
+    if not isinstance(factor, scalar.ScalarOp) or isinstance(factor, scalar.Index):
+        return None
+    loads: list[loop.Load] = []
+    for value in factor.operands:
+        part = None if value.defining_op is None else loads_of(value.defining_op)
+        if part is None:
+            return None
+        loads += [load for load in part if load not in loads]
+    return loads
+
+
+def main_load(loads: Sequence[loop.Load]) -> loop.Load:
+    """The load that moves with the most loops: a weight rather than its scale."""
+    return max(loads, key=lambda load: len(symbols(resolved(load, load.indices))))
+
+
+def places_of(factor: Operation) -> set[Expr]:
+    """The symbols in the places that a factor is loaded from."""
+    loads = loads_of(factor) or []
+    return set().union(*(symbols(resolved(op, (*op.indices, *op.guard))) for op in loads))
+
+
+def symbols(exprs: Sequence[Dim]) -> set[Expr]:
+    """The symbols in expressions."""
+    return {s for e in exprs for s in free_symbols_of(e)}
+
+
+def copy_of(factor: Operation, body: Builder, guard: Sequence[Dim], axes: Mapping[Expr, Dim]) -> Value:
+    """The value of a factor computed in another block, over the axes of loops; zero where a condition of
+    `guard` does not hold.
+    """
+    value = _copy_of(factor, body, guard, axes, {})
+    if not guard or _vanishes(factor):
+        return value
+    inside: Value | None = None
+    for e in guard:
+        zero = body(scalar.Constant(value=0, dtype=i64))
+        test = body(scalar.BINARY["ge"](body(scalar.Index(expr=substitute(e, axes))), zero))
+        inside = test if inside is None else body(scalar.BINARY["and"](inside, test))
+    assert inside is not None
+    return body(scalar.Select(inside, value, body(scalar.Constant(value=0, dtype=value.type))))
+
+
+def _vanishes(factor: Operation) -> bool:
+    """Whether a factor is zero where all its loads are: a load, or a product of loads, possibly cast."""
+    if isinstance(factor, loop.Load):
+        return not factor.guard or _is_zero(factor.otherwise)
+    if not isinstance(factor, (scalar.Cast, scalar.BINARY["mul"])):
+        return False
+    return all(v.defining_op is not None and _vanishes(v.defining_op) for v in factor.operands)
+
+
+def _is_zero(value: Value | None) -> bool:
+    op = None if value is None else value.defining_op
+    return isinstance(op, scalar.Constant) and op.value == 0
+
+
+def _copy_of(
+    factor: Operation,
+    body: Builder,
+    guard: Sequence[Dim],
+    axes: Mapping[Expr, Dim],
+    made: dict[Operation, Value],
+) -> Value:
+    """`copy_of` with loads of zero, or of their own other value, where a condition of `guard` does not hold;
+    `made` has the copies of operations.
+    """
+    if factor in made:
+        return made[factor]
+    copies: dict[Value, Value] = {}
+    for value in (factor.otherwise,) if isinstance(factor, loop.Load) else factor.operands:
+        if value is None:
+            continue
+        assert value.defining_op is not None
+        copies[value] = _copy_of(value.defining_op, body, guard, axes, made)
+    if not isinstance(factor, loop.Load):
+        made[factor] = body.insert(factor.clone(copies)).results[0]
+        return made[factor]
+    conditions = (*resolved(factor, factor.guard), *guard)
+    otherwise = copies.get(factor.otherwise) if factor.otherwise is not None else None
+    if conditions and otherwise is None:
+        otherwise = body(scalar.Constant(value=0, dtype=factor.result.type))
+    made[factor] = body(
+        loop.Load(
+            factor.buffer,
+            (),
+            otherwise,
+            indices=tuple(substitute(e, axes) for e in resolved(factor, factor.indices)),
+            guard=tuple(substitute(e, axes) for e in conditions),
+        )
+    )
+    return made[factor]
+
+
+__all__ = ["copy_of", "factors_of", "loads_of", "main_load", "places_of", "symbols"]

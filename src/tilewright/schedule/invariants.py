@@ -1,0 +1,37 @@
+"""Statements of a loop over lanes that are the same in all of them: the number of the row that a gather
+reads, for example. Before the loop they are done once, and the lanes' loads from that row are one vector's.
+"""
+
+from __future__ import annotations
+
+from ..dialects import loop, scalar
+from ..dialects.tensor import free_symbols_of
+from ..ir.core import Operation, Value
+
+
+def hoist_invariants(kernel: loop.Kernel) -> None:
+    """Move loads of buffers that the kernel does not write, and what is computed from them, before the loops
+    over lanes of which they are independent.
+    """
+    written = {op.buffer for op in kernel.walk() if isinstance(op, (loop.Store, loop.Accumulate))}
+    for f in [op for op in kernel.walk() if isinstance(op, loop.For)]:
+        if f.kind != loop.LoopKind.VECTORIZE or not isinstance(f.extent, int) or f.extent < 1 or f.inits:
+            continue
+        assert f.parent is not None
+        for op in list(f.body.ops):
+            if _is_invariant(op, f, written):
+                f.parent.insert_before(f, op.detach())
+
+
+def _is_invariant(op: Operation, f: loop.For, written: set[Value]) -> bool:
+    if any(v.defining_op is not None and v.defining_op.parent is f.body for v in op.operands):
+        return False
+    if isinstance(op, loop.Load):
+        places = (*op.indices, *op.guard)
+        return op.buffer not in written and all(f.iv not in free_symbols_of(e) for e in places)
+    if isinstance(op, scalar.Index):
+        return f.iv not in free_symbols_of(op.expr)
+    return isinstance(op, (scalar.Constant, scalar.Cast, *scalar.BINARY.values(), scalar.Select))
+
+
+__all__ = ["hoist_invariants"]
