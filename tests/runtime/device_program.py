@@ -40,7 +40,8 @@ class Kernel:
 
     @property
     def launch(self) -> tuple[Dim, ...]:
-        return (*self.grid, self.threads, 1, 1, self.dynamic_bytes)
+        every_device_has_room = 0
+        return (*self.grid, self.threads, 1, 1, self.dynamic_bytes, every_device_has_room)
 
 
 def declare(

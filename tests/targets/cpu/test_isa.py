@@ -71,8 +71,6 @@ def run(forced: str, program: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("forced", ("x86-64-v3", "x86-64-v4", EVERYTHING))
 def test_a_forced_feature_set(forced: str) -> None:
     """A kernel for a forced feature set is compiled, linked and run, whatever features this machine has."""
-    if forced == EVERYTHING and not llvm.get_host_cpu_features().get("avx512f"):
-        pytest.skip("instructions that extend AVX-512 are emulated on processors with AVX-512")
     done = run(forced, PRODUCT)
     assert done.returncode == 0, done.stderr
     by_tiles, *emulated = done.stdout.split()

@@ -61,7 +61,7 @@ def test_weights_of_one_row_are_loaded_side_by_side() -> None:
     *_, kernel = Program(function, inputs).kernels
     assert [op.count for op in kernel.walk() if isinstance(op, simt.AllReduce)] == [32]
     vectors = [op for op in kernel.walk() if isinstance(op, loop.For) and op.kind == "vectorize"]
-    assert {f.extent for f in vectors} == {8}
+    assert {f.extent for f in vectors} == {16}
 
 
 def test_weights_of_many_rows_are_dequantized_in_tiles() -> None:

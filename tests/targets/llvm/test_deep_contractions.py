@@ -8,6 +8,7 @@ import re
 
 import numpy as np
 import pytest
+from tests.devices import need
 
 import tilewright as tw
 from tilewright.dialects import func, graph
@@ -142,6 +143,7 @@ def scheduled(module: Module, a: np.ndarray, wanted: np.ndarray, info: TargetInf
 @pytest.mark.parametrize("m,k,n", [(70, 40960, 70), (16, 8192, 32), (5, 8200, 20)])
 def test_integers(m: int, k: int, n: int, target: str) -> None:
     """Sums of 8-bit integers are exact in blocks and in pieces."""
+    need(target)
     a = RNG.integers(0, 256, (m, k)).astype(np.uint8)
     w = RNG.integers(-128, 128, (k, n)).astype(np.int8)
     module = Module()

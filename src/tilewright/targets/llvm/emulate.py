@@ -29,6 +29,27 @@ _GLOBALS = "\n".join(
 
 _INTRINSIC = re.compile(r"@llvm\.x86\.([\w.]+)")
 
+_ROUND_TO_BF16 = """
+@llvm.compiler.used = appending global [1 x ptr] [ptr @__truncsfbf2], section "llvm.metadata"
+define linkonce_odr hidden bfloat @__truncsfbf2(float %x) nounwind {
+  %bits = bitcast float %x to i32
+  %upper = lshr i32 %bits, 16
+  %odd = and i32 %upper, 1
+  %half = add i32 %odd, 32767
+  %rounded = add i32 %bits, %half
+  %moved = lshr i32 %rounded, 16
+  %quiet = or i32 %upper, 64
+  %nan = fcmp uno float %x, %x
+  %chosen = select i1 %nan, i32 %quiet, i32 %moved
+  %stored = trunc i32 %chosen to i16
+  %result = bitcast i16 %stored to bfloat
+  ret bfloat %result
+}
+"""
+"""The function of the compiler's runtime that LLVM calls to round float32 to bf16, to nearest even, where the
+machine has no instruction. Moving a vector of bf16 is enough for such a call: LLVM takes it apart into float32.
+"""
+
 _FEATURES: dict[str, str] = {
     "ldtilecfg": "amx-tile",
     "tilezero": "amx-tile",
@@ -67,13 +88,15 @@ def emulate(text: str, features: tuple[str, ...], *, threads: bool = True) -> st
         NotImplementedError: an intrinsic of one of these extensions has no emulation.
     """
     names = [name for name in dict.fromkeys(_INTRINSIC.findall(text)) if _is_missing(name, features)]
-    if not names:
-        return text
     for name in names:
         text = re.sub(rf"^declare [^\n]*@llvm\.x86\.{re.escape(name)}\(.*$", "", text, flags=re.MULTILINE)
         text = re.sub(rf"@llvm\.x86\.{re.escape(name)}(?![\w.])", f"@tw.emulated.{name}", text)
-    state = _GLOBALS if threads else _GLOBALS.replace("thread_local ", "")
-    return "\n".join([text, state, *(_definition(name) for name in names)])
+    parts = [text, *(_definition(name) for name in names)]
+    if names:
+        parts.append(_GLOBALS if threads else _GLOBALS.replace("thread_local ", ""))
+    if "avx512bf16" in features and re.search(r"\bbfloat\b", text) and _ROUND_TO_BF16 not in text:
+        parts.append(_ROUND_TO_BF16)
+    return "\n".join(parts)
 
 
 def _is_missing(name: str, features: tuple[str, ...]) -> bool:
