@@ -34,6 +34,7 @@ from .tensor.fuse_elementwise import absorb_permutations, fuse_elementwise
 from .tensor.lower_precision import lower_precision, round_factors
 from .tensor.lower_to_tensor import lower_to_tensor
 from .tensor.mark_contractions import mark_contractions
+from .tensor.pack_constants import pack_constants
 from .tensor.pack_operands import pack_operands
 from .tensor.pad_reductions import pad_reductions
 from .tensor.split_borders import split_borders
@@ -90,6 +91,7 @@ PASSES: tuple[PassInfo, ...] = (
     _packing(pack_operands, arguments=("panel", "row_major")),
     _tensor(mark_contractions, min_opt=1, condition=Condition.OPERANDS_IN_PLACE),
     _tensor(transpose_weights, min_opt=2),
+    _tensor(pack_constants, condition=Condition.GPU, arguments=("info",)),
     _packing(hoist_invariants, min_opt=1),
     _packing(align_epilogues, min_opt=1),
     _tensor(split_borders, min_opt=1),

@@ -41,7 +41,7 @@ def loads_of(factor: Operation) -> list[loop.Load] | None:
     """The loads that a factor is computed from; None if other than scalar operations take part."""
     if isinstance(factor, loop.Load):
         return [factor]
-    if not isinstance(factor, scalar.ScalarOp) or isinstance(factor, scalar.Index):
+    if not isinstance(factor, scalar.ScalarOp):
         return None
     loads: list[loop.Load] = []
     for value in factor.operands:
@@ -58,9 +58,18 @@ def main_load(loads: Sequence[loop.Load]) -> loop.Load:
 
 
 def places_of(factor: Operation) -> set[Expr]:
-    """The symbols in the places that a factor is loaded from."""
+    """The symbols in the places that a factor is loaded from, and in indices that it is computed from."""
     loads = loads_of(factor) or []
-    return set().union(*(symbols(resolved(op, (*op.indices, *op.guard))) for op in loads))
+    found = set().union(*(symbols(resolved(op, (*op.indices, *op.guard))) for op in loads))
+    return found | symbols([e for op in _indices_of(factor) for e in resolved(op, (op.expr,))])
+
+
+def _indices_of(factor: Operation) -> list[scalar.Index]:
+    """The indices that a factor is computed from: the part of a word that holds a number, for example."""
+    if isinstance(factor, loop.Load):
+        return []
+    own = [factor] if isinstance(factor, scalar.Index) else []
+    return own + [x for v in factor.operands if v.defining_op is not None for x in _indices_of(v.defining_op)]
 
 
 def symbols(exprs: Sequence[Dim]) -> set[Expr]:
@@ -116,6 +125,9 @@ def _copy_of(
             continue
         assert value.defining_op is not None
         copies[value] = _copy_of(value.defining_op, body, guard, axes, made)
+    if isinstance(factor, scalar.Index):
+        made[factor] = body(scalar.Index(expr=substitute(resolved(factor, (factor.expr,))[0], axes)))
+        return made[factor]
     if not isinstance(factor, loop.Load):
         made[factor] = body.insert(factor.clone(copies)).results[0]
         return made[factor]

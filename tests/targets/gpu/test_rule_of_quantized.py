@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.llm.devices import without_nvrtc
 from tests.targets.gpu.simulated import Program
 
 import tilewright as tw
@@ -69,3 +70,22 @@ def test_weights_of_many_rows_are_dequantized_in_tiles() -> None:
     *_, kernel = Program(function, inputs).kernels
     tiles = [op.buffer for op in kernel.walk() if isinstance(op, loop.Alloc) and op.buffer.space == "shared"]
     assert [tile.dtype for tile in tiles] == [bf16, bf16]
+
+
+@pytest.mark.parametrize("target", ["cuda", "hip", "metal", "opencl", "vulkan", "webgpu"])
+def test_two_weights_share_a_byte(target: str) -> None:
+    """In memory, in the artifact and in what a kernel reads; with WebGPU, whose elements have 32 bits, eight
+    weights of 4 bits or four of 8 share one.
+    """
+    columns, depth, group = 64, 256, 32
+    scales = columns * depth // group * 4
+    for bits in (4, 8):
+        function, inputs = product(bits, 1, columns, depth, group, i8)
+        with without_nvrtc():
+            library = tw.compile(function, inputs, target=target)
+        weights = columns * depth * bits // 8 + scales
+        assert library.metadata["memory"]["weights_bytes"] == weights
+        qvalues, _ = library.metadata["parameters"]
+        assert qvalues["dtype"] == ("uint32" if target == "webgpu" else "uint8" if bits == 4 else "int8")
+        (read,) = (k["bytes"] for k in library.metadata["kernels"] if k["kind"] == "contraction")
+        assert weights < read < weights + 1024
