@@ -47,7 +47,8 @@ define linkonce_odr hidden bfloat @__truncsfbf2(float %x) nounwind {
 }
 """
 """The function of the compiler's runtime that LLVM calls to round float32 to bf16, to nearest even, where the
-machine has no instruction. Moving a vector of bf16 is enough for such a call: LLVM takes it apart into float32.
+machine has no instruction. Moving a vector of bf16 is enough for such a call: LLVM takes it apart into
+float32.
 """
 
 _FEATURES: dict[str, str] = {
