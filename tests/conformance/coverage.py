@@ -21,7 +21,7 @@ PAGE = HERE.parent.parent / "docs" / "guide" / "coverage.md"
 
 def page() -> Iterator[str]:
     """The lines of the page."""
-    yield "# What is supported"
+    yield "# Coverage"
     yield ""
     yield "Results of test suites from other projects, run by `tests/conformance`. Every case is compiled for"
     yield (

@@ -170,7 +170,7 @@ class Prepared:
     examples: list[dict[str, Any]]
     wanted: list[list[Any]]
     row: Row
-    """What is reported about the export."""
+    """The report on the export."""
     programs: list[Any]
     """Exported programs for the second and the third set; empty if torch does not export the model."""
 
@@ -428,7 +428,7 @@ def take_turns(engines: Mapping[str, Callable[[], object]]) -> dict[str, list[fl
 
 
 def run(name: str, work: Callable[[str, Report], None], seconds: float) -> Row:
-    """What `work` reports about a model, with the way it ended if it did not finish. The child process may
+    """The report of `work` on a model, with the way it ended if it did not finish. The child process may
     use `seconds` of processor time and four times as much wall time.
     """
     here, there = get_context("fork").Pipe(duplex=False)

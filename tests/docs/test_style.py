@@ -4,7 +4,9 @@ architecture's page.
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from importlib.util import module_from_spec, spec_from_file_location
 
 import pytest
@@ -25,6 +27,9 @@ SOURCES = sorted(
     if path.is_file()
 )
 """The sources that ruff does not check: C, JavaScript, HTML, shell scripts and configuration files."""
+MODULES = sorted(
+    path.relative_to(ROOT).as_posix() for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")
+)
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in [*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 
 
@@ -44,11 +49,43 @@ def test_sources_have_at_most_110_columns(source: str) -> None:
     assert [line for line in (ROOT / source).read_text().splitlines() if len(line) > COLUMNS] == []
 
 
+def without_subject(text: str) -> list[str]:
+    """The beginnings of sentences that begin with a word other than their subject."""
+    text = re.sub(r"`+[^`]+`+", "code", text)
+    start = r"(?:\A|\n\s*\n\s*(?:[-*] )?|\n\s*- |[.!:;?]\s+)"
+    return re.findall(start + r"((?:Of|Who|Whose|Those|What)\s[^.\n]*)", text)
+
+
+def docstrings(module: str) -> Iterator[str]:
+    """The docstrings of a module, of its classes and functions, and of attributes."""
+    for node in ast.walk(ast.parse((ROOT / module).read_text())):
+        body = getattr(node, "body", None)
+        for part in body if isinstance(body, list) else ():
+            match part:
+                case ast.Expr(ast.Constant(str(text))):
+                    yield text
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_sentences_begin_with_their_subject(page: str) -> None:
-    text = re.sub(r"`[^`]+`", "code", "\n".join(prose(page)))
-    start = r"(?:\A|\n\s*\n(?:[-*] )?|\n- |[.!:;?]\s+)"
-    assert re.findall(start + r"((?:Of|Who|Whose|Those|What)\s[^.\n]*)", text) == []
+    assert without_subject("\n".join(prose(page))) == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_headings_begin_with_their_subject(page: str) -> None:
+    text = re.sub(r"^```.*?^```[^\n]*$", "", (ROOT / page).read_text(), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)", text, re.MULTILINE)
+    assert [found for heading in headings for found in without_subject(heading)] == []
+
+
+def test_docstrings_begin_with_their_subject() -> None:
+    found = [(m, s) for m in MODULES for text in docstrings(m) for s in without_subject(text)]
+    assert found == []
+
+
+def test_a_sentence_without_its_subject_is_found() -> None:
+    text = "A tile.\n\n    Args:\n        x: Those of `a`. What it is; of which\n\n    Of two"
+    assert without_subject(text) == ["Those of code", "What it is; of which", "Of two"]
 
 
 def test_the_architecture_is_short() -> None:

@@ -397,7 +397,7 @@ class _System:
 
         Args:
             first: The symbols that vary in the first access.
-            second: Those that vary in the second, outer ones first.
+            second: The symbols that vary in the second, outer ones first.
             pairs: Symbols of the first and of the second access that are compared.
         """
         self.differences: dict[Expr, int] = {}

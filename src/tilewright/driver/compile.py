@@ -108,8 +108,8 @@ def compile(
         replace: Kernels of your own (`tilewright.c_kernel`) that take the place of the subgraphs equal to
             their patterns. `library.report.replaced` has the number of each; none is a warning.
         libraries: Libraries of vendors that compute products of matrices, ``"mkl"`` and ``"onednn"`` on
-            ``cpu`` and ``"cublas"`` on ``cuda``, or convolutions, ``"cudnn"`` on ``cuda``. Of several that
-            take an operator, the first computes it. The artifact opens them when it is loaded.
+            ``cpu`` and ``"cublas"`` on ``cuda``, or convolutions, ``"cudnn"`` on ``cuda``. If several take
+            an operator, the first computes it. The artifact opens them when it is loaded.
             `library.report.libraries` has the number of operators by form. Where `tuned` has timings of
             `tilewright.measure_libraries`, the faster code is taken.
         schedules: Schedules for some of the kernels, in place of the target's rules: see `tilewright.pin`,

@@ -98,7 +98,7 @@ def _machine(key: KernelKey) -> tuple[str, tuple[str, ...], tuple[int, ...], int
 
 
 def tuned_option(tuned: object, target: Target, threads: int | None) -> Tuned | None:
-    """The option `tuned`, checked: a `Database`, or the path of one. What cannot be used is warned of.
+    """The option `tuned`, checked: a `Database`, or the path of one. A warning names what cannot be used.
 
     Raises:
         CompileError: It is something else, or there is no such file.

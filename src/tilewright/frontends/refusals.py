@@ -14,12 +14,12 @@ def refusal(name: str, location: Location, error: IRError, operands: Iterable[ob
     """The error for an operator of a model that its own framework has checked.
 
     With operands of constant sizes the framework has accepted what the graph level refuses: that is a bug of
-    the importer. Of dynamic sizes the framework may have checked nothing, and the user can say more.
+    the importer. The framework may not have checked dynamic sizes, and the user can say more.
 
     Args:
         name: The operator.
         location: Its place in the model.
-        error: What the check of the operands said.
+        error: The error of the check of the operands.
         operands: The operator's operands; those that are tensors count.
     """
     dims = [d for x in operands if isinstance(x, Value) for d in getattr(x.type, "shape", ())]

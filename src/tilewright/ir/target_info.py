@@ -135,7 +135,7 @@ class ReductionSplits:
 
 
 GPU_SPLITS = ReductionSplits(few_across=4096, few_along=32, long=1 << 18, pieces=128)
-"""Those of a GPU: only hundreds of blocks read as fast as memory allows."""
+"""The thresholds of a GPU: only hundreds of blocks read as fast as memory allows."""
 
 
 @dataclass(frozen=True)

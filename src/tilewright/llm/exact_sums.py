@@ -39,7 +39,7 @@ class ExactSums:
     """Sums of up to `most` weights.
 
     `cut` gives the words of weights, which may be added up in any way; `number` carries from word to word.
-    Of a weight, at most ``2^-(3 bits)`` is lost.
+    A weight loses at most ``2^-(3 bits)``.
     """
 
     def __init__(self, most: int) -> None:

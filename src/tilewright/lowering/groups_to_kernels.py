@@ -79,9 +79,9 @@ def groups_to_kernels(
     kernels' infos, and why no kernel has a schedule of the user's, by the schedule's number.
 
     `rules` are the target's schedule rules by kind of group, `info` is its description. The
-    first of the user's `schedules` that fits a kernel's name replaces the rules. Those before it that have a
-    condition give variants of the kernel. `tuned` has measured choices for some of the kernels without a
-    schedule of the user's; those for ranges of sizes are used with `measured_variants`.
+    first of the user's `schedules` that fits a kernel's name replaces the rules. Schedules before it that
+    have a condition give variants of the kernel. `tuned` has measured choices for some of the kernels without
+    a schedule of the user's; those for ranges of sizes are used with `measured_variants`.
 
     Raises:
         CompileError: a schedule of the user's does not fit the kernel.

@@ -137,8 +137,8 @@ def pin(kernel: str, *, when: str = "", **choices: Knob) -> KernelSchedule:
     Args:
         kernel: The kernel's name, as `library.kernels` lists it, or a pattern: ``matmul*``.
         when: A condition on dynamic sizes: ``"batch*seq <= 64"``. The kernel then has a variant with these
-            choices, which runs where the condition holds. Of several schedules the first whose condition
-            holds counts; one without a condition, or else the rule's, serves all other sizes.
+            choices, which runs where the condition holds. The first of several schedules whose
+            condition holds counts; one without a condition, or else the rule's, serves all other sizes.
         choices: Values by the knob's name; `library.kernels[name].choices` lists them with their domains.
 
     `tilewright.compile` raises `CompileError` if a kernel has no such knob or its domain no such value, or if

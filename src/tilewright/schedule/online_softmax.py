@@ -131,8 +131,8 @@ class SoftmaxPrimitives(BlockPrimitives, LoopPrimitives):
         column so far has the lowest finite number as its maximum. Source: Milakov and Gimelshein, "Online
         normalizer calculation for softmax", 2018.
 
-        With `padded`, all blocks have `factor` columns. Those beyond the end count as masked; they, and rows
-        beyond the end of the data, are computed like others.
+        With `padded`, all blocks have `factor` columns. Columns beyond the end count as masked; they, and
+        rows beyond the end of the data, are computed like others.
         """
         softmax = _match_softmax(self, "online_softmax", name)
         if not isinstance(written_buffer(softmax.top).defining_op, loop.Alloc):

@@ -38,7 +38,7 @@ class _Place:
     loops: tuple[loop.For, ...]
     """The loops around it."""
     first: tuple[loop.For, ...] = ()
-    """Those of them in whose first iteration it takes place."""
+    """The loops around it in whose first iteration it takes place."""
     copy: Access | None = None
     """The access in a copy of the kernel, which stays as it is."""
     copies: tuple[loop.For, ...] = ()

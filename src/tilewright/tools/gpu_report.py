@@ -1,5 +1,5 @@
-"""What the code of a model's kernels says about their speed on GPUs, without a GPU: resources, occupancy, and
-lower bounds of their times. `tilewright inspect` and `tilewright profile` show it.
+"""The speed of a model's kernels on GPUs as far as their code tells it, without a GPU: resources, occupancy,
+and lower bounds of their times. `tilewright inspect` and `tilewright profile` show it.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def tune(
         schedules: Schedules of your own. Their kernels are not tuned.
         seed: The seed of the searches' random decisions.
         progress: Called with the progress: see `tilewright.tuning.session.Progress`.
-        executor: What measures candidates: the address of a Dask scheduler, whose workers do (see
+        executor: Measures candidates: the address of a Dask scheduler, whose workers do it (see
             `tilewright.tuning.distributed.DaskExecutor`), or an executor of your own. The default measures in
             processes of this machine, one at a time.
         shapes: The sizes of dynamic dimensions to tune for, by name: ``[{"batch": 1, "seq": 64}, ...]``; or
@@ -281,7 +281,7 @@ class _Tuning:
                 self.notes.append(f"kernel '{state.kernel.name}' is left out: {state.reason}")
 
     def _failures(self, kernel: ModelKernel) -> Failures | None:
-        """What keeps failed candidates, beside the database."""
+        """The folder of failed candidates, beside the database; None if the database has no file."""
         path = self.database.path
         if path is None:
             return None

@@ -79,8 +79,8 @@ def scaled(digits: int, power: int) -> int:
 
 
 def encode(digits: int, exponent: int, form: Format, nearest: bool, signed_zero: bool = False) -> int:
-    """The bits of digits · 2^exponent in a format, to the nearest (ties to even) or towards zero. What is
-    rounded to zero is positive unless `signed_zero`.
+    """The bits of digits · 2^exponent in a format, to the nearest (ties to even) or towards zero. A result
+    that is rounded to zero is positive unless `signed_zero`.
     """
     size, least = abs(digits), 1 - form.bias - form.digits
     place = max(size.bit_length() - 1 - form.digits + exponent, least) if size else least

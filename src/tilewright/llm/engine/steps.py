@@ -143,7 +143,7 @@ class Steps:
         """Choose the next tokens after a call of the model; see `_advance`.
 
         Args:
-            sequences: Those of the call.
+            sequences: All that took part in the call.
             ready: As for `_advance`.
             logits: F32 [rows, vocabulary]; None: the model draws, and gives the logits of rows that it cannot
                 draw.

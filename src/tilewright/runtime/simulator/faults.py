@@ -62,7 +62,7 @@ class Fault:
     other_line: int
     """The line of the access that the fault's access conflicts with; 0 where there is none."""
     text: str
-    """What happened."""
+    """The description of the fault."""
 
 
 class SimulationError(KernelError):

@@ -33,7 +33,7 @@ def common(l1: int, l2: int, cores: int = CORES) -> Machine:
 def this_machine(otherwise: Machine, cpus: Path = _CPUS) -> Machine:
     """This machine, as the processors that this process may use show it.
 
-    Processors that differ count as the smallest of them. What the system does not say is that of `otherwise`.
+    Processors that differ count as the smallest of them. `otherwise` gives what the system does not say.
     Two threads of one core count as two cores, as for the number of threads of a library.
     """
     usable = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else _all_processors()

@@ -1,7 +1,7 @@
 """Headers for sources of the user's: small ones of this package, and the folder of NVIDIA's own.
 
-NVRTC compiles without a C library. What kernels use of one (types, limits, functions) it knows itself, so the
-headers here are short; NVIDIA's are needed for 16-bit floats and for libraries of templates.
+NVRTC compiles without a C library. It knows the parts of one that kernels use (types, limits, functions), so
+the headers here are short; NVIDIA's are needed for 16-bit floats and for libraries of templates.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the printer knows of a language: a table of names and forms, and the texts of its own functions.
+"""The printer's knowledge of a language: a table of names and forms, and the texts of its own functions.
 
 Values in registers have one of seven types, called `Register`s: ``bool``, ``i32``, ``u32``, ``i64``, ``u64``,
 ``f32`` and ``f64``. Narrower integers are kept sign- or zero-extended in 32 bits, narrower floats as float32;

@@ -13,7 +13,7 @@ from .device import Device, Multiprocessor
 
 @dataclass(frozen=True)
 class KernelResources:
-    """What the compiler of device code says about one kernel."""
+    """The resources of one kernel, as the compiler of device code reports them."""
 
     registers: int
     """32-bit registers of a thread."""
@@ -152,7 +152,7 @@ def occupancy(device: Device, resources: KernelResources, threads: int, extra_sh
 
     Args:
         device: A device with a known multiprocessor.
-        resources: Those of the kernel.
+        resources: The kernel's.
         threads: Threads of a block.
         extra_shared: Bytes of shared memory that the launch adds to those of the code.
     """
@@ -192,7 +192,7 @@ class Prediction:
     """Time of the arithmetic on the unit that the kernel uses."""
 
     bound: str
-    """What takes longest: ``memory``, ``arithmetic`` or ``launch``."""
+    """The part that takes longest: ``memory``, ``arithmetic`` or ``launch``."""
 
     rounds: int
     """Blocks that the busiest multiprocessor runs."""

@@ -54,7 +54,7 @@ class _Program:
 class _Compiler:
     path: str
     identity: tuple[str, ...]
-    """What the code depends on, beside the text."""
+    """All that the code depends on, beside the text."""
     compile: Callable[[str, str], bytes]
 
 
@@ -201,7 +201,7 @@ def _found() -> _Compiler:
 
 
 def _run(*command: str, input: bytes = b"") -> subprocess.CompletedProcess[str]:
-    """Run a program. Those of cmeel's packages are started without their wrappers in Python (0.1 s each);
+    """Run a program. Programs of cmeel's packages are started without their wrappers in Python (0.1 s each);
     they find their libraries by a variable.
     """
     place = dict(os.environ)

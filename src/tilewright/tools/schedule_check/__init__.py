@@ -34,7 +34,7 @@ _LARGEST_INDEX = 8
 
 @dataclass(frozen=True)
 class ScheduleCheck:
-    """What `check_schedule` found equal for a kernel at one set of sizes.
+    """A comparison by `check_schedule` that found a schedule equal for a kernel at one set of sizes.
 
     Attributes:
         kernel: The kernel's name.
@@ -94,7 +94,7 @@ def check_schedule(
         atol: Absolute tolerance, as a share of the output's largest magnitude; the default is as for `rtol`.
 
     Returns:
-        What was compared, for each kernel and each set of sizes.
+        The comparisons, one for each kernel and each set of sizes.
 
     Raises:
         ScheduleMismatchError: A scheduled kernel computes something else, or accesses an element outside of
@@ -231,7 +231,7 @@ class _Kernel:
             else dynamic_sizes(self.naive, found, self.condition.guards)
         )
         refusal = ""
-        # Of sizes that were not asked for, the greatest are left out if they have too many points.
+        # The greatest of the sizes that nobody asked for are left out if they have too many points.
         for count in range(len(at), 0 if sizes is None else len(at) - 1, -1):
             for shorter in lengths_to_try(self.naive, found, at[:count], limit):
                 naive = shortened(self.naive, shorter) if shorter else self.naive

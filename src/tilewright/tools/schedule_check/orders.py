@@ -112,7 +112,7 @@ def _loop_in_step(op: loop.For, frames: Sequence[Frame], rng: np.random.Generato
 
 
 def _accumulate_in_step(op: loop.Accumulate, frames: Sequence[Frame]) -> None:
-    """Add in all iterations at once. Of several that add to one element, one sum is kept, as threads would
+    """Add in all iterations at once. If several add to one element, one sum is kept, as threads would
     that read the element at the same time.
     """
     results: list[tuple[Array, tuple[int, ...], Any]] = []
