@@ -22,6 +22,7 @@ from tilewright.driver import compile as compiler  # noqa: E402
 from tilewright.errors import CompileError, UnsupportedOperatorError  # noqa: E402
 from tilewright.integrations import torch_compile as torch_backend  # noqa: E402
 
+from ...devices import need  # noqa: E402
 from .checks import random  # noqa: E402
 
 F = torch.nn.functional
@@ -129,12 +130,9 @@ def test_gradients_of_convolutions_on_every_instruction_set(
     """Gradients of convolutions equal torch's on every instruction set. The sum for the first weights runs
     over all rows of all images, in blocks that end within an image.
     """
-    from tilewright.targets.cpu.isa import ISAS, host_isa, runs_here
-
-    chosen = host_isa() if isa == "host" else ISAS[isa]
-    if not runs_here(chosen):
-        pytest.skip(f"this processor does not run {isa}")
-    real, name = compiler.compile, "cpu" if isa == "host" else f"cpu:{isa}"
+    name = "cpu" if isa == "host" else f"cpu:{isa}"
+    need(name)
+    real = compiler.compile
     monkeypatch.setattr(compiler, "compile", lambda *args, **options: real(*args, target=name, **options))
     torch.manual_seed(0)
     layers = [
