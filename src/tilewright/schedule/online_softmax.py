@@ -167,9 +167,7 @@ class SoftmaxPrimitives(BlockPrimitives, LoopPrimitives):
                 parent.insert_before(first, op.detach())
             elif _uses(op, written):
                 raise _stands_between()
-        # A block beyond the end is masked like its columns, and PoCL needs loops that run at least once.
-        count = smax(1, first.extent) if padded else first.extent
-        rolled = loop.For(iv=symbol(self.fresh(f"{name}_roll"), 0, count - 1), location=first.location)
+        rolled = loop.For(iv=symbol(self.fresh(f"{name}_roll"), 0, first.extent - 1), location=first.location)
         parent.insert_before(first, rolled)
         for f in tops.values():
             for op in list(f.body.ops):
