@@ -35,7 +35,8 @@ def kernels_of(library: Any, arch: str) -> list[dict[str, Any]]:
     """The resources of each kernel of a library on an architecture, and how it accesses memory."""
     device = device_of(arch)
     loops = {kernel.sym_name: kernel for kernel in _loops(library.ir("loop"))}
-    rows = next(rows for name, _, rows in reports(library.metadata, {}) if name.removesuffix("a") == arch)
+    found = reports(library.metadata, {}, library.images)
+    rows = next(rows for name, _, rows in found if name.removesuffix("a") == arch)
     return [_entry(row, loops.get(row.kernel["name"]), device) for row in rows]
 
 

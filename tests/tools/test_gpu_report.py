@@ -19,6 +19,7 @@ class Launch:
     grid: tuple
     threads: int
     dynamic_bytes: int = 0
+    matrix: bool = True
 
 
 RESOURCES = KernelResources(
@@ -50,10 +51,20 @@ def test_a_kernel_is_reported_for_every_architecture():
 
 def test_without_matrix_instructions_contractions_are_computed_in_float32():
     given = metadata()
+    given["kernels"][0]["device"]["matrix"] = False
     for entry in given["kernels"][0]["device"]["code"].values():
         entry["instructions"] = {"all": 5}
     (row,) = next(reports(given, {"n": 1000}))[2]
     assert row.prediction.arithmetic_seconds == pytest.approx(4096000 * (108 / 8) / 19.5e12)
+
+
+def test_matrix_instructions_are_known_without_counting():
+    given = metadata()
+    for entry in given["kernels"][0]["device"]["code"].values():
+        entry["instructions"] = {}
+    (row,) = next(reports(given, {"n": 1000}))[2]
+    assert row.resources.count("matrix") is None
+    assert row.prediction == next(reports(metadata(), {"n": 1000}))[2][0].prediction
 
 
 def test_unknown_sizes_leave_out_the_prediction():

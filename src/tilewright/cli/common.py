@@ -469,14 +469,17 @@ def add_row(table: Table, *cells: str) -> None:
     table.add_row(*(Text(cell) for cell in cells))
 
 
-def show_device_code(metadata: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
+def show_device_code(
+    metadata: Mapping[str, Any], sizes: Mapping[str, int], library: CompiledModel | None = None
+) -> None:
     """Show, for each GPU that the artifact has machine code for, what the code of the kernels says about
-    their speed. Nothing is shown for other artifacts.
+    their speed. Nothing is shown for other artifacts. Instructions of NVIDIA's kernels are counted where the
+    library is given.
     """
     from tilewright.tools.gpu_report import reports
 
     out = console()
-    for arch, device, rows in reports(metadata, sizes):
+    for arch, device, rows in reports(metadata, sizes, getattr(library, "images", ())):
         out.print(f"\nkernels for {arch}, on {device.name}", style="bold")
         table = Table("name", box=None)
         for column in (

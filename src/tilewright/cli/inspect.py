@@ -29,6 +29,7 @@ from .common import (
 
 if TYPE_CHECKING:
     from tilewright.runtime.expressions import Formula
+    from tilewright.runtime.model import CompiledModel
 
 
 @click.command("inspect")
@@ -58,6 +59,7 @@ def command(
             f"{model} is an artifact, which has no IR: give --ir the model that it was compiled from"
         )
     metadata = metadata_of(model) if is_artifact(model) and not (dims or precision) else None
+    library = None
     if metadata is None:
         library = obtain(model, target, dims, threads, precision)
         if level:
@@ -72,7 +74,7 @@ def command(
             metadata["llm"] = {**metadata["llm"], "memory": planned(metadata).to_metadata()}
         click.echo(json.dumps(metadata, indent=2, ensure_ascii=False))
         return
-    _show(metadata)
+    _show(metadata, library)
 
 
 def metadata_of(path: str) -> dict[str, Any] | None:
@@ -86,7 +88,7 @@ def metadata_of(path: str) -> dict[str, Any] | None:
     return read_metadata(Path(path))
 
 
-def _show(metadata: dict[str, Any]) -> None:
+def _show(metadata: dict[str, Any], library: CompiledModel | None) -> None:
     out = console()
     functions = metadata.get("functions")
     if functions is None:
@@ -150,7 +152,7 @@ def _show(metadata: dict[str, Any]) -> None:
             )
         out.print(table)
         out.print("bytes and flop are those of one launch at the largest sizes", highlight=False)
-        show_device_code(metadata, largest)
+        show_device_code(metadata, largest, library)
 
 
 def _show_language_model(metadata: dict[str, Any]) -> None:

@@ -61,6 +61,7 @@ def command(
     """
     library = function_of(obtain(model, target, dims, threads, precision), function)
     inputs = gather_inputs(library.metadata, files, sizes, seed)
+    symbols = library.symbols_of([x.shape for x in inputs.values()])
     on_device = any("device" in kernel for kernel in library.metadata.get("kernels", ()))
     here = None if on_device else _this_machine(threads)
     try:
@@ -70,7 +71,7 @@ def command(
     except (ArtifactError, DeviceError) as error:
         if not on_device or as_json:
             raise
-        show_device_code(library.metadata, library.symbols_of([x.shape for x in inputs.values()]))
+        show_device_code(library.metadata, symbols, library)
         console().print(f"lower bounds, not measured: {error}", highlight=False, markup=False)
         return
     dtypes = library.metadata.get("contractions", {})
@@ -103,7 +104,7 @@ def command(
     more = f", the slowest {top} of {len(rows)} kernels shown" if len(rows) > top else ""
     roofs = f"; the roofline of {here.threads} threads: {_roofs(here, dtypes)}" if here else ""
     out.print(f"{total * 1e3:.3f} ms in kernels{more}{roofs}", highlight=False, soft_wrap=True)
-    show_device_code(library.metadata, library.symbols_of([x.shape for x in inputs.values()]))
+    show_device_code(library.metadata, symbols, library)
 
 
 def _this_machine(threads: int | None) -> Roofline:

@@ -45,6 +45,24 @@ def test_levels_of_text() -> None:
         library.ir("spirv")
 
 
+@needs_nvrtc
+@pytest.mark.skipif(sass.missing() is not None, reason=str(sass.missing()))
+def test_instructions_are_counted_for_reports_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, disassembled = sass.disassemble, list[int]()
+
+    def disassemble(cubin: bytes) -> str:
+        disassembled.append(len(cubin))
+        return real(cubin)
+
+    monkeypatch.setattr(sass, "disassemble", disassemble)
+    library = compiled("cuda:sm_80")
+    (row,) = next(reports(library.metadata, {"n": 4096}))[2]
+    assert row.resources.count("global load") is None and disassembled == []
+    (row,) = next(reports(library.metadata, {"n": 4096}, library.images))[2]
+    assert row.resources.count("global load 16") == row.resources.count("global load") == 1
+    assert len(disassembled) == 1
+
+
 def test_without_nvrtc_a_library_has_the_text_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toolchain, "missing", lambda: "not installed")
     with pytest.warns(UserWarning, match="target cuda: not installed"):

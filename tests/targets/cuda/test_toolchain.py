@@ -170,6 +170,7 @@ class Kernel:
     grid: tuple = (4, 1, 1)
     threads: int = 256
     dynamic_bytes: int = 0
+    matrix: bool = False
 
     @property
     def entry(self):

@@ -78,6 +78,16 @@ def instructions(text: str) -> dict[str, tuple[tuple[str, int], ...]]:
     }
 
 
+def instructions_of(cubin: bytes) -> dict[str, tuple[tuple[str, int], ...]]:
+    """Count the instructions of each kernel of a cubin by their kind; empty without code or a disassembler.
+    The disassembler takes as long as the compiler, so this is for reports alone.
+
+    Raises:
+        InternalError: The disassembler does not know the code.
+    """
+    return instructions(disassemble(cubin)) if cubin and missing() is None else {}
+
+
 @cache
 def _nvdisasm() -> str | None:
     try:
@@ -88,4 +98,4 @@ def _nvdisasm() -> str | None:
     return path
 
 
-__all__ = ["disassemble", "instructions", "missing"]
+__all__ = ["disassemble", "instructions", "instructions_of", "missing"]

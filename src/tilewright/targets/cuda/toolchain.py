@@ -170,7 +170,7 @@ def device_code(text: str, archs: Sequence[str] = ARCHITECTURES) -> DeviceCode:
     )
     return DeviceCode(
         (*(DeviceImage("cubin", image.cubin, arch) for arch, image in compiled.items()), *ptx, source),
-        {arch: with_instructions(image) for arch, image in compiled.items()},
+        {arch: image.resources for arch, image in compiled.items()},
     )
 
 
@@ -229,11 +229,8 @@ def with_instructions(image: CudaImage) -> dict[str, KernelResources]:
     """
     from . import sass
 
-    resources = image.resources
-    if not resources or sass.missing() is not None:
-        return resources
-    counts = sass.instructions(sass.disassemble(image.cubin))
-    return {name: replace(found, instructions=counts.get(name, ())) for name, found in resources.items()}
+    counts = sass.instructions_of(image.cubin)
+    return {name: replace(r, instructions=counts.get(name, ())) for name, r in image.resources.items()}
 
 
 @cache

@@ -199,6 +199,8 @@ class DeviceKernel:
     """The names of the sizes, in order."""
     uses: frozenset[str]
     """The functions of the prelude and the features of the language that the text uses."""
+    matrix: bool = False
+    """Whether matrix instructions do its arithmetic."""
     largest: Dim = 0
     """Bytes of the largest buffer; 0 if every device has room for it."""
     arguments: None = None

@@ -35,7 +35,8 @@ class DeviceCode:
     def metadata(self, kernels: Sequence[_Kernel]) -> dict[str, dict[str, Any]]:
         """Return the entry ``device`` of each kernel in the artifact's metadata, by the kernel's name."""
         return {
-            kernel.name: kernel_metadata(
+            kernel.name: {"entry": kernel.entry}
+            | kernel_metadata(
                 kernel,
                 {
                     arch: found[kernel.entry]

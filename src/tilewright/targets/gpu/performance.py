@@ -30,12 +30,12 @@ class KernelResources:
     """
 
     instructions: tuple[tuple[str, int], ...] = ()
-    """Numbers of instructions in the code by their kind, a loop's body counted once; empty where no
-    disassembler is installed. `KINDS` lists the kinds.
+    """Numbers of instructions in the code by their kind, a loop's body counted once; empty where they were
+    not counted. `KINDS` lists the kinds.
     """
 
     def count(self, kind: str) -> int | None:
-        """Instructions of a kind; None if the code was not disassembled."""
+        """Instructions of a kind; None if they were not counted."""
         return dict(self.instructions).get(kind, 0) if self.instructions else None
 
     def to_metadata(self) -> dict[str, Any]:
@@ -75,6 +75,10 @@ class Launched(Protocol):
     def dynamic_bytes(self) -> int:
         """Bytes of shared memory that the launch gives each block."""
 
+    @property
+    def matrix(self) -> bool:
+        """Whether matrix instructions do its arithmetic."""
+
 
 def kernel_metadata(kernel: Launched, code: Mapping[str, KernelResources]) -> dict[str, Any]:
     """Describe a kernel of a GPU for its entry ``device`` in an artifact's metadata.
@@ -89,6 +93,7 @@ def kernel_metadata(kernel: Launched, code: Mapping[str, KernelResources]) -> di
         "blocks": blocks if isinstance(blocks, int) else str(blocks),
         "threads": kernel.threads,
         "dynamic_shared_bytes": kernel.dynamic_bytes,
+        "matrix": kernel.matrix,
         "code": {arch: resources.to_metadata() for arch, resources in code.items()},
     }
 

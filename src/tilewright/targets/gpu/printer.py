@@ -105,6 +105,7 @@ class _Printer(MemoryText):
             written=written,
             dims=tuple(s.name for s in self.kernel.dims),
             uses=frozenset(self.uses),
+            matrix=any(isinstance(op, simt.Mma) for op in self.kernel.walk()),
             largest=self.largest(),
         )
 

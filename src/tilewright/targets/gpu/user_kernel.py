@@ -90,6 +90,11 @@ class UserKernel:
         return x * y * z if isinstance(x, int) and isinstance(y, int) and isinstance(z, int) else 0
 
     @property
+    def matrix(self) -> bool:
+        """Whether matrix instructions do its arithmetic, as far as is known without a look at its code."""
+        return False
+
+    @property
     def dynamic_bytes(self) -> int:
         """Bytes of shared memory that a launch gives a block; 0 if they depend on sizes."""
         shared = self.launch[6]
