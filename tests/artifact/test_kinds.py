@@ -181,7 +181,7 @@ def test_an_archive_of_another_version_is_refused(
 
     version = change["version"] or 1
     sentence = (
-        f"its program has version {version}, this Tilewright supports version 2: compile the model again"
+        f"its program has version {version}, this Tilewright supports version 3: compile the model again"
     )
     with pytest.raises(ArtifactError, match=sentence):
         tw.load(resealed(saved["webgpu"], tmp_path / "m.tar", changed))

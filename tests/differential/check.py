@@ -13,7 +13,7 @@ from tilewright.ir.core import Module
 from tilewright.ir.interpreter import Interpreter
 from tilewright.ir.shape_solver import ShapeSolver
 from tilewright.ir.substitution import evaluate
-from tilewright.ir.types import DType, bf16, f16, f64, i8, u8
+from tilewright.ir.types import DType, f64
 from tilewright.ir.verifier import verify
 
 from ..devices import running, sources_only
@@ -156,7 +156,7 @@ LEVELS: dict[str, Run] = {
 
 LACKING: dict[str, tuple[DType | str, ...]] = {
     "metal": (f64,),
-    "webgpu": (f64, f16, bf16, i8, u8, "scan"),
+    "webgpu": (f64,),
 }
 """The data types and operators that a target does not support."""
 

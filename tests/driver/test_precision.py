@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.devices import need
 from tests.passes.graph.graphs import BATCH, build
 from tests.passes.tensor.test_lower_precision import mlp
 
@@ -62,7 +63,6 @@ def test_precisions_have_separate_cache_entries(tmp_path: Path, monkeypatch: pyt
         ("int4", "cpu", "not available yet"),
         ("fp16", "cpu", "unknown precision 'fp16'"),
         ("f16", "cpu:x86-64-v2", "does not compute in f16; it has: 'bf16'"),
-        ("bf16", "webgpu", "does not compute in bf16"),
     ],
 )
 def test_what_is_refused(precision: str, target: str, message: str) -> None:
@@ -74,9 +74,11 @@ def test_checked_passes() -> None:
     compiled("bf16", check=True)
 
 
-@pytest.mark.parametrize("target", ["cpu:x86-64-v2", "cpu:x86-64-v3", "wasm32"])
+@pytest.mark.parametrize("target", ["cpu:x86-64-v2", "cpu:x86-64-v3", "wasm32", "webgpu"])
 def test_other_instruction_sets(target: str) -> None:
     if target == "wasm32":
         pytest.importorskip("wasmtime")
+    if target == "webgpu":
+        need(target)
     x = np.random.default_rng(0).standard_normal((5, 24)).astype(np.float32)
     np.testing.assert_allclose(compiled("bf16", target=target)(x), compiled("bf16")(x), rtol=1e-2, atol=2e-2)

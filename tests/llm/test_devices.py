@@ -50,8 +50,8 @@ Pair = tuple[str, LibraryRunner, LibraryRunner]
 
 
 QUICK = "cuda-bf16", "opencl-int4"
-TARGETS = "cuda", "hip", "metal", "opencl", "vulkan"
-OTHERS = {f"{target}-{form}" for target in TARGETS for form in FORMS} - {*QUICK} | {"webgpu-f32"}
+TARGETS = "cuda", "hip", "metal", "opencl", "vulkan", "webgpu"
+OTHERS = {f"{target}-{form}" for target in TARGETS for form in FORMS} - {*QUICK}
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in sorted(OTHERS)]
 
 

@@ -68,6 +68,9 @@ class Gpu:
     shared_bytes: int = 16 * 1024
     """Bytes of shared memory that a block may have."""
 
+    shared_element: int = 1
+    """The least bytes that an element takes in shared memory: 4 where the language has no narrower types."""
+
     registers: int = 255
     """The most 32-bit registers of a thread."""
 

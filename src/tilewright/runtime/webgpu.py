@@ -1,8 +1,8 @@
 """`WebgpuLibrary`: a compiled model run on a GPU through wgpu, with the interface of `Library`.
 
 The artifact is a ``.tar`` of ``metadata.json``, ``program.json``, ``kernels/*.wgsl`` and ``weights.npz``. On
-the device every element takes 32 bits (see `tilewright.targets.gpu.dialects.wgsl`): integers and booleans are
-converted before and after a run.
+the device 64-bit integers take 32 bits (see `tilewright.targets.gpu.dialects.wgsl`): they are converted
+before and after a run.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ from tilewright.errors import ArtifactError, ShapeError
 from tilewright.runtime.expressions import evaluate
 from tilewright.runtime.model import CompiledModel, LibraryFunction, TensorSpec
 from tilewright.runtime.tensors import dtype_named
-from tilewright.runtime.webgpu_device import Device, Place
+from tilewright.runtime.webgpu_device import Device, Place, on_device, stored_as
 from tilewright.runtime.webgpu_program import Run, check_program
 
-VERSION = 2
-"""The version of the form of ``program.json``; version 1, with ``slots``, does not state it."""
+VERSION = 3
+"""The version of the form of ``program.json``: 2 had elements in place of bytes; 1, with ``slots``, does not
+state its version.
+"""
 
 
 class WebgpuLibrary(CompiledModel):
@@ -86,8 +88,9 @@ class WebgpuLibrary(CompiledModel):
 
     def _keep(self, key: Any, array: np.ndarray) -> Place:
         """Write an array to a buffer that is kept."""
-        place = self._memory[key] = self._device.at_least(self._memory.get(key), array.size)
-        self._device.write(place, array)
+        data = on_device(array)
+        place = self._memory[key] = self._device.at_least(self._memory.get(key), data.nbytes)
+        self._device.write(place, data)
         return place
 
     def _execute(self, arrays: list[np.ndarray], out: Sequence[np.ndarray] | None) -> list[np.ndarray]:
@@ -127,8 +130,9 @@ class WebgpuLibrary(CompiledModel):
         late = [tensor.get("late", False) for tensor in function.metadata["outputs"]]
         for k, (number, spec) in enumerate(zip(program["outputs"], function.outputs, strict=True)):
             if not late[k]:
-                elements = int(np.prod([evaluate(d, symbols) for d in spec.shape], dtype=np.int64))
-                run.places[number] = run.keep(("output", name, k), elements)
+                count = int(np.prod([evaluate(d, symbols) for d in spec.shape], dtype=np.int64))
+                size = count * stored_as(function._output_dtypes[k]).itemsize
+                run.places[number] = run.keep(("output", name, k), size)
         run.steps(program["steps"])
         for k in function._updated:
             array = arrays[k]
@@ -151,7 +155,8 @@ class WebgpuLibrary(CompiledModel):
     def _first(self, index: int) -> np.ndarray:
         state, entry = self._program["states"][index], self.metadata["states"][index]
         if state["first"] is None:
-            return np.zeros(evaluate(state["elements"], {}), dtype_named(entry["dtype"]))
+            dtype = dtype_named(entry["dtype"])
+            return np.zeros(evaluate(state["bytes"], {}) // stored_as(dtype).itemsize, dtype)
         return self._weights[state["first"]]
 
     def _state_memory(self) -> WebgpuLibrary:

@@ -1,5 +1,5 @@
-"""A WebGPU device as the programs of models use it: memory, dispatches, copies and reads. Every element takes
-32 bits.
+"""A WebGPU device as the programs of models use it: memory, dispatches, copies and reads. Sizes are bytes;
+64-bit integers take 4.
 """
 
 from __future__ import annotations
@@ -17,10 +17,37 @@ _LAUNCHES = 256
 _ROW = 256
 """Bytes between them: bindings begin at multiples of up to 256."""
 
+_COPY = "copy bytes"
+"""The name of the kernel that copies what are no whole words. An invocation changes a word of the target."""
+_COPY_THREADS = 256
+_COPY_ROW = 32768
+"""Workgroups in the first dimension."""
+_COPY_TEXT = f"""@group(0) @binding(0) var<storage, read> source: array<u32>;
+@group(0) @binding(1) var<storage, read_write> words: array<u32>;
+@group(0) @binding(2) var<storage, read> numbers: array<u32>;
+@compute @workgroup_size({_COPY_THREADS})
+fn main(@builtin(workgroup_id) block: vec3u, @builtin(local_invocation_index) thread: u32) {{
+  let first = numbers[1];
+  let end = first + numbers[2];
+  let word = first / 4u + (block.y * {_COPY_ROW}u + block.x) * {_COPY_THREADS}u + thread;
+  if (4u * word >= end) {{ return; }}
+  var value = words[word];
+  for (var k = 0u; k < 4u; k++) {{
+    let at = 4u * word + k;
+    if (at >= first && at < end) {{
+      let origin = at - first + numbers[0];
+      let byte = (source[origin >> 2u] >> (8u * (origin & 3u))) & 255u;
+      value = (value & ~(255u << (8u * k))) | (byte << (8u * k));
+    }}
+  }}
+  words[word] = value;
+}}
+"""
+
 
 @dataclass
 class Place:
-    """A part of a buffer of the device that begins at an element."""
+    """A part of a buffer of the device that begins at a byte."""
 
     buffer: Any
     offset: int = 0
@@ -33,14 +60,18 @@ class Device:
         ArtifactError: wgpu is not installed, or there is no adapter.
     """
 
-    def __init__(self, kernels: Mapping[str, str], written: Mapping[str, Sequence[int]]) -> None:
+    def __init__(
+        self, kernels: Mapping[str, str], buffers: Mapping[str, Mapping[str, Sequence[int]]]
+    ) -> None:
         """Open the device.
 
         Args:
             kernels: The WGSL text of each kernel by name.
-            written: Which of its buffers each kernel writes.
+            buffers: Which of its buffers each kernel has ``"written"``, and the ``"bytes"`` of an element of
+                each.
         """
-        self._kernels, self._written = kernels, written
+        self._kernels = {**kernels, _COPY: _COPY_TEXT}
+        self._buffers = {**buffers, _COPY: {"written": [0, 1], "bytes": [4, 4]}}
         self._device = _open_device()
         import wgpu
 
@@ -56,36 +87,37 @@ class Device:
 
     # -- Memory ----------------------------------------------------------------------------------------------
 
-    def buffer(self, elements: int) -> Any:
+    def buffer(self, size: int) -> Any:
         """A new buffer of zeros."""
-        return self._device.create_buffer(size=max(4 * elements, 16), usage=self._usage)
+        return self._device.create_buffer(size=max(_words(size), 16), usage=self._usage)
 
-    def at_least(self, place: Place | None, elements: int, keep: bool = False) -> Place:
+    def at_least(self, place: Place | None, size: int, keep: bool = False) -> Place:
         """`place`, or a new one if it is too small. With `keep` its content is copied to the new one."""
-        if place is not None and place.buffer.size >= 4 * elements:
+        if place is not None and place.buffer.size >= size:
             return place
-        made = Place(self.buffer(elements))
+        made = Place(self.buffer(size))
         self._groups.clear()
         if keep and place is not None:
-            self.copy(place, made, place.buffer.size // 4)
+            self.copy(place, made, place.buffer.size)
         return made
 
-    def write(self, place: Place, array: np.ndarray) -> None:
-        """Replace the content of a place after all commands so far."""
-        data = on_device(array)
+    def write(self, place: Place, data: np.ndarray) -> None:
+        """Replace the content of a whole buffer, after all commands so far, by what `on_device` gave."""
         if data.size:
             self.submit()
-            self._device.queue.write_buffer(place.buffer, 4 * place.offset, data)
+            self._device.queue.write_buffer(place.buffer, place.offset, data)
 
     def read(self, place: Place, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
         """Wait for all commands so far and return an array of the elements from the place on."""
         self.submit()
-        count = int(np.prod(shape, dtype=np.int64))
+        count, stored = int(np.prod(shape, dtype=np.int64)), stored_as(dtype)
         if not count:
             return np.zeros(shape, dtype)
-        data = self._device.queue.read_buffer(place.buffer, 4 * place.offset, 4 * count)
-        stored = np.frombuffer(data, np.float32 if dtype == np.float32 else np.int32)
-        return stored.astype(dtype).reshape(shape)
+        before = place.offset % 4
+        size = _words(before + count * stored.itemsize)
+        data = self._device.queue.read_buffer(place.buffer, place.offset - before, size)
+        elements = np.frombuffer(data, np.uint8)[before : before + count * stored.itemsize].view(stored)
+        return elements.astype(dtype).reshape(shape)
 
     # -- Commands --------------------------------------------------------------------------------------------
 
@@ -103,26 +135,31 @@ class Device:
             self._encoder = self._device.create_command_encoder()
         return self._encoder
 
-    def copy(self, source: Place, target: Place, elements: int) -> None:
-        """Copy elements from one place to another, whose buffers may be one."""
-        if not elements:
+    def copy(self, source: Place, target: Place, size: int) -> None:
+        """Copy bytes from one place to another, whose buffers may be one."""
+        if not size:
             return
         if source.buffer is target.buffer:
-            self.copy(source, aside := self._scratch("copy", 0, elements), elements)
+            self.copy(source, aside := self._scratch("copy", 0, size), size)
             source = aside
-        self._commands().copy_buffer_to_buffer(
-            source.buffer, 4 * source.offset, target.buffer, 4 * target.offset, 4 * elements
-        )
+        if source.offset % 4 == target.offset % 4 == size % 4 == 0:
+            self._commands().copy_buffer_to_buffer(
+                source.buffer, source.offset, target.buffer, target.offset, size
+            )
+            return
+        groups = -(-(target.offset % 4 + size) // (4 * _COPY_THREADS))
+        grid = min(groups, _COPY_ROW), -(-groups // _COPY_ROW), 1
+        self._launch(_COPY, [source, target], [source.offset, target.offset, size], grid)
 
-    def _scratch(self, what: str, number: int, elements: int) -> Place:
-        place = self._aside[what, number] = self.at_least(self._aside.get((what, number)), elements)
+    def _scratch(self, what: str, number: int, size: int) -> Place:
+        place = self._aside[what, number] = self.at_least(self._aside.get((what, number)), size)
         return place
 
     def dispatch(
         self,
         kernel: str,
         places: Sequence[Place],
-        elements: Sequence[int],
+        sizes: Sequence[int],
         dims: Sequence[int],
         grid: Sequence[int],
     ) -> None:
@@ -131,7 +168,7 @@ class Device:
         Args:
             kernel: Its name.
             places: Its buffers.
-            elements: The elements of each.
+            sizes: The bytes of each.
             dims: The sizes that it takes.
             grid: The numbers of workgroups; with one that is not positive nothing runs.
 
@@ -145,11 +182,19 @@ class Device:
             raise DeviceError(
                 f"kernel '{kernel}' has {max(grid)} workgroups in a dimension; the device allows {most}"
             )
+        used, later = self._apart(kernel, places, sizes)
+        elements = self._buffers[kernel]["bytes"]
+        offsets = [place.offset // size for place, size in zip(used, elements, strict=True)]
+        self._launch(kernel, used, [*dims, *offsets], grid)
+        for number, place in later:
+            self.copy(used[number], place, sizes[number])
+
+    def _launch(
+        self, kernel: str, places: Sequence[Place], numbers: Sequence[int], grid: Sequence[int]
+    ) -> None:
         pipeline, layout = self._pipeline(kernel)
         if self._launches == _LAUNCHES:
             self.submit()
-        used, later = self._apart(kernel, places, elements)
-        numbers = [*dims, *(place.offset for place in used)]
         if len(numbers) > _ROW // 4:
             raise DeviceError(
                 f"kernel '{kernel}' has {len(numbers)} sizes and buffers, more than {_ROW // 4}"
@@ -159,26 +204,26 @@ class Device:
         self._launches += 1
         work = self._commands().begin_compute_pass()
         work.set_pipeline(pipeline)
-        work.set_bind_group(0, self._group(kernel, layout, [place.buffer for place in used], row))
+        work.set_bind_group(0, self._group(kernel, layout, [place.buffer for place in places], row))
         work.dispatch_workgroups(*grid)
         work.end()
-        for number, place in later:
-            self.copy(used[number], place, elements[number])
 
     def _apart(
-        self, kernel: str, places: Sequence[Place], elements: Sequence[int]
+        self, kernel: str, places: Sequence[Place], sizes: Sequence[int]
     ) -> tuple[list[Place], list[tuple[int, Place]]]:
-        """The buffers of a dispatch, none of them written and used otherwise, which WebGPU forbids: copies
-        take the place of some. The second result lists those to copy back after the dispatch, with their
-        targets.
+        """The buffers of a dispatch, none of them written and used otherwise, which WebGPU forbids, and each
+        beginning at an element: copies take the place of some. The second result lists those to copy back
+        after the dispatch, with their targets.
         """
         used, later = list(places), []
-        for number, is_written in enumerate(self._written[kernel]):
+        facts = self._buffers[kernel]
+        for number, is_written in enumerate(facts["written"]):
             others = [k for k in range(len(used)) if k != number and used[k].buffer is used[number].buffer]
-            if is_written and others:
-                used[number] = self._scratch("dispatch", number, elements[number])
-                self.copy(places[number], used[number], elements[number])
-                later.append((number, places[number]))
+            if (is_written and others) or used[number].offset % facts["bytes"][number]:
+                used[number] = self._scratch("dispatch", number, sizes[number])
+                self.copy(places[number], used[number], sizes[number])
+                if is_written:
+                    later.append((number, places[number]))
         return used, later
 
     def _pipeline(self, kernel: str) -> tuple[Any, Any]:
@@ -186,7 +231,7 @@ class Device:
             return self._pipelines[kernel]
         import wgpu
 
-        written = [*self._written[kernel], 0]
+        written = [*self._buffers[kernel]["written"], 0]
         most = self._device.limits["max-storage-buffers-per-shader-stage"]
         if len(written) > most:
             raise DeviceError(f"kernel '{kernel}' has {len(written)} buffers; the device allows {most}")
@@ -210,7 +255,7 @@ class Device:
         key = (kernel, row, *map(id, buffers))
         if key not in self._groups:
             if self._parameters is None:
-                self._parameters = self.buffer(self._numbers.size)
+                self._parameters = self.buffer(self._numbers.nbytes)
             entries = [
                 {"binding": k, "resource": {"buffer": b, "offset": 0, "size": b.size}}
                 for k, b in enumerate(buffers)
@@ -244,18 +289,36 @@ def _open_device() -> Any:
 
 
 def on_device(array: np.ndarray) -> np.ndarray:
-    """The elements of an array in 32 bits each.
+    """The memory of an array on the device, uint8 of shape (bytes), whose size is a multiple of 4.
 
     Raises:
         TilewrightError: Kernels do not support the array's type.
     """
-    if array.dtype == np.float32:
-        return np.ascontiguousarray(array)
-    if array.dtype.kind in "iub":
-        if array.dtype.itemsize == 8 and array.size and (array.max() > 2**31 - 1 or array.min() < -(2**31)):
+    stored = stored_as(array.dtype)
+    if stored != array.dtype:
+        if array.size and (array.max() > 2**31 - 1 or array.min() < -(2**31)):
             array = np.clip(array, -(2**31), 2**31 - 1)  # bounds such as "to the end", not data
-        return np.ascontiguousarray(array.astype(np.int32))
-    raise TilewrightError(f"WebGPU kernels do not support arrays of {array.dtype}")
+        array = array.astype(stored)
+    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return np.pad(data, (0, _words(data.size) - data.size)) if data.size % 4 else data
 
 
-__all__ = ["Device", "Place", "on_device"]
+def stored_as(dtype: np.dtype) -> np.dtype:
+    """The type of an array's elements on the device.
+
+    Raises:
+        TilewrightError: Kernels do not support the array's type.
+    """
+    if dtype.kind in "iu" and dtype.itemsize == 8:
+        return np.dtype(np.int32)
+    if dtype.itemsize > 4:
+        raise TilewrightError(f"WebGPU kernels do not support arrays of {dtype}")
+    return dtype
+
+
+def _words(size: int) -> int:
+    """The bytes of the words that so many bytes take."""
+    return -(-size // 4) * 4
+
+
+__all__ = ["Device", "Place", "on_device", "stored_as"]

@@ -54,14 +54,18 @@ class Run:
     def values(self, formulas: Sequence[int | str]) -> list[int]:
         return [evaluate(f, self.symbols) for f in formulas]
 
-    def keep(self, key: Any, elements: int, content: bool = False) -> Place:
-        """The buffer `key` of the library, with room for so many elements."""
-        place = self.memory[key] = self.device.at_least(self.memory.get(key), elements, content)
+    def keep(self, key: Any, size: int, content: bool = False) -> Place:
+        """The buffer `key` of the library, with room for so many bytes."""
+        place = self.memory[key] = self.device.at_least(self.memory.get(key), size, content)
         return place
 
     def read(self, number: int) -> int:
         """The number in a buffer, after all commands so far."""
         return int(self.device.read(self.places[number], (), np.dtype(np.int32)))
+
+    def holds(self, number: int) -> bool:
+        """The condition in a buffer, after all commands so far."""
+        return bool(self.device.read(self.places[number], (), np.dtype(np.bool_)))
 
     def steps(self, steps: Sequence[Mapping[str, Any]]) -> None:
         for step in steps:
@@ -100,10 +104,10 @@ class Run:
 
     def copy(self, step: Mapping[str, Any]) -> None:
         source, target = step["copy"]
-        elements = self.value(step["size"])
+        size = self.value(step["size"])
         if "late" in step:
-            self.places[target] = self.keep(("output", self.name, step["late"]), elements)
-        self.device.copy(self.places[source], self.places[target], elements)
+            self.places[target] = self.keep(("output", self.name, step["late"]), size)
+        self.device.copy(self.places[source], self.places[target], size)
 
     def counted(self, step: Mapping[str, Any]) -> None:
         carried = [self.places[b] for b in step["initial"]]
@@ -121,17 +125,17 @@ class Run:
     def conditional(self, step: Mapping[str, Any]) -> None:
         limit = _UNBOUNDED if step["limit"] is None else self.read(step["limit"])
         carried, condition, done = [self.places[b] for b in step["initial"]], step["condition"], 0
-        while done < limit and self.read(condition):
+        while done < limit and self.holds(condition):
             _, *carried = self.round(step, step["while"], done, carried)
             condition, done = step["yield"][0], done + 1
         self.places.update(zip(step["results"], carried, strict=True))
         self.symbols[step["steps_done"]] = done
 
     def branch(self, step: Mapping[str, Any]) -> None:
-        self.steps(step["then"] if self.read(step["if"]) else step["else"])
+        self.steps(step["then"] if self.holds(step["if"]) else step["else"])
 
     def check(self, step: Mapping[str, Any]) -> None:
-        if not self.read(step["check"]):
+        if not self.holds(step["check"]):
             raise _ERRORS[step["error"]](step["message"])
 
     def bind(self, step: Mapping[str, Any]) -> None:
@@ -208,7 +212,8 @@ def _check_steps(
         if kind == "alloc":
             range(buffers)[step["alloc"]]
         if kind == "kernel":
-            if len(program["kernels"][step["kernel"]]) != len(step["buffers"]):
+            kernel = program["kernels"][step["kernel"]]
+            if {len(kernel["written"]), len(kernel["bytes"])} != {len(step["buffers"])}:
                 raise ValueError(f"kernel {step['kernel']!r} has other buffers")
             uses(step["buffers"])
             [*step["grid"]], [*step["dims"]], [*step["sizes"]]

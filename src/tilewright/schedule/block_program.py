@@ -98,13 +98,13 @@ def _shared_bytes(kernel: loop.Kernel, gpu: Gpu) -> Dim:
     sizes: list[Dim] = []
     for op in kernel.walk():
         if isinstance(op, loop.Alloc) and op.buffer.space == "shared":
-            sizes.append(op.buffer.size * op.buffer.dtype.itemsize)
+            sizes.append(op.buffer.size * max(op.buffer.dtype.itemsize, gpu.shared_element))
         elif isinstance(op, simt.AllReduce):
             dtype = op.buffer.type.dtype
             # Not every language has shuffles of other types than those of 32 bits.
             in_step = gpu.warp if gpu.shuffles and dtype.bits in (16, 32) else 1
             if any(n >= in_step for n in op.steps):
-                sizes.append(2 * op.buffer.type.size * dtype.itemsize)
+                sizes.append(2 * op.buffer.type.size * max(dtype.itemsize, gpu.shared_element))
     return sum((ceildiv(size, 16) * 16 for size in sizes), start=0)
 
 

@@ -20,6 +20,7 @@ from tilewright.ir.target_info import Gpu, TargetInfo
 from tilewright.ir.types import BufferType, DType
 from tilewright.runtime.simulator import SimulatedModule
 from tilewright.runtime.simulator.build import LANGUAGES
+from tilewright.runtime.webgpu_device import on_device, stored_as
 from tilewright.targets.gpu.dialect import DeviceKernel, Dialect
 from tilewright.targets.gpu.dialects.cuda import CUDA
 from tilewright.targets.gpu.dialects.hip import HIP
@@ -178,7 +179,7 @@ class WebgpuDevice:
         # Buffers begin at an offset, which the kernel adds.
         offsets = [2 + k for k in range(len(arrays))]
         numbers = np.array([*(dims[n] for n in kernel.dims), *offsets], np.int32)
-        buffers = [self._upload(_in_32_bits(a), o) for a, o in zip(arrays, offsets, strict=True)]
+        buffers = [self._upload(a, o) for a, o in zip(arrays, offsets, strict=True)]
         entries = [
             {"binding": k, "resource": {"buffer": b, "offset": 0, "size": b.size}}
             for k, b in enumerate([*buffers, self._upload(numbers, 0)])
@@ -196,13 +197,16 @@ class WebgpuDevice:
         device.queue.submit([encoder.finish()])
         for array, buffer, offset, written in zip(arrays, buffers, offsets, kernel.written, strict=True):
             if written and array.size:
-                data = np.frombuffer(device.queue.read_buffer(buffer), _in_32_bits(array).dtype)
+                stored = stored_as(array.dtype)
+                whole = np.frombuffer(device.queue.read_buffer(buffer), np.uint8)
+                data = whole[: whole.size // stored.itemsize * stored.itemsize].view(stored)
                 array[...] = data[offset : offset + array.size].reshape(array.shape).astype(array.dtype)
 
     def _upload(self, array: Array, offset: int) -> Any:
-        buffer = self.device.create_buffer(size=max(4 * (offset + array.size), 16), usage=self.usage)
-        if array.size:
-            self.device.queue.write_buffer(buffer, 4 * offset, array)
+        data = on_device(np.concatenate([np.zeros(offset, array.dtype), array.reshape(-1)]))
+        buffer = self.device.create_buffer(size=max(data.size, 16), usage=self.usage)
+        if data.size:
+            self.device.queue.write_buffer(buffer, 0, data)
         return buffer
 
 
@@ -232,11 +236,6 @@ class SimulatedDevice:
             numbers = [np.array([*numbers, *[0] * len(arrays)], np.int64)]
         if all(grid):
             module.launch(kernel.entry, grid, kernel.threads, [*buffers, *numbers], kernel.dynamic_bytes)
-
-
-def _in_32_bits(array: Array) -> Array:
-    """Return the array as it lies in WGSL's memory."""
-    return np.ascontiguousarray(array.astype(np.float32 if array.dtype.kind == "f" else np.int32))
 
 
 def as_bytes(array: Array) -> Array:

@@ -111,9 +111,6 @@ def test_functions_states_and_checks(target: str) -> None:
 
 
 def test_other_types(target: str) -> None:
-    if target == "webgpu":
-        pytest.skip("WebGPU has no such types")
-
     def model(x: Any, y: Any) -> Any:
         return (x * y).astype("float16"), x > 2, (y * 3).astype("int8"), x.sum()
 

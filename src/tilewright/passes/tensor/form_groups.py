@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...analysis.axis_roles import Roles
 from ...analysis.cumulative import match_cumulative
@@ -64,7 +64,7 @@ def form_groups(module: Module, info: TargetInfo, *, row_groups: bool = True) ->
     `info` describes the target; its `row_group_bytes` bounds the intermediate values of a row. Without
     `row_groups` the only member that a reduction's group takes is an epilogue.
     """
-    row_bytes = info.row_group_bytes
+    room = _Room(info.row_group_bytes, info.gpu.shared_element if info.gpu is not None else 1)
     inside: set[Block] = set()  # bodies of loops that are one kernel
     for block in tensor.blocks_of_computations(module):
         if block in inside:
@@ -74,7 +74,7 @@ def form_groups(module: Module, info: TargetInfo, *, row_groups: bool = True) ->
             # A block of a GPU never holds whole rows of scores, so the length of a row does not matter.
             chains = _chain_contractions(_draft(block, row_groups, None), info.gpu)
             free = frozenset(m for d in chains if d.kind == tensor.GroupKind.CHAIN for m in d.members)
-        drafts = _draft(block, row_groups, row_bytes, free)
+        drafts = _draft(block, row_groups, room, free)
         if row_groups:
             drafts = _chain_contractions(drafts, info.gpu)
         if info.gpu is not None:
@@ -133,11 +133,19 @@ def _producers(op: Operation, symbols: Mapping[Expr, Operation] | None = None) -
     return [*producers, *definers_of(op, symbols)] if symbols else producers
 
 
+class _Room(NamedTuple):
+    """Room for the intermediate values of a row."""
+
+    bytes: int
+    element: int
+    """The least bytes that an element takes there."""
+
+
 def _draft(
-    block: Block, row_groups: bool, row_bytes: int | None, free: frozenset[Operation] = frozenset()
+    block: Block, row_groups: bool, room: _Room | None, free: frozenset[Operation] = frozenset()
 ) -> list[_Draft]:
-    """The groups of a block. Intermediate values of a row of a row group have at most `row_bytes` (None: any
-    number), but for those of the members `free`.
+    """The groups of a block. Intermediate values of a row of a row group fit in `room` (None: they have any
+    size), but for those of the members `free`.
     """
     drafts: list[_Draft] = []
     home: dict[Operation, _Draft] = {}
@@ -146,7 +154,7 @@ def _draft(
         if not isinstance(op, Computation | Between):
             continue
         sources = [home[p] for p in _producers(op, symbols)]
-        target = _home_for(op, sources, row_groups, row_bytes, free)
+        target = _home_for(op, sources, row_groups, room, free)
         if target is None and row_groups:
             target = _home_of_siblings(op, sources, home)
         if target is None:
@@ -256,7 +264,7 @@ def _home_for(
     op: Operation,
     sources: list[_Draft],
     row_groups: bool,
-    row_bytes: int | None,
+    room: _Room | None,
     free: frozenset[Operation],
 ) -> _Draft | None:
     """A draft among the producers' that can take the operation as a member; None where there is none."""
@@ -283,7 +291,7 @@ def _home_for(
                 draft.closed = True
                 return draft
             continue
-        rows = _common_rows(draft, op, None if free.issuperset([*draft.members, op]) else row_bytes)
+        rows = _common_rows(draft, op, None if free.issuperset([*draft.members, op]) else room)
         if rows is not None:
             draft.rows = rows
             return draft
@@ -340,7 +348,7 @@ def _is_epilogue(draft: _Draft, op: tensor.Compute) -> bool:
     return True
 
 
-def _common_rows(draft: _Draft, op: tensor.Compute, row_bytes: int | None) -> tuple[Dim, ...] | None:
+def _common_rows(draft: _Draft, op: tensor.Compute, room: _Room | None) -> tuple[Dim, ...] | None:
     """The leading dimensions that the draft keeps when it takes `op`, or None if it cannot take it."""
     members = set(draft.members)
     axes, shape = op.axes, op.result.type.shape
@@ -372,11 +380,11 @@ def _common_rows(draft: _Draft, op: tensor.Compute, row_bytes: int | None) -> tu
     # The work of a row must be worth a loop, and the row's intermediate values must fit in the cache.
     if not rows:
         return None
-    if row_bytes is None:
+    if room is None:
         return rows
-    budget = row_bytes if not _all_unit(rows) else row_bytes // 4
+    budget = room.bytes if not _all_unit(rows) else room.bytes // 4
     for m in everything:
-        rest = product(m.result.type.shape[limit:]) * m.result.type.dtype.itemsize
+        rest = product(m.result.type.shape[limit:]) * max(m.result.type.dtype.itemsize, room.element)
         size = bounds(rest)[1] if not isinstance(rest, int) else rest
         if size is None or size > budget:
             return None

@@ -163,6 +163,19 @@ class Dialect:
     """The line that turns on a feature of the language, by the feature's name."""
     head: str = ""
     """Lines after those of the features."""
+    packed: Mapping[DType, Storage] = field(default_factory=dict)
+    """Elements of buffers of which several make a word, where the language has no type of their size: the
+    forms convert the element's bits, as a register ``u32``, to a register and back. `storage` tells how such
+    elements lie in other memory.
+    """
+    words: str = ""
+    """The type of the words of a buffer of such elements that a kernel writes."""
+    word_load: str = ""
+    """The value of a word of such a buffer: ``{word}``."""
+    word_store: str = ""
+    """The statement that replaces a part of it, while other threads replace other parts: ``{word}``, the
+    ``{bits}`` at their place, and the ``{mask}`` of them.
+    """
     static_shared: int | None = None
     """The most bytes of shared memory that may be declared; a kernel that needs more gets one block of memory
     at the launch. None where the size is only limited by the device.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ...analysis.index_maps import flatten_index
 from ...dialects import loop, scalar, simt
@@ -20,6 +21,29 @@ from .writer import Writer, identifier
 
 MOST_PRIVATE = 4096
 """The most elements of an array that is private to a thread."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """An element that is a part of a word."""
+
+    word: str
+    place: str
+    """The number of the element's lowest bit, a register ``u32``."""
+    mask: int
+    """The bits of an element, at the lowest place."""
+    load: str
+    """The form that gives the value of the word."""
+
+    def bits(self) -> str:
+        """The bits of the element."""
+        return f"(({self.load.format(word=self.word)} >> {self.place}) & {self.mask}u)"
+
+    def replaced(self, form: str, bits: str) -> str:
+        """The statement, by `form`, that gives the element other bits."""
+        return form.format(
+            word=self.word, bits=f"({bits} << {self.place})", mask=f"({self.mask}u << {self.place})"
+        )
 
 
 class MemoryText(Writer):
@@ -55,6 +79,7 @@ class MemoryText(Writer):
         name = f"shared{len(self.shared)}"
         if self.dialect.shared_at_top == "module":
             name = f"{identifier(self.kernel.sym_name)}_{name}"
+        itemsize = max(itemsize, self.gpu.shared_element)
         # Every buffer begins at a multiple of 16 bytes.
         self.shared.append((name, kind, max(size, 1), -(-max(size, 1) * itemsize // 16) * 16))
         return name
@@ -68,6 +93,23 @@ class MemoryText(Writer):
             index = self.dialect.bound.format(value=index[1:-1] if _enclosed(index) else index)
         index = self.exchanged(buffer, index)
         return f"{self.names[buffer]}[{index}]"
+
+    def is_packed(self, buffer: Value) -> bool:
+        """Whether an element of a buffer is a part of a word."""
+        return buffer in self.buffers and buffer.type.dtype in self.dialect.packed
+
+    def part(self, op: loop.Load | loop.Store | loop.Accumulate, dynamic: dict[str, Variable]) -> Part:
+        """The part of a word that an access touches; emits its place."""
+        bits = 8 * op.buffer.type.dtype.itemsize
+        name, _, index = self.access(op, dynamic).partition("[")
+        at, place = self.fresh("at"), self.fresh("place")
+        types, form = self.dialect.types, self.dialect.const
+        self.emit(form.format(type=types["i32"], name=at, value=index[:-1]))
+        value = f"{self.own(f'tw_place_{bits}')}({at})"
+        self.emit(form.format(type=types["u32"], name=place, value=value))
+        word = f"{name}[{at} >> {2 - (bits >> 4)}u]"
+        is_changed = op.buffer in self.changed
+        return Part(word, place, 2**bits - 1, self.dialect.word_load if is_changed else "{word}")
 
     def exchanged(self, buffer: Value, index: str) -> str:
         """The place of the element at a flat index, in a buffer whose parts are exchanged."""
@@ -89,25 +131,35 @@ class MemoryText(Writer):
             for k, v in enumerate(op.dynamic)
         }
 
-    def loaded(self, dtype: DType, element: str) -> str:
+    def loaded(self, dtype: DType, element: str | Part) -> str:
         """The register value of an element."""
-        value = self.storage(dtype, "").load.format(element)
-        self.uses |= set(re.findall(r"\btw_\w+(?=\()", value))
-        return self.scalars.wrap(value, dtype) if dtype.is_sub_byte else value
+        if isinstance(element, Part):
+            value = self.dialect.packed[dtype].load.format(element.bits())
+        else:
+            value = self.storage(dtype, "").load.format(element)
+        return self.scalars.wrap(self.used(value), dtype) if dtype.is_sub_byte else self.used(value)
 
     def stored(self, dtype: DType, value: str) -> str:
         """The element that holds a register value."""
-        element = self.storage(dtype, "").store.format(value)
-        self.uses |= set(re.findall(r"\btw_\w+(?=\()", element))
-        return element
+        return self.used(self.storage(dtype, "").store.format(value))
+
+    def used(self, text: str) -> str:
+        """`text`, whose functions the kernel uses from now on."""
+        self.uses |= set(re.findall(r"\btw_\w+(?=\()", text))
+        return text
 
     def load(self, op: loop.Load) -> None:
         dynamic = self.dynamic(op)
         dtype = op.result.type
-        element = self.staged.get(op) or self.access(op, dynamic)
+        element: str | Part
+        if self.is_packed(op.buffer):
+            element = self.part(op, dynamic)
+        else:
+            element = self.staged.get(op) or self.access(op, dynamic)
         is_moved = self.is_moved(op)
         kind, value = self.type(dtype), self.loaded(dtype, element)
         if is_moved:
+            assert isinstance(element, str)
             self.moved.add(op.result)
             kind, value = self.storage(dtype, "").type, element
         if not op.guard or op in self.staged:
@@ -136,15 +188,22 @@ class MemoryText(Writer):
 
     def store(self, op: loop.Store | loop.Accumulate) -> None:
         dynamic = self.dynamic(op)
-        place = self.staged.get(op) or self.access(op, dynamic)
+        place: str | Part
+        if self.is_packed(op.buffer):
+            place = self.part(op, dynamic)
+        else:
+            place = self.staged.get(op) or self.access(op, dynamic)
         dtype = op.value.type
         value = self.names[op.value]
         if isinstance(op, loop.Accumulate):
             old = self.loaded(dtype, place)
             quiet = notes.IGNORE_NAN.get(op, False)
             value = self.scalars.binary(COMBINER_OP[op.combiner], dtype, old, value, quiet)
-        element = value if op.value in self.moved else self.stored(dtype, value)
-        statement = f"{place} = {element};"
+        if isinstance(place, Part):
+            bits = self.used(self.dialect.packed[dtype].store.format(value))
+            statement = place.replaced(self.dialect.word_store, bits)
+        else:
+            statement = f"{place} = {value if op.value in self.moved else self.stored(dtype, value)};"
         if op.guard:
             statement = f"if ({self.index.condition(op.guard, dynamic)}) {{ {statement} }}"
         self.emit(statement)

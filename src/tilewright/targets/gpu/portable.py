@@ -30,6 +30,7 @@ WEBGPU = Gpu(
     warp=32,
     max_threads=256,
     shared_bytes=16 * 1024,
+    shared_element=4,
     registers=64,
     multiprocessors=16,
     grid_limits=(65535, 65535, 65535),

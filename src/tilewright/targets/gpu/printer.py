@@ -183,9 +183,10 @@ class _Printer(MemoryText):
         parameters: list[str] = []
         prologue: list[str] = []
         for arg, number in self.buffers.items():
-            storage = self.storage(arg.type.dtype, "")
+            storage = self.dialect.packed.get(arg.type.dtype) or self.storage(arg.type.dtype, "")
+            is_atomic = written[number] and arg.type.dtype in self.dialect.packed
             form = {
-                "type": storage.type,
+                "type": self.dialect.words if is_atomic else storage.type,
                 "name": f"b{number}" if d.arrays or not d.offsets else f"p{number}",
                 "number": number,
                 "const": "" if written[number] else d.readonly,
@@ -578,7 +579,7 @@ class _Printer(MemoryText):
         has one for several.
         """
         taken = sum(size for *_, size in self.shared)
-        if taken + count * itemsize > self.gpu.shared_bytes:
+        if taken + count * max(itemsize, self.gpu.shared_element) > self.gpu.shared_bytes:
             for name, other, size in self.exchanges:
                 if other == kind and size >= count:
                     return name, True

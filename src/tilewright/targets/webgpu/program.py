@@ -1,16 +1,17 @@
 """The host programs of a WebGPU artifact as data: buffers, dispatches, copies, loops and branches, with sizes
 as formulas. `runtime.webgpu_program` runs them.
 
-Each buffer of a function has a number. A step is a dictionary whose first key tells what it does:
+Sizes are bytes on the device, where 64-bit integers take 4. Conditions are one byte, other numbers that a run
+reads 4. Each buffer of a function has a number. A step is a dictionary whose first key tells what it does:
 
 - ``{"constant": n, "to": b}``: `b` is the weight `n`.
 - ``{"alloc": k, "to": b}``: `b` is the planned buffer `k`.
-- ``{"block": k, "to": b, "size": elements, "keep": 0}``: `b` is a buffer of a size that the run computes.
+- ``{"block": k, "to": b, "size": bytes, "keep": 0}``: `b` is a buffer of a size that the run computes.
   With ``"keep": 1`` its content stays when it grows.
-- ``{"view": a, "to": b, "offset": elements}``: `b` begins inside of `a`. The two ``"sizes"`` must be equal.
+- ``{"view": a, "to": b, "offset": bytes}``: `b` begins inside of `a`. The two ``"sizes"`` must be equal.
 - ``{"kernel": name, "buffers": [...], "sizes": [...], "dims": [...], "grid": [x, y, z]}``: a dispatch.
-  ``"sizes"`` are the elements of the buffers, ``"dims"`` the symbols that the kernel takes.
-- ``{"copy": [a, b], "size": elements}``: a copy. With ``"late": k``, `b` is the output `k`, of this size.
+  ``"sizes"`` are the bytes of the buffers, ``"dims"`` the symbols that the kernel takes.
+- ``{"copy": [a, b], "size": bytes}``: a copy. With ``"late": k``, `b` is the output `k`, of this size.
 - ``{"for": symbol, "count": n, "initial": [...], "args": [...], "steps": [...], "yield": [...],
   "results": [...]}``: a loop that hands buffers from step to step.
 - ``{"while": symbol, "condition": b, "limit": b, "steps_done": symbol, ...}``: the same with a condition; the
@@ -25,12 +26,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...dialects import func, host
+from ...dialects import func, host, loop
 from ...errors import CompileError
 from ...ir import notes
 from ...ir.core import Block, Module, Operation, Value
 from ...ir.run_time_symbols import defined_inside, mentions
 from ...ir.symbolic import Dim, bounds
+from ...ir.types import DType
 from ...lowering.memory_plan import MemoryPlan
 from ..gpu.dialect import DeviceKernel
 
@@ -42,9 +44,10 @@ def host_program(module: Module, shaders: Mapping[str, DeviceKernel], plan: Memo
 
     Returns:
         ``"functions"`` by name, each with the numbers of the buffers of its ``"inputs"``, ``"states"`` and
-        ``"outputs"``, its planned ``"buffers"`` (formulas of their elements, of which the largest counts) and
-        its ``"steps"``; the ``"states"`` with their elements and the weight that they begin with; and which
-        buffers each of the ``"kernels"`` writes. The weights are those of `plan` in order.
+        ``"outputs"``, its planned ``"buffers"`` (formulas of their bytes, of which the largest counts) and
+        its ``"steps"``; the ``"states"`` with their bytes and the weight that they begin with; and for each
+        of the ``"kernels"`` which buffers are ``"written"``, and the ``"bytes"`` of an element of each. The
+        weights are those of `plan` in order.
     """
     functions = func.entries(module)
     weights = {offset: number for number, (offset, _) in enumerate(plan.weights)}
@@ -53,14 +56,20 @@ def host_program(module: Module, shaders: Mapping[str, DeviceKernel], plan: Memo
         for (name, _), offset in zip(function.states, notes.STATE_OFFSETS.of(function), strict=True):
             first[name] = weights.get(offset)
     states = [
-        {"elements": _formula(_size(type_)), "first": first[name]}
+        {"bytes": _formula(_bytes(type_)), "first": first[name]}
         for name, (type_, _) in func.shared_states(functions).items()
     ]
     numbers = {name: number for number, name in enumerate(first)}
     return {
         "functions": {f.sym_name: _Writer(shaders, weights, numbers).function(f) for f in functions},
         "states": states,
-        "kernels": {name: [int(w) for w in shader.written] for name, shader in shaders.items()},
+        "kernels": {
+            kernel.sym_name: {
+                "written": [int(w) for w in shaders[kernel.sym_name].written],
+                "bytes": [element_bytes(arg.type.dtype) for arg in kernel.body.args],
+            }
+            for kernel in module.functions(loop.Kernel)
+        },
     }
 
 
@@ -69,6 +78,15 @@ def _size(type_: Any) -> Dim:
     for d in type_.shape:
         size = size * d
     return size
+
+
+def element_bytes(dtype: DType) -> int:
+    """The bytes of an element on the device."""
+    return min(dtype.itemsize, 4)
+
+
+def _bytes(type_: Any) -> Dim:
+    return _size(type_) * element_bytes(type_.dtype)
 
 
 def _formula(e: Dim) -> int | str:
@@ -124,7 +142,7 @@ class _Writer:
             return self.alloc(op)
         if isinstance(op, host.View):
             view: Step = {"view": self.number(op.source), "to": self.number(op.result)}
-            view["offset"] = _formula(op.offset)
+            view["offset"] = _formula(op.offset * element_bytes(op.result.type.dtype))
             if op.checked:
                 view["sizes"] = [_formula(_size(v.type)) for v in (op.result, op.source)]
             return view
@@ -133,18 +151,18 @@ class _Writer:
             return {
                 "kernel": op.kernel,
                 "buffers": self.all(op.buffers),
-                "sizes": [_formula(_size(v.type)) for v in op.buffers],
+                "sizes": [_formula(_bytes(v.type)) for v in op.buffers],
                 "dims": list(shader.dims),
                 "grid": [_formula(e) for e in shader.grid],
             }
         if isinstance(op, host.Copy):
-            size = _formula(_size(op.source.type))
+            size = _formula(_bytes(op.source.type))
             copy: Step = {"copy": self.all([op.source, op.target]), "size": size}
             return copy | ({"late": self.late[op.target]} if op.target in self.late else {})
         return self.control(op)
 
     def alloc(self, op: host.Alloc) -> Step:
-        size = _formula(_size(op.buffer))
+        size = _formula(_bytes(op.buffer))
         if op.slot is not None:
             return {"block": op.slot, "to": self.number(op.result), "size": size, "keep": int(op.keep)}
         place = self.planned.setdefault(str(op.offset), len(self.planned))
@@ -191,4 +209,4 @@ class _Writer:
         raise CompileError(f"a host program for WebGPU cannot express '{op.name}'")
 
 
-__all__ = ["host_program"]
+__all__ = ["element_bytes", "host_program"]

@@ -23,7 +23,7 @@ from ..gpu.dialects.wgsl import WGSL
 from ..gpu.portable import WEBGPU
 from ..gpu.printer import module_text, print_kernel
 from ..gpu.rules import RULES
-from .program import host_program
+from .program import element_bytes, host_program
 
 _ALIGNMENT = 256
 """Bytes; bindings of WebGPU begin at multiples of it."""
@@ -34,6 +34,7 @@ class WebgpuTarget(Target):
     has_checks = False
     code_level = "wgsl"
     suffixes = (".tar",)
+    precisions = ("bf16", "f16")
 
     def __init__(self) -> None:
         self._built: WeakKeyDictionary[Any, tuple[Any, Weights]] = WeakKeyDictionary()
@@ -134,9 +135,9 @@ class WebgpuTarget(Target):
 
 
 def _same_words(op: host.View) -> bool:
-    """Whether a view's elements are those of its source, or both take 32 bits in memory of either kind."""
+    """Whether a view's elements are those of its source, or both take as many bytes as on other devices."""
     old, new = op.source.type.dtype, op.result.type.dtype
-    return old is new or (old.bits == new.bits == 32)
+    return old is new or all(element_bytes(t) == t.itemsize for t in (old, new))
 
 
 def _shared_bytes(text: str) -> int:

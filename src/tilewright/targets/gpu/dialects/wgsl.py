@@ -1,15 +1,20 @@
 """WGSL, the language of WebGPU.
 
-It has no types but bool, i32, u32 and f32, and float16 as an option of the device: integers of other widths
-lie in 32 bits each, and 64-bit signed ones are narrowed, which indices and token ids of models survive.
+It has no types but bool, i32, u32 and f32. Elements of 8 and 16 bits are parts of the words of buffers; a
+word is written by atomic operations, since several threads may write parts of it. In shared memory and in
+arrays of a thread each element has 32 bits. Signed integers of 64 bits are narrowed to 32, which indices and
+token ids of models survive.
 Compilers may assume that there are neither NaN nor infinities; the prelude looks at bits.
 """
 
 from __future__ import annotations
 
-from ....ir.types import boolean, f16, f32, i2, i4, i8, i16, i32, i64, u2, u4, u8, u16, u32
+from ....ir.types import DType, bf16, boolean, f16, f32, i2, i4, i8, i16, i32, i64, u2, u4, u8, u16, u32
 from ..dialect import Dialect, Storage
+from ..minifloats import MINIFLOATS
 from .glsl import BITWISE
+
+_FLOATS: tuple[DType, ...] = (f16, bf16, *MINIFLOATS)
 
 WGSL = Dialect(
     name="WGSL",
@@ -19,9 +24,19 @@ WGSL = Dialect(
         boolean: Storage("i32", "({} != 0)", "select(0, 1, {})"),
         **{dtype: Storage("i32") for dtype in (i2, i4, i8, i16, i32, i64)},
         **{dtype: Storage("u32") for dtype in (u2, u4, u8, u16, u32)},
-        f16: Storage("f16", "f32({})", "f16({})", feature="device f16"),
+        **{dtype: Storage("f32", "{}", f"tw_round_{dtype.name}({{}})") for dtype in _FLOATS},
         f32: Storage("f32"),
     },
+    packed={
+        boolean: Storage("u32", "({} != 0u)", "select(0u, 1u, {})"),
+        **{dtype: Storage("u32", "(i32({} << 24u) >> 24u)", "(u32({}) & 0xffu)") for dtype in (i2, i4, i8)},
+        i16: Storage("u32", "(i32({} << 16u) >> 16u)", "(u32({}) & 0xffffu)"),
+        **{dtype: Storage("u32") for dtype in (u2, u4, u8, u16)},
+        **{t: Storage("u32", f"tw_f32_of_{t.name}({{}})", f"tw_{t.name}_of_f32({{}})") for t in _FLOATS},
+    },
+    words="atomic<u32>",
+    word_load="atomicLoad(&{word})",
+    word_store="atomicAnd(&{word}, ~{mask}); atomicOr(&{word}, {bits});",
     functions={
         **{f"{n}.f32": n for n in ("abs", "sqrt", "floor", "ceil", "trunc", "round")},
         **{f"{n}.{t}": n for n in ("min", "max") for t in ("i32", "u32")},
@@ -46,6 +61,8 @@ WGSL = Dialect(
 }
 """,
         "tw_f32_of_f16": "FN f32 tw_f32_of_f16(u32 h) { return unpack2x16float(h).x; }\n",
+        "tw_place_8": "FN u32 tw_place_8(i32 at) { return (u32(at) & 3u) << 3u; }\n",
+        "tw_place_16": "FN u32 tw_place_16(i32 at) { return (u32(at) & 1u) << 4u; }\n",
     },
     entry="main",
     signature=(
@@ -75,7 +92,6 @@ WGSL = Dialect(
     arrays=True,
     inline_literals=False,
     suffixes={"f32": "f", "u32": "u"},
-    features={"device f16": "enable f16;"},
 )
 """WGSL; the entry point of each text is ``main``."""
 

@@ -92,8 +92,8 @@ def _choose(s: Schedule, found: Chain) -> tuple[bool, _Tile]:
     fitting = next((n for n in ROWS if n >= queries), ROWS[-1])
     depth = upper_limit(first.reduce_axes[-1].upper + 1)
     values = upper_limit(second.axes[last.n[0]].upper + 1)
-    size, value_size = _size(first), _size(second)
     gpu = gpu_of(s)
+    size, value_size = (max(_size(block), gpu.shared_element) for block in (first, second))
     sides = [n for n in SIDES if n * n <= gpu.max_threads]
     if not sides:
         raise ScheduleError("attention: a block has fewer threads than the smallest tile")

@@ -16,6 +16,7 @@ from ....dialects import loop
 from ....dialects.tensor import extent
 from ....ir.core import Operation
 from ....ir.symbolic import Dim, prove_eq
+from ....ir.target_info import Gpu
 from ....schedule import Schedule
 from ...llvm.rules.common import contiguity, loop_of
 from .common import (
@@ -68,7 +69,7 @@ def rows(s: Schedule, rows: int) -> None:
         elementwise(s, blocks)
     elif _fits_thread(s, blocks, rows):
         _threads_across_rows(s, blocks, rows)
-    elif 2 * _kept_bytes(blocks, rows) <= gpu_of(s).shared_bytes:  # with room to combine values
+    elif 2 * _kept_bytes(blocks, rows, gpu_of(s)) <= gpu_of(s).shared_bytes:  # with room to combine values
         _groups(s, rows)
     elif not attempt(s, lambda copy: _groups(copy, rows)):
         plain(s, rows)
@@ -310,7 +311,7 @@ def _divide(
     while default > 1 and count < default * gpu.multiprocessors * 2:
         default //= 2
     number = s.choose("rows", default, [n for n in (1, 2, 4, 8, 16, 32) if n * lanes <= gpu.max_threads])
-    kept = _kept_bytes(blocks, rows)
+    kept = _kept_bytes(blocks, rows, gpu)
     while number > 1 and number * kept > gpu.shared_bytes:
         number //= 2
     return Division(number, lanes, width)
@@ -321,14 +322,14 @@ def _width(s: Schedule, block: loop.Block, own: tuple[loop.For, ...]) -> int:
     return vector_width(s, [block], own[0]) if len(own) == 1 else 1
 
 
-def _kept_bytes(blocks: list[loop.Block], rows: int) -> int:
+def _kept_bytes(blocks: list[loop.Block], rows: int, gpu: Gpu) -> int:
     """An upper bound of the bytes of a row's intermediate values."""
     total = 0
     for b in blocks:
         buffer = written_buffer(b)
         if isinstance(buffer.defining_op, loop.Alloc):
             size: Dim = product([extent(a) for a in b.axes[rows:]])
-            total += upper_limit(size) * buffer.type.dtype.itemsize
+            total += upper_limit(size) * max(buffer.type.dtype.itemsize, gpu.shared_element)
     return total
 
 
