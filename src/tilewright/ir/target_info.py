@@ -107,9 +107,6 @@ class Gpu:
     shuffles: bool = True
     """Whether the threads of a warp can exchange values without shared memory."""
 
-    byte_elements: bool = True
-    """Whether elements of 8 bits take a byte of memory; otherwise all elements take at least 32 bits."""
-
 
 @dataclass(frozen=True)
 class ReductionSplits:

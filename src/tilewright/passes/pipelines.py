@@ -91,7 +91,7 @@ PASSES: tuple[PassInfo, ...] = (
     _packing(pack_operands, arguments=("panel", "row_major")),
     _tensor(mark_contractions, min_opt=1, condition=Condition.OPERANDS_IN_PLACE),
     _tensor(transpose_weights, min_opt=2),
-    _tensor(pack_constants, condition=Condition.GPU, arguments=("info",)),
+    _tensor(pack_constants, condition=Condition.GPU),
     _packing(hoist_invariants, min_opt=1),
     _packing(align_epilogues, min_opt=1),
     _tensor(split_borders, min_opt=1),

@@ -1,4 +1,4 @@
-"""Elements of narrow constants share words of memory on GPUs; values do not change."""
+"""Elements of narrow constants share bytes of memory on GPUs; values do not change."""
 
 from __future__ import annotations
 
@@ -16,14 +16,10 @@ from tilewright.ir.builder import Builder
 from tilewright.ir.constant import Constant
 from tilewright.ir.core import Module
 from tilewright.ir.interpreter import Interpreter
-from tilewright.ir.target_info import Gpu, TargetInfo
-from tilewright.ir.types import DType, TensorType, f32, i4, i8, i16, i64, u4, u8, u32
+from tilewright.ir.types import DType, TensorType, f32, i4, i8, i64, u4, u8
 from tilewright.ir.verifier import verify
 from tilewright.passes.tensor.mark_contractions import mark_contractions
 from tilewright.passes.tensor.pack_constants import pack_constants
-
-BYTES = TargetInfo(gpu=Gpu())
-WORDS = TargetInfo(gpu=Gpu(byte_elements=False))
 
 Made = Callable[[TensorBuilder, TensorRef, TensorRef], TensorRef]
 
@@ -88,58 +84,48 @@ def columns_by_data(t: TensorBuilder, x: TensorRef, w: TensorRef) -> TensorRef:
     return t.compute((3,), lambda i: w[i, x[i, 0].cast(i64)].cast(f32))
 
 
-PACKED: dict[str, tuple[TargetInfo, DType, tuple[int, ...], Made, tuple[int, ...]]] = {
-    "groups": (BYTES, i4, (6, 64), in_groups, (6, 32)),
-    "unsigned": (BYTES, u4, (6, 64), in_groups, (6, 32)),
-    "two bits": (BYTES, DType.named("int2"), (6, 64), in_groups, (6, 16)),
-    "words": (WORDS, i4, (6, 64), in_groups, (6, 8)),
-    "bytes in words": (WORDS, i8, (6, 64), in_groups, (6, 16)),
-    "unsigned bytes in words": (WORDS, u8, (6, 64), in_groups, (6, 16)),
-    "halves in words": (WORDS, i16, (6, 64), in_groups, (6, 32)),
-    "along rows": (BYTES, i4, (64, 10), along_rows, (32, 10)),
-    "a product": (BYTES, i4, (6, 64), product, (6, 32)),
-    "two axes": (BYTES, i4, (1, 63), by_two_axes, (1, 32)),
-    "odd": (BYTES, i4, (3, 19), every_third, (3, 10)),
-    "guarded": (BYTES, i4, (3, 19), beyond_the_end, (3, 10)),
-    "guarded words": (WORDS, u4, (3, 19), beyond_the_end, (3, 3)),
-    "rows by data": (BYTES, i4, (3, 64), rows_by_data, (3, 32)),
+PACKED: dict[str, tuple[DType, tuple[int, ...], Made, tuple[int, ...]]] = {
+    "groups": (i4, (6, 64), in_groups, (6, 32)),
+    "unsigned": (u4, (6, 64), in_groups, (6, 32)),
+    "two bits": (DType.named("int2"), (6, 64), in_groups, (6, 16)),
+    "along rows": (i4, (64, 10), along_rows, (32, 10)),
+    "a product": (i4, (6, 64), product, (6, 32)),
+    "two axes": (i4, (1, 63), by_two_axes, (1, 32)),
+    "odd": (i4, (3, 19), every_third, (3, 10)),
+    "guarded": (i4, (3, 19), beyond_the_end, (3, 10)),
+    "rows by data": (i4, (3, 64), rows_by_data, (3, 32)),
 }
 
 
 @pytest.mark.parametrize("name", PACKED)
 def test_values(name: str) -> None:
-    info, dtype, shape, made, words = PACKED[name]
+    dtype, shape, made, shared = PACKED[name]
     module = program(dtype, shape, TensorType(f32, (3, 64)), made)
     x = np.random.default_rng(1).integers(0, 3, (3, 64)).astype(np.float32)
     (before,) = Interpreter(module).run("main", [x])
-    pack_constants(module, info)
+    pack_constants(module)
     verify(module)
     (constant,) = (op.value for op in module.walk() if isinstance(op, graph.Constant))
-    assert constant.dtype is (u8 if info is BYTES else u32) and constant.shape == words
+    assert constant.dtype is u8 and constant.shape == shared
     assert [name for name, _ in constant.parameters] == ["w"]
     (after,) = Interpreter(module).run("main", [x])
     np.testing.assert_array_equal(before, after)
 
 
-@pytest.mark.parametrize(
-    ("info", "dtype", "made"),
-    [(BYTES, i4, columns_by_data), (BYTES, i8, in_groups), (WORDS, i8, product), (WORDS, u32, product)],
-)
-def test_what_is_left_alone(info: TargetInfo, dtype: DType, made: Made) -> None:
-    """Places along the packed dimension that data decide; types as wide as words; bytes outside products with
-    quantized weights, whose plain reads make a contraction.
-    """
+@pytest.mark.parametrize(("dtype", "made"), [(i4, columns_by_data), (i8, in_groups)])
+def test_what_is_left_alone(dtype: DType, made: Made) -> None:
+    """Places along the packed dimension that data decide; types as wide as bytes."""
     module = program(dtype, (6, 64), TensorType(f32, (3, 64)), made)
-    pack_constants(module, info)
+    pack_constants(module)
     (constant,) = (op.value for op in module.walk() if isinstance(op, graph.Constant))
     assert constant.dtype is dtype and constant.shape == (6, 64)
 
 
 def test_roles_and_addresses() -> None:
-    """A reduction gets an axis over the parts of a word, next to that over words; addresses are affine."""
+    """A reduction gets an axis over the parts of a byte, next to that over bytes; addresses are affine."""
     module = program(i4, (6, 64), TensorType(f32, (3, 64)), in_groups)
     mark_contractions(module)
-    pack_constants(module, BYTES)
+    pack_constants(module)
     (compute,) = (op for op in module.walk() if isinstance(op, tensor.Compute))
     assert [str(tensor.extent(a)) for a in compute.reduce_axes] == ["4", "2", "8"]
     roles = Roles.of(compute)
@@ -163,7 +149,7 @@ def test_functions_share_packed_constants() -> None:
         b.insert(func.Return([y.value]))
     x = np.random.default_rng(1).integers(0, 3, (3, 64)).astype(np.float32)
     before = [Interpreter(module).run(name, [x])[0] for name in ("rows", "product")]
-    pack_constants(module, BYTES)
+    pack_constants(module)
     verify(module)
     first, second = (op.value for op in module.walk() if isinstance(op, graph.Constant))
     assert first == second and first.shape == (6, 32)

@@ -74,9 +74,7 @@ def test_weights_of_many_rows_are_dequantized_in_tiles() -> None:
 
 @pytest.mark.parametrize("target", ["cuda", "hip", "metal", "opencl", "vulkan", "webgpu"])
 def test_two_weights_share_a_byte(target: str) -> None:
-    """In memory, in the artifact and in what a kernel reads; with WebGPU, whose elements have 32 bits, eight
-    weights of 4 bits or four of 8 share one.
-    """
+    """In memory, in the artifact and in what a kernel reads."""
     columns, depth, group = 64, 256, 32
     scales = columns * depth // group * 4
     for bits in (4, 8):
@@ -86,6 +84,6 @@ def test_two_weights_share_a_byte(target: str) -> None:
         weights = columns * depth * bits // 8 + scales
         assert library.metadata["memory"]["weights_bytes"] == weights
         qvalues, _ = library.metadata["parameters"]
-        assert qvalues["dtype"] == ("uint32" if target == "webgpu" else "uint8" if bits == 4 else "int8")
+        assert qvalues["dtype"] == ("uint8" if bits == 4 else "int8")
         (read,) = (k["bytes"] for k in library.metadata["kernels"] if k["kind"] == "contraction")
         assert weights < read < weights + 1024

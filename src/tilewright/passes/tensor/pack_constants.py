@@ -1,13 +1,12 @@
-"""Packs constants of narrow numbers on GPUs: weights of 4 bits share the bytes of memory.
+"""Packs constants of fewer than 8 bits on GPUs: weights of 4 bits share the bytes of memory.
 
-A dimension of the constant is cut into blocks of as many *words* as a word has numbers, times that number of
-elements; a word is the narrowest element that the device's memory has, a byte or 32 bits. Word `j` of a block
-has its elements ``j``, ``j + words``, ``j + 2 words``, ..., lowest bits first, so that neighbouring words
-have neighbouring elements in each of their parts.
+A dimension of the constant is cut into blocks of as many bytes as a byte has numbers, times that number of
+elements. Byte `j` of a block has its elements ``j``, ``j + bytes``, ``j + 2 bytes``, ..., lowest bits first,
+so that neighbouring bytes have neighbouring elements in each of their parts.
 
-A reader computes the number from the word: ``cast((word >> bits * part) as the narrow type)``. A reduction
-along the packed dimension gets two axes for one, over parts and over words: every word's address is affine in
-them, vectors of words are read at once, and the other operand is read in its own order. Each rule of
+A reader computes the number from the byte: ``cast((byte >> bits * part) as the narrow type)``. A reduction
+along the packed dimension gets two axes for one, over parts and over bytes: every byte's address is affine in
+them, vectors of bytes are read at once, and the other operand is read in its own order. Each rule of
 schedules sees a factor that is computed from loads.
 """
 
@@ -30,36 +29,31 @@ from ...ir.constant import Constant
 from ...ir.core import Module, Value
 from ...ir.substitution import linear_in
 from ...ir.symbolic import Dim, Expr, prove_divisible, symbol
-from ...ir.target_info import TargetInfo
-from ...ir.types import DType, i32, u8, u32
+from ...ir.types import i32, u8
 
 BLOCK = 32
 """Elements of a block in a constant that no reduction reads along a dimension."""
 
 
-def pack_constants(module: Module, info: TargetInfo) -> None:
-    """Store several elements of a constant of a narrow type in each word of a device's memory."""
-    word = u8 if info.gpu is None or info.gpu.byte_elements else u32
+def pack_constants(module: Module) -> None:
+    """Store several elements of a constant of fewer than 8 bits in each byte."""
     found: dict[Constant, list[graph.Constant]] = {}
     for op in module.walk():
         if isinstance(op, graph.Constant) and op.result.has_uses:
             found.setdefault(op.value, []).append(op)
     for value, ops in found.items():
         # Functions of a library share a constant, so all of them read it in the same layout.
-        if all(_is_packable(op, word) for op in ops):
-            _pack(value, ops, word)
+        if all(_is_packable(op) for op in ops):
+            _pack(value, ops)
     dce(module)
 
 
-def _is_packable(op: graph.Constant, word: DType) -> bool:
-    """Whether a constant takes fewer bytes if its elements share words, and is read element by element."""
+def _is_packable(op: graph.Constant) -> bool:
+    """Whether a constant takes fewer bytes if its elements share bytes, and is read element by element."""
     dtype = op.result.type.dtype
-    if not dtype.is_integer or dtype.bits >= word.bits or op.value.size <= 1:
+    if not dtype.is_integer or not dtype.is_sub_byte or op.value.size <= 1:
         return False
-    reads = op.result.users
-    if not dtype.is_sub_byte and not all(notes.QUANTIZED.present(read.parent_op) for read in reads):
-        return False  # a factor of a product that is recognized by its plain reads
-    return all(isinstance(read, tensor.Read) and _is_zero_outside(read) for read in reads)
+    return all(isinstance(read, tensor.Read) and _is_zero_outside(read) for read in op.result.users)
 
 
 def _is_zero_outside(read: tensor.Read) -> bool:
@@ -71,29 +65,28 @@ def _is_zero_outside(read: tensor.Read) -> bool:
 
 @dataclass(frozen=True)
 class _Layout:
-    """The packed dimension of a constant of `bits` bits an element, and the words of a block."""
+    """The packed dimension of a constant of `bits` bits an element, and the bytes of a block."""
 
     dimension: int
-    words: int
+    width: int
     bits: int
-    word: DType
 
     @property
     def parts(self) -> int:
-        return self.word.bits // self.bits
+        return u8.bits // self.bits
 
     @property
     def block(self) -> int:
-        return self.parts * self.words
+        return self.parts * self.width
 
     def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         blocks = -(-shape[self.dimension] // self.block)
-        return (*shape[: self.dimension], blocks * self.words, *shape[self.dimension + 1 :])
+        return (*shape[: self.dimension], blocks * self.width, *shape[self.dimension + 1 :])
 
 
 @dataclass(frozen=True)
 class _Packed:
-    """Writes the words of a constant."""
+    """Writes the bytes of a constant."""
 
     source: Constant
     layout: _Layout
@@ -101,40 +94,40 @@ class _Packed:
     def __call__(self, out: np.ndarray[Any, Any]) -> None:
         layout, array = self.layout, self.source.array
         bits = np.moveaxis(array.view(f"u{array.dtype.itemsize}"), layout.dimension, -1)
-        words = np.moveaxis(out, layout.dimension, -1)
-        words[...] = 0
+        packed = np.moveaxis(out, layout.dimension, -1)
+        packed[...] = 0
         mask, count = (1 << layout.bits) - 1, bits.shape[-1]
         for block in range(-(-count // layout.block)):
-            target = words[..., block * layout.words : (block + 1) * layout.words]
+            target = packed[..., block * layout.width : (block + 1) * layout.width]
             for part in range(layout.parts):
-                first = block * layout.block + part * layout.words
-                some = bits[..., first : min(count, first + layout.words)] & mask
-                target[..., : some.shape[-1]] |= some.astype(out.dtype) << (part * layout.bits)
+                first = block * layout.block + part * layout.width
+                some = bits[..., first : min(count, first + layout.width)] & mask
+                target[..., : some.shape[-1]] |= some << (part * layout.bits)
 
 
-def _pack(source: Constant, ops: Sequence[graph.Constant], word: DType) -> None:
+def _pack(source: Constant, ops: Sequence[graph.Constant]) -> None:
     bits = ops[0].result.type.dtype.bits
-    parts = word.bits // bits
+    parts = u8.bits // bits
     reads: list[tensor.Read] = [read for op in ops for read in op.result.users]
     along = {read: found for read in reads if (found := _reduced(read, parts)) is not None}
     if along:
         dimension, axis = next(iter(along.values()))
-        words = _size(axis) // parts
+        width = _size(axis) // parts
     else:
         dimension = max(k for k, n in enumerate(source.shape) if n > 1)
         count = source.shape[dimension]
-        words = BLOCK // parts if count % BLOCK == 0 else -(-count // parts)
-    layout = _Layout(dimension, words, bits, word)
+        width = BLOCK // parts if count % BLOCK == 0 else -(-count // parts)
+    layout = _Layout(dimension, width, bits)
     if any(is_dynamic_symbol(x) for r in reads for x in free_symbols_of(r.indices[dimension])):
         return
     for read, (d, axis) in along.items():
         compute = read.parent_op
         assert isinstance(compute, tensor.Compute)
         if d == dimension and axis in compute.reduce_axes and _size(axis) == layout.block:
-            _split(compute, axis, layout.words)
+            _split(compute, axis, layout.width)
     name = f"{source.name}.packed" if source.name else "packed"
-    step = f"{parts} values in {word.label}, those of a dimension {words} apart"
-    packed = Constant.made(layout.shape(source.shape), word.numpy, _Packed(source, layout), name)
+    step = f"{parts} values in {u8.label}, those of a dimension {width} apart"
+    packed = Constant.made(layout.shape(source.shape), u8.numpy, _Packed(source, layout), name)
     packed.made_of([source], step)
     for op in ops:
         value = Builder.after(op)(graph.Constant(value=packed, location=op.location))
@@ -167,15 +160,15 @@ def _size(axis: Expr) -> int:
     return size
 
 
-def _split(compute: tensor.Compute, axis: Expr, words: int) -> None:
-    """Give a reduction two axes for one, the inner of `words` points."""
+def _split(compute: tensor.Compute, axis: Expr, width: int) -> None:
+    """Give a reduction two axes for one, the inner of `width` points."""
     names = {x.name for x in (*compute.axes, *compute.reduce_axes)}
     free = (name for k in range(len(names) + 2) if (name := f"r{k}") not in names)
-    part, inside = symbol(next(free), 0, _size(axis) // words - 1), symbol(next(free), 0, words - 1)
+    part, inside = symbol(next(free), 0, _size(axis) // width - 1), symbol(next(free), 0, width - 1)
     place = compute.reduce_axes.index(axis)
     compute.reduce_axes = (*compute.reduce_axes[:place], part, inside, *compute.reduce_axes[place + 1 :])
     for op in compute.body.ops:
-        tensor.substitute_indices(op, {axis: words * part + inside})
+        tensor.substitute_indices(op, {axis: width * part + inside})
     roles = Roles.of(compute)
     if roles is not None:
         moved = [(place, place + 1) if k == place else (k + (k > place),) for k in roles.k]
@@ -184,18 +177,17 @@ def _split(compute: tensor.Compute, axis: Expr, words: int) -> None:
 
 
 def _read(read: tensor.Read, packed: Value, layout: _Layout) -> None:
-    """Replace a read of a number by that of its word, and the computation of the number."""
+    """Replace a read of a number by that of its byte, and the computation of the number."""
     b, at = Builder.before(read), read.indices[layout.dimension]
-    index = at // layout.block * layout.words + at % layout.words
-    zero = b(scalar.Constant(value=0, dtype=layout.word)) if read.guard else None
+    index = at // layout.block * layout.width + at % layout.width
+    zero = b(scalar.Constant(value=0, dtype=u8)) if read.guard else None
     indices = (*read.indices[: layout.dimension], index, *read.indices[layout.dimension + 1 :])
-    word = Scalar(
+    byte = Scalar(
         b,
         b(tensor.Read(packed, read.dynamic, zero, indices=indices, guard=read.guard, location=read.location)),
     )
-    wide = word.cast(i32 if layout.word is u8 else u32)
-    part: Dim = at % layout.block // layout.words * layout.bits
-    read.replace_by(wide.apply("shr", part).cast(read.result.type).value)
+    part: Dim = at % layout.block // layout.width * layout.bits
+    read.replace_by(byte.cast(i32).apply("shr", part).cast(read.result.type).value)
     read.erase()
 
 

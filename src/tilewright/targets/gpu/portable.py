@@ -35,11 +35,10 @@ WEBGPU = Gpu(
     multiprocessors=16,
     grid_limits=(65535, 65535, 65535),
     shuffles=False,
-    byte_elements=False,
 )
 """WebGPU's default limits: ``maxComputeInvocationsPerWorkgroup`` 256, ``maxComputeWorkgroupStorageSize``
 16384, ``maxComputeWorkgroupsPerDimension`` 65535. The feature ``subgroups`` is optional. WGSL has no
-integers of 8 or 16 bits.
+types of 8 or 16 bits, so elements in shared memory take 4 bytes.
 """
 
 __all__ = ["OPENCL", "VULKAN", "WEBGPU"]
