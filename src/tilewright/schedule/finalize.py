@@ -19,7 +19,7 @@ from .compact import compact_buffers
 from .conditions import hoist_conditions
 from .invariants import hoist_invariants
 from .legality import check_lanes, check_races, check_threads
-from .unroll_and_jam import unroll_and_jam
+from .unroll_and_jam import unroll_and_jam, unroll_in_lanes
 
 
 def finalize(schedule: BlockPrimitives) -> loop.Kernel:
@@ -50,6 +50,8 @@ def finished(schedule: BlockPrimitives) -> loop.Kernel:
         hoist_conditions(kernel)
         hoist_invariants(kernel)
     promote_accumulators(kernel)
+    if schedule.info.gpu is not None:
+        unroll_in_lanes(kernel)
     unroll_and_jam(kernel)
     return kernel
 

@@ -1,5 +1,6 @@
 """Statements of a loop over lanes that are the same in all of them: the number of the row that a gather
 reads, for example. Before the loop they are done once, and the lanes' loads from that row are one vector's.
+The same holds in an unrolled loop inside: a word that holds several numbers is loaded once for them.
 """
 
 from __future__ import annotations
@@ -11,16 +12,23 @@ from ..ir.core import Operation, Value
 
 def hoist_invariants(kernel: loop.Kernel) -> None:
     """Move loads of buffers that the kernel does not write, and what is computed from them, before the loops
-    over lanes of which they are independent.
+    over lanes, and those unrolled in lanes, of which they are independent.
     """
     written = {op.buffer for op in kernel.walk() if isinstance(op, (loop.Store, loop.Accumulate))}
-    for f in [op for op in kernel.walk() if isinstance(op, loop.For)]:
-        if f.kind != loop.LoopKind.VECTORIZE or not isinstance(f.extent, int) or f.extent < 1 or f.inits:
+    for f in reversed([op for op in kernel.walk() if isinstance(op, loop.For)]):  # inner ones first
+        if not _has_lanes(f) or not isinstance(f.extent, int) or f.extent < 1 or f.inits:
             continue
         assert f.parent is not None
         for op in list(f.body.ops):
             if _is_invariant(op, f, written):
                 f.parent.insert_before(f, op.detach())
+
+
+def _has_lanes(f: loop.For) -> bool:
+    """Whether a loop runs over lanes, or is unrolled in one that does."""
+    if f.kind == loop.LoopKind.UNROLL and isinstance(f.parent_op, loop.For):
+        return bool(f.parent_op.kind == loop.LoopKind.VECTORIZE)
+    return bool(f.kind == loop.LoopKind.VECTORIZE)
 
 
 def _is_invariant(op: Operation, f: loop.For, written: set[Value]) -> bool:

@@ -58,6 +58,46 @@ def _may_jam(f: loop.For) -> bool:
     return not any(op.buffer in written for op in accesses if isinstance(op, loop.Load))
 
 
+def unroll_in_lanes(kernel: loop.Kernel) -> None:
+    """Unroll every completely unrolled loop of known extent that is directly in a loop over lanes and carries
+    values, so that its loads are the lanes' own, which are done at once.
+
+        vectorize i (a):  v = w[i];  unroll p in 0..1 (c = a):  c += x[p, i] * (v >> 4 * p)
+    becomes
+        vectorize i (a):  v = w[i];  a += x[0, i] * (v >> 0);  a += x[1, i] * (v >> 4)
+    """
+    for f in [op for op in kernel.walk() if isinstance(op, loop.For)]:
+        around = f.parent_op
+        if (
+            f.kind == loop.LoopKind.UNROLL
+            and f.inits
+            and not f.step
+            and isinstance(f.extent, int)
+            and isinstance(around, loop.For)
+            and around.kind == loop.LoopKind.VECTORIZE
+            and all(
+                isinstance(op, (loop.Load, loop.Yield)) or op.name.startswith("scalar.") for op in f.body.ops
+            )
+        ):
+            _unroll(f, f.extent)
+
+
+def _unroll(f: loop.For, extent: int) -> None:
+    assert f.parent is not None
+    *ops, end = f.body.ops
+    carried: list[Value] = list(f.inits)
+    for k in range(extent):
+        values: dict[Value, Value] = dict(zip(f.body.args, carried, strict=True))
+        for op in ops:
+            copy = op.clone(values)
+            substitute_tree_at(copy, {f.iv: k})
+            f.parent.insert_before(f, copy)
+        carried = [values.get(v, v) for v in end.operands]
+    for result, value in zip(f.results, carried, strict=True):
+        result.replace_by(value)
+    f.erase()
+
+
 def _jammed(copies: Sequence[Sequence[Operation]]) -> list[Operation]:
     """Return the statements of all copies side by side; equal loops become one loop."""
     result: list[Operation] = []
@@ -101,4 +141,4 @@ def _one_loop(loops: Sequence[loop.For]) -> loop.For:
     return new
 
 
-__all__ = ["unroll_and_jam"]
+__all__ = ["unroll_and_jam", "unroll_in_lanes"]

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.llm.devices import without_nvrtc
+from tests.devices import need, running
+from tests.devices import sources_only as without_nvrtc
 from tests.targets.gpu.simulated import Program
 
 import tilewright as tw
 from tilewright.dialects import loop, simt
-from tilewright.ir.types import DType, bf16, i8
+from tilewright.ir.types import DType, bf16, i8, u8
 from tilewright.llm.quantized_linear import QuantizedLinear, factors
 
 tnp = tw.numpy
@@ -65,6 +66,15 @@ def test_weights_of_one_row_are_loaded_side_by_side() -> None:
     assert {f.extent for f in vectors} == {16}
 
 
+def test_a_thread_uses_all_weights_of_a_byte() -> None:
+    """A vector of 16 bytes is loaded once for 32 weights."""
+    function, inputs = product(4, 1, 64, 1024, 32, bf16)
+    *_, kernel = Program(function, inputs).kernels
+    (lanes,) = [op for op in kernel.walk() if isinstance(op, loop.For) and op.kind == "vectorize"]
+    loads = [op.buffer.type.dtype for op in lanes.body.ops if isinstance(op, loop.Load)]
+    assert lanes.extent == 16 and loads.count(u8) == 1 and loads.count(bf16) == 2
+
+
 def test_weights_of_many_rows_are_dequantized_in_tiles() -> None:
     function, inputs = product(4, 40, 64, 64, 32, bf16)
     *_, kernel = Program(function, inputs).kernels
@@ -87,3 +97,18 @@ def test_two_weights_share_a_byte(target: str) -> None:
         assert qvalues["dtype"] == ("uint8" if bits == 4 else "int8")
         (read,) = (k["bytes"] for k in library.metadata["kernels"] if k["kind"] == "contraction")
         assert weights < read < weights + 1024
+
+
+@pytest.mark.parametrize("target", ["cuda", "hip", "metal", "opencl", "vulkan", "webgpu"])
+@pytest.mark.parametrize("rows", [3, 20])
+def test_devices(target: str, rows: int) -> None:
+    """Packed weights on every device, in the checked simulator where there is one, against NumPy."""
+    need(target)
+    function, inputs = product(4, rows, 40, 128, 32, i8)
+    (x,) = inputs
+    with without_nvrtc():
+        library = tw.compile(function, inputs, target=target)
+    with running(library, checked=True) as there:
+        found = there(x)
+    *_, wanted = Program(function, inputs).wanted(x)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)

@@ -8,6 +8,8 @@ neighbouring columns, and several of them a part of the sum each; the parts are 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ....analysis.axis_roles import Roles
 from ....analysis.loop_nest import enclosing_loops, written_buffer
 from ....dialects import loop
@@ -16,12 +18,14 @@ from ....schedule import Schedule, ScheduleError
 from ...llvm.rules.common import contiguity, loop_of
 from .common import (
     THREADS,
+    accesses,
     drop_units,
     fuse_all,
     gpu_of,
     own_loops,
     points_of,
     power_of_two,
+    stride,
     upper_limit,
     vector_width,
 )
@@ -41,6 +45,8 @@ LEAST_LANES = 4
 """
 BLOCKS_EACH = 2
 """Blocks for each multiprocessor below which more threads share a column."""
+MOST_PARTS = 8
+"""The most numbers that share a word, all of which a thread computes with."""
 TOGETHER = 4
 """Terms of a thread that are loaded together, so that more loads are on their way."""
 
@@ -80,7 +86,10 @@ def _dots(s: Schedule, name: str, roles: Roles) -> None:
     reduced = own_loops(block).reduced
     most = vector_width(s, [block], reduced[-1])
     count = points_of(own_loops(block).parallel)
-    depth = points_of(reduced)
+    column = loop_of(s, block, roles.n[-1])
+    assert column is not None
+    kept = _parts_of_words(block, s.loop(column), reduced)
+    depth = points_of(f for f in reduced if f not in kept)
     while most > 1 and depth < most * gpu.warp:
         most //= 2
     width = s.choose("elements", most, [n for n in (1, 2, 4, 8, 16) if n <= most], reorders_sums=True)
@@ -103,7 +112,20 @@ def _dots(s: Schedule, name: str, roles: Roles) -> None:
     around = [x for p in order if (x := loop_of(s, block, p)) is not None]
     if around:
         s.reorder(*around, *(f.iv.name for f in reduced))
-    divide_rows(s, rank, Division(number, lanes, width), order)
+    names = tuple(str(f.iv.name) for f in kept)
+    divide_rows(s, rank, Division(number, lanes, width, names), order)
+
+
+def _parts_of_words(block: loop.Block, column: loop.For, terms: Sequence[loop.For]) -> list[loop.For]:
+    """The short loops over terms that read the same words of the matrix: those over the numbers in a word."""
+    matrix = [op for op in accesses(block) if isinstance(op, loop.Load) and stride(op, column.iv) != 0]
+    return [
+        f
+        for f in terms[:-1]
+        if isinstance(f.extent, int)
+        and 1 < f.extent <= MOST_PARTS
+        and all(stride(op, f.iv) == 0 for op in matrix)
+    ]
 
 
 def _columns(s: Schedule, name: str, roles: Roles, column: str) -> None:

@@ -244,6 +244,10 @@ class Division:
     rows: int
     lanes: int
     width: int
+    kept: tuple[str, ...] = ()
+    """Loops over terms that each thread runs through alone, for each of its elements: the numbers that share
+    a word.
+    """
 
 
 def _groups(s: Schedule, rows: int) -> bool:
@@ -337,6 +341,10 @@ def _partial_results(
     s: Schedule, block: loop.Block, reduced: tuple[loop.For, ...], division: Division
 ) -> str:
     """Give each of the threads of a row a partial result; return the block that combines them."""
+    kept = [f.iv.name for f in reduced if f.iv.name in division.kept]
+    if kept:
+        reduced = tuple(f for f in reduced if f.iv.name not in kept)
+        s.reorder(*[f.iv.name for f in reduced], *kept)
     best = max(reduced, key=lambda f: (contiguity(block, f.iv), upper_limit(f.extent), reduced.index(f)))
     vector: list[str] = []
     if upper_limit(best.extent) < division.lanes * division.width and len(reduced) > 1:
@@ -351,8 +359,10 @@ def _partial_results(
     else:
         name, others = str(best.iv.name), [f.iv.name for f in reduced if f is not best]
         step, lane, elements = _split_columns(s, name, division)
-    s.reorder(lane, *others, step, *elements)
+    s.reorder(lane, *others, step, *elements, *kept)
     final = s.rfactor(lane)
+    for x in kept:
+        s.unroll(x)
     for x in elements:
         s.vectorize(x, division.width)
     return final
