@@ -80,6 +80,8 @@ class Dialect:
     """The largest width of values that a shuffle takes."""
     opaque: bool = False
     """Whether compilers rearrange sums, so that ``tw_opaque_f32`` must hide those whose rounding matters."""
+    slow_conversions: bool = False
+    """Whether instructions that convert integers to floats are slower than an addition and a logical one."""
     fused: bool = True
     """Whether ``fma`` is a function with one rounding."""
     instructions: tuple[str, Mapping[str, str]] = ("", {})

@@ -197,13 +197,26 @@ class ScalarText:
         if source is boolean:
             return self.select(x, self.literal(1, target), self.literal(0, target))
         if target.is_float:
-            x = x if old == new else self.dialect.cast_to(new, x)
+            if new == "f32" and source.is_integer and source.bits <= 16 and self.dialect.slow_conversions:
+                x = self._by_addition(x, source)
+            else:
+                x = x if old == new else self.dialect.cast_to(new, x)
             return self._rounded(x, target) if target.bits <= 16 else x
         if source.is_float:
             return self._to_integer(x, old, target)
         if (old, new) == ("i32", "i64"):
             return widened(self.dialect, self.call, x)
         return self.wrap(x if old == new else self.dialect.cast_to(new, x), target)
+
+    def _by_addition(self, x: str, source: DType) -> str:
+        """An integer of few bits as float32: it replaces the low bits of 1.5 * 2**23, which is subtracted.
+        Signed numbers are counted from the least one.
+        """
+        low = 1 << (source.bits - 1) if source.is_signed else 0
+        bits = x if self.register(source) == "u32" else self.dialect.cast_to("u32", x)
+        mask, first = (self.integer(n, "u32") for n in ((1 << source.bits) - 1, 0x4B400000 | low))
+        number = f"{self.call('as_f32', 'u32')}(({bits} & {mask}) ^ {first})"
+        return f"({number} - {self.literal(12582912.0 + low, f32)})"
 
     def _rounded(self, x: str, dtype: DType) -> str:
         return f"{self.call('round', dtype.name)}({x})"

@@ -53,6 +53,7 @@ HIP = replace(
     CUDA,
     name="HIP C++",
     comment="// HIP C++ by tilewright",
+    slow_conversions=False,
     functions={
         **{f"{n}.f32": f"__builtin_{n}f" for n in _FLOAT.split()},
         **{f"{n}.f64": f"__builtin_{n}" for n in _DOUBLE.split()},
