@@ -142,6 +142,11 @@ class MatrixAtom:
     """Whether the instruction reads the factors from shared memory. Their layouts then have slots alone,
     which number the elements.
     """
+    opaque: bool = False
+    """Whether the device does not tell which threads hold which elements. The layouts are then ours: the
+    interpreter uses them, and device code only sets whole matrices to a number, loads them from shared memory
+    and stores them there.
+    """
 
     def __post_init__(self) -> None:
         """Check that every layout has each element of its operand once for each copy.
@@ -338,11 +343,58 @@ def _simdgroup(factor: DType) -> MatrixAtom:
 SIMDGROUP = _by_name(_simdgroup(factor) for factor in (bf16, f16, f32))
 """Simdgroup matrices of Apple's GPUs."""
 
-ATOMS: dict[str, MatrixAtom] = {**MMA_SYNC, **WGMMA, **MFMA, **MFMA_CDNA2, **MFMA_CDNA3, **WMMA, **SIMDGROUP}
+
+def _cooperative(rows: int, columns: int, depth: int, factor: DType, threads: int) -> MatrixAtom:
+    """An atom of Vulkan's cooperative matrices. The layouts number the elements row by row."""
+    sides = {"m": rows, "n": columns, "k": depth}
+
+    def layout(row: str, column: str) -> FragmentLayout:
+        bits = [f"{x}{b}" for x in (column, row) for b in range(sides[x].bit_length() - 1)]
+        lanes = threads.bit_length() - 1
+        return FragmentLayout(tuple(bits[:lanes]), tuple(bits[lanes:]))
+
+    return MatrixAtom(
+        name=f"cooperative_{rows}x{columns}x{depth}_{factor.name}",
+        rows=rows,
+        columns=columns,
+        depth=depth,
+        left_type=factor,
+        right_type=factor,
+        result_type=i32 if factor is i8 else f32,
+        threads=threads,
+        left=layout("m", "k"),
+        right=layout("k", "n"),
+        result=layout("m", "n"),
+        opaque=True,
+    )
+
+
+COOPERATIVE = _by_name(
+    (
+        _cooperative(16, 16, 16, f16, 32),
+        _cooperative(16, 16, 16, i8, 32),
+        _cooperative(16, 16, 32, i8, 32),
+        _cooperative(8, 8, 8, f16, 8),
+        _cooperative(8, 8, 8, i8, 8),
+    )
+)
+"""Cooperative matrices of Vulkan's extension ``VK_KHR_cooperative_matrix``."""
+
+ATOMS: dict[str, MatrixAtom] = {
+    **MMA_SYNC,
+    **WGMMA,
+    **MFMA,
+    **MFMA_CDNA2,
+    **MFMA_CDNA3,
+    **WMMA,
+    **SIMDGROUP,
+    **COOPERATIVE,
+}
 """All atoms by name: `dialects.simt.Mma` names its atom."""
 
 __all__ = [
     "ATOMS",
+    "COOPERATIVE",
     "MFMA",
     "MFMA_CDNA2",
     "MFMA_CDNA3",

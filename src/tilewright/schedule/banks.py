@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from ..analysis.index_maps import flatten_index
 from ..analysis.loop_nest import Access, enclosing_loops
+from ..analysis.matrices import moves_matrices
 from ..dialects import loop, simt
 from ..dialects.tensor import free_symbols_of
 from ..ir.substitution import evaluate, linear_in
@@ -40,6 +41,10 @@ def padded_shape(buffer: BufferType, accesses: Sequence[Access], kind: str) -> t
     unit = max([BANK, itemsize, *(_bytes(op, shape, itemsize) for op in accesses)])
     if any(_feeds_atom(op) for op in accesses):
         unit = VECTOR  # so that rows of 16 bytes can be loaded as matrices
+    if any(moves_matrices(op) for op in accesses):
+        # Which threads read what at once is not known: neighbouring lines begin in different banks.
+        odd = shape[-1] * itemsize // VECTOR % 2
+        return shape if odd else (*shape[:-1], shape[-1] + VECTOR // itemsize)
     choices = {n for n in (BANK, 2 * BANK, 4 * BANK) if n % unit == 0}
     best = shape
     for extra in sorted(choices):
@@ -52,9 +57,11 @@ def padded_shape(buffer: BufferType, accesses: Sequence[Access], kind: str) -> t
 
 
 def _feeds_atom(op: Access) -> bool:
-    """Whether an access loads an element of a factor that matrix instructions take from registers."""
+    """Whether an access loads an element of a factor that matrix instructions take from registers, or is a
+    part of a copy of whole matrices.
+    """
     stores = op.result.users if isinstance(op, loop.Load) else ()
-    return any(
+    return moves_matrices(op) or any(
         isinstance(store, loop.Store) and any(isinstance(user, simt.Mma) for user in store.buffer.users)
         for store in stores
     )

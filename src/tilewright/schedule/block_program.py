@@ -29,6 +29,7 @@ from ..analysis.loop_nest import (
     substitute_tree,
     walk_loops,
 )
+from ..analysis.matrices import matrix_move, moves_matrices
 from ..dialects import loop, simt
 from ..dialects.kernels import Call
 from ..dialects.tensor import free_symbols_of
@@ -80,6 +81,12 @@ def make_block_program(kernel: loop.Kernel, gpu: Gpu) -> None:
     spread_row_values([f for f in walk_loops(kernel) if is_thread(f)], threads)
     for alloc in [op for op in kernel.walk() if isinstance(op, loop.Alloc)]:
         _place(alloc, body, threads)
+    for nest in [f for f in walk_loops(kernel) if is_thread(f)]:
+        if moves_matrices(nest) and matrix_move(nest, threads) is None:
+            raise ScheduleError(
+                f"tensorize_atom: nest {nest.iv.name!r} does not set, load or store whole matrices, whose "
+                "elements the device does not tell to threads"
+            )
     pipeline_copies(kernel)
     shared = _shared_bytes(kernel, gpu)
     if shared > gpu.shared_bytes:
@@ -479,9 +486,11 @@ class _Barriers:
         if not self.sharing.may_be_same(x.buffer, y.buffer) or not (writes(x) or writes(y)):
             return False
         fixed = [f for f in enclosing_loops(a.nest) if inside(b.nest, f) and f not in a.repeated]
-        if not (isinstance(a.nest, loop.For) and isinstance(b.nest, loop.For)):
-            # Any thread of a warpgroup reads the factors in shared memory.
+        nests = (a.nest, b.nest)
+        if not all(isinstance(x, loop.For) for x in nests) or any(map(moves_matrices, nests)):
+            # Any thread of a warpgroup reads the factors in shared memory, or moves elements of a matrix.
             return distance(x, y, [], fixed) is not None
+        assert isinstance(a.nest, loop.For) and isinstance(b.nest, loop.For)
         apart = distance(x, y, [(a.nest, b.nest)], fixed)
         return apart is not None and apart != (0,)
 

@@ -50,6 +50,9 @@ class AtomPrimitives(ScheduleCore):
         loops `warps`, outermost first. Nests that set or read the result must give threads the same elements:
         loops over threads that are fused from `warps` and the runs of the layout's lanes, highest first.
 
+        Results of an opaque atom are stored to the buffer that was theirs, as a tile in shared memory; nests
+        that read it may give threads any elements.
+
         Args:
             name: The block, a sum of products of two unguarded reads with initial values of its own.
             atom: The name of a `tilewright.ir.matrix_atom.MatrixAtom`.
@@ -71,6 +74,8 @@ class AtomPrimitives(ScheduleCore):
                 with rows and columns; or the block has no initial values yet.
         """
         nest = _AtomNest(self, name, atom, at, m, n, k, warps, keep)
+        if nest.atom.opaque:
+            nest.store_result()
         mapping_d = nest.mapping("d", nest.atom.result, {"m": nest.rows, "n": nest.columns})
         load = nest.shared_factor if nest.atom.shared else nest.load_fragment
         parts = [
@@ -277,16 +282,59 @@ class _AtomNest:
         body.insert(loop.Store(value, alloc.result, (), indices=tuple(axes_of[x] for x in loops)))
         step = linear_in(flatten_index(element, load.buffer.type.shape), loops[-1])
         neighbours = step is not None and step[0] == 1
-        nest: Operation = stage
-        for iv in reversed(loops):
-            kind = loop.LoopKind.THREAD_X if iv is thread else loop.LoopKind.UNROLL
-            if iv is loops[-1] and parts and neighbours:
-                kind = loop.LoopKind.VECTORIZE
-            around = loop.For(iv=iv, kind=kind, location=block.location)
-            around.body.append(nest)
-            nest = around
+        nest = _nest_of_threads(stage, loops)
+        if parts and neighbours:
+            innermost = stage.parent_op
+            assert isinstance(innermost, loop.For)
+            innermost.kind = loop.LoopKind.VECTORIZE
         place.insert_before(next(op for op in place.ops if inside(block, op)), nest)
         return _Part(alloc.result, name, (self.thread, *(f.iv for f in outer), *slots))
+
+    def store_result(self) -> None:
+        """Let the sum have a buffer of its own, which is copied to the old one behind the loops of the sum.
+
+        Raises:
+            ScheduleError: The old one is not a tile of the block.
+        """
+        s, block, old = self.s, self.block, self.update.buffer
+        alloc = old.defining_op
+        if not isinstance(alloc, loop.Alloc) or not all(isinstance(n, int) for n in alloc.buffer.shape):
+            raise ScheduleError(f"tensorize_atom: the result of {self.name!r} is no tile")
+        new = loop.Alloc(buffer=alloc.buffer, location=block.location)
+        assert alloc.parent is not None
+        alloc.parent.insert_before(alloc, new)
+        for op in list(old.users):
+            if not isinstance(op, loop.Load) or inside(op, block):
+                op.set_operand(op.operands.index(old), new.result)
+        reducing = reduce_variables(block)
+        last = next(f for f in self.around if f.iv in reducing)
+        layout = self.atom.result
+        thread = symbol(s.fresh(f"{self.name}_d_thread"), 0, self.thread.upper)
+        slots = simt.slot_symbols(layout, "d")
+        used = _symbols(self.update)
+        own = {f.iv: symbol(s.fresh(f"{self.name}_d_{f.iv.name}"), 0, f.iv.upper) for f in self.uniform}
+        own = {iv: x for iv, x in own.items() if iv in used}
+        parts = [symbol(s.fresh(f"{self.name}_d_{x.name}"), 0, x.upper) for x in slots]
+        mapping = self.mapping("d", layout, {"m": self.rows, "n": self.columns}, thread)
+        again = {**own, **dict(zip(slots, parts, strict=True))}
+        indices = resolved(self.update, self.update.indices)
+        element = tuple(substitute(substitute(e, mapping), again) for e in indices)
+        loops = [thread, *own.values(), *parts]
+        axes = {v: symbol(f"i{k}", 0, v.upper) for k, v in enumerate(loops)}
+        fixed = [f for f in self.around if any(f.iv in free_symbols_of(e) for e in element)]
+        axes |= {f.iv: symbol(f"i{len(axes) + k}", 0, f.iv.upper) for k, f in enumerate(fixed)}
+        stage = loop.Block(
+            sym_name=s.fresh(f"{self.name}_d"),
+            axes=tuple(axes.values()),
+            bindings=tuple(axes),
+            location=block.location,
+        )
+        body = Builder(stage.body, location=block.location)
+        places = tuple(substitute(e, axes) for e in element)
+        value = body(loop.Load(new.result, (), None, indices=places))
+        body.insert(loop.Store(value, old, (), indices=places))
+        assert last.parent is not None
+        last.parent.insert_after(last, _nest_of_threads(stage, loops))
 
     def shared_factor(
         self, load: loop.Load, prefix: str, layout: FragmentLayout, axes: dict[str, loop.For]
@@ -306,6 +354,17 @@ class _AtomNest:
             )
         mapping = self.mapping(prefix, layout, axes)
         return _Part(load.buffer, "", tuple(substitute(e, mapping) for e in indices))
+
+
+def _nest_of_threads(block: loop.Block, loops: list[Expr]) -> Operation:
+    """A nest over threads, the first of `loops`, whose others are unrolled."""
+    nest: Operation = block
+    for iv in reversed(loops):
+        kind = loop.LoopKind.THREAD_X if iv is loops[0] else loop.LoopKind.UNROLL
+        around = loop.For(iv=iv, kind=kind, location=block.location)
+        around.body.append(nest)
+        nest = around
+    return nest
 
 
 def _changes_in(f: loop.For, load: loop.Load, used: set[Expr]) -> bool:

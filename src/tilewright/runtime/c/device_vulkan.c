@@ -180,12 +180,11 @@ static const struct {
     {4434, "uniformAndStorageBuffer16BitAccess", OF_1_1, 1},
     {4448, "storageBuffer8BitAccess", OF_1_2, 2},
     {4449, "uniformAndStorageBuffer8BitAccess", OF_1_2, 3},
+    {5345, "vulkanMemoryModel", OF_1_2, 41},
 };
 enum { NUM_FEATURES = sizeof features / sizeof features[0] };
 
-/* The instruction with the opcode `wanted` at or after the word `*at`, NULL if there is none; `*at` becomes
- * the word after it. */
-static const uint32_t* find_instruction(const uint32_t* code, int64_t words, uint32_t wanted, int64_t* at) {
+const uint32_t* tw_vulkan_instruction(const uint32_t* code, int64_t words, uint32_t wanted, int64_t* at) {
   while (*at < words) {
     const uint32_t* found = code + *at;
     int64_t length = found[0] >> 16;
@@ -208,7 +207,7 @@ static int find_modules(tw_driver* driver) {
       const uint32_t* code = tw_image_data(&images[i]);
       int64_t words = images[i].size / 4, at = 5;
       if (words < 5 || code[0] != MAGIC) continue;
-      const uint32_t* entry = find_instruction(code, words, ENTRY_POINT, &at);
+      const uint32_t* entry = tw_vulkan_instruction(code, words, ENTRY_POINT, &at);
       if (!entry || !tw_text_equal((const char*)(entry + 3), described->entry)) continue;
       kernel->code = code;
       kernel->size = images[i].size;
@@ -239,7 +238,7 @@ static int check_kernel(tw_driver* driver, int32_t k, const int* present) {
   if ((uint32_t)kernel->bindings > limits->maxPerStageDescriptorStorageBuffers)
     return tw_fail(TW_ERROR_DEVICE, "kernel '%s' has %d buffers; the device '%s' allows %d", name,
                    (int64_t)kernel->bindings, device, (int64_t)limits->maxPerStageDescriptorStorageBuffers);
-  for (const uint32_t* found; (found = find_instruction(kernel->code, words, CAPABILITY, &at)) != NULL;)
+  for (const uint32_t* found; (found = tw_vulkan_instruction(kernel->code, words, CAPABILITY, &at)) != NULL;)
     for (int f = 0; f < NUM_FEATURES; ++f)
       if (features[f].capability == found[1] && !present[f])
         return tw_fail(TW_ERROR_DEVICE, "kernel '%s' needs the feature %s, which the device '%s' lacks", name,
@@ -272,7 +271,11 @@ static int create_device(tw_driver* driver) {
     if (group != SUBGROUPS) uses[group][number] = has[group][number];
   }
   for (int32_t k = 0; k < tw_module.num_kernels && !status; ++k) status = check_kernel(driver, k, present);
+  if (!status) status = tw_vulkan_check_matrices(driver);
   if (status) return status;
+  vk_subgroup_sizes subgroup_sizes = {VK_TYPE_SUBGROUP_SIZE_FEATURES, NULL, 1, 1};
+  vk_matrix_features matrices = {VK_TYPE_MATRIX_FEATURES, &subgroup_sizes, 1, 0};
+  if (driver->has_matrices) used_1_2.pNext = &matrices;
   vk_family families[MOST_FAMILIES];
   uint32_t count = MOST_FAMILIES;
   driver->vk.GetPhysicalDeviceQueueFamilyProperties(driver->chosen, &count, families);
@@ -283,7 +286,9 @@ static int create_device(tw_driver* driver) {
   driver->timestamp_bits = families[driver->family].timestampValidBits;
   const float priority = 1;
   vk_device_queue_info queue = {VK_TYPE_DEVICE_QUEUE, NULL, 0, driver->family, 1, &priority};
-  vk_device_info info = {VK_TYPE_DEVICE, &used, 0, 1, &queue, 0, NULL, 0, NULL, NULL};
+  vk_device_info info = {VK_TYPE_DEVICE, &used, 0,    1,
+                         &queue,         0,     NULL, driver->has_matrices ? 2 : 0,
+                         tw_vulkan_matrix_extensions, NULL};
   status = tw_vulkan_result("vkCreateDevice",
                             driver->vk.CreateDevice(driver->chosen, &info, NULL, &driver->device));
   if (status) return status;
@@ -429,8 +434,11 @@ static int create_pipeline(tw_driver* driver, int32_t number) {
     status = tw_vulkan_kernel_result(number, "vkCreateShaderModule",
                                      driver->vk.CreateShaderModule(device, &module, NULL, &code));
   if (status) return status;
+  vk_subgroup_size size = {VK_TYPE_SUBGROUP_SIZE, NULL, kernel->subgroup};
   vk_pipeline_info info = {.sType = VK_TYPE_COMPUTE_PIPELINE,
                            .stage = {.sType = VK_TYPE_SHADER_STAGE,
+                                     .pNext = kernel->subgroup ? &size : NULL,
+                                     .flags = kernel->subgroup ? VK_STAGE_FULL_SUBGROUPS : 0,
                                      .stage = VK_SHADER_STAGE_COMPUTE_BIT,
                                      .module = code,
                                      .pName = tw_device_module.kernels[number].entry},

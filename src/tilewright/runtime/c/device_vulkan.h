@@ -1,5 +1,5 @@
 /* device_vulkan.h - the part of Vulkan 1.2's interface that device_vulkan*.c use, whose headers belong to an
- * SDK, and what these two files share. Names of fields are the specification's. */
+ * SDK, and what these files share. Names of fields are the specification's. */
 #ifndef TILEWRIGHT_DEVICE_VULKAN_H_
 #define TILEWRIGHT_DEVICE_VULKAN_H_
 
@@ -36,6 +36,7 @@ enum {
   VK_BUFFER_USAGE = 1 | 2 | 32, /* transfer source, transfer destination, storage */
   VK_DESCRIPTOR_STORAGE_BUFFER = 7,
   VK_SHADER_STAGE_COMPUTE_BIT = 32,
+  VK_STAGE_FULL_SUBGROUPS = 2,
   VK_BIND_POINT_COMPUTE = 1,
   VK_QUERY_TIMESTAMP = 2,
   VK_QUERY_RESULT_64_WAIT = 1 | 2,
@@ -76,7 +77,12 @@ enum {
   VK_TYPE_FEATURES_1_2 = 51,
   VK_TYPE_FEATURES_2 = 1000059000,
   VK_TYPE_PROPERTIES_2 = 1000059001,
-  VK_TYPE_SUBGROUP_PROPERTIES = 1000094000
+  VK_TYPE_SUBGROUP_PROPERTIES = 1000094000,
+  VK_TYPE_SUBGROUP_SIZE_LIMITS = 1000225000,
+  VK_TYPE_SUBGROUP_SIZE = 1000225001,
+  VK_TYPE_SUBGROUP_SIZE_FEATURES = 1000225002,
+  VK_TYPE_MATRIX_FEATURES = 1000506000,
+  VK_TYPE_MATRIX_PRODUCT = 1000506001
 };
 
 #define VK_HEAD   \
@@ -149,6 +155,40 @@ typedef struct {
   VK_HEAD;
   vk_bool flags[VK_FEATURES];
 } vk_features;
+
+/* Of the extensions VK_EXT_subgroup_size_control and VK_KHR_cooperative_matrix. */
+typedef struct {
+  char extensionName[256];
+  uint32_t specVersion;
+} vk_extension;
+
+typedef struct {
+  VK_HEAD;
+  uint32_t minSubgroupSize, maxSubgroupSize, maxComputeWorkgroupSubgroups;
+  vk_flags requiredSubgroupSizeStages;
+} vk_subgroup_limits;
+
+typedef struct {
+  VK_HEAD;
+  vk_bool subgroupSizeControl, computeFullSubgroups;
+} vk_subgroup_sizes;
+
+typedef struct {
+  VK_HEAD;
+  uint32_t requiredSubgroupSize;
+} vk_subgroup_size;
+
+typedef struct {
+  VK_HEAD;
+  vk_bool cooperativeMatrix, cooperativeMatrixRobustBufferAccess;
+} vk_matrix_features;
+
+typedef struct {
+  VK_HEAD;
+  uint32_t sizes[3], types[4]; /* M, N, K; A, B, C, result */
+  vk_bool saturatingAccumulation;
+  uint32_t scope;
+} vk_matrix_product;
 
 typedef struct {
   vk_flags queueFlags;
@@ -350,6 +390,7 @@ typedef struct {
   X(GetPhysicalDeviceFeatures2, void, (vk_object, vk_features*))                          \
   X(GetPhysicalDeviceMemoryProperties, void, (vk_object, vk_memory_properties*))          \
   X(GetPhysicalDeviceQueueFamilyProperties, void, (vk_object, uint32_t*, vk_family*))     \
+  X(EnumerateDeviceExtensionProperties, vk_result, (vk_object, const char*, uint32_t*, vk_extension*)) \
   X(CreateDevice, vk_result, (vk_object, const vk_device_info*, const void*, vk_object*)) \
   X(GetDeviceProcAddr, void*, (vk_object, const char*))
 
@@ -409,7 +450,7 @@ typedef struct {
 
 #define VK_MEMBER(name, result, parameters) result(VK_CALL* name) parameters;
 
-/* -- What device_vulkan.c and device_vulkan_queue.c share -- */
+/* -- What the files device_vulkan*.c share -- */
 
 enum { PUSHED = 16 }; /* A kernel with more numbers (sizes and offsets) gets them in a buffer. */
 
@@ -418,6 +459,7 @@ typedef struct {
   const uint32_t* code; /* SPIR-V */
   int64_t size;         /* bytes */
   int32_t bindings;     /* storage buffers */
+  uint32_t subgroup;    /* the threads of a subgroup; 0: any number */
   int32_t numbers;      /* sizes, then the offset of each buffer's first element; 64 bits each */
   vk_handle set_layout, layout, pipeline; /* made at the first launch */
 } vulkan_kernel;
@@ -444,6 +486,7 @@ struct tw_driver {
   vk_memory_properties memory;
   tw_ranges ranges;
   atomic_flag submitting, compiling;
+  int has_matrices; /* whether a kernel multiplies matrices */
   vulkan_kernel* kernels; /* [num_kernels] */
 };
 
@@ -451,6 +494,14 @@ struct tw_driver {
  * number, or any if it is negative. */
 int tw_vulkan_result(const char* call, vk_result result);
 int tw_vulkan_kernel_result(int32_t kernel, const char* call, vk_result result);
+/* The instruction with the opcode `wanted` at or after the word `*at`, NULL if there is none; `*at` becomes
+ * the word after it. */
+const uint32_t* tw_vulkan_instruction(const uint32_t* code, int64_t words, uint32_t wanted, int64_t* at);
+/* Checks that the device has the matrix instructions of the kernels; `has_matrices` and the kernels'
+ * subgroups are then known. */
+int tw_vulkan_check_matrices(tw_driver* driver);
+/* The extensions that they need. */
+extern const char* const tw_vulkan_matrix_extensions[2];
 /* Allocates memory with one user; `staging`: memory that the CPU accesses, too. */
 int tw_vulkan_memory_create(tw_driver* driver, int64_t size, int staging, vulkan_memory** memory);
 /* Takes a user away. */

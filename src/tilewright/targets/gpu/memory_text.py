@@ -57,6 +57,8 @@ class MemoryText(Writer):
             if (width := notes.SWIZZLE.get(op)) is not None:
                 self.swizzles[op.result] = swizzle_of(width, buffer.dtype.itemsize)
             return
+        if self.declare_matrices(op.result):
+            return
         size = buffer.size
         if buffer.space == "register":
             self.private.add(op.result)
@@ -71,6 +73,10 @@ class MemoryText(Writer):
         if op.result in self.combined and self.dialect.zeros:
             array = f"{array.removesuffix(';')}{self.dialect.zeros};"
         self.emit(array)
+
+    def declare_matrices(self, buffer: Value) -> bool:
+        """Declare a buffer that consists of matrices; return whether it is one."""
+        return False
 
     def share(self, kind: str, size: Dim, itemsize: int) -> str:
         """The name of a new shared buffer."""

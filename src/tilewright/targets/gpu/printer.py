@@ -24,7 +24,7 @@ from ...ir.types import BufferType, DType, boolean, i32
 from .dialect import DeviceKernel, Dialect, Register
 from .index_text import Variable
 from .matrix_access import matrix_loads
-from .memory_text import MemoryText
+from .opaque_matrices import MatrixText
 from .prelude import definitions
 from .vector_access import holds_lanes
 from .writer import identifier, loops_of_kinds, threads_of
@@ -73,7 +73,7 @@ def has_barriers(op: Operation) -> bool:
     return any(isinstance(x, (simt.Barrier, simt.AllReduce, simt.Argsort)) for x in op.walk())
 
 
-class _Printer(MemoryText):
+class _Printer(MatrixText):
     guard = ""
     """A condition, the same for all threads, under which the statements run that are printed. See
     `Dialect.certain_barriers`.
@@ -87,7 +87,7 @@ class _Printer(MemoryText):
             self.names[arg] = f"b{number}"
         grid = self.grid()
         if loops_of_kinds(self.kernel.walk(), loop.LoopKind.THREAD_X):
-            self.define("thread number", self.dialect.thread, self.thread, 32)
+            self.define("thread number", self.thread_number(), self.thread, 32)
         self.block(self.block_body())
         shared_bytes = sum(size for *_, size in self.shared)
         limit = self.dialect.static_shared
@@ -108,6 +108,15 @@ class _Printer(MemoryText):
             matrix=any(isinstance(op, simt.Mma) for op in self.kernel.walk()),
             largest=self.largest(),
         )
+
+    def thread_number(self) -> str:
+        """The number of the thread. Where opaque atoms have matrices, warps are those of the device."""
+        atoms = self.opaque_atoms()
+        if not atoms:
+            return self.dialect.thread
+        self.uses.add("cooperative_matrix")
+        (threads,) = {atom.threads for atom in atoms}
+        return f"{self.own(f'tw_thread_of_{threads}')}()"
 
     def largest(self) -> Dim:
         """Bytes of the largest buffer; 0 if no device is too small for it."""
@@ -360,6 +369,8 @@ class _Printer(MemoryText):
     def thread_nest(self, op: loop.For) -> None:
         assert isinstance(op.extent, int)
         self.index.variables[op.iv.name] = Variable(self.thread, 32)
+        if self.move_matrices(op):
+            return
         whole = op.extent == self.threads
         loads = matrix_loads(op) if whole and self.gpu.matrix_loads else []
         with self.braces("" if whole else f"if ({self.thread} < {op.extent})"):
@@ -463,6 +474,9 @@ class _Printer(MemoryText):
         atom = op.description
         if op.threads != self.threads:
             raise CompileError(f"{self.place}: {op.threads} of {self.threads} threads run {atom.name}")
+        if atom.opaque:
+            self.multiply_matrices(op)
+            return
         places, name = [], atom.name
         for fragment in op.fragments:
             if fragment.buffer in self.swizzles:

@@ -9,23 +9,27 @@ from typing import Any
 from ...artifact.device_code import DeviceImage
 from ...dialects import loop
 from ...errors import CompileError
+from ...ir.target_info import Gpu
 from ..gpu.dialect import DeviceKernel
 from ..gpu.dialects.glsl import GLSL
 from ..gpu.images import DeviceCode
-from ..gpu.portable import VULKAN
 from ..gpu.printer import module_text
 from ..gpu.target import GpuTarget
 from ..gpu.user_kernel import UserKernel
 from ..gpu.writer import identifier
 from . import toolchain
+from .devices import DEVICES
 
 
 class VulkanTarget(GpuTarget):
     api = "vulkan"
     language = "glsl"
     dialect = GLSL
-    gpu = VULKAN
     machine_levels = ("spirv",)
+
+    def __init__(self, name: str, gpu: Gpu) -> None:
+        super().__init__(name)
+        self.gpu = gpu
 
     def describe(self) -> dict[str, Any]:
         compiler = None if toolchain.missing() else toolchain.compiler()
@@ -53,11 +57,11 @@ class VulkanTarget(GpuTarget):
 
 
 def vulkan_target(name: str) -> VulkanTarget:
-    """Return the target ``vulkan``.
+    """Return the target ``vulkan``, or one for devices with matrix instructions.
 
     Raises:
-        CompileError: `name` has features.
+        CompileError: There is no target of this name.
     """
-    if name != "vulkan":
-        raise CompileError(f"unknown target {name!r}: the target vulkan has no features to choose")
-    return VulkanTarget(name)
+    if name not in DEVICES:
+        raise CompileError(f"unknown target {name!r}; known: {', '.join(DEVICES)}")
+    return VulkanTarget(name, DEVICES[name])

@@ -96,6 +96,10 @@ def compile_spirv(text: str, name: str = "kernel.comp") -> bytes:
     try:
         spirv = compiler.compile(text, name)
     except glslang.Rejected as error:
+        if re.search("GL_KHR_cooperative_matrix.*not supported", str(error)):
+            raise CompileError(
+                f"{Path(compiler.path).name} has no cooperative matrices: {INSTALL}; version 13 or later"
+            ) from None
         raise InternalError(f"{Path(compiler.path).name} rejects {name}:\n{error}") from None
     if (validator := _validator()) is not None:
         done = _run(validator, "--target-env", ENVIRONMENT, "-", input=spirv)

@@ -29,6 +29,7 @@ from ....ir.types import (
 from ..dialect import Dialect, Storage
 from ..formulas import TWO_OVER_PI
 from ..minifloats import stored_as
+from .glsl_matrix import EXTENSIONS, FEATURE, MATRIX
 
 _SIGNED: dict[DType, Storage] = {t: Storage("int8_t", "int({})", "int8_t({})") for t in (i2, i4, i8)}
 _UNSIGNED: dict[DType, Storage] = {t: Storage("uint8_t", "uint({})", "uint8_t({})") for t in (u2, u4, u8)}
@@ -88,6 +89,7 @@ GLSL = Dialect(
     },
     prelude={
         **BITWISE,
+        **MATRIX,
         "tw_inf_f32": "FN f32 tw_inf_f32() { return uintBitsToFloat(0x7f800000u); }\n",
         "tw_nan_f32": "FN f32 tw_nan_f32() { return uintBitsToFloat(0x7fc00000u); }\n",
         "tw_inf_f64": "FN f64 tw_inf_f64() { return int64BitsToDouble(0x7ff0000000000000L); }\n",
@@ -129,6 +131,7 @@ GLSL = Dialect(
     suffixes={"f32": "f", "f64": "lf", "u32": "u", "i64": "L", "u64": "UL"},
     unroll="[[unroll]]",
     restrict="restrict ",
+    features={FEATURE: EXTENSIONS},
     head="\n".join(
         f"#extension GL_EXT_{name} : enable"
         for name in (

@@ -147,7 +147,10 @@ def _apply(s: Schedule, name: str, roles: Roles, atom: MatrixAtom) -> bool:
         (start, *initial),
         *((o, t.row, t.column) for o, t in zip(others, tiles, strict=True)),
     ):
-        _distribute(s, block, row, column, sizes)
+        if atom.opaque and block != start:
+            _spread(s, row, column, sizes)
+        else:
+            _distribute(s, block, row, column, sizes)
     for copy in copies:
         load_tile(s, copy, len(product.grid) + 1, sizes.threads)
     if sizes.stages > 1:
@@ -174,12 +177,14 @@ def _default_tile(
 def _choose(s: Schedule, name: str, roles: Roles, atom: MatrixAtom) -> _Sizes:
     gpu = gpu_of(s)
     rows, columns = _default_tile(s, name, roles, (atom.rows, atom.columns))
+    while atom.opaque and _result_bytes(atom, rows, columns) > gpu.shared_bytes // 2:
+        rows, columns = (rows // 2, columns) if rows >= columns else (rows, columns // 2)
     rows = s.choose("rows_of_tile", rows, [x for x in ROWS if x >= atom.rows])
     columns = s.choose("columns_of_tile", columns, [x for x in ROWS if x >= atom.columns])
     row_warps, column_warps = 1, 1
     if atom.shared:
         row_warps, column_warps = min(2, rows // atom.rows), columns // atom.columns
-    while not atom.shared and rows * columns // (row_warps * column_warps) > 32 * 64:
+    while not atom.shared and rows * columns // (row_warps * column_warps) > 64 * min(32, atom.threads):
         if rows // row_warps >= 2 * columns // column_warps or column_warps == WARPS[-1]:
             row_warps *= 2
         else:
@@ -205,6 +210,11 @@ def _choose(s: Schedule, name: str, roles: Roles, atom: MatrixAtom) -> _Sizes:
             f"target has at most {gpu.max_threads}, and a thread at most {MOST_RESULTS} results"
         )
     return sizes
+
+
+def _result_bytes(atom: MatrixAtom, rows: int, columns: int) -> int:
+    """The bytes of a tile of the result in shared memory."""
+    return rows * columns * atom.result_type.itemsize
 
 
 def extent_of(s: Schedule, name: str, axes: tuple[int, ...]) -> int | None:
@@ -290,6 +300,15 @@ def _distribute(s: Schedule, name: str, row: str, column: str, sizes: _Sizes) ->
     s.bind(fuse_all(s, [warps_m, warps_n, *lanes]), "thread.x")
     if slots and s.can_vectorize(slots[-1]):
         s.vectorize(slots[-1])
+
+
+def _spread(s: Schedule, row: str, column: str, sizes: _Sizes) -> None:
+    """Divide a nest over a tile of the result, which lies in shared memory, so that neighbouring threads have
+    neighbouring columns.
+    """
+    outer, inner = s.split(s.fuse(row, column), sizes.threads, guarded=True)
+    s.reorder(inner, outer)
+    s.bind(inner, "thread.x")
 
 
 def split_by_layout(

@@ -99,7 +99,10 @@ def chain_with_atoms(s: Schedule, found: Chain) -> bool:
     whether it does.
     """
     second = atoms_for(s, found.second)
-    candidates = [a for a in atoms_for(s, found.first) if a in second and a.threads == gpu_of(s).warp]
+    # The exponentials of the scores are needed by element, which opaque atoms do not tell.
+    candidates = [
+        a for a in atoms_for(s, found.first) if a in second and a.threads == gpu_of(s).warp and not a.opaque
+    ]
     return apply_atom(s, candidates, lambda copy, atom: _apply(copy, found, atom))
 
 
