@@ -40,13 +40,13 @@ class Held:
         return {"a": self.atom.left, "b": self.atom.right, "d": self.atom.result}[self.operand]
 
     def between(self, indices: Sequence[Dim]) -> tuple[Dim, ...]:
-        """Those of a buffer's indices, or sizes, that tell the matrix: between the thread and the slots."""
+        """The indices of a buffer, or its sizes, that tell the matrix: between thread and slots."""
         return tuple(indices[1 : len(indices) - len(self.layout.slot_runs)])
 
 
 @dataclass(frozen=True)
 class MatrixMove:
-    """What a nest does with each matrix of a buffer."""
+    """An action of a nest on each matrix of a buffer."""
 
     buffer: Value
     matrix: tuple[Dim, ...]
@@ -93,8 +93,8 @@ def moves_matrices(op: Operation) -> bool:
 
 
 def matrix_move(nest: loop.For, threads: int) -> MatrixMove | None:
-    """What a thread nest of a block of `threads` threads does with whole matrices; None if it is something
-    else.
+    """The action of a thread nest, in a block of `threads` threads, on whole matrices; None if it does
+    something else.
     """
     chain, rest = _chain(nest)
     store = rest[-1] if rest else None
