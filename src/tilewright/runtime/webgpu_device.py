@@ -61,17 +61,19 @@ class Device:
     """
 
     def __init__(
-        self, kernels: Mapping[str, str], buffers: Mapping[str, Mapping[str, Sequence[int]]]
+        self, kernels: Mapping[str, str], interfaces: Mapping[str, Mapping[str, Sequence[int]]]
     ) -> None:
         """Open the device.
 
         Args:
             kernels: The WGSL text of each kernel by name.
-            buffers: Which of its buffers each kernel has ``"written"``, and the ``"bytes"`` of an element of
-                each.
+            interfaces: For each kernel the ``"bytes"`` of an element of each of its buffers, the numbers of
+                the buffers' ``"bindings"``, and which of these it has ``"written"``. The buffers of one
+                binding are parts of one buffer of the device.
         """
         self._kernels = {**kernels, _COPY: _COPY_TEXT}
-        self._buffers = {**buffers, _COPY: {"written": [0, 1], "bytes": [4, 4]}}
+        copies = {"bytes": [4, 4], "bindings": [0, 1], "written": [0, 1]}
+        self._interfaces = {**interfaces, _COPY: copies}
         self._device = _open_device()
         import wgpu
 
@@ -183,11 +185,11 @@ class Device:
                 f"kernel '{kernel}' has {max(grid)} workgroups in a dimension; the device allows {most}"
             )
         used, later = self._apart(kernel, places, sizes)
-        elements = self._buffers[kernel]["bytes"]
+        elements = self._interfaces[kernel]["bytes"]
         offsets = [place.offset // size for place, size in zip(used, elements, strict=True)]
         self._launch(kernel, used, [*dims, *offsets], grid)
-        for number, place in later:
-            self.copy(used[number], place, sizes[number])
+        for source, target, size in later:
+            self.copy(source, target, size)
 
     def _launch(
         self, kernel: str, places: Sequence[Place], numbers: Sequence[int], grid: Sequence[int]
@@ -204,26 +206,33 @@ class Device:
         self._launches += 1
         work = self._commands().begin_compute_pass()
         work.set_pipeline(pipeline)
-        work.set_bind_group(0, self._group(kernel, layout, [place.buffer for place in places], row))
+        bindings = self._interfaces[kernel]["bindings"]
+        bound = dict(zip(bindings, (place.buffer for place in places), strict=True))
+        work.set_bind_group(0, self._group(kernel, layout, [bound[b] for b in sorted(bound)], row))
         work.dispatch_workgroups(*grid)
         work.end()
 
     def _apart(
         self, kernel: str, places: Sequence[Place], sizes: Sequence[int]
-    ) -> tuple[list[Place], list[tuple[int, Place]]]:
-        """The buffers of a dispatch, none of them written and used otherwise, which WebGPU forbids, and each
-        beginning at an element: copies take the place of some. The second result lists those to copy back
-        after the dispatch, with their targets.
+    ) -> tuple[list[Place], list[tuple[Place, Place, int]]]:
+        """The places of a dispatch, none of them in a buffer that is written and has another binding, too,
+        which WebGPU forbids, and each beginning at an element: copies take the place of some. The second
+        result lists those to copy back after the dispatch, with their targets and bytes.
         """
         used, later = list(places), []
-        facts = self._buffers[kernel]
-        for number, is_written in enumerate(facts["written"]):
-            others = [k for k in range(len(used)) if k != number and used[k].buffer is used[number].buffer]
-            if (is_written and others) or used[number].offset % facts["bytes"][number]:
-                used[number] = self._scratch("dispatch", number, sizes[number])
-                self.copy(places[number], used[number], sizes[number])
+        interface = self._interfaces[kernel]
+        for binding, is_written in enumerate(interface["written"]):
+            mine = [k for k, b in enumerate(interface["bindings"]) if b == binding]
+            buffer, start = places[mine[0]].buffer, min(places[k].offset for k in mine)
+            others = [k for k in range(len(used)) if k not in mine and used[k].buffer is buffer]
+            if (is_written and others) or start % interface["bytes"][mine[0]]:
+                size = max(places[k].offset + sizes[k] for k in mine) - start
+                part, copied = Place(buffer, start), self._scratch("dispatch", binding, size)
+                self.copy(part, copied, size)
                 if is_written:
-                    later.append((number, places[number]))
+                    later.append((copied, part, size))
+                for k in mine:
+                    used[k] = Place(copied.buffer, places[k].offset - start)
         return used, later
 
     def _pipeline(self, kernel: str) -> tuple[Any, Any]:
@@ -231,7 +240,7 @@ class Device:
             return self._pipelines[kernel]
         import wgpu
 
-        written = [*self._buffers[kernel]["written"], 0]
+        written = [*self._interfaces[kernel]["written"], 0]
         most = self._device.limits["max-storage-buffers-per-shader-stage"]
         if len(written) > most:
             raise DeviceError(f"kernel '{kernel}' has {len(written)} buffers; the device allows {most}")

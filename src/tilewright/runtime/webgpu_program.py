@@ -185,6 +185,9 @@ def check_program(program: Mapping[str, Any], kernels: Mapping[str, str], weight
             range(weights)[state["first"]]
     if set(program["kernels"]) != set(kernels):
         raise KeyError("the kernels of the program are not those of the archive")
+    for name, kernel in program["kernels"].items():
+        if {int(b) for b in kernel["bindings"]} != {*range(len(kernel["written"]))}:
+            raise ValueError(f"kernel {name!r} has other bindings")
     for function in program["functions"].values():
         known = {int(b) for b in (*function["inputs"], *function["outputs"])}
         known |= {int(b) for b, state in function["states"] if program["states"][state]}
@@ -213,7 +216,7 @@ def _check_steps(
             range(buffers)[step["alloc"]]
         if kind == "kernel":
             kernel = program["kernels"][step["kernel"]]
-            if {len(kernel["written"]), len(kernel["bytes"])} != {len(step["buffers"])}:
+            if {len(kernel["bindings"]), len(kernel["bytes"])} != {len(step["buffers"])}:
                 raise ValueError(f"kernel {step['kernel']!r} has other buffers")
             uses(step["buffers"])
             [*step["grid"]], [*step["dims"]], [*step["sizes"]]

@@ -88,3 +88,35 @@ def test_runs_of_several_sizes_share_buffers() -> None:
         x = RNG.standard_normal((n, 8)).astype(np.float32)
         e = np.exp(x @ x.T - (x @ x.T).max(-1, keepdims=True))
         np.testing.assert_allclose(library(x), e / e.sum(-1, keepdims=True), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("front", "dtype"), [(0, "float32"), (3, "float32"), (0, "float16")])
+def test_a_kernel_writes_parts_of_one_buffer_that_lie_between_each_other(front: int, dtype: str) -> None:
+    """As where Swin merges patches; with images in `front` of them, they begin inside of the buffer."""
+
+    def merged(xp: Any, x: Any) -> Any:
+        return xp.concatenate([x[:, i::2, k::2] for k in range(2) for i in range(2)], -1)
+
+    def model(x: Any, y: Any) -> Any:
+        return tnp.concatenate([y, merged(tnp, x)], 0) if front else merged(tnp, x)
+
+    x = RNG.standard_normal((2, 16, 16, 16)).astype(dtype)
+    y = RNG.standard_normal((front, 8, 8, 64)).astype(dtype)
+    library = compiled(model, (x, y))
+    np.testing.assert_array_equal(library(x, y), np.concatenate([y, merged(np, x)]))
+
+
+def test_a_loop_gives_one_kernel_parts_that_it_reads_and_writes() -> None:
+    """The rows that a step writes lie in the buffer that holds those of all steps."""
+
+    def model(x: Any) -> Any:
+        def step(total: Any, row: Any) -> Any:
+            new = tnp.concatenate([total[3:] + row[:3], total[:3] * row[3:]], 0)
+            return new, tnp.concatenate([new[::2], new[1::2]], 0)
+
+        return tw.scan(step, tnp.ones((6,), dtype="float32"), x)
+
+    x = RNG.standard_normal((5, 6)).astype(np.float32)
+    wanted = tw.compile(model, (x,), cache=False)(x)
+    for found, value in zip(compiled(model, (x,))(x), wanted, strict=True):
+        np.testing.assert_allclose(found, value, rtol=1e-5, atol=1e-6)

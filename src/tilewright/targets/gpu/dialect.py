@@ -208,8 +208,10 @@ class DeviceKernel:
     """Bytes of shared memory that the launch must give; the text declares the rest."""
     buffers: int
     """The number of buffers."""
+    bindings: tuple[int, ...]
+    """The number of each buffer's parameter. Buffers that share one begin at offsets of their own."""
     written: tuple[bool, ...]
-    """Which buffers the kernel writes."""
+    """The parameters that the kernel writes."""
     dims: tuple[str, ...]
     """The names of the sizes, in order."""
     uses: frozenset[str]

@@ -38,7 +38,9 @@ LEAST_RANGE = 2**27 - 256
 _AXES = (loop.LoopKind.BLOCK_X, loop.LoopKind.BLOCK_Y, loop.LoopKind.BLOCK_Z)
 
 
-def print_kernel(kernel: loop.Kernel, dialect: Dialect, info: TargetInfo) -> DeviceKernel:
+def print_kernel(
+    kernel: loop.Kernel, dialect: Dialect, info: TargetInfo, bindings: Sequence[int] = ()
+) -> DeviceKernel:
     """Print a finalized kernel, a block program, in a language.
 
     Parameters of the entry point, in order: the buffers, one number of 64 bits for each of the kernel's
@@ -46,11 +48,19 @@ def print_kernel(kernel: loop.Kernel, dialect: Dialect, info: TargetInfo) -> Dev
     number of elements before each buffer's first one. With `Dialect.params`, the numbers are elements of one
     more buffer.
 
+    Args:
+        kernel: The kernel.
+        dialect: The language.
+        info: The target.
+        bindings: The number of each buffer's parameter, in ascending order of their first buffers; buffers
+            of one parameter have one type in memory. The language has `Dialect.offsets`. Empty: each buffer
+            has its own.
+
     Raises:
         CompileError: The language lacks a type, a function or a statement; the message names it and the
         place.
     """
-    return _Printer(kernel, dialect, info).run()
+    return _Printer(kernel, dialect, info).run(bindings)
 
 
 def module_text(kernels: Sequence[DeviceKernel], dialect: Dialect) -> str:
@@ -79,12 +89,15 @@ class _Printer(MatrixText):
     `Dialect.certain_barriers`.
     """
 
-    def run(self) -> DeviceKernel:
+    def run(self, bindings: Sequence[int]) -> DeviceKernel:
         args = self.kernel.body.args
-        written = tuple(arg in self.changed for arg in args)
-        for arg, number in self.buffers.items():
+        bindings = tuple(bindings) or tuple(range(len(args)))
+        changed = {binding for arg, binding in zip(args, bindings, strict=True) if arg in self.changed}
+        written = tuple(binding in changed for binding in dict.fromkeys(bindings))
+        self.changed |= {arg for arg, binding in zip(args, bindings, strict=True) if binding in changed}
+        for (arg, number), binding in zip(self.buffers.items(), bindings, strict=True):
             self.storage(arg.type.dtype, f"buffer {number} of {self.place}")
-            self.names[arg] = f"b{number}"
+            self.names[arg] = f"b{number if self.dialect.pointer else binding}"
         grid = self.grid()
         if loops_of_kinds(self.kernel.walk(), loop.LoopKind.THREAD_X):
             self.define("thread number", self.thread_number(), self.thread, 32)
@@ -96,12 +109,13 @@ class _Printer(MatrixText):
         return DeviceKernel(
             name=self.kernel.sym_name,
             entry=entry,
-            text=self.frame(entry, written, bool(dynamic)),
+            text=self.frame(entry, bindings, written, bool(dynamic)),
             grid=grid,
             threads=self.threads,
             shared_bytes=shared_bytes,
             dynamic_bytes=dynamic,
             buffers=len(args),
+            bindings=bindings,
             written=written,
             dims=tuple(s.name for s in self.kernel.dims),
             uses=frozenset(self.uses),
@@ -184,25 +198,26 @@ class _Printer(MatrixText):
         self.emit(self.dialect.const.format(type=self.dialect.types[register], name=name, value=value))
         self.index.variables[symbol] = Variable(name, bits)
 
-    def frame(self, entry: str, written: Sequence[bool], dynamic: bool) -> str:
+    def frame(self, entry: str, bindings: Sequence[int], written: Sequence[bool], dynamic: bool) -> str:
         """The kernel's declarations and its body."""
         d = self.dialect
         aliased = self.aliased()
         lines: list[str] = []
         parameters: list[str] = []
         prologue: list[str] = []
-        for arg, number in self.buffers.items():
+        for (arg, number), binding in zip(self.buffers.items(), bindings, strict=True):
             storage = self.dialect.packed.get(arg.type.dtype) or self.storage(arg.type.dtype, "")
-            is_atomic = written[number] and arg.type.dtype in self.dialect.packed
+            is_atomic = written[binding] and arg.type.dtype in self.dialect.packed
             form = {
                 "type": self.dialect.words if is_atomic else storage.type,
-                "name": f"b{number}" if d.arrays or not d.offsets else f"p{number}",
-                "number": number,
-                "const": "" if written[number] else d.readonly,
+                "name": f"b{binding}" if d.arrays or not d.offsets else f"p{binding}",
+                "number": binding,
+                "const": "" if written[binding] else d.readonly,
                 "restrict": d.restrict if number not in aliased else "",
-                "access": "read_write" if written[number] else "read",
+                "access": "read_write" if written[binding] else "read",
             }
-            (lines if d.arrays else parameters).append(d.buffer.format(**form))
+            if binding not in bindings[:number]:
+                (lines if d.arrays else parameters).append(d.buffer.format(**form))
             if d.pointer and d.offsets:
                 offset = self.parameter(f"o{number}", "i64") if d.params else f"o{number}"
                 pointer = d.pointer.format(**form)
@@ -214,7 +229,7 @@ class _Printer(MatrixText):
         if d.params:
             count = len(self.buffers) + len(self.kernel.dims)
             declared = d.pushed[1] if count <= d.pushed[0] else d.params
-            (lines if d.arrays else parameters).append(declared.format(number=len(self.buffers), count=count))
+            (lines if d.arrays else parameters).append(declared.format(number=len(written), count=count))
         else:
             parameters += [d.dim.format(name=f"n{k}") for k in range(len(self.kernel.dims))]
             if d.offsets:

@@ -46,8 +46,8 @@ def host_program(module: Module, shaders: Mapping[str, DeviceKernel], plan: Memo
         ``"functions"`` by name, each with the numbers of the buffers of its ``"inputs"``, ``"states"`` and
         ``"outputs"``, its planned ``"buffers"`` (formulas of their bytes, of which the largest counts) and
         its ``"steps"``; the ``"states"`` with their bytes and the weight that they begin with; and for each
-        of the ``"kernels"`` which buffers are ``"written"``, and the ``"bytes"`` of an element of each. The
-        weights are those of `plan` in order.
+        of the ``"kernels"`` the ``"bytes"`` of an element of each buffer, the numbers of the buffers'
+        ``"bindings"``, and which bindings are ``"written"``. The weights are those of `plan` in order.
     """
     functions = func.entries(module)
     weights = {offset: number for number, (offset, _) in enumerate(plan.weights)}
@@ -65,8 +65,9 @@ def host_program(module: Module, shaders: Mapping[str, DeviceKernel], plan: Memo
         "states": states,
         "kernels": {
             kernel.sym_name: {
-                "written": [int(w) for w in shaders[kernel.sym_name].written],
                 "bytes": [element_bytes(arg.type.dtype) for arg in kernel.body.args],
+                "bindings": [*shaders[kernel.sym_name].bindings],
+                "written": [int(w) for w in shaders[kernel.sym_name].written],
             }
             for kernel in module.functions(loop.Kernel)
         },

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -23,6 +23,7 @@ from ..gpu.dialects.wgsl import WGSL
 from ..gpu.portable import WEBGPU
 from ..gpu.printer import module_text, print_kernel
 from ..gpu.rules import RULES
+from .bindings import shared_bindings
 from .program import element_bytes, host_program
 
 _ALIGNMENT = 256
@@ -69,9 +70,10 @@ class WebgpuTarget(Target):
 
     def refusals(self, lowered: Lowered) -> list[UnsupportedOperator]:
         problems: dict[str, list[str]] = {}
+        bindings = shared_bindings(lowered.module)
         for kernel in lowered.module.functions(loop.Kernel):
             try:
-                self._shader(kernel)
+                self._shader(kernel, bindings)
             except CompileError as error:
                 info = lowered.kernels[kernel.sym_name]
                 what = str(error).partition(" (")[0].removeprefix(f"{WGSL.name} ")
@@ -104,15 +106,16 @@ class WebgpuTarget(Target):
         from ...runtime.webgpu import WebgpuLibrary
 
         progress("generating WGSL")
-        shaders = {k.sym_name: self._shader(k) for k in lowered.module.functions(loop.Kernel)}
+        bindings = shared_bindings(lowered.module)
+        shaders = {k.sym_name: self._shader(k, bindings) for k in lowered.module.functions(loop.Kernel)}
         program, constants = host_program(lowered.module, shaders, plan), [value for _, value in plan.weights]
         kernels = {name: module_text([shader], WGSL) for name, shader in shaders.items()}
         library = WebgpuLibrary(metadata, program, kernels, _flat(constants))
         self._built[library] = (metadata, program, kernels), tuple(enumerate(constants))
         return library
 
-    def _shader(self, kernel: loop.Kernel) -> DeviceKernel:
-        shader = print_kernel(kernel, WGSL, self.info)
+    def _shader(self, kernel: loop.Kernel, bindings: Mapping[str, Sequence[int]]) -> DeviceKernel:
+        shader = print_kernel(kernel, WGSL, self.info, bindings.get(kernel.sym_name, ()))
         if (size := _shared_bytes(shader.text)) > WEBGPU.shared_bytes:
             raise CompileError(
                 f"{WGSL.name} has {WEBGPU.shared_bytes} bytes of shared memory; kernel '{kernel.sym_name}' "
