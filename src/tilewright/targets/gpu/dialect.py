@@ -178,6 +178,8 @@ class Dialect:
     """The statement that replaces a part of it, while other threads replace other parts: ``{word}``, the
     ``{bits}`` at their place, and the ``{mask}`` of them.
     """
+    words_store: str = ""
+    """The statement that replaces a whole word: ``{word}``, ``{bits}``."""
     static_shared: int | None = None
     """The most bytes of shared memory that may be declared; a kernel that needs more gets one block of memory
     at the launch. None where the size is only limited by the device.

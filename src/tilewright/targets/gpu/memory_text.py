@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ...analysis.index_maps import flatten_index
 from ...dialects import loop, scalar, simt
@@ -16,37 +14,15 @@ from ...ir.symbolic import Dim, bounds, prove_divisible
 from ...ir.types import BufferType, DType, boolean
 from .index_text import Variable
 from .matrix_access import MatrixLoad
+from .packed_text import PackedText, Part
 from .vector_access import VectorAccess, vector_accesses, vector_bytes
-from .writer import Writer, identifier
+from .writer import identifier
 
 MOST_PRIVATE = 4096
 """The most elements of an array that is private to a thread."""
 
 
-@dataclass(frozen=True)
-class Part:
-    """An element that is a part of a word."""
-
-    word: str
-    place: str
-    """The number of the element's lowest bit, a register ``u32``."""
-    mask: int
-    """The bits of an element, at the lowest place."""
-    load: str
-    """The form that gives the value of the word."""
-
-    def bits(self) -> str:
-        """The bits of the element."""
-        return f"(({self.load.format(word=self.word)} >> {self.place}) & {self.mask}u)"
-
-    def replaced(self, form: str, bits: str) -> str:
-        """The statement, by `form`, that gives the element other bits."""
-        return form.format(
-            word=self.word, bits=f"({bits} << {self.place})", mask=f"({self.mask}u << {self.place})"
-        )
-
-
-class MemoryText(Writer):
+class MemoryText(PackedText):
     """Prints allocations, loads, stores and copies."""
 
     def alloc(self, op: loop.Alloc) -> None:
@@ -100,23 +76,6 @@ class MemoryText(Writer):
         index = self.exchanged(buffer, index)
         return f"{self.names[buffer]}[{index}]"
 
-    def is_packed(self, buffer: Value) -> bool:
-        """Whether an element of a buffer is a part of a word."""
-        return buffer in self.buffers and buffer.type.dtype in self.dialect.packed
-
-    def part(self, op: loop.Load | loop.Store | loop.Accumulate, dynamic: dict[str, Variable]) -> Part:
-        """The part of a word that an access touches; emits its place."""
-        bits = 8 * op.buffer.type.dtype.itemsize
-        name, _, index = self.access(op, dynamic).partition("[")
-        at, place = self.fresh("at"), self.fresh("place")
-        types, form = self.dialect.types, self.dialect.const
-        self.emit(form.format(type=types["i32"], name=at, value=index[:-1]))
-        value = f"{self.own(f'tw_place_{bits}')}({at})"
-        self.emit(form.format(type=types["u32"], name=place, value=value))
-        word = f"{name}[{at} >> {2 - (bits >> 4)}u]"
-        is_changed = op.buffer in self.changed
-        return Part(word, place, 2**bits - 1, self.dialect.word_load if is_changed else "{word}")
-
     def exchanged(self, buffer: Value, index: str) -> str:
         """The place of the element at a flat index, in a buffer whose parts are exchanged."""
         numbers = self.swizzles.get(buffer)
@@ -140,28 +99,28 @@ class MemoryText(Writer):
     def loaded(self, dtype: DType, element: str | Part) -> str:
         """The register value of an element."""
         if isinstance(element, Part):
-            value = self.dialect.packed[dtype].load.format(element.bits())
-        else:
-            value = self.storage(dtype, "").load.format(element)
-        return self.scalars.wrap(self.used(value), dtype) if dtype.is_sub_byte else self.used(value)
+            return self.unpacked(dtype, element.bits())
+        value = self.used(self.storage(dtype, "").load.format(element))
+        return self.scalars.wrap(value, dtype) if dtype.is_sub_byte else value
 
     def stored(self, dtype: DType, value: str) -> str:
         """The element that holds a register value."""
         return self.used(self.storage(dtype, "").store.format(value))
 
-    def used(self, text: str) -> str:
-        """`text`, whose functions the kernel uses from now on."""
-        self.uses |= set(re.findall(r"\btw_\w+(?=\()", text))
-        return text
+    def touched(
+        self, op: loop.Load | loop.Store | loop.Accumulate, dynamic: dict[str, Variable]
+    ) -> str | Part:
+        """The element that an access touches; emits its place in a word, if it is a part of one."""
+        if op in self.staged:
+            return self.staged[op]
+        if self.is_packed(op.buffer):
+            return self.part(op.buffer, *self.at(self.access(op, dynamic)))
+        return self.access(op, dynamic)
 
     def load(self, op: loop.Load) -> None:
         dynamic = self.dynamic(op)
         dtype = op.result.type
-        element: str | Part
-        if self.is_packed(op.buffer):
-            element = self.part(op, dynamic)
-        else:
-            element = self.staged.get(op) or self.access(op, dynamic)
+        element = self.touched(op, dynamic)
         is_moved = self.is_moved(op)
         kind, value = self.type(dtype), self.loaded(dtype, element)
         if is_moved:
@@ -194,11 +153,7 @@ class MemoryText(Writer):
 
     def store(self, op: loop.Store | loop.Accumulate) -> None:
         dynamic = self.dynamic(op)
-        place: str | Part
-        if self.is_packed(op.buffer):
-            place = self.part(op, dynamic)
-        else:
-            place = self.staged.get(op) or self.access(op, dynamic)
+        place = self.touched(op, dynamic)
         dtype = op.value.type
         value = self.names[op.value]
         if isinstance(op, loop.Accumulate):
@@ -206,8 +161,9 @@ class MemoryText(Writer):
             quiet = notes.IGNORE_NAN.get(op, False)
             value = self.scalars.binary(COMBINER_OP[op.combiner], dtype, old, value, quiet)
         if isinstance(place, Part):
-            bits = self.used(self.dialect.packed[dtype].store.format(value))
-            statement = place.replaced(self.dialect.word_store, bits)
+            statement = place.replaced(self.dialect.word_store, self.packed(dtype, value))
+        elif self.is_packed(op.buffer):
+            statement = f"{place} = {self.kept(dtype, value)};"
         else:
             statement = f"{place} = {value if op.value in self.moved else self.stored(dtype, value)};"
         if op.guard:
@@ -226,6 +182,8 @@ class MemoryText(Writer):
             return a is b or (self.buffers.get(a) in aliased and self.buffers.get(b) in aliased)
 
         def has_vectors(access: VectorAccess) -> bool:
+            if not self.dialect.vectors[0]:
+                return self.fills_words(access.op.buffer, f.extent) and not access.op.guard
             buffer, size = access.op.buffer, self.chunk(access.op.buffer, f.extent)
             if access.op.guard and self.otherwise(access.op) is None:
                 return False
@@ -233,7 +191,7 @@ class MemoryText(Writer):
                 return size > 0 and bool(self.dialect.shared_vector) and self.is_aligned(access, size)
             return size > 0 and buffer in self.buffers
 
-        if not self.dialect.vectors[0]:
+        if not self.dialect.vectors[0] and not self.dialect.packed:
             return [], []
         loads, stores = ([a for a in found if has_vectors(a)] for found in vector_accesses(f, may_share))
         if only_found:
@@ -241,7 +199,8 @@ class MemoryText(Writer):
         for access in (*loads, *stores):
             kind = self.storage(access.op.buffer.type.dtype, "").type
             name = self.arrays[access.op] = self.fresh("lanes")
-            self.emit(self.dialect.vectors[2].format(type=kind, name=name, size=f.extent))
+            form = self.dialect.vectors[2] or self.dialect.array
+            self.emit(form.format(type=kind, name=name, size=f.extent))
         return loads, stores
 
     def chunk(self, buffer: Value, count: Dim) -> int:
@@ -332,6 +291,11 @@ class MemoryText(Writer):
         op, name = access.op, self.arrays[access.op]
         assert isinstance(count, int)
         reads = isinstance(op, loop.Load)
+        if self.is_packed(op.buffer):
+            index = self.index.address(access.first, op.buffer.type.size, self.dynamic(op))
+            copy = self.load_words if reads else self.store_words
+            copy(op.buffer, *self.at(self.element(op.buffer, index)), name, count)
+            return
         size = self.chunk(op.buffer, count)
         vector = f"tw_{size}"
         self.uses.add(vector)

@@ -36,6 +36,7 @@ WGSL = Dialect(
     },
     words="atomic<u32>",
     word_load="atomicLoad(&{word})",
+    words_store="atomicStore(&{word}, {bits});",
     word_store="atomicAnd(&{word}, ~{mask}); atomicOr(&{word}, {bits});",
     functions={
         **{f"{n}.f32": n for n in ("abs", "sqrt", "floor", "ceil", "trunc", "round")},
