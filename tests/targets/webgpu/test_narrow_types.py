@@ -103,6 +103,20 @@ def test_a_loop_hands_on_odd_slices() -> None:
     np.testing.assert_array_equal(found, rows)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "bfloat16"])
+@pytest.mark.parametrize("how", ["add", "min"])
+def test_elements_are_combined_with_old_ones(dtype: str, how: str) -> None:
+    """A scatter reads the element that it replaces; places repeat, and neighbours have other writers."""
+    places = np.concatenate([np.arange(13), np.arange(13)[::-1], [5, 5]])
+    x, values = drawn(dtype, 13), drawn(dtype, 28)
+    if dtype == "bfloat16":
+        x, values = (np.round(a.astype(np.float32)).astype(x.dtype) for a in (x, values))
+    found = compiled(lambda x, at, v: getattr(x.at[at], how)(v), (x, places, values))(x, places, values)
+    wide = x.astype(np.float32 if dtype == "bfloat16" else np.int64)
+    (np.add if how == "add" else np.minimum).at(wide, places, values.astype(wide.dtype))
+    np.testing.assert_array_equal(found.astype(wide.dtype), wide.astype(x.dtype).astype(wide.dtype))
+
+
 def test_sizes_that_the_run_computes() -> None:
     """As many bytes as elements are positive: none, one, or no multiple of a word."""
 

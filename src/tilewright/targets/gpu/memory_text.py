@@ -156,19 +156,28 @@ class MemoryText(PackedText):
         place = self.touched(op, dynamic)
         dtype = op.value.type
         value = self.names[op.value]
-        if isinstance(op, loop.Accumulate):
-            old = self.loaded(dtype, place)
-            quiet = notes.IGNORE_NAN.get(op, False)
-            value = self.scalars.binary(COMBINER_OP[op.combiner], dtype, old, value, quiet)
         if isinstance(place, Part):
-            statement = place.replaced(self.dialect.word_store, self.packed(dtype, value))
-        elif self.is_packed(op.buffer):
+            guard = f"if ({self.index.condition(op.guard, dynamic)})" if op.guard else ""
+            with self.braces(guard):
+                if isinstance(op, loop.Accumulate):
+                    # The old value is read before a part of the word is cleared.
+                    value = self.accumulated(op, self.let(dtype, self.loaded(dtype, place)), value)
+                self.emit(place.replaced(self.dialect.word_store, self.packed(dtype, value)))
+            return
+        if isinstance(op, loop.Accumulate):
+            value = self.accumulated(op, self.loaded(dtype, place), value)
+        if self.is_packed(op.buffer):
             statement = f"{place} = {self.kept(dtype, value)};"
         else:
             statement = f"{place} = {value if op.value in self.moved else self.stored(dtype, value)};"
         if op.guard:
             statement = f"if ({self.index.condition(op.guard, dynamic)}) {{ {statement} }}"
         self.emit(statement)
+
+    def accumulated(self, op: loop.Accumulate, old: str, value: str) -> str:
+        """The combination of the old element and a value."""
+        quiet = notes.IGNORE_NAN.get(op, False)
+        return self.scalars.binary(COMBINER_OP[op.combiner], op.value.type, old, value, quiet)
 
     def staged_accesses(
         self, f: loop.For, only_found: bool = False
