@@ -448,6 +448,7 @@ class _Barriers:
     def __init__(self, body: Block) -> None:
         assert body.parent_op is not None
         self.sharing = Sharing.of(body.parent_op)
+        self.moving = {f for f in walk_loops(body.parent_op) if is_thread(f) and moves_matrices(f)}
 
     def block(self, body: Block, seen: list[_Seen]) -> list[_Seen]:
         """Place barriers in a block; `seen` are the accesses before it. Returns those after it."""
@@ -487,7 +488,7 @@ class _Barriers:
             return False
         fixed = [f for f in enclosing_loops(a.nest) if inside(b.nest, f) and f not in a.repeated]
         nests = (a.nest, b.nest)
-        if not all(isinstance(x, loop.For) for x in nests) or any(map(moves_matrices, nests)):
+        if not all(isinstance(x, loop.For) for x in nests) or not self.moving.isdisjoint(nests):
             # Any thread of a warpgroup reads the factors in shared memory, or moves elements of a matrix.
             return distance(x, y, [], fixed) is not None
         assert isinstance(a.nest, loop.For) and isinstance(b.nest, loop.For)
