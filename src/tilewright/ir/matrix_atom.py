@@ -227,14 +227,14 @@ def _bits(axis: str, first: int, last: int) -> str:
     return " ".join(f"{axis}{b}" for b in range(first, last))
 
 
-def _wgmma(columns: int, depth: int, factor: DType, result: DType) -> MatrixAtom:
+def _wgmma(columns: int, depth: int, factor: DType, result: DType, rounds_to: str = "") -> MatrixAtom:
     """An atom of ``wgmma`` with 64 rows: each of the four warps has 16 of them, in the layout of ``mma.sync``
     for every 8 columns.
     """
     side, terms = columns.bit_length() - 1, depth.bit_length() - 1
     nobody = "- - - - - - -"
     return MatrixAtom(
-        name=f"wgmma_m64n{columns}k{depth}_{result.name}_{factor.name}",
+        name=f"wgmma_m64n{columns}k{depth}_{result.name}_{rounds_to or factor.name}",
         rows=64,
         columns=columns,
         depth=depth,
@@ -245,16 +245,24 @@ def _wgmma(columns: int, depth: int, factor: DType, result: DType) -> MatrixAtom
         left=FragmentLayout.of(nobody, f"{_bits('k', 0, terms)} {_bits('m', 0, 6)}"),
         right=FragmentLayout.of(nobody, f"{_bits('k', 0, terms)} {_bits('n', 0, side)}"),
         result=FragmentLayout.of("n1 n2 m0 m1 m2 m4 m5", f"n0 m3 {_bits('n', 3, side)}"),
+        rounds_to=rounds_to,
         shared=True,
     )
 
 
 WGMMA = _by_name(
-    _wgmma(columns, depth, factor, result)
-    for factor, result, depth in ((bf16, f32, 16), (f16, f32, 16), (i8, i32, 32))
+    _wgmma(columns, depth, factor, result, rounds_to)
+    for factor, result, depth, rounds_to in (
+        (bf16, f32, 16, ""),
+        (f16, f32, 16, ""),
+        (i8, i32, 32, ""),
+        (f32, f32, 8, "tf32"),
+    )
     for columns in (256, 128, 64)
 )
-"""``wgmma`` of NVIDIA's compute capability 9.0: four warps multiply factors in shared memory."""
+"""``wgmma`` of NVIDIA's compute capability 9.0: four warps multiply factors in shared memory. From there, the
+instruction for ``tf32`` takes float32 and leaves out the low 13 bits: it rounds toward zero.
+"""
 
 
 def _mfma(size: int, depth: int, factor: DType, result: DType = f32) -> MatrixAtom:

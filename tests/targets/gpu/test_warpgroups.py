@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from tests.runtime.simulator import matrix_reference as reference
-from tests.runtime.simulator.matrix_reference import BF16, F16, F32, Format
+from tests.runtime.simulator.matrix_reference import BF16, F16, F32, TF32, Format
 from tests.targets.gpu.simulated import SMALL, Program
 
 import tilewright as tw
@@ -82,6 +82,20 @@ def test_bytes_whose_terms_are_neighbours() -> None:
     library = compiled(lambda x, y: x.astype(np.int32) @ y.T.astype(np.int32), x, y)
     found = library.simulated(checked=True)(x, y)
     np.testing.assert_array_equal(found, x.astype(np.int32) @ y.T.astype(np.int32))
+
+
+def test_float32_has_the_bits_of_the_instruction_where_tf32_is_asked_for() -> None:
+    """The low bits of factors do not count."""
+    x, y = normal(np.float32, 70, 40), normal(np.float32, 66, 40, seed=1)
+    library = compiled(lambda x, y: x @ y.T, x, y, precision="tf32")
+    assert "_f32_tf32_n_n(" in library.ir("cuda")
+    found = np.asarray(library.simulated(checked=True)(x, y))
+    sums = np.zeros((70, 66), np.uint32)
+    for k in range(0, 40, 8):
+        part = slice(k, k + 8)
+        a, b = np.ascontiguousarray(x[:, part]), np.ascontiguousarray(y[:, part].T)
+        sums = reference.tensor_core(a.view(np.uint32), b.view(np.uint32), sums, TF32, F32, 90)
+    np.testing.assert_array_equal(found.view(np.uint32), sums.astype(np.uint32))
 
 
 def test_other_bytes_use_instructions_of_warps() -> None:
@@ -174,3 +188,15 @@ def test_machine_code(columns: int) -> None:
     assert "HGMMA" in text and "LDGSTS.E.BYPASS.128" in text
     assert not re.search(r"\b(LDL|STL)\b", text)
     assert "ptx" not in {image.kind for image in toolchain.device_code(library.ir("cuda"), ["sm_90"]).images}
+
+
+@pytest.mark.skipif(toolchain.missing() is not None, reason="NVIDIA's compilers are not installed")
+@pytest.mark.parametrize(("name", "instruction"), [("int8", "IGMMA"), ("float32", "HGMMA.*TF32")])
+def test_machine_code_of_neighbouring_terms(name: str, instruction: str) -> None:
+    x = np.zeros((4096, 4096), name)
+    kind = {"int8": np.int32}.get(name, np.float32)
+    library = compiled(
+        lambda x: x.astype(kind) @ x.T.astype(kind), x, precision="tf32" if name == "float32" else None
+    )
+    text = library.ir("sass")
+    assert re.search(instruction, text) and not re.search(r"\b(LDL|STL)\b", text)

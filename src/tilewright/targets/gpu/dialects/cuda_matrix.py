@@ -141,17 +141,20 @@ def _warpgroups() -> tuple[dict[str, str], dict[str, str]]:
         calls[name] = f"FN void {name}({kind}* x) {{}}\n"
     for atom in WGMMA.values():
         kind, letter = _REGISTERS[atom.result_type]
-        factor = _LETTERS.get(atom.left_type.label, atom.left_type.name)
+        factor = atom.rounds_to or _LETTERS.get(atom.left_type.label, atom.left_type.name)
         result = "s32" if atom.result_type is i32 else atom.result_type.name
         has_scales = atom.result_type is not i32
         count = 1 << len(atom.result.slots)
         registers = ", ".join(f"%{k}" for k in range(count))
         outputs = ", ".join(f'"+{letter}"(d[{k}])' for k in range(count))
-        for way in ("nn", "nt", "tn", "tt") if has_scales else ("nn",):
+        turns = atom.left_type.itemsize == 2
+        for way in ("nn", "nt", "tn", "tt") if turns else ("nn",):
             turned = [int(x == "t") for x in way]
             name = f"tw_mma_{atom.name}_{way[0]}_{way[1]}"
             head = f"FN void {name}({kind}* d, u64 a, u64 b) {{\n"
-            scales = f", 1, 1, {turned[0]}, {turned[1]}" if has_scales else ""
+            scales = ", 1, 1" if has_scales else ""
+            if turns:
+                scales += f", {turned[0]}, {turned[1]}"
             shape = f"m{atom.rows}n{atom.columns}k{atom.depth}"
             instructions[name] = (
                 f'{head}  asm volatile("{{\\n.reg .pred adds;\\nsetp.ne.b32 adds, 1, 0;\\n'
@@ -159,8 +162,8 @@ def _warpgroups() -> tuple[dict[str, str], dict[str, str]]:
                 f'{{{registers}}}, %{count}, %{count + 1}, adds{scales};\\n}}"'
                 f' : {outputs} : "l"(a), "l"(b));\n}}\n'
             )
-            short = atom.left_type.name if has_scales else "i8"
-            flags = f", 1, 1, 1, {turned[0]}, {turned[1]}" if has_scales else ""
+            short = atom.rounds_to or atom.left_type.name
+            flags = f", 1, 1, 1, {turned[0]}, {turned[1]}" if turns else ""
             calls[name] = (
                 f"{head}  tw_sim_wgmma_{atom.result_type.name}_{short}<{atom.columns}>(d, a, b{flags});\n}}\n"
             )
