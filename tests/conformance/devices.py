@@ -290,8 +290,10 @@ def _kind(outcome: str) -> str:
     return "refused" if outcome.startswith("refused: ") else "wrong"
 
 
-def programs(target: str, checked: bool, count: int, first: int) -> int:
-    """Run random programs beyond those recorded, record the outcomes, and return how many are wrong."""
+def programs(target: str, checked: bool, count: int, first: int, again: bool) -> int:
+    """Run random programs beyond those recorded, after those that were wrong if they run `again`; record the
+    outcomes, and return how many are wrong.
+    """
     from ..differential.__main__ import results as outcomes
     from ..differential.check import LACKING, check, compiled_for
 
@@ -306,13 +308,16 @@ def programs(target: str, checked: bool, count: int, first: int) -> int:
         return check(seed, run, without=lacking)
 
     _small(target)  # so that the processes below need not import the compiler each
-    for start in range(end, begin + count, BATCH):
-        seeds = range(start, min(start + BATCH, begin + count))
+    repeated = [range(int(seed), int(seed) + 1) for seed in wrong] if again else []
+    left = [range(k, min(k + BATCH, begin + count)) for k in range(end, begin + count, BATCH)]
+    for seeds in (*repeated, *left):
         for seed, reason in outcomes(work, seeds, 1):
+            wrong.pop(str(seed), None)
             if reason:
                 print(reason, "\n", flush=True)
                 wrong[str(seed)] = reason.splitlines()[0][:300]
-        results.write({"seeds": [begin, seeds.stop], "wrong": wrong})
+        end = max(end, seeds.stop)
+        results.write({"seeds": [begin, end], "wrong": wrong})
     return len(wrong)
 
 
@@ -359,7 +364,7 @@ def main() -> int:
         if options.onnx is not None:
             wrong += onnx_tests(target, options.checked, options.again, options.onnx)
         if options.programs:
-            wrong += programs(target, options.checked, options.programs, options.first)
+            wrong += programs(target, options.checked, options.programs, options.first, options.again)
     print(f"{wrong} wrong", file=sys.stderr)
     return 1 if wrong else 0
 
