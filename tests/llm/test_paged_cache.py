@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.llm.paged_library import HEADS, KV_HEADS, SIZE, library
 from tilewright.llm import paged_cache
 from tilewright.llm.cache import DenseCache
 from tilewright.llm.paged_cache import PagedCache, Pages, token_bytes
 from tilewright.llm.quantized_cache import CACHE_BITS, hadamard_rotation, packed, quantized, unpacked
 from tilewright.llm.runner import PAGE
 
-HEADS, KV_HEADS, SIZE = 6, 2, 24
 TABLES = np.array([[3, 9, 1, 7, 12], [4, 2, 8, 5, 6]], np.int32)
 
 
@@ -58,28 +58,6 @@ def test_rotated_keys_have_no_channel_of_large_numbers() -> None:
         return np.abs(qvalues.numpy() * scales.numpy().astype(np.float32)[:, None] @ matrix - keys).mean()
 
     assert error(hadamard_rotation(64)) < error(np.eye(64, dtype=np.float32)) / 2
-
-
-def library(dtype: str, pages: int, *, precision: str | None = None, **options: Any) -> Any:
-    """Return a library that computes attention for chunks of one sequence and for single tokens of a
-    batch.
-    """
-    states = Pages(20, dtype)
-
-    def attend(q: Any, k: Any, v: Any, lengths: Any, table: Any) -> Any:
-        return PagedCache(states, q.shape[1], lengths, table).attend(0, q, k, v, **options)
-
-    def arguments(batch: int, n: int) -> Any:
-        heads = [np.zeros((batch, n, h, SIZE), np.float32) for h in (HEADS, KV_HEADS, KV_HEADS)]
-        return (*heads, np.zeros(batch, np.int32), np.zeros((batch, 2), np.int32))
-
-    rows = {name: {1: "n<=64"} for name in "qkv"}
-    batch = {name: {0: "b<=3"} for name in ("q", "k", "v", "lengths")}
-    functions = {
-        "prefill": (attend, arguments(1, 2), {**rows, "table": {1: f"p<={pages}"}}),
-        "decode": (attend, arguments(2, 1), {**batch, "table": {0: "b<=3", 1: f"p<={pages}"}}),
-    }
-    return tw.compile(functions, cache=False, precision=precision)
 
 
 def dequantized(x: Any, bits: int | None) -> Any:

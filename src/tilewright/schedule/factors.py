@@ -38,13 +38,14 @@ def factors_of(block: loop.Block) -> tuple[Operation, Operation] | None:
 
 
 def loads_of(factor: Operation) -> list[loop.Load] | None:
-    """The loads that a factor is computed from; None if other than scalar operations take part."""
-    if isinstance(factor, loop.Load):
-        return [factor]
-    if not isinstance(factor, scalar.ScalarOp):
+    """The loads that a factor is computed from; None if other than scalar operations take part.
+
+    Loads that tell where others read, such as the numbers of a cache's pages, stand behind those.
+    """
+    if not isinstance(factor, (loop.Load, scalar.ScalarOp)):
         return None
-    loads: list[loop.Load] = []
-    for value in factor.operands:
+    loads = [factor] if isinstance(factor, loop.Load) else []
+    for value in factor.dynamic if isinstance(factor, loop.Load) else factor.operands:
         part = None if value.defining_op is None else loads_of(value.defining_op)
         if part is None:
             return None
@@ -53,23 +54,29 @@ def loads_of(factor: Operation) -> list[loop.Load] | None:
 
 
 def main_load(loads: Sequence[loop.Load]) -> loop.Load:
-    """The load that moves with the most loops: a weight rather than its scale."""
-    return max(loads, key=lambda load: len(symbols(resolved(load, load.indices))))
+    """The load that moves with the most loops: a weight rather than its scale, and never one that tells where
+    another reads.
+    """
+    indices = {load for other in loads for v in other.dynamic for load in _loads_behind(v)}
+    own = [load for load in loads if load not in indices]
+    return max(own, key=lambda load: len(symbols(resolved(load, load.indices))))
+
+
+def _loads_behind(value: Value) -> list[loop.Load]:
+    return (loads_of(value.defining_op) if value.defining_op is not None else None) or []
 
 
 def places_of(factor: Operation) -> set[Expr]:
-    """The symbols in the places that a factor is loaded from, and in indices that it is computed from."""
-    loads = loads_of(factor) or []
-    found = set().union(*(symbols(resolved(op, (*op.indices, *op.guard))) for op in loads))
-    return found | symbols([e for op in _indices_of(factor) for e in resolved(op, (op.expr,))])
-
-
-def _indices_of(factor: Operation) -> list[scalar.Index]:
-    """The indices that a factor is computed from: the part of a word that holds a number, for example."""
+    """The symbols in the places that a factor is loaded from, and in what it is computed from."""
+    found: set[Expr] = set()
     if isinstance(factor, loop.Load):
-        return []
-    own = [factor] if isinstance(factor, scalar.Index) else []
-    return own + [x for v in factor.operands if v.defining_op is not None for x in _indices_of(v.defining_op)]
+        found |= symbols(resolved(factor, (*factor.indices, *factor.guard)))
+    elif isinstance(factor, scalar.Index):
+        found |= symbols(resolved(factor, (factor.expr,)))
+    for value in factor.operands[1:] if isinstance(factor, loop.Load) else factor.operands:
+        if value.defining_op is not None:
+            found |= places_of(value.defining_op)
+    return found
 
 
 def symbols(exprs: Sequence[Dim]) -> set[Expr]:
@@ -120,13 +127,12 @@ def _copy_of(
     if factor in made:
         return made[factor]
     copies: dict[Value, Value] = {}
-    for value in (factor.otherwise,) if isinstance(factor, loop.Load) else factor.operands:
-        if value is None:
-            continue
+    for value in factor.operands[1:] if isinstance(factor, loop.Load) else factor.operands:
         assert value.defining_op is not None
         copies[value] = _copy_of(value.defining_op, body, guard, axes, made)
     if isinstance(factor, scalar.Index):
-        made[factor] = body(scalar.Index(expr=substitute(resolved(factor, (factor.expr,))[0], axes)))
+        (place,) = resolved(factor, (factor.expr,))
+        made[factor] = body(scalar.Index(expr=substitute(place, axes)))
         return made[factor]
     if not isinstance(factor, loop.Load):
         made[factor] = body.insert(factor.clone(copies)).results[0]
@@ -138,7 +144,7 @@ def _copy_of(
     made[factor] = body(
         loop.Load(
             factor.buffer,
-            (),
+            [copies[v] for v in factor.dynamic],
             otherwise,
             indices=tuple(substitute(e, axes) for e in resolved(factor, factor.indices)),
             guard=tuple(substitute(e, axes) for e in conditions),

@@ -14,7 +14,7 @@ from ..ir.core import Operation, Value
 from ..ir.symbolic import Dim, Expr, symbol
 from ..ir.types import BufferType
 from .core import ScheduleCore, ScheduleError, primitive
-from .factors import copy_of, factors_of, loads_of, places_of, symbols
+from .factors import copy_of, factors_of, places_of, symbols
 from .order import keeps_order
 
 
@@ -49,7 +49,8 @@ class StagingPrimitives(ScheduleCore):
 
         A tile has a dimension for each loop inside `at` that its factor depends on, in their order.
         A factor may be any load, at computed places of a convolution's image for example, so no patches are
-        stored in between. It may also be computed from loads, by a cast or an activation: the copy does so.
+        stored in between, or in pages whose numbers are loaded. It may also be computed from loads, by a cast
+        or an activation: the copy does so.
         Returns the names of the copying blocks, in the order of the factors.
 
         A factor that is the same in all iterations of the loops inside `outer`, down to `at`, is copied at
@@ -58,8 +59,8 @@ class StagingPrimitives(ScheduleCore):
 
         Raises:
             ScheduleError: There is no such block or loop; the block is not a sum of products of two values
-                computed from loads, into an intermediate buffer; a loop inside `at` has no known extent; a
-                factor is looked up at places that data decide; or a condition concerns both factors at once.
+                computed from loads, into an intermediate buffer; a loop inside `at` has no known extent; or a
+                condition concerns both factors at once.
         """
         place = self._place(name, at)
         block = place.block
@@ -121,6 +122,8 @@ class StagingPrimitives(ScheduleCore):
         source = buffers[argument]
         load, *others = (op for op in loads if op.buffer is source)
         top = place.outer[0]
+        if load.dynamic:
+            raise ScheduleError(f"stage_read: data decide where block {name!r} reads buffer {argument}")
         if others or any(not isinstance(op, loop.Load) and inside(op, top) for op in source.users):
             raise ScheduleError(
                 f"stage_read: block {name!r} reads buffer {argument} more than once, or it is written in the "
@@ -176,10 +179,6 @@ class StagingPrimitives(ScheduleCore):
         self, place: _Place, factor: Operation, primitive: str = "stage_factors"
     ) -> list[loop.For]:
         """The loops inside `at` that a factor depends on."""
-        name = place.block.sym_name
-        for load in loads_of(factor) or []:
-            if load.dynamic:
-                raise ScheduleError(f"{primitive}: data decide where block {name!r} reads a factor")
         used = places_of(factor)
         loops = [f for f in place.inner if f.iv in used]
         for f in loops:

@@ -19,11 +19,12 @@ from ...ir.builder import Builder
 from ...ir.cleanup import dce
 from ...ir.core import Module, Operation, Value
 from ...ir.symbolic import Dim, Expr
+from ...ir.target_info import TargetInfo
 from ...ir.walk import post_order, reachable
 from .fuse_elementwise import fuse_elementwise
 
 
-def defer_row_scales(module: Module) -> None:
+def defer_row_scales(module: Module, info: TargetInfo | None = None) -> None:
     """Move divisions and multiplications by row values from a contraction's left operand to its result."""
     for block in tensor.blocks_of_computations(module):
         for op in list(block.ops):
@@ -33,7 +34,7 @@ def defer_row_scales(module: Module) -> None:
                 and contraction.index is None
             ):
                 _defer(contraction)
-    fuse_elementwise(module)
+    fuse_elementwise(module, info)
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from ...ir.run_time_symbols import definers_of, definitions
 from ...ir.symbolic import Dim, Expr, bounds, prove_eq
 from ...ir.target_info import Gpu, TargetInfo
 from ...ir.types import boolean
-from .prologues import absorb_prologues
+from .prologues import absorb_gathers, absorb_prologues
 
 Computation = tensor.Compute | tensor.Scatter | tensor.Argsort | kernels.Run
 
@@ -96,6 +96,9 @@ def _absorb_prologues(drafts: list[_Draft]) -> list[_Draft]:
     for draft in drafts:
         if draft.kind == tensor.GroupKind.CONTRACTION:
             absorb_prologues(draft.members[0], alone)
+        elif draft.kind == tensor.GroupKind.CHAIN:
+            for product in [m for m in draft.members if notes.CONTRACTION.present(m)]:
+                absorb_gathers(product, alone)
     return [d for d in drafts if d.members[0].parent is not None]
 
 

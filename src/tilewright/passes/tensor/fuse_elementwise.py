@@ -29,7 +29,8 @@ from ...ir.cleanup import cse, dce
 from ...ir.core import BlockArgument, Module, Operation, Value
 from ...ir.substitution import substitute
 from ...ir.symbolic import Dim, Expr, depth_of, free_symbols, prove_le, symbol
-from ...ir.types import boolean, i64
+from ...ir.target_info import TargetInfo
+from ...ir.types import boolean, f32, i64
 
 MAX_BODY = 160
 """Largest number of operations of a body that still takes producers. A larger value fuses more, at the price
@@ -46,16 +47,20 @@ than a load, and more to simplify than all levels before it. A larger value fuse
 Computation = tensor.Compute | tensor.Scatter
 
 
-def fuse_elementwise(module: Module) -> None:
-    """Substitute producers into their consumers wherever that does not repeat expensive work."""
+def fuse_elementwise(module: Module, info: TargetInfo | None = None) -> None:
+    """Substitute producers into their consumers wherever that does not repeat expensive work.
+
+    On a GPU, factors of contractions remain results of gathers until `form_groups` (`prologues`).
+    """
+    on_gpu = info is not None and info.gpu is not None
     for block in tensor.blocks_of_computations(module):
         for op in list(block.ops):
             if isinstance(op, (tensor.Compute, tensor.Scatter)):
-                _compose_into(op)
+                _compose_into(op, on_gpu)
     dce(module)
 
 
-def _compose_into(consumer: Computation) -> None:
+def _compose_into(consumer: Computation, on_gpu: bool) -> None:
     if notes.QUANTIZED.present(consumer):
         return  # operands of quantized products are packed as they are
     changed = False
@@ -68,15 +73,25 @@ def _compose_into(consumer: Computation) -> None:
             changed = True
             continue
         producer = producer_of(read)
-        if producer is None or not _worthwhile(consumer, read, producer):
+        if producer is None or not _worthwhile(consumer, read, producer, on_gpu):
             continue
         source = read.source
         pending.extend(_inline(read, producer))
         changed = True
         _erase_unused(source)
     if changed:
+        _drop_round_trips(consumer)
         cse(consumer)
         dce(consumer)
+
+
+def _drop_round_trips(consumer: Computation) -> None:
+    """Replace casts to a wider float type and back by the number itself."""
+    for op in list(consumer.body.ops):
+        if isinstance(op, scalar.Cast) and isinstance(wide := op.x.defining_op, scalar.Cast):
+            narrow = wide.x.type
+            if narrow is op.dtype and narrow.is_float and wide.dtype is f32 and narrow.bits <= 16:
+                op.replace_by(wide.x)
 
 
 def substitute_producer(read: tensor.Read) -> None:
@@ -84,6 +99,7 @@ def substitute_producer(read: tensor.Read) -> None:
     producer, consumer = producer_of(read), read.parent_op
     assert producer is not None and isinstance(consumer, tensor.Compute)
     source = read.source
+    _drop_round_trips(producer.op)
     _inline(read, producer)
     _erase_unused(source)
     cse(consumer)
@@ -185,11 +201,11 @@ def _points(consumer: Computation) -> Dim:
     return product(extent(a) for a in axes)
 
 
-def _worthwhile(consumer: Computation, read: tensor.Read, producer: Producer) -> bool:
+def _worthwhile(consumer: Computation, read: tensor.Read, producer: Producer, on_gpu: bool) -> bool:
     op = producer.op
     contraction = match_contraction(consumer) if isinstance(consumer, tensor.Compute) else None
     if contraction is not None and read in (contraction.a.read, contraction.b.read):
-        gathered = read is contraction.b.read and has_few_readers(contraction) and _gathers(op)
+        gathered = read is contraction.b.read and has_few_readers(contraction) and gathers(op) and not on_gpu
         return _keeps_contraction(consumer, read, producer) or gathered
     if contraction is not None and read is contraction.index:
         # the kernel of a grouped contraction looks for runs of rows with equal index in this tensor
@@ -266,7 +282,7 @@ def _only_reshapes_to(value: Value, consumer: Operation) -> bool:
     return all(user.parent_op is consumer for user in tensor.readers(value))
 
 
-def _gathers(op: tensor.Compute) -> bool:
+def gathers(op: tensor.Compute) -> bool:
     """Whether each element is one element of another tensor at a data-dependent index (the pages of a cache).
 
     The element may be converted, or be some bits of the other one. With few consumers it is not worth a copy.
@@ -391,7 +407,7 @@ def _used_dynamic(
     return substitute_all(indices, mapping), substitute_all(guard, mapping), [dynamic[k] for k in kept]
 
 
-def absorb_permutations(module: Module) -> None:
+def absorb_permutations(module: Module, info: TargetInfo | None = None) -> None:
     """Let a reduction compute its result in the order of dimensions that its only consumer writes.
 
     ``t[b, h, s, d] = sum ...`` followed by ``y[b, s, h, d] = f(t[b, h, s, d])`` becomes ``t[b, s, h, d] = sum
@@ -403,7 +419,7 @@ def absorb_permutations(module: Module) -> None:
             if isinstance(op, tensor.Compute) and not op.is_reduction:
                 for read in op.reads:
                     _absorb(op, read)
-    fuse_elementwise(module)
+    fuse_elementwise(module, info)
 
 
 def _is_unit(axis: Expr) -> bool:

@@ -70,7 +70,7 @@ def round_factors(module: Module, info: TargetInfo) -> None:
             return c.dtype is f32 and notes.FACTORS.get(c.compute) == dtype.name
 
         _lower(module, dtype, allows, all_values=False, rounds=taken)
-    fuse_elementwise(module)
+    fuse_elementwise(module, info)
 
 
 def _lower(

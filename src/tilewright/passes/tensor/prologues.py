@@ -3,6 +3,8 @@
 A factor that is a cast, a dequantized weight or an activation would otherwise be a kernel of its own, which
 writes what the contraction reads again. In the contraction it is computed once for each tile of the result
 that uses it, and more often where the windows of a convolution overlap.
+
+A gathered factor, such as the keys in the pages of a cache, is read where it lies.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from ...dialects.tensor import extent
 from ...ir import notes
 from ...ir.core import Operation
 from ...ir.symbolic import Expr, bounds, ceildiv
-from .fuse_elementwise import cost_of, producer_of, substitute_producer
+from .fuse_elementwise import cost_of, gathers, producer_of, substitute_producer
 
 TILE = 64
 """Rows, and columns, of the tile of a result that uses a loaded element, approximately."""
@@ -24,6 +26,10 @@ FEW_ROWS = 4
 """The most rows of a product that has no tiles: an element of the rows is loaded for each column."""
 UNKNOWN_TILES = 4
 """The tiles along a dimension of unknown length."""
+MOST_TILES = 16
+"""The most tiles that use an element of a factor that they gather. A larger value gathers more often instead of
+copying: the place of an element takes some loads and operations for each vector of it.
+"""
 HEAVY = 16
 """Operations that an expensive function counts as."""
 BYTE = 6
@@ -44,10 +50,37 @@ def absorb_prologues(contraction: tensor.Compute, alone: Collection[Operation]) 
     """
     found = None if notes.QUANTIZED.present(contraction) else match_contraction(contraction)
     if found is None:
+        if not notes.QUANTIZED.present(contraction):  # a piece of attention's keys
+            absorb_gathers(contraction, alone)
         return
     sides = ((found.a, found.n, _has_few_rows(found)), (found.b, found.m, False))
-    for read in [x.read for x, others, few in sides if _is_worthwhile(found, x, others, few, alone)]:
+    gathered = [x.read for x, others, few in sides if _tiles(others, few) <= MOST_TILES]
+    worthwhile = [x.read for x, others, few in sides if _is_worthwhile(found, x, others, few, alone)]
+    for read in worthwhile:
         substitute_producer(read)
+    absorb_gathers(contraction, alone, gathered)
+
+
+def absorb_gathers(
+    contraction: tensor.Compute, alone: Collection[Operation], reads: Collection[tensor.Read] | None = None
+) -> None:
+    """Let a contraction with noted roles read factors that are gathered at their places, instead of copies
+    of them.
+
+    Args:
+        contraction: A contraction, also one whose factors are zero beyond the ends of the data.
+        alone: The computations that would be kernels of their own.
+        reads: The reads to consider; all if None.
+    """
+    for read in contraction.reads:
+        found = producer_of(read) if reads is None or read in reads else None
+        if (
+            found is not None
+            and found.op in alone
+            and gathers(found.op)
+            and all(user.parent_op is contraction for user in tensor.readers(found.op.result))
+        ):
+            substitute_producer(read)
 
 
 def _has_few_rows(c: Contraction) -> bool:
@@ -73,7 +106,7 @@ def _is_worthwhile(
     axes = [a for a in (*c.compute.axes, *c.compute.reduce_axes) if factor.moves_with(a)]
     loaded = bounds(product(extent(a) for a in axes))[1]
     elements = bounds(op.result.type.size)[1]
-    tiles = bounds(ceildiv(product(extent(a) for a in others), 1 if each else TILE))[1] or UNKNOWN_TILES
+    tiles = _tiles(others, each)
     read = sum(r.result.type.itemsize for r in op.reads if len(tensor_axes(r)) == len(op.axes))
     written = op.dtype.itemsize
     work = cheap + HEAVY * heavy + max(0, read - written)
@@ -83,9 +116,14 @@ def _is_worthwhile(
     return loaded * tiles * work <= elements * apart + LAUNCH
 
 
+def _tiles(others: Iterable[Expr], each: bool) -> int:
+    """The tiles along axes, or with `each` their elements."""
+    return bounds(ceildiv(product(extent(a) for a in others), 1 if each else TILE))[1] or UNKNOWN_TILES
+
+
 def tensor_axes(read: tensor.Read) -> set[Expr]:
     """The symbols in the indices of a read."""
     return {x for e in read.indices for x in tensor.free_symbols_of(e)}
 
 
-__all__ = ["absorb_prologues"]
+__all__ = ["absorb_gathers", "absorb_prologues"]

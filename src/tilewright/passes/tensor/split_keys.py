@@ -248,6 +248,7 @@ class _Pieces:
             beyond = a.keys - 1 - place
             if isinstance(child, tensor.Read) and self.ragged and key in _symbols(child):
                 copies[child.result] = body(_guarded(body, copy, beyond))
+                copy.erase()
                 continue
             if child.terminator and self.ragged and op.result in self.masked and op is not a.scores:
                 copy.set_operand(0, _hidden(body, copy.operands[0], beyond))

@@ -17,6 +17,7 @@ from ....dialects import loop
 from ....dialects.tensor import free_symbols_of
 from ....ir.symbolic import Dim
 from ....schedule import Schedule, ScheduleError
+from ....schedule.factors import main_load
 from .atoms import distance
 from .chain_atoms import chain_with_atoms
 from .chain_parts import (
@@ -229,7 +230,7 @@ def _divide_copy(s: Schedule, name: str, side: int) -> str:
     return the loop over threads.
     """
     block = s.block(name)
-    load, *_ = (op for op in block.body.ops if isinstance(op, loop.Load))
+    load = main_load([op for op in block.body.ops if isinstance(op, loop.Load)])
     store = written_buffer(block)
     names = [
         f.iv.name
