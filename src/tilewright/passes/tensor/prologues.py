@@ -27,8 +27,8 @@ FEW_ROWS = 4
 UNKNOWN_TILES = 4
 """The tiles along a dimension of unknown length."""
 MOST_TILES = 16
-"""The most tiles that use an element of a factor that they gather. A larger value gathers more often instead of
-copying: the place of an element takes some loads and operations for each vector of it.
+"""The most tiles that use an element of a factor that they gather. A larger value gathers more often instead
+of copying: the place of an element takes some loads and operations for each vector of it.
 """
 HEAVY = 16
 """Operations that an expensive function counts as."""
