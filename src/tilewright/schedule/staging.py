@@ -105,7 +105,7 @@ class StagingPrimitives(ScheduleCore):
                 for i in 4: for j in 4:  y[4 * io + i, j] = f(tile[i, j])
 
         The tile has a dimension for each loop inside `at` that the place of the read depends on, in their
-        order. STAGE `cache_read` copies is a part of the buffer, with the buffer's dimensions.
+        order. The copy of `cache_read`, in contrast, is a part of the buffer, with the buffer's dimensions.
 
         Raises:
             ScheduleError: There is no such block, buffer or loop; the block reads the buffer more than once,
