@@ -34,6 +34,7 @@ from .tensor.fuse_elementwise import absorb_permutations, fuse_elementwise
 from .tensor.lower_precision import lower_precision, round_factors
 from .tensor.lower_to_tensor import lower_to_tensor
 from .tensor.mark_contractions import mark_contractions
+from .tensor.narrow_results import narrow_results
 from .tensor.pack_constants import pack_constants
 from .tensor.pack_operands import pack_operands
 from .tensor.pad_reductions import pad_reductions
@@ -100,6 +101,7 @@ PASSES: tuple[PassInfo, ...] = (
     _tensor(split_reductions, min_opt=1, arguments=("info",)),
     _tensor(split_cumulative, min_opt=1, condition=Condition.GPU),
     _tensor(form_groups, required=True, arguments=("info", "row_groups")),
+    _tensor(narrow_results, min_opt=1),
     _tensor(collapse_axes),
     _tensor(write_in_place, condition=Condition.IN_PLACE),
     _tensor(copy_changed, arguments=("info",)),
