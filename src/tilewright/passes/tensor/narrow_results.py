@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from ...dialects import scalar, tensor
 from ...dialects.tensor_builder import TensorBuilder
+from ...ir import notes
 from ...ir.builder import Builder
 from ...ir.core import Module, Value
 from ...ir.types import DType
@@ -35,7 +36,9 @@ def _casts(result: Value) -> list[scalar.Cast]:
     """
     found: list[scalar.Cast] = []
     for read in _reads(result):
-        users = [] if read is None or read.otherwise is not None else list(read.result.users)
+        if read is None or read.otherwise is not None or _is_factor(read):
+            return []
+        users = list(read.result.users)
         if not users or not all(isinstance(user, scalar.Cast) for user in users):
             return []
         found += [user for user in users if isinstance(user, scalar.Cast)]
@@ -43,6 +46,11 @@ def _casts(result: Value) -> list[scalar.Cast]:
         return []
     old, new = result.type.dtype, found[0].dtype
     return found if old.is_float and new.is_float and new.bits < old.bits else []
+
+
+def _is_factor(read: tensor.Read) -> bool:
+    """Whether a contraction reads a value: kernels multiply factors of certain pairs of types."""
+    return read.parent_op is not None and notes.CONTRACTION.present(read.parent_op)
 
 
 def _reads(value: Value) -> Iterator[tensor.Read | None]:
