@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import date
@@ -85,6 +86,17 @@ def _cases(names: Sequence[str] | None) -> Iterator[tuple[str, str, Any]]:
     def wanted(name: str) -> bool:
         return not names or any(n in name for n in names)
 
+    for real in real_cases():
+        if wanted(real.name):
+            program = real.build()
+            yield "real", real.name, lambda t, p=program: tw.compile(p, target=t, cache=False)
+    for case in speed_cases():
+        if wanted(name := f"{case.name}, {case.dtype}"):
+            yield (
+                "functions",
+                name,
+                lambda t, c=case: tw.compile(c.function, tuple(c.inputs()), target=t),
+            )
     for model in model_cases():
         if wanted(model.name):
             (module, examples), options, _, _ = model.build()
@@ -93,17 +105,6 @@ def _cases(names: Sequence[str] | None) -> Iterator[tuple[str, str, Any]]:
                 model.name,
                 lambda t, m=module, x=examples, o=options: tw.compile(m, x, target=t, **o),
             )
-    for case in speed_cases():
-        if wanted(name := f"{case.name}, {case.dtype}"):
-            yield (
-                "functions",
-                name,
-                lambda t, c=case: tw.compile(c.function, tuple(c.inputs()), target=t),
-            )
-    for real in real_cases():
-        if wanted(real.name):
-            module, inputs = real.build()
-            yield "real", real.name, lambda t, m=module, x=inputs: tw.compile(m, x, target=t, cache=False)
 
 
 def measure(names: Sequence[str] | None = None, keep: Any = None) -> dict[str, Any]:
@@ -115,10 +116,12 @@ def measure(names: Sequence[str] | None = None, keep: Any = None) -> dict[str, A
     """
     found: dict[str, Any] = {section: {} for section in SECTIONS}
     for section, name, compiled in _cases(names):
+        start = time.perf_counter()
         for arch in ARCHITECTURES:
             library = compiled(f"cuda:{arch}")
             found[section].setdefault(name, {})[arch] = kernels_of(library, arch)
-        print(f"{name}: {len(found[section][name][ARCHITECTURES[0]])} kernels", flush=True)
+        count, seconds = len(found[section][name][ARCHITECTURES[0]]), time.perf_counter() - start
+        print(f"{name}: {count} kernels, {seconds:.0f} s", flush=True)
         if keep is not None:
             keep(found)
     return found
