@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+import tilewright as tw
+
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
@@ -25,7 +27,7 @@ from tilewright.llm.engine.engine import Engine, EngineOptions
 from tilewright.llm.engine.sampling import SamplingParameters
 from tilewright.llm.engine.speculative import Speculation
 from tilewright.llm.engine.stream import Request
-from tilewright.llm.library import LibraryOptions, LibraryRunner, open_library
+from tilewright.llm.library import LibraryOptions, LibraryRunner, compile_library, open_library
 from tilewright.runtime.device_library import DeviceLibrary
 from tilewright.runtime.simulated_device import simulated_driver
 
@@ -226,3 +228,19 @@ def test_an_unknown_target_is_told(folder: Path, tmp_path: Path) -> None:
     found = CliRunner().invoke(command, ["compile", str(folder), "-o", output, "--target", "nowhere"])
     assert isinstance(found.exception, CompileError)
     assert "unknown target 'nowhere'; known: cpu" in str(found.exception)
+
+
+def test_a_library_for_webgpu_has_its_weights_inside(folder: Path, tmp_path: Path) -> None:
+    need("webgpu")
+    path = tmp_path / "small.tar"
+    options = ["--context-window-size", "64", "--prefill-chunk-size", "32", "--max-batch-size", "1"]
+    done = CliRunner().invoke(
+        command, ["compile", str(folder), "-o", str(path), "--target", "webgpu", *options]
+    )
+    assert done.exit_code == 0, done.output
+    assert not path.with_suffix(".weights").exists()
+    runner = LibraryRunner(tw.load(path))
+    token = runner.prefill(TOKENS[:9], 0, np.array([1], np.int32), 0)
+    compiled = compile_library(folder, LibraryOptions(context=64, chunk=32, max_batch=1))
+    wanted = LibraryRunner(compiled).prefill(TOKENS[:9], 0, np.array([1], np.int32), 0)
+    near(token, wanted, "bf16")

@@ -186,7 +186,8 @@ def compile_command(
 ) -> None:
     """Compile the model library of MODEL: a folder from `llm convert`, a Hugging Face folder, or a GGUF file.
 
-    The weights (model.weights) and the tokenizer (model.tokenizer) are written next to the library.
+    The weights (model.weights) and the tokenizer (model.tokenizer) are written next to the library. A library
+    for WebGPU (model.tar) has its weights inside.
     """
     from pathlib import Path
 
@@ -250,8 +251,10 @@ def compile_command(
     show("memory", planned(library.metadata))
     for line in library.report.opt_lines():
         out.print(line, highlight=False, markup=False)
-    weights = path.with_suffix(".weights")
-    show(str(path), f"{number(path.stat().st_size, 'B')}, weights {number(weights.stat().st_size, 'B')}")
+    sizes = number(path.stat().st_size, "B")
+    if library.weights_beside:
+        sizes += f", weights {number(path.with_suffix('.weights').stat().st_size, 'B')}"
+    show(str(path), sizes)
     sys.stdout.flush()
 
 

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
 
@@ -114,6 +114,8 @@ class CompiledModel(ABC):
     """The artifact's metadata: inputs, outputs, symbols and their bounds, target, kernels, memory."""
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    weights_beside: ClassVar[bool] = True
+    """Whether `save` can write the weights into a file beside the artifact."""
 
     @property
     def kernels(self) -> dict[str, KernelDescription]:

@@ -42,6 +42,8 @@ class WebgpuLibrary(CompiledModel):
             Vulkan driver).
     """
 
+    weights_beside = False
+
     def __init__(
         self,
         metadata: dict[str, Any],

@@ -1,7 +1,8 @@
 """Vulkan devices with matrix instructions: the extension ``VK_KHR_cooperative_matrix``.
 
-Plain ``vulkan`` asks for none, so that a library runs on every device. Sources of the shapes: the tables of
-devices of the "Vulkan Hardware Database", and Mesa's drivers.
+Plain ``vulkan`` asks for none, so that a library runs on every device. The shapes of lavapipe were read from
+the driver. The others are those that users report and were not checked on a device; the runtime asks the
+driver for the product of each kernel before it loads it.
 """
 
 from __future__ import annotations
