@@ -120,3 +120,40 @@ def test_a_loop_gives_one_kernel_parts_that_it_reads_and_writes() -> None:
     wanted = tw.compile(model, (x,), cache=False)(x)
     for found, value in zip(compiled(model, (x,))(x), wanted, strict=True):
         np.testing.assert_allclose(found, value, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_a_state_is_updated_where_it_lies(dtype: str) -> None:
+    """A step writes a row of the cache and copies nothing: neither the program nor the device has a copy."""
+    cache = tw.State("cache", (50, 6), dtype)
+
+    def step(row: Any, at: Any) -> Any:
+        cache.value = cache.value.at[at].set(row)
+        return tnp.sum(cache.value.astype("float32"), axis=1)
+
+    rows = RNG.integers(-9, 9, (4, 6)).astype(dtype)
+    library = compiled(step, (rows[0], np.array(3)))
+    wanted = np.zeros((50, 6), np.float32)
+    for row, at in zip(rows, (3, 49, 0, 3), strict=True):
+        wanted[at] = row
+        np.testing.assert_array_equal(library(row, np.array(at)), wanted.sum(1))
+    np.testing.assert_array_equal(library.state["cache"], wanted.astype(dtype))
+    (function,) = library._program["functions"].values()
+    assert not any("copy" in step for step in function["steps"])
+    assert not library._device._aside
+
+
+def test_results_overwrite_what_is_not_read_again() -> None:
+    """A chain of rows has one buffer of its own; kernels that overwrite their input bind it once."""
+    weight = tw.Tensor(RNG.standard_normal((40, 40)).astype(np.float32) / 6)
+
+    def model(x: Any) -> Any:
+        for _ in range(3):
+            x = tw.nn.functional.softmax(x @ weight, -1)
+        return x @ weight
+
+    x = RNG.standard_normal((9, 40)).astype(np.float32)
+    library = compiled(model, (x,))
+    wanted = tw.compile(model, (x,), cache=False)(x)
+    np.testing.assert_allclose(library(x), wanted, rtol=1e-4, atol=1e-5)
+    assert not library._device._aside

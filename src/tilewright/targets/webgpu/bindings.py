@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ...dialects import host
 from ...dialects.func import entries
-from ...ir.core import Module
+from ...ir.core import Module, Value
 from ...ir.types import DType
 from ...lowering.memory_plan import root
 from ..gpu.dialects.wgsl import WGSL
@@ -25,8 +25,17 @@ def shared_bindings(module: Module) -> dict[str, tuple[int, ...]]:
     for op in (op for function in entries(module) for op in function.walk()):
         if isinstance(op, host.Launch):
             found = kinds.setdefault(op.kernel, [_stored(b.type.dtype) for b in op.buffers])
-            kinds[op.kernel] = [(*k, id(root(b))) for k, b in zip(found, op.buffers, strict=True)]
+            kinds[op.kernel] = [(*k, _memory(b)) for k, b in zip(found, op.buffers, strict=True)]
     return {name: _numbered(found) for name, found in kinds.items()}
+
+
+def _memory(buffer: Value) -> object:
+    """The memory of a buffer: equal for views of one buffer of the device."""
+    value = root(buffer)
+    op = value.defining_op
+    if isinstance(op, host.Alloc) and op.slot is None and op.offset is not None:
+        return str(op.offset)  # an output may have the planned place of an input that the launch reads last
+    return id(value)
 
 
 def _stored(dtype: DType) -> tuple[object, ...]:

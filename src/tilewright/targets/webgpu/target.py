@@ -62,8 +62,7 @@ class WebgpuTarget(Target):
 
     @property
     def lowering(self) -> LoweringOptions:
-        # A dispatch must not read and write one buffer, so no kernel works in place.
-        return LoweringOptions(panel=None, rules=RULES, info=self.info, in_place=False)
+        return LoweringOptions(panel=None, rules=RULES, info=self.info)
 
     def describe(self) -> dict[str, Any]:
         return {"name": self.name, "features": []}
