@@ -322,7 +322,7 @@ def check_metadata(metadata: Any, printed: str) -> None:
     assert {"model.embed_tokens.qvalues", "lm_head.scales"} <= names
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        inspect._show(metadata)
+        inspect._show(metadata, None)
     text = out.getvalue()
     for part in (
         "model type: llama",

@@ -130,12 +130,10 @@ class PagedCache:
     def _write(self, name: str, x: Tensor) -> None:
         heads, *width = x.shape[2:]
         if name.endswith("key"):
-            page, slot = self._page[..., None, None], self._slot[..., None, None]
             state = self._pages.state(name, (heads, *width, PAGE), x.dtype)
-            state[page, tnp.arange(heads)[:, None], tnp.arange(*width), slot] = x
+            state[self._page, :, :, self._slot] = x
         else:
-            page, slot = self._page[..., None], self._slot[..., None]
-            self._pages.state(name, (heads, PAGE, *width), x.dtype)[page, tnp.arange(heads), slot] = x
+            self._pages.state(name, (heads, PAGE, *width), x.dtype)[self._page, :, self._slot] = x
 
     def _held(self, name: str, table: Tensor, dtype: DTypeLike) -> tuple[Tensor, Tensor | None]:
         """The content of the pages in `table` [batch, p]: [batch, p * PAGE, heads, d].

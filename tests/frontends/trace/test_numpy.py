@@ -355,6 +355,39 @@ def test_updates(method: str) -> None:
             same(result, expected, method)
 
 
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_updates_of_whole_slices(accumulate: bool) -> None:
+    """Arrays in front, behind, in the middle and apart, with values in the shape that indexing gives."""
+    rng = np.random.default_rng(0)
+    x = rng.random((3, 4, 5, 6), np.float32)
+    i, j, k = np.array([[2, 0], [1, -1]]), np.array([[3], [1]]), np.array([4, -3])
+    every = slice(None)
+    places = [
+        (i, every, every, j),
+        (every, j),
+        (every, j, k),
+        (every, every, every, k),
+        (i, every, k),
+        (every, i, every, k),
+        (every, 0 * i + np.arange(4).reshape(2, 2), every, j),
+    ]
+    values = [rng.random(x[index].shape, np.float32) for index in places]
+
+    def update(x: Any, values: Any) -> Any:
+        updates = [x.at[index] for index in places]
+        return [(u.add if accumulate else u.set)(v) for u, v in zip(updates, values, strict=True)]
+
+    for run in (update, tw.jit(update)):
+        results = run(tw.Tensor(x), [tw.Tensor(v) for v in values])
+        for index, v, result in zip(places, values, results, strict=True):
+            expected = x.copy()
+            if accumulate:
+                np.add.at(expected, index, v)
+            else:
+                expected[index] = v
+            same(result, expected, str(index))
+
+
 def test_updates_outside_are_refused() -> None:
     """An update out of range is refused, as in NumPy. Without checks the index is clamped, and nothing is
     written outside of the tensor.

@@ -55,6 +55,15 @@ def test_a_scatter_changes_a_copy() -> None:
     assert (blocks(scatter), threads(scatter)) == (2, 32)  # a thread for each column
 
 
+def test_tokens_are_written_into_pages_by_a_thread_for_each_element_of_a_token() -> None:
+    heads, width, size = 3, 20, 16
+    x, y = drawn(4, heads, width, size), drawn(2, 5, heads, width)
+    page, slot = np.array([[1] * 5, [3] * 5]), np.arange(10).reshape(2, 5)
+    program = checked(lambda x, y, page, slot: x.at[page, :, :, slot].set(y), x, y, page, slot)
+    scatter = program.kernels[-1]
+    assert blocks(scatter) * threads(scatter) >= heads * width
+
+
 def test_an_operand_that_dies_is_not_copied() -> None:
     program = checked(lambda x, i: (x * 2.0).at[i].add(1.5), drawn(9, 40), np.array([1, 1, 4]))
     assert "copy" not in [kernel.sym_name for kernel in program.kernels]

@@ -6,7 +6,6 @@ Bounds of slices and integers may be symbolic sizes. An index that is known whil
 
 from __future__ import annotations
 
-import itertools
 import operator
 from dataclasses import dataclass
 from typing import Any
@@ -240,20 +239,35 @@ def _flat_places(x: Tensor, index: Index) -> Tensor:
     return reshape(total, ((1,) * (rank - total.ndim) + total.shape))
 
 
-def _rows(x: Tensor, index: Index) -> Tensor | None:
-    """Return the index vectors, in the last dimension, of an index that consists of arrays for the first
-    dimensions and of whole slices for all others; None for any other index.
+@dataclass(frozen=True)
+class _Slices:
+    """An index of arrays for the dimensions `axes` and of whole slices for all others.
+
+    `vectors` (..., len(axes)) are the index vectors. The arrays' dimensions begin at `front` in the shape of
+    ``x[index]``.
+    """
+
+    vectors: Tensor
+    axes: tuple[int, ...]
+    front: int
+
+
+def _slices(x: Tensor, index: Index) -> _Slices | None:
+    """Return the description of an index of arrays and whole slices, at least one of each; None for any other
+    index.
     """
     parts = _expanded(x, index if isinstance(index, tuple) else (index,))
-    arrays = list(itertools.takewhile(lambda p: isinstance(p, Tensor), parts))
-    rest = parts[len(arrays) :]
-    if not arrays or not rest or any(p != slice(None) for p in rest):
+    axes = tuple(k for k, p in enumerate(parts) if isinstance(p, Tensor))
+    rest = [p for p in parts if not isinstance(p, Tensor)]
+    if not axes or not rest or any(p != slice(None) for p in rest):
         return None
-    for array, n in zip(arrays, x.shape, strict=False):
+    arrays, sizes = [parts[k] for k in axes], [x.shape[k] for k in axes]
+    for array, n in zip(arrays, sizes, strict=True):
         _check(array, n)
     shape = common_shape([a.shape for a in arrays])
-    inside = [clip(astype(a, i64), -n, n - 1) for a, n in zip(arrays, x.shape, strict=False)]
-    return stack([broadcast_to(a, shape) for a in inside], -1)
+    inside = [clip(astype(a, i64), -n, n - 1) for a, n in zip(arrays, sizes, strict=True)]
+    vectors = stack([broadcast_to(a, shape) for a in inside], -1)
+    return _Slices(vectors, axes, axes[0] if axes[-1] - axes[0] == len(axes) - 1 else 0)
 
 
 class Places:
@@ -297,11 +311,23 @@ class Update:
         return self._scatter(values, "max")
 
     def _scatter(self, values: TensorLike, combiner: str | None) -> Tensor:
-        rows = _rows(self.x, self.index)
-        if rows is not None:  # Whole slices are copied in vectors and split between threads.
-            shape = rows.shape[:-1] + self.x.shape[rows.shape[-1] :]
-            updates = broadcast_to(as_tensor(values, self.x.dtype), shape)
-            return apply(g.ScatterNd, self.x, rows, updates, combiner=combiner)
+        slices = _slices(self.x, self.index)
+        if slices is not None:  # Whole slices are copied in vectors and split between threads.
+            shape, axes, front = slices.vectors.shape[:-1], slices.axes, slices.front
+            rest = tuple(n for k, n in enumerate(self.x.shape) if k not in axes)
+            updates = broadcast_to(as_tensor(values, self.x.dtype), (*rest[:front], *shape, *rest[front:]))
+            if front and shape:
+                places = range(len(shape))
+                updates = moveaxis(updates, [front + k for k in places], list(places))
+            in_front = axes == tuple(range(len(axes)))
+            return apply(
+                g.ScatterNd,
+                self.x,
+                slices.vectors,
+                updates,
+                combiner=combiner,
+                axes=() if in_front else axes,
+            )
         places = _flat_places(self.x, self.index)
         updates = broadcast_to(as_tensor(values, self.x.dtype), places.shape)
         flat = apply(
