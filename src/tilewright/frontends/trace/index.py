@@ -317,8 +317,8 @@ class Update:
             rest = tuple(n for k, n in enumerate(self.x.shape) if k not in axes)
             updates = broadcast_to(as_tensor(values, self.x.dtype), (*rest[:front], *shape, *rest[front:]))
             if front and shape:
-                places = range(len(shape))
-                updates = moveaxis(updates, [front + k for k in places], list(places))
+                lead = range(len(shape))
+                updates = moveaxis(updates, [front + k for k in lead], list(lead))
             in_front = axes == tuple(range(len(axes)))
             return apply(
                 g.ScatterNd,

@@ -27,6 +27,8 @@ INSTALL = (
 ENVIRONMENT = "vulkan1.1"
 """The version of Vulkan that the code is for. 1.1 has subgroup operations."""
 
+_NO_MATRICES = re.compile("GL_KHR_cooperative_matrix.*not supported|not supported.*GL_KHR_cooperative_matrix")
+"""The message of a compiler without cooperative matrices; its words depend on the version."""
 _KIND = "spirv"
 _MARK = "// kernel "
 _ENTRY_POINT = 15
@@ -96,7 +98,7 @@ def compile_spirv(text: str, name: str = "kernel.comp") -> bytes:
     try:
         spirv = compiler.compile(text, name)
     except glslang.Rejected as error:
-        if re.search("GL_KHR_cooperative_matrix.*not supported", str(error)):
+        if _NO_MATRICES.search(str(error)):
             raise CompileError(
                 f"{Path(compiler.path).name} has no cooperative matrices: {INSTALL}; version 13 or later"
             ) from None
