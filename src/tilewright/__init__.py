@@ -23,13 +23,28 @@ if TYPE_CHECKING:
     from tilewright.errors import (
         ArtifactError,
         CompileError,
+        GradientError,
         KernelError,
         ScheduleMismatchError,
         ShapeError,
         TilewrightError,
         UnsupportedOperatorError,
     )
-    from tilewright.frontends.trace import State, Tensor, TraceError, cond, scan, tensor, where, while_loop
+    from tilewright.frontends.trace import (
+        State,
+        Tensor,
+        TraceError,
+        cond,
+        grad,
+        jvp,
+        scan,
+        stop_gradient,
+        tensor,
+        value_and_grad,
+        vjp,
+        where,
+        while_loop,
+    )
     from tilewright.ir.types import (
         bf16,
         boolean,
@@ -60,6 +75,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ArtifactError",
     "CompileError",
+    "GradientError",
     "Kernel",
     "KernelError",
     "KernelFamily",
@@ -83,11 +99,13 @@ __all__ = [
     "f64",
     "gpu_kernel",
     "gpu_source",
+    "grad",
     "i16",
     "i32",
     "i64",
     "i8",
     "jit",
+    "jvp",
     "kernel",
     "load",
     "load_schedules",
@@ -100,6 +118,7 @@ __all__ = [
     "scan",
     "schedule_kernel",
     "simulate",
+    "stop_gradient",
     "tensor",
     "triton_source",
     "tune",
@@ -107,6 +126,8 @@ __all__ = [
     "u32",
     "u64",
     "u8",
+    "value_and_grad",
+    "vjp",
     "where",
     "while_loop",
 ]
@@ -117,6 +138,7 @@ _HOME = {
     "load": "tilewright.driver.load",
     "ArtifactError": "tilewright.errors",
     "CompileError": "tilewright.errors",
+    "GradientError": "tilewright.errors",
     "KernelError": "tilewright.errors",
     "ScheduleMismatchError": "tilewright.errors",
     "ShapeError": "tilewright.errors",
@@ -146,7 +168,10 @@ _HOME = {
         ("load_schedules", "pin", "save_schedules", "schedule_kernel"), "tilewright.schedule.kernel_schedule"
     ),
     **dict.fromkeys(
-        ("State", "Tensor", "TraceError", "cond", "scan", "tensor", "where", "while_loop"),
+        (
+            "State Tensor TraceError cond grad jvp scan stop_gradient tensor value_and_grad vjp where "
+            "while_loop"
+        ).split(),
         "tilewright.frontends.trace",
     ),
 }

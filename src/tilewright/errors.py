@@ -20,6 +20,7 @@ __all__ = [
     "DimsWarning",
     "DivisionError",
     "EngineError",
+    "GradientError",
     "InternalError",
     "KernelError",
     "OutOfRangeError",
@@ -46,6 +47,12 @@ class TilewrightError(Exception):
 
 class CompileError(TilewrightError):
     """The model cannot be compiled for the target as it is, or an option is wrong."""
+
+
+class GradientError(CompileError):
+    """A derivative does not exist: operators without a gradient, a result that is no scalar or that has no
+    floating-point elements.
+    """
 
 
 class KernelError(CompileError):

@@ -2,12 +2,13 @@
 
 A subclass states shape and dtype inference (`infer_types`), its reference meaning (`reference`), and how it
 is computed: either `decompose` into other graph operators or `lower` to the tensor level. `fold` (algebraic
-identities) is optional. Fusion and code for every target follow from these.
+identities) is optional. Fusion and code for every target follow from these. `gradient` is the rule of
+reverse-mode differentiation; without one, the decomposition is differentiated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,57 @@ import numpy as np
 from ...ir.builder import Builder
 from ...ir.core import Constant, Effect, IRError, Operation, Value
 from ...ir.symbolic import Dim, prove_eq
-from ...ir.types import TensorType
 from ..tensor_builder import TensorBuilder, TensorRef
+from .term import Term, tensor_type
+
+
+class Adjoint:
+    """The surroundings of a gradient rule: the values of an operator, the gradients of its results, and the
+    place where the backward pass is built.
+
+    Attributes:
+        b: The builder of the backward pass.
+        operands: The operands that are there, in order, as terms.
+        results: The results as terms.
+        cotangents: For each result the gradient with respect to it, of the result's shape and element type,
+            or None where it is zero.
+        captured: Values from outside that the operator's regions use and whose gradients are used.
+        needed: For each operand and then for each captured value, whether its gradient is used. A rule may
+            return gradients that are not.
+        backward: Differentiates a block of operators: ``backward(b, block, cotangents, wanted)`` appends the
+            backward pass of `block`, whose terminator's operands have the `cotangents` (values or None), at
+            `b` and returns the gradients of the values `wanted` (values or None).
+    """
+
+    def __init__(
+        self,
+        b: Builder,
+        op: Operation,
+        cotangents: Sequence[Value | None],
+        needed: Sequence[bool],
+        captured: Sequence[Value],
+        backward: Callable[..., list[Value | None]],
+    ) -> None:
+        self.b = b
+        self.operands = tuple(Term(b, v) for v in op.operands)
+        self.results = tuple(Term(b, v) for v in op.results)
+        self.cotangents = tuple(None if v is None else Term(b, v) for v in cotangents)
+        self.needed = tuple(needed)
+        self.captured = tuple(captured)
+        self.backward = backward
+
+    @property
+    def result(self) -> Term:
+        """The only result."""
+        (result,) = self.results
+        return result
+
+    @property
+    def cotangent(self) -> Term:
+        """The gradient with respect to the only result."""
+        (cotangent,) = self.cotangents
+        assert cotangent is not None
+        return cotangent
 
 
 class GraphOp(Operation):
@@ -36,6 +86,19 @@ class GraphOp(Operation):
     def fold(self) -> Value | Constant | None:
         """An existing value or a constant equal to the only result, or None. Constant operands need no case
         here: they are folded through `reference`.
+        """
+        return None
+
+    def gradient(self, at: Adjoint) -> Sequence[Term | None] | None:
+        """The gradients with respect to the operands, from those with respect to the results.
+
+        A gradient has the shape of its operand, or one to which the operand broadcasts: it is summed over
+        repeated dimensions and converted to the operand's element type afterwards.
+
+        Returns:
+            One term for each of `at.operands` and then of `at.captured`, or None where the gradient is zero
+            everywhere. None in place of the sequence: the decomposition is differentiated, or, if there is
+            none, the operator is refused.
         """
         return None
 
@@ -103,12 +166,11 @@ def normalize_axis(axis: int, rank: int, op: Operation | None = None) -> int:
     return axis % rank
 
 
-def tensor_type(value: Value) -> TensorType:
-    """The tensor type of a value.
-
-    Raises:
-        IRError: Not a tensor.
-    """
-    if not isinstance(value.type, TensorType):
-        raise IRError(f"expected a tensor, got {value.type}", value.defining_op)
-    return value.type
+__all__ = [
+    "Adjoint",
+    "GraphOp",
+    "broadcast_index",
+    "broadcast_shapes",
+    "normalize_axis",
+    "tensor_type",
+]

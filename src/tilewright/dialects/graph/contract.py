@@ -15,10 +15,11 @@ from ...ir.interpreter import Array
 from ...ir.symbolic import Dim, prove_eq
 from ...ir.types import DType, TensorType, Type, boolean, f32, i8, i32, u8
 from ..tensor_builder import Scalar, TensorBuilder, TensorRef
-from .base import GraphOp, broadcast_index, broadcast_shapes, tensor_type
-from .elementwise import Cast
+from .base import Adjoint, GraphOp, broadcast_index, broadcast_shapes, tensor_type
+from .elementwise import Cast, same_shape
 from .index import clamped, clamped_array, zeros
 from .operands import is_zero, need_dtype
+from .term import Term
 
 
 def accumulate(
@@ -95,6 +96,20 @@ class Matmul(GraphOp):
             np.matmul(a.astype(np.float64), b.astype(np.float64)) if wide else np.matmul(a, b)
         ).astype(a.dtype)
 
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        a, b, dy = *at.operands, at.cotangent
+        row, column = len(a.shape) == 1, len(b.shape) == 1
+        # A vector is a matrix of one row or of one column.
+        a, b = a.unsqueeze(0) if row else a, b.unsqueeze(1) if column else b
+        rank = len(dy.shape) + row + column
+        dy = dy.unsqueeze(*((rank - 2,) if row else ()), *((rank - 1,) if column else ()))
+        da = _product(dy, b, "mn,kn->mk", a.shape) if at.needed[0] else None
+        db = _product(a, dy, "mk,mn->kn", b.shape) if at.needed[1] else None
+        return (
+            da if da is None else da.reshape(at.operands[0].shape),
+            db if db is None else db.reshape(at.operands[1].shape),
+        )
+
     def decompose(self, b: Builder) -> Value | None:
         return of_truth(b, Matmul, (self.a, self.b))
 
@@ -112,6 +127,30 @@ class Matmul(GraphOp):
             return widen(left, self.dtype) * widen(right, self.dtype)
 
         return accumulate(t, self.result.type, (a.shape[-1],), body)
+
+
+def _product(a: Term, b: Term, equation: str, shape: Sequence[Dim]) -> Term:
+    """The products of matrices by `equation` for each index of a batch that broadcasts, summed to `shape`.
+
+    The dimensions of the batch that `shape` lacks or has as 1 belong to the sum of products. If these are
+    all and both operands have them, they are joined with the summed rows.
+    """
+    terms, result = equation.split("->")
+    left, right = terms.split(",")
+    batch = max(len(a.shape), len(b.shape)) - 2
+    if len(shape) == 2 and batch and left[0] == right[0] and same_shape(a.shape[:-1], b.shape[:-1]):
+        rows = TensorType(a.dtype, a.shape[:-1]).size
+        a, b = (x.reshape((rows, x.shape[-1])) for x in (a, b))
+        batch = 0
+    letters = "ABCDEFGHIJKLOPQRSTUVWXYZ"[:batch]
+    first, second = (letters[batch - len(x.shape) + 2 :] for x in (a, b))
+    missing = batch - (len(shape) - 2)
+    kept = "".join(c for k, c in enumerate(letters) if k >= missing and not _is_one(shape[k - missing]))
+    return a.einsum(f"{first}{left},{second}{right}->{kept}{result}", b)
+
+
+def _is_one(n: Dim) -> bool:
+    return isinstance(n, int) and n == 1
 
 
 def chosen(t: TensorBuilder, index: TensorRef, count: Dim) -> TensorRef:
@@ -252,6 +291,25 @@ class Einsum(GraphOp):
         terms, output, _ = self._parse()
         equation = f"{','.join(terms)}->{output}"
         return np.einsum(equation, *operands, optimize=True).astype(inputs[0].dtype)
+
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        terms, output, _ = self._parse()
+        found: list[Term | None] = []
+        for k, (term, x) in enumerate(zip(terms, at.operands, strict=True)):
+            others = [(t, y) for j, (t, y) in enumerate(zip(terms, at.operands, strict=True)) if j != k]
+            if not at.needed[k]:
+                found.append(None)
+                continue
+            # A dimension of this operand alone was summed: its gradient is the same along it. A dimension of
+            # 1 that the others repeat is summed.
+            known = output + "".join(t for t, _ in others)
+            kept = "".join(c for c, n in zip(term, x.shape, strict=True) if c in known and not _is_one(n))
+            left = ",".join([output, *(t for t, _ in others)])
+            dy = at.cotangent.einsum(f"{left}->{kept}", *(y for _, y in others))
+            if kept != term:
+                dy = dy.reshape([n if c in kept else 1 for c, n in zip(term, x.shape, strict=True)])
+            found.append(dy.broadcast(x.shape))
+        return found
 
     def products(self) -> Dim:
         """Number of products that the sum adds up in all."""

@@ -18,8 +18,10 @@ from ...ir.symbolic import Dim, prove_eq
 from ...ir.types import DType, TensorType, Type, boolean, f32, i64, u8
 from .. import scalar
 from ..tensor_builder import Number, Scalar, TensorBuilder, TensorRef
-from .base import GraphOp, broadcast_index, broadcast_shapes, tensor_type
+from . import derivatives
+from .base import Adjoint, GraphOp, broadcast_index, broadcast_shapes, tensor_type
 from .operands import differ, need_choice, need_dtype, need_numbers, need_sizes
+from .term import Term
 
 
 @operation
@@ -110,6 +112,13 @@ class Unary(GraphOp):
             y = scalar.UNARY[type(self).function].function(x)
         return np.asarray(y).astype(self.result.type.dtype.numpy)
 
+    def gradient(self, at: Adjoint) -> Sequence[Term | None] | None:
+        rule = derivatives.UNARY.get(type(self).function)
+        if rule is None:
+            return None
+        slope = rule(at.operands[0].wide(), at.result.wide())
+        return (None if slope is None else at.cotangent.wide() * slope,)
+
     def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         (x,) = operands
         name = type(self).function
@@ -141,6 +150,12 @@ class Binary(GraphOp):
         with np.errstate(all="ignore"):
             y = scalar.BINARY[type(self).function].function(a, b)
         return np.asarray(y).astype(self.result.type.dtype.numpy)
+
+    def gradient(self, at: Adjoint) -> Sequence[Term | None] | None:
+        rule = derivatives.BINARY.get(type(self).function)
+        if rule is None:
+            return None
+        return rule(*(x.wide() for x in (*at.operands, at.result, at.cotangent)))
 
     def fold(self) -> Value | ConstantData | None:
         a, b = splat_value(self.a), splat_value(self.b)
@@ -283,6 +298,10 @@ class Select(GraphOp):
     def reference(self, condition: Array, a: Array, b: Array) -> Any:
         return np.where(condition, a, b)
 
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        condition, zero = at.operands[0], at.cotangent.number(0)
+        return None, condition.select(at.cotangent, zero), condition.select(zero, at.cotangent)
+
     def fold(self) -> Value | ConstantData | None:
         c = splat_value(self.condition)
         if c is not None:
@@ -315,6 +334,9 @@ class Cast(GraphOp):
 
     def reference(self, x: Array) -> Any:
         return scalar.cast_array(x, self.dtype)
+
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        return (at.cotangent,)
 
     def fold(self) -> Value | ConstantData | None:
         return self.x if self.x.type.dtype is self.dtype else None
@@ -399,6 +421,13 @@ class Activation(GraphOp):
             wide = x.astype(np.float64) if self.result.type.dtype.is_float else x
             return np.asarray(self.array_function(wide)).astype(x.dtype)
 
+    def derivative(self, x: Term, y: Term) -> Term:
+        """The derivative at `x`, where the function is `y`; both are wider than 16 bits."""
+        raise NotImplementedError
+
+    def gradient(self, at: Adjoint) -> Sequence[Term | None] | None:
+        return (at.cotangent.wide() * self.derivative(at.operands[0].wide(), at.result.wide()),)
+
     def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         (x,) = operands
         if x.dtype.is_float and x.dtype.bits <= 16:
@@ -418,6 +447,32 @@ class Identity(GraphOp):
 
     def reference(self, x: Array) -> Any:
         return x
+
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        return (at.cotangent,)
+
+    def fold(self) -> Value | ConstantData | None:
+        return self.x
+
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
+        return operands[0]
+
+
+@operation
+class StopGradient(GraphOp):
+    """The operand itself, as a constant of differentiation."""
+
+    name = "graph.stop_gradient"
+    x: Operand
+
+    def infer_types(self) -> Sequence[Type]:
+        return (self.x.type,)
+
+    def reference(self, x: Array) -> Any:
+        return x
+
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        return (None,)
 
     def fold(self) -> Value | ConstantData | None:
         return self.x
@@ -442,6 +497,9 @@ class Relu(Activation):
     def scalar_function(self, x: Scalar) -> Scalar:
         return x.max(0)
 
+    def derivative(self, x: Term, y: Term) -> Term:
+        return (x > 0).cast(x.dtype)
+
 
 @operation
 class Reciprocal(Activation):
@@ -454,6 +512,9 @@ class Reciprocal(Activation):
 
     def scalar_function(self, x: Scalar) -> Scalar:
         return 1.0 / x
+
+    def derivative(self, x: Term, y: Term) -> Term:
+        return -(y * y)
 
 
 def _sigmoid(x: Array) -> Any:
@@ -471,6 +532,10 @@ class Silu(Activation):
 
     def scalar_function(self, x: Scalar) -> Scalar:
         return x * x.sigmoid()
+
+    def derivative(self, x: Term, y: Term) -> Term:
+        s = x.unary("sigmoid")
+        return s * (x * (1 - s) + 1)
 
 
 @operation
@@ -496,6 +561,15 @@ class Gelu(Activation):
         half = 0.5 * x
         return half * (x * math.sqrt(0.5)).erf() + half
 
+    def derivative(self, x: Term, y: Term) -> Term:
+        if self.approximate == "tanh":
+            slope = math.sqrt(2.0 / math.pi)
+            t = (x * (x * x * (0.044715 * slope) + slope)).unary("tanh")
+            inner = x * x * (3 * 0.044715 * slope) + slope
+            return (t + 1) * 0.5 + x * (1 - t * t) * inner * 0.5
+        density = (x * x * -0.5).unary("exp") * (1.0 / math.sqrt(2.0 * math.pi))
+        return ((x * math.sqrt(0.5)).unary("erf") + 1) * 0.5 + x * density
+
 
 @operation
 class Softplus(Activation):
@@ -518,6 +592,10 @@ class Softplus(Activation):
         # max(z, 0) + log1p(exp(-|z|)) never overflows.
         return (z > self.threshold).select(x, (z.max(0) + (-z.abs()).exp().log1p()) * (1.0 / self.beta))
 
+    def derivative(self, x: Term, y: Term) -> Term:
+        z = x * self.beta
+        return (z > self.threshold).select(1, z.unary("sigmoid"))
+
 
 @operation
 class Elu(Activation):
@@ -532,6 +610,11 @@ class Elu(Activation):
 
     def scalar_function(self, x: Scalar) -> Scalar:
         return (x > 0).select(x, x.min(0).expm1() * self.alpha) * self.scale
+
+    def derivative(self, x: Term, y: Term) -> Term:
+        # The exponential of a large number, which is not selected, would make the second order NaN.
+        small = (x > 0).select(x.zeros(), x)
+        return (x > 0).select(self.scale, small.unary("exp") * (self.scale * self.alpha))
 
 
 @operation
@@ -552,6 +635,10 @@ class Celu(Activation):
     def scalar_function(self, x: Scalar) -> Scalar:
         return (x > 0).select(x, (x.min(0) * (1.0 / self.alpha)).expm1() * self.alpha)
 
+    def derivative(self, x: Term, y: Term) -> Term:
+        small = (x > 0).select(x.zeros(), x)
+        return (x > 0).select(1, (small * (1.0 / self.alpha)).unary("exp"))
+
 
 @operation
 class LeakyRelu(Activation):
@@ -565,6 +652,9 @@ class LeakyRelu(Activation):
 
     def scalar_function(self, x: Scalar) -> Scalar:
         return (x > 0).select(x, x * self.slope)
+
+    def derivative(self, x: Term, y: Term) -> Term:
+        return (x > 0).select(x.number(1), x.number(self.slope))
 
 
 @operation
@@ -581,6 +671,10 @@ class HardSigmoid(Activation):
     def scalar_function(self, x: Scalar) -> Scalar:
         return (x * self.alpha + self.beta).max(0.0).min(1.0)
 
+    def derivative(self, x: Term, y: Term) -> Term:
+        z = x * self.alpha + self.beta
+        return ((z > 0) & (z < 1)).select(x.number(self.alpha), x.number(0))
+
 
 @operation
 class HardSwish(Activation):
@@ -593,6 +687,9 @@ class HardSwish(Activation):
 
     def scalar_function(self, x: Scalar) -> Scalar:
         return x * (x * (1.0 / 6.0) + 0.5).max(0.0).min(1.0)
+
+    def derivative(self, x: Term, y: Term) -> Term:
+        return (x <= -3).select(0, (x < 3).select(x * (1.0 / 3.0) + 0.5, x.number(1)))
 
 
 @operation
@@ -607,6 +704,10 @@ class Mish(Activation):
     def scalar_function(self, x: Scalar) -> Scalar:
         return x * (x.max(0) + (-x.abs()).exp().log1p()).tanh()
 
+    def derivative(self, x: Term, y: Term) -> Term:
+        t = (x.apply("softplus", x.value)).unary("tanh")
+        return t + x * (1 - t * t) * x.unary("sigmoid")
+
 
 @operation
 class Softsign(Activation):
@@ -619,6 +720,10 @@ class Softsign(Activation):
 
     def scalar_function(self, x: Scalar) -> Scalar:
         return x / (x.abs() + 1.0)
+
+    def derivative(self, x: Term, y: Term) -> Term:
+        one = x.abs() + 1
+        return 1 / (one * one)
 
 
 @operation
@@ -660,6 +765,13 @@ class Clamp(Activation):
         low, high = self.limits()
         x = x if low is None else x.max(low)
         return x if high is None else x.min(high)
+
+    def derivative(self, x: Term, y: Term) -> Term:
+        inside = x.equals(x)
+        low, high = self.limits()
+        inside = inside if low is None else inside & (x >= low)
+        inside = inside if high is None else inside & (x <= high)
+        return inside.cast(x.dtype)
 
 
 def same_shape(a: Sequence[Any], b: Sequence[Any]) -> bool:

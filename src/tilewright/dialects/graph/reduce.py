@@ -15,9 +15,10 @@ from ...ir.types import DType, TensorType, Type, boolean, f32, i64
 from .. import scalar, tensor
 from ..scalar import combiner_identity
 from ..tensor_builder import Scalar, TensorBuilder, TensorRef
-from .base import GraphOp, normalize_axis, tensor_type
+from .base import Adjoint, GraphOp, normalize_axis, tensor_type
 from .elementwise import BINARY, UNARY, Cast, Clamp, Select, Symbolic, constant
 from .operands import check_floating, check_number, exceeds, is_zero, need_numbers, need_size
+from .term import Term
 
 
 class Reduction(GraphOp):
@@ -47,6 +48,14 @@ class Reduction(GraphOp):
         y = tensor.reduce_array(type(self).combiner, x, self.normalized)
         return np.expand_dims(y, self.normalized) if self.keepdims else y
 
+    def gradient(self, at: Adjoint) -> Sequence[Term | None] | None:
+        rule = _GRADIENTS.get(type(self).name)
+        if rule is None:
+            return None
+        axes, x = self.normalized, at.operands[0].wide()
+        y, dy = (v.wide() if self.keepdims else v.wide().unsqueeze(*axes) for v in (at.result, at.cotangent))
+        return (rule(x, y, dy, axes),)
+
     def fold(self) -> Any:
         return self.x if not self.axes else None
 
@@ -57,6 +66,20 @@ class Reduction(GraphOp):
             t, x, type(self).combiner, self.normalized, self.keepdims, lambda v: v.cast(f32) if narrow else v
         )
         return t.compute(y.shape, lambda *i: y[i].cast(x.dtype)) if narrow else y
+
+
+def _of_extreme(x: Term, y: Term, dy: Term, axes: Sequence[int]) -> Term:
+    """The gradient of a minimum or maximum: equal elements share it, as in PyTorch's ``amax``."""
+    chosen = x.equals(y).cast(dy.dtype)
+    return chosen * (dy / chosen.sum(axes, keepdims=True))
+
+
+_GRADIENTS: dict[str, Callable[[Term, Term, Term, Sequence[int]], Term]] = {
+    "graph.reduce_sum": lambda x, y, dy, axes: dy,
+    "graph.reduce_max": _of_extreme,
+    "graph.reduce_min": _of_extreme,
+}
+"""The gradient of `x` from the result `y` and its gradient `dy`, both with unit dimensions at the axes."""
 
 
 def reduce_axes(

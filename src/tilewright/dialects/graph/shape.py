@@ -16,7 +16,7 @@ from ...ir.interpreter import Array, Frame
 from ...ir.symbolic import Dim, Expr, ceildiv, prove_eq, prove_le, smax, smin
 from ...ir.types import TensorType, Type, f32, i64
 from ..tensor_builder import Scalar, TensorBuilder, TensorRef
-from .base import GraphOp, broadcast_index, normalize_axis, tensor_type
+from .base import Adjoint, GraphOp, broadcast_index, normalize_axis, tensor_type
 from .elementwise import same_shape
 from .operands import (
     check_same_type,
@@ -30,6 +30,7 @@ from .operands import (
     need_size,
     need_sizes,
 )
+from .term import Term
 
 
 def _ints(env: Frame, dims: Sequence[Dim]) -> list[int]:
@@ -56,6 +57,9 @@ class BroadcastTo(GraphOp):
 
     def reference(self, x: Array, env: Frame) -> Any:
         return np.broadcast_to(x, _ints(env, self.shape))
+
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        return (at.cotangent,)
 
     def fold(self) -> Value | ConstantData | None:
         return self.x if same_shape(tensor_type(self.x).shape, self.shape) else None
@@ -97,6 +101,9 @@ class Reshape(GraphOp):
             self.set_operand(0, inner.x)
         return None
 
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        return (at.cotangent.reshape(at.operands[0].shape),)
+
     def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         return t.reshape(operands[0], self.shape)
 
@@ -130,6 +137,10 @@ class Transpose(GraphOp):
             self.permutation = joined
             self.set_operand(0, inner.x)
         return None
+
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        order = [self.permutation.index(k) for k in range(len(self.permutation))]
+        return (at.cotangent.transpose(order),)
 
     def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         (x,) = operands

@@ -1,24 +1,37 @@
-"""Tensors as terms of formulas with Python's operators, for decompositions."""
+"""Tensors as terms of formulas with Python's operators, for decompositions and gradients.
+
+Operators are looked up by name, so that the files that define operators can use terms.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from ...ir.builder import Builder
 from ...ir.constant import Constant as ConstantData
-from ...ir.core import Block, Region, Value
-from ...ir.symbolic import Dim, Expr
-from ...ir.types import DType, TensorType, i64
+from ...ir.core import Block, IRError, Operation, Region, Value, registered_operations
+from ...ir.symbolic import Dim, Expr, prove_eq
+from ...ir.types import DType, TensorType, f32, i64
 from ..tensor_builder import Number
-from .base import tensor_type
-from .control_flow import While
-from .elementwise import BINARY, UNARY, Cast, Constant, Select, Symbolic
-from .index import Gather, GatherElements
-from .reduce import ReduceMax, ReduceSum
-from .scan import Scan, Yield
-from .shape import BroadcastTo, Iota, Reshape, Transpose
+
+
+def tensor_type(value: Value) -> TensorType:
+    """The tensor type of a value.
+
+    Raises:
+        IRError: Not a tensor.
+    """
+    if not isinstance(value.type, TensorType):
+        raise IRError(f"expected a tensor, got {value.type}", value.defining_op)
+    return value.type
+
+
+def operator(name: str) -> type[Operation]:
+    """The class of the graph operator `name`, without ``graph.``."""
+    return registered_operations()[f"graph.{name}"]
 
 
 class Term:
@@ -41,25 +54,31 @@ class Term:
     def of(self, value: Value) -> Term:
         return Term(self.b, value)
 
+    def apply(self, name: str, *operands: Any, **attributes: Any) -> Term:
+        """The result of the graph operator `name` (without ``graph.``) on values."""
+        return self.of(self.b(operator(name)(*operands, **attributes)))
+
     def number(self, x: Number | Expr, dtype: DType | None = None) -> Term:
         """A scalar: a number, or a symbolic size."""
         dtype = dtype or self.dtype
         if isinstance(x, (int, float, bool)):
-            return self.of(self.b(Constant(value=ConstantData(np.asarray(x, dtype.numpy)))))
-        return self.of(self.b(Symbolic(values=(x,)))).cast(dtype)
+            return self.apply("constant", value=ConstantData(np.asarray(x, dtype.numpy)))
+        return self.apply("symbolic", values=(x,)).cast(dtype)
 
     def iota(self, size: Dim, start: Dim = 0, step: int = 1) -> Term:
         """``start, start + step, ...`` in i64."""
-        return self.of(self.b(Iota(shape=(size,), start=start, step=step)))
+        return self.apply("iota", shape=(size,), start=start, step=step)
 
     # -- Elementwise -----------------------------------------------------------------------------------------
 
     def _binary(self, name: str, a: Term | Number | Expr, b: Term | Number | Expr) -> Term:
         a, b = (x if isinstance(x, Term) else self.number(x) for x in (a, b))
-        return self.of(self.b(BINARY[name](a.value, b.value)))
+        return self.apply(name, a.value, b.value)
 
     def __add__(self, other: Term | Number | Expr) -> Term:
         return self._binary("add", self, other)
+
+    __radd__ = __add__
 
     def __sub__(self, other: Term | Number | Expr) -> Term:
         return self._binary("sub", self, other)
@@ -69,6 +88,11 @@ class Term:
 
     def __mul__(self, other: Term | Number | Expr) -> Term:
         return self._binary("mul", self, other)
+
+    __rmul__ = __mul__
+
+    def __pow__(self, other: Term | Number | Expr) -> Term:
+        return self._binary("pow", self, other)
 
     def __truediv__(self, other: Term | Number | Expr) -> Term:
         return self._binary("div", self, other)
@@ -94,6 +118,9 @@ class Term:
     def __ge__(self, other: Term | Number | Expr) -> Term:
         return self._binary("ge", self, other)
 
+    def __le__(self, other: Term | Number | Expr) -> Term:
+        return self._binary("le", self, other)
+
     def __and__(self, other: Term | Number | Expr) -> Term:
         return self._binary("and", self, other)
 
@@ -104,7 +131,7 @@ class Term:
         return self._binary("eq", self, other)
 
     def unary(self, name: str) -> Term:
-        return self.of(self.b(UNARY[name](self.value)))
+        return self.apply(name, self.value)
 
     def abs(self) -> Term:
         return self.unary("abs")
@@ -113,7 +140,15 @@ class Term:
         return self.unary("sqrt")
 
     def cast(self, dtype: DType) -> Term:
-        return self if dtype is self.dtype else self.of(self.b(Cast(self.value, dtype=dtype)))
+        return self if dtype is self.dtype else self.apply("cast", self.value, dtype=dtype)
+
+    def wide(self) -> Term:
+        """16-bit floats as float32, so that a formula is rounded once; others as they are."""
+        return self.cast(f32) if self.dtype.is_float and self.dtype.bits <= 16 else self
+
+    def zeros(self) -> Term:
+        """Zeros of the shape and type of this term."""
+        return self.number(0).broadcast(self.shape)
 
     def select(self, a: Term | Number | Expr, b: Term | Number | Expr) -> Term:
         """Select elementwise: `a` where this boolean term holds, else `b`. At least one of them is a term."""
@@ -121,7 +156,7 @@ class Term:
         if not isinstance(like, Term):
             raise TypeError("select needs a term among its two values")
         a, b = (x if isinstance(x, Term) else like.number(x) for x in (a, b))
-        return self.of(self.b(Select(self.value, a.value, b.value)))
+        return self.apply("select", self.value, a.value, b.value)
 
     # -- Shape -----------------------------------------------------------------------------------------------
 
@@ -133,37 +168,54 @@ class Term:
         return self.reshape([1 if k in at else next(rest) for k in range(rank)])
 
     def reshape(self, shape: Sequence[Dim]) -> Term:
-        return self.of(self.b(Reshape(self.value, shape=tuple(shape))))
+        return self.apply("reshape", self.value, shape=tuple(shape))
 
     def broadcast(self, shape: Sequence[Dim]) -> Term:
         return (
-            self
-            if self.shape == tuple(shape)
-            else self.of(self.b(BroadcastTo(self.value, shape=tuple(shape))))
+            self if self.shape == tuple(shape) else self.apply("broadcast_to", self.value, shape=tuple(shape))
         )
 
     def transpose(self, permutation: Sequence[int] | None = None) -> Term:
         """Permute the dimensions; without a permutation, exchange the last two."""
         rank = len(self.shape)
         order = tuple(permutation) if permutation is not None else (*range(rank - 2), rank - 1, rank - 2)
-        return self.of(self.b(Transpose(self.value, permutation=order)))
+        return self.apply("transpose", self.value, permutation=order)
 
     def at(self, index: Term, axis: int) -> Term:
         """The slice at a scalar index, or the slices at several."""
-        return self.of(self.b(Gather(self.value, index.value, axis=axis % len(self.shape))))
+        return self.apply("gather", self.value, index.value, axis=axis % len(self.shape))
 
     def along(self, index: Term, axis: int) -> Term:
         """``take_along_axis``; the index broadcasts against the other dimensions."""
         rank = len(self.shape)
         axis %= rank
         shape = [index.shape[k - rank] if k == axis else d for k, d in enumerate(self.shape)]
-        return self.of(self.b(GatherElements(self.value, index.broadcast(shape).value, axis=axis)))
+        return self.apply("gather_elements", self.value, index.broadcast(shape).value, axis=axis)
 
-    def sum(self, axis: int, keepdims: bool = False) -> Term:
-        return self.of(self.b(ReduceSum(self.value, axes=(axis,), keepdims=keepdims)))
+    def sum(self, axes: int | Sequence[int], keepdims: bool = False) -> Term:
+        axes = (axes,) if isinstance(axes, int) else tuple(axes)
+        return self.apply("reduce_sum", self.value, axes=axes, keepdims=keepdims) if axes else self
+
+    def sum_to(self, shape: Sequence[Dim]) -> Term:
+        """The sum over the dimensions along which broadcasting `shape` to this term's shape repeats it: the
+        adjoint of that broadcast.
+        """
+        extra = len(self.shape) - len(shape)
+        repeated = [
+            k + extra for k, d in enumerate(shape) if d == 1 and not prove_eq(self.shape[k + extra], 1)
+        ]
+        whole = self.sum(range(extra)) if extra else self
+        return whole.sum([k - extra for k in repeated], keepdims=True)
+
+    def matmul(self, other: Term) -> Term:
+        return self.apply("matmul", self.value, other.value)
+
+    def einsum(self, equation: str, *others: Term) -> Term:
+        """An Einstein summation of this term and others, in NumPy's explicit notation."""
+        return self.apply("einsum", [self.value, *(x.value for x in others)], equation=equation)
 
     def max(self, axis: int, keepdims: bool = False) -> Term:
-        return self.of(self.b(ReduceMax(self.value, axes=(axis,), keepdims=keepdims)))
+        return self.apply("reduce_max", self.value, axes=(axis,), keepdims=keepdims)
 
 
 Body = Callable[..., "tuple[Sequence[Term], Sequence[Term]]"]
@@ -178,9 +230,11 @@ def loop(b: Builder, steps: Term, carried: Sequence[Term], body: Body) -> tuple[
     step = block.add_arg(TensorType(i64, ()))
     inside = Builder(block, location=b.location)
     after, slices = body(Term(inside, step), *(Term(inside, a) for a in arguments))
-    inside.insert(Yield([x.value for x in (*after, *slices)]))
+    inside.insert(operator("yield")([x.value for x in (*after, *slices)]))
     op = b.insert(
-        Scan([x.value for x in carried], [steps.value], length=steps.shape[0], regions=[Region([block])])
+        operator("scan")(
+            [x.value for x in carried], [steps.value], length=steps.shape[0], regions=[Region([block])]
+        )
     )
     results = [Term(b, r) for r in op.results]
     return results[: len(carried)], results[len(carried) :]
@@ -199,9 +253,11 @@ def repeat(
     block = Block([TensorType(i64, ()), *(x.value.type for x in carried)])
     inside = Builder(block, location=b.location)
     after = body(*(Term(inside, a) for a in block.args[1:]))
-    inside.insert(Yield([holds(*after).value, *(x.value for x in after)]))
+    inside.insert(operator("yield")([holds(*after).value, *(x.value for x in after)]))
     first = holds(*carried).value
-    op = b.insert(While(first, None, [x.value for x in carried], count=count, regions=[Region([block])]))
+    op = b.insert(
+        operator("while")(first, None, [x.value for x in carried], count=count, regions=[Region([block])])
+    )
     return [Term(b, r) for r in op.results]
 
 

@@ -56,6 +56,10 @@ class Placeholder(Parameter):
         return dtype
 
     @property
+    def key(self) -> int:
+        return id(self)
+
+    @property
     def _array(self) -> Any:
         raise CompileError(
             f"a parameter of shape {self.shape} has no values yet: load weights first (at "
@@ -93,6 +97,11 @@ class Deferred(Tensor):
     def dtype(self) -> np.dtype[Any]:
         """The element type as a NumPy dtype."""
         return self.constant.numpy_dtype
+
+    @property
+    def key(self) -> int:
+        """A number that is the tensor's own."""
+        return id(self)
 
     @property
     def _array(self) -> Any:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from . import numpy
 from .control import cond, scan, while_loop
+from .gradient import grad, jvp, stop_gradient, value_and_grad, vjp
 from .importer import Arguments, Traced, import_function, trace_function
 from .operands import apply, tensor
 from .state import State
@@ -22,11 +23,16 @@ __all__ = [
     "Traced",
     "apply",
     "cond",
+    "grad",
     "import_function",
+    "jvp",
     "numpy",
     "scan",
+    "stop_gradient",
     "tensor",
     "trace_function",
+    "value_and_grad",
+    "vjp",
     "where",
     "while_loop",
 ]

@@ -26,7 +26,8 @@ def value_of(x: Tensor) -> Value:
     """
     trace = current()
     if x._value is None and trace is not None:
-        return trace.constant(x._data)
+        known = trace.substitutes.get(x.key) if trace.substitutes else None
+        return trace.constant(x._data) if known is None else known
     if x._value is None or trace is None or not trace.visible(x._value):
         raise TraceError(
             f"{x!r} comes from a function, branch or loop body whose tracing has ended: return it from "
@@ -129,9 +130,11 @@ def apply_several(cls: type, *operands: Operand, **attributes: object) -> tuple[
     """Return all results of a graph operator; see `apply`."""
     tensors = [t for x in operands for t in (x if isinstance(x, (list, tuple)) else (x,)) if t is not None]
     trace = current()
-    if not any(t.is_traced or (trace is not None and t._lazy) for t in tensors) and (
-        trace is None or not _is_symbolic(attributes.values())
-    ):
+    recorded = any(t.is_traced for t in tensors)
+    if trace is not None:
+        recorded |= any(t._lazy or t.key in trace.substitutes for t in tensors)
+        recorded |= _is_symbolic(attributes.values())
+    if not recorded:
         arrays = [
             x._array if isinstance(x, Tensor) else None if x is None else [t._array for t in x]
             for x in operands

@@ -17,7 +17,7 @@ from ...ir.symbolic import Dim, Expr
 from ...ir.types import DType, TensorType
 from .dtypes import DTypeLike, dtype_of, is_weak
 from .registry import FUNCTIONS
-from .tracing import TraceError, user_location
+from .tracing import TraceError, current, user_location
 
 Axis: TypeAlias = int | Sequence[int] | None
 """An axis, several, or None for all. Negative axes count from the last."""
@@ -137,6 +137,8 @@ class Tensor:
         """
         return FUNCTIONS["Tensor.at"](self)
 
+    key = property(lambda self: id(self._array), doc="A number that tensors share only with their array.")
+
     @property
     def _data(self) -> Array | Constant:
         """The data of the constant that a trace records for this tensor."""
@@ -229,8 +231,7 @@ class Tensor:
     def __repr__(self) -> str:
         if self._value is not None:
             return f"Tensor(traced, shape=({', '.join(map(str, self.shape))}), dtype={self.dtype})"
-        body = np.array2string(self._array, separator=", ", prefix="Tensor(")
-        return f"Tensor({body}, dtype={self.dtype})"
+        return f"Tensor({np.array2string(self._array, separator=', ', prefix='Tensor(')}, dtype={self.dtype})"
 
     __hash__ = object.__hash__
 
@@ -251,13 +252,16 @@ class Tensor:
         Raises:
             TraceError: The tensor is traced; says that it cannot become `what`, and what to do `instead`.
         """
+        trace = current()
+        known = self._array
         if self._value is not None:
+            known = trace.elements(self._value) if trace is not None else None
+        if known is None:
             raise TraceError(
                 f"{self!r} is computed at run time and cannot become {what} while the function is traced: "
                 f"{instead} (at {user_location('')})"
             )
-        array: Array = self._array
-        return array
+        return np.asarray(known)
 
     # -- Indexing and NumPy's protocols
 

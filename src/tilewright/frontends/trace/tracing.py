@@ -41,7 +41,8 @@ class Trace:
     `builders` are the insertion points in the blocks around the current place, outermost first. `observed`
     are the attributes of `tw.nn` modules that the function has read, as (module, name, value); a cached
     result is valid as long as they have these values. `states` are the states it has used (`state.py`), by
-    name, with their values at the current place.
+    name, with their values at the current place. `substitutes` are values that stand for concrete tensors, by
+    their keys (`Tensor.key`): parameters that a function is differentiated by.
     """
 
     def __init__(self, function: func.Func) -> None:
@@ -50,6 +51,7 @@ class Trace:
         self.builders = [Builder(function.body)]
         self.path: list[str] = []
         self.observed: dict[tuple[int, str], tuple[Any, str, Any]] = {}
+        self.substitutes: dict[int, Value] = {}
         self._constants: dict[tuple[int, int], tuple[Any, Value]] = {}
         self._symbols: dict[str, int] = {}
 
@@ -71,9 +73,24 @@ class Trace:
         finally:
             self.builders.pop()
 
+    @contextmanager
+    def substituting(self, values: dict[int, Value]) -> Iterator[None]:
+        """Let `values` stand for concrete tensors with these keys."""
+        before, self.substitutes = self.substitutes, {**self.substitutes, **values}
+        try:
+            yield
+        finally:
+            self.substitutes = before
+
+    def elements(self, value: Value) -> Array | None:
+        """The elements of a value, or None if only a run has them."""
+        return None
+
     def emit(self, op: Operation) -> tuple[Value, ...]:
         """Insert an operation, unless it folds to a value or constant; return its results."""
-        folded = op.fold() if isinstance(op, g.GraphOp) and len(op.results) == 1 else None
+        folded = None
+        if isinstance(op, g.GraphOp) and len(op.results) == 1 and not isinstance(op, g.StopGradient):
+            folded = op.fold()
         if folded is None:
             return tuple(self.builder.insert(op).results)
         op.drop_operands()

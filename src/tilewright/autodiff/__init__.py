@@ -1,0 +1,1 @@
+"""Automatic differentiation of graph-level modules."""
