@@ -22,6 +22,7 @@ PAGES = {
     "guide/tuning.md": ("sklearn",),
     "index.md": (),
     "internals/block-programs.md": (),
+    "internals/differentiation.md": (),
     "internals/machine.md": (),
     "internals/tuning.md": (),
 }

@@ -105,10 +105,7 @@ class Tensor:
     @property
     def size(self) -> Any:
         """The number of elements: an integer, or a symbolic expression."""
-        total: Dim = 1
-        for n in self.shape:
-            total = total * n
-        return total
+        return self.type.size
 
     @property
     def nbytes(self) -> Any:
@@ -137,7 +134,10 @@ class Tensor:
         """
         return FUNCTIONS["Tensor.at"](self)
 
-    key = property(lambda self: id(self._array), doc="A number that tensors share only with their array.")
+    @property
+    def key(self) -> int:
+        """A number that concrete tensors share only if they have the same array."""
+        return id(self._array)
 
     @property
     def _data(self) -> Array | Constant:
