@@ -141,7 +141,7 @@ def jvp(function: Callable[..., Any], primals: Sequence[Any], tangents: Sequence
 
     The tangents' product is the transpose of the transposed product, which is linear in its argument
     (Townsend, "A new trick for calculating Jacobian vector products", 2017), so that operators need no second
-    rule. What only the transposed product needs is not computed by compiled functions.
+    rule. Compiled functions do not compute values that only the transposed product needs.
 
     Args:
         function: A function of tensors in lists, tuples and dictionaries.
