@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tilewright import nn, numpy
     from tilewright.artifact.version import __version__
     from tilewright.driver.compile import compile
+    from tilewright.driver.inspection import inspect
     from tilewright.driver.jit import jit
     from tilewright.driver.load import load
     from tilewright.errors import (
@@ -104,6 +105,7 @@ __all__ = [
     "i32",
     "i64",
     "i8",
+    "inspect",
     "jit",
     "jvp",
     "kernel",
@@ -144,6 +146,7 @@ _HOME = {
     "ShapeError": "tilewright.errors",
     "TilewrightError": "tilewright.errors",
     "UnsupportedOperatorError": "tilewright.errors",
+    "inspect": "tilewright.driver.inspection",
     "jit": "tilewright.driver.jit",
     "check_schedule": "tilewright.tools.schedule_check",
     "measure_libraries": "tilewright.tools.measure_libraries",

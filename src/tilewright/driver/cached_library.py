@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from . import cached_weights
 from .report import Report
 
 if TYPE_CHECKING:
+    from ..runtime.inspection import Inspection
     from ..runtime.model import CompiledModel
     from .options import CompileOptions
 
@@ -85,6 +86,12 @@ class CompiledLater:
 
     def ir(self, level: str, library: CompiledModel) -> str:
         return self.compiled().ir(level)
+
+    def inspect(
+        self, library: CompiledModel, names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Inspection:
+        found: Inspection = self.compiled().origin.inspect(library, names, args, kwargs)
+        return found
 
 
 __all__ = ["CompiledLater", "library_of_file", "restore_library"]

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ..lowering.memory_plan import MemoryPlan
     from ..lowering.pipeline import Lowered
     from ..passes.graph.split_interpreted import Part
+    from ..runtime.inspection import Inspection
     from ..runtime.model import CompiledModel
     from ..schedule.kernel_schedule import KernelSchedule
     from ..targets.base import Target
@@ -549,6 +550,20 @@ class Compilation:
 
         options = self.options
         return lower(module, self.target.lowering, run_pass, self.precision, options.schedules, options.tuned)
+
+    def inspect(
+        self, library: CompiledModel, names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Inspection:
+        """Values inside of a run; see `CompiledModel.inspect`."""
+        from .inspection import inspect_library
+
+        def generate(module: Module) -> CompiledModel:
+            other = Compilation(self.options, is_part=True)
+            other.source = self.source
+            return other._generate(module)
+
+        assert self.graph is not None
+        return inspect_library(self.graph, generate, library, names, args, kwargs)
 
     def ir(self, level: str, library: CompiledModel) -> str:
         """The text of a level: ``graph``, ``tensor``, ``loop``, ``host``, the target's code, ``asm``.

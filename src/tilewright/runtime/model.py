@@ -24,6 +24,7 @@ from tilewright.errors import (
 )
 from tilewright.runtime.bound_call import BoundCall
 from tilewright.runtime.expressions import evaluate, solve_symbols
+from tilewright.runtime.inspection import Inspection
 from tilewright.runtime.kernels import KernelDescription, describe_kernels
 from tilewright.runtime.nested import Nested
 from tilewright.runtime.state import Memory, ModelState
@@ -197,6 +198,36 @@ class CompiledModel(ABC):
             )
         text: str = self.origin.ir(level, self)
         return text
+
+    def inspect(self, /, *args: Any, **kwargs: Any) -> Inspection:
+        """Run the model and show values inside of it. The model is compiled again with them as results.
+
+        Args:
+            *args: The arguments of a call. Strings among them are names of values to show: the path of a
+                module stands for its result, ``layers.3.attention``; a path with an operator for that
+                operator's result, ``layers.3.attention/softmax``; ``*`` stands for any text, and the last
+                value that fits is shown.
+            **kwargs: The arguments by name.
+
+        Returns:
+            The values by name, and the first NaN or infinity with what it was computed from. The run begins
+            with the model's states and leaves them as they are.
+
+        Raises:
+            ArtifactError: The model was loaded from a file, which contains no IR, or Python runs a part of
+                it.
+            CompileError: No value has one of the names; the message has similar ones.
+        """
+        if self.origin is None:
+            raise ArtifactError(
+                "values inside are found by compiling again, and an artifact carries no IR: call inspect on "
+                "what tilewright.compile returned"
+            )
+        names = [x for x in args if isinstance(x, str)]
+        found: Inspection = self.origin.inspect(
+            self, names, [x for x in args if not isinstance(x, str)], kwargs
+        )
+        return found
 
     def code_text(self, level: str) -> str | None:
         """The target's code at `level`; None where there is no such level."""

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from ...dialects import func
 from ...ir.core import Module, Operation, Value
 from ...ir.interpreter import Array, Frame
-from .tracing import Trace
+from .operands import as_tensor
+from .tensor import Tensor, traced
+from .tracing import Trace, tracing
+from .tree import flatten, unflatten
 
 
 class EagerTrace(Trace):
@@ -22,6 +28,13 @@ class EagerTrace(Trace):
         self._frame = Frame(Module(), {}, {})
         self._run: set[Operation] = set()
 
+    def argument(self, x: Tensor, name: str) -> Value:
+        """Add a concrete tensor to the arguments of the function."""
+        argument = self.function.body.add_arg(x.type, name)
+        self.function.arg_names = (*self.function.arg_names, name)
+        self._frame.values[argument] = x.numpy()
+        return argument
+
     def elements(self, value: Value) -> Array | None:
         """The elements of a value outside of branches and loop bodies; None for others."""
         if value not in self._frame.values:
@@ -33,4 +46,29 @@ class EagerTrace(Trace):
         return found
 
 
-__all__ = ["EagerTrace"]
+def run_eagerly(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> EagerTrace:
+    """Run a function on tensors with all operators recorded.
+
+    Args:
+        function: The function, or a `tw.nn` module.
+        args: Its arguments; arrays and tensors in them become arguments of the trace.
+        kwargs: Its arguments by name.
+
+    Returns:
+        The trace, which knows the elements of its values.
+    """
+    leaves, names, structure = flatten((list(args), dict(kwargs)))
+    with tracing(EagerTrace(Module().body.append(func.Func(sym_name="main")))) as trace:
+        assert isinstance(trace, EagerTrace)
+        given = []
+        for leaf, name in zip(leaves, names, strict=True):
+            if isinstance(leaf, (Tensor, np.ndarray)) or hasattr(leaf, "__dlpack__"):
+                given.append(traced(trace.argument(as_tensor(leaf), name)))
+            else:
+                given.append(leaf)
+        positional, named = unflatten(structure, iter(given))
+        function(*positional, **named)
+    return trace
+
+
+__all__ = ["EagerTrace", "run_eagerly"]
