@@ -23,6 +23,7 @@ ALLOWED: dict[str, set[str]] = {
     "analysis": {"errors", "ir", "dialects"},
     "autodiff": {"errors", "ir", "dialects"},
     "frontends": {"errors", "ir", "dialects", "autodiff"},
+    "optim": {"errors", "ir", "frontends"},
     "passes": {"errors", "ir", "dialects", "analysis"},
     "schedule": {"errors", "ir", "dialects", "analysis", "artifact"},
     "lowering": {"errors", "ir", "dialects", "analysis", "passes", "schedule", "artifact"},

@@ -15,7 +15,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tilewright import nn, numpy
+    from tilewright import nn, numpy, optim
     from tilewright.artifact.version import __version__
     from tilewright.driver.compile import compile
     from tilewright.driver.inspection import inspect
@@ -115,6 +115,7 @@ __all__ = [
     "minimize",
     "nn",
     "numpy",
+    "optim",
     "pin",
     "save_schedules",
     "scan",
@@ -182,7 +183,7 @@ _HOME = {
 
 def __getattr__(name: str) -> Any:
     home = _HOME.get(name)
-    if name in ("nn", "numpy"):
+    if name in ("nn", "numpy", "optim"):
         return importlib.import_module(f"tilewright.{name}")
     if home is None:
         raise AttributeError(f"module 'tilewright' has no attribute '{name}'")
