@@ -1,9 +1,12 @@
 """Operators with data-dependent positions: gather and scatter. Gather indices out of range are clamped, never
-read outside; a dimension without elements gives zeros.
+read outside; a dimension without elements gives zeros. Scattered elements out of range are dropped.
+
+The gradient of a gather is a scatter that adds, that of a scatter gathers.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,10 +14,10 @@ import numpy as np
 
 from ...ir.core import Attr, IRError, Operand, Value, operation
 from ...ir.interpreter import Array
-from ...ir.symbolic import Dim
-from ...ir.types import TensorType, Type, i64
+from ...ir.symbolic import Dim, prove_eq
+from ...ir.types import TensorType, Type, boolean, i64
 from ..tensor_builder import Scalar, TensorBuilder, TensorRef
-from .base import GraphOp, normalize_axis, tensor_type
+from .base import Adjoint, GraphOp, normalize_axis, tensor_type
 from .elementwise import Constant
 from .operands import (
     check_rank,
@@ -26,6 +29,7 @@ from .operands import (
     need_integers,
     within,
 )
+from .term import Term
 
 
 def clamped(t: TensorBuilder, index: Scalar, n: Dim) -> Scalar:
@@ -49,6 +53,27 @@ def clamped_array(index: Array, n: int) -> Any:
     """`clamped` on NumPy's side."""
     index = index.astype(np.int64)
     return np.clip(np.where(index < 0, index + n, index), 0, max(n - 1, 0))
+
+
+def _from_front(index: Term, n: Dim) -> Term:
+    """Possibly negative indices of a dimension of `n` elements, counted from the front, in i64."""
+    signed, index = index.dtype.is_signed, index.cast(i64)
+    return (index < 0).select(index + n, index) if signed else index
+
+
+def _clamped(index: Term, n: Dim) -> Term:
+    """The indices that a gather reads in a dimension of `n` elements."""
+    if _surely_inside(index.value, n):
+        return index.cast(i64)
+    return _from_front(index, n).maximum(0).minimum(index.number(n, i64) - 1)
+
+
+def _added_at(x: Term, indices: Term, updates: Term, axes: Sequence[int] = ()) -> Term:
+    """`updates` added into zeros of the shape of `x` at index vectors, as `ScatterNd` takes them."""
+    dest = updates.number(0).broadcast(x.shape)
+    return updates.apply(
+        "scatter_nd", dest.value, indices.value, updates.value, combiner="sum", axes=tuple(axes)
+    )
 
 
 def zeros(t: TensorBuilder, result: TensorType) -> TensorRef:
@@ -81,6 +106,17 @@ class Gather(GraphOp):
         if not x.shape[axis]:
             return np.zeros((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), x.dtype)
         return np.take(x, clamped_array(indices, x.shape[axis]), axis)
+
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        x, indices = at.operands
+        axis, rank = self.axis % len(x.shape), len(indices.shape)
+        if is_zero(x.shape[axis]):
+            return None, None
+        dy = at.cotangent.wide()
+        lead = range(axis, axis + rank)
+        dy = dy.transpose([*lead, *(k for k in range(len(dy.shape)) if k not in lead)])
+        place = _clamped(indices, x.shape[axis]).unsqueeze(rank)
+        return _added_at(x, place, dy, (axis,)), None
 
     def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         x, indices = operands
@@ -123,6 +159,16 @@ class GatherElements(GraphOp):
         ]
         where[axis] = clamped_array(indices, x.shape[axis])
         return x[tuple(where)]
+
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        x, indices = at.operands
+        axis = self.axis % len(x.shape)
+        if is_zero(x.shape[axis]):
+            return None, None
+        dy = at.cotangent.wide()
+        dest, place = dy.number(0).broadcast(x.shape), _clamped(indices, x.shape[axis])
+        added = dy.apply("scatter_elements", dest.value, place.value, dy.value, axis=axis, combiner="sum")
+        return added, None
 
     def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         x, indices = operands
@@ -183,6 +229,24 @@ class GatherNd(GraphOp):
             return np.broadcast_to(x, (*lead, *x.shape))
         return x[tuple(np.broadcast_to(w, lead) for w in where)]
 
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        x, indices = at.operands
+        batch, depth = self.batch_dims, indices.shape[-1]
+        assert isinstance(depth, int)
+        dy, lead = at.cotangent.wide(), indices.shape[:-1]
+        if not batch + depth:
+            return dy.sum(range(len(lead))), None
+        if any(map(is_zero, x.shape[batch : batch + depth])):
+            return None, None
+        parts = []
+        for k in range(batch):
+            shape = [n if k == d else 1 for d, n in enumerate(lead)]
+            parts.append(indices.iota(lead[k]).reshape(shape).broadcast(lead))
+        for k in range(depth):
+            part = indices.slice(len(lead), k, k + 1).reshape(lead)
+            parts.append(_clamped(part, x.shape[batch + k]))
+        return _added_at(x, _vectors(parts), dy), None
+
     def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         x, indices = operands
         batch, lead = self.batch_dims, indices.rank - 1
@@ -215,20 +279,98 @@ def _check_inside(op: GraphOp, x: TensorType, indices: TensorType, axis: int) ->
         )
 
 
+def _vectors(parts: Sequence[Term]) -> Term:
+    """Index vectors of the `parts`, one for each element, in a new last dimension."""
+    return parts[0].apply(
+        "concat", [p.unsqueeze(len(p.shape)).value for p in parts], axis=len(parts[0].shape)
+    )
+
+
+class Scattering(GraphOp):
+    """A copy of `x` with elements replaced by `updates`, or combined with them by `combiner`: the base of the
+    two scatters, which differ in how `indices` tell the places.
+    """
+
+    x: Operand
+    indices: Operand
+    updates: Operand
+    combiner: Any = None
+
+    @abstractmethod
+    def _written(self, x: Term, indices: Term, values: Term, combiner: str | None) -> Term:
+        """`values`, of the shape of `_read`, scattered into `x`."""
+
+    @abstractmethod
+    def _read(self, x: Term, indices: Term) -> Term:
+        """The elements of `x` at the places of the updates; of places outside, any."""
+
+    @abstractmethod
+    def _inside(self, x: Term, indices: Term) -> Term:
+        """Whether an update's place lies inside of `x`; broadcasts to the shape of `_read`."""
+
+    @abstractmethod
+    def _lasts(self, x: Term, indices: Term) -> Term:
+        """Whether an update is the last one of its place, inside of `x`; broadcasts as `_inside`."""
+
+    def _used(self, updates: Term, indices: Term) -> Term:
+        """The updates that have an index, of the shape of `_read`."""
+        return updates
+
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        x, indices, updates = at.operands
+        if any(map(is_zero, x.shape)):
+            return None, None, None
+        rule = {None: self._of_replaced, "sum": self._of_sum, "prod": self._of_product}.get(
+            self.combiner, self._of_extreme
+        )
+        used = self._used(updates.wide(), indices)
+        dx, du = rule(x.wide(), indices, used, at.result.wide(), at.cotangent.wide())
+        if du is not None:
+            du = du.pad([0] * len(du.shape), [n - m for n, m in zip(updates.shape, du.shape, strict=True)])
+        return dx, None, du
+
+    def _of_replaced(self, x: Term, indices: Term, updates: Term, y: Term, dy: Term) -> tuple[Term, Term]:
+        dx = self._written(dy, indices, updates.zeros(), None)
+        return dx, self._lasts(x, indices).select(self._read(dy, indices), 0)
+
+    def _of_sum(self, x: Term, indices: Term, updates: Term, y: Term, dy: Term) -> tuple[Term, Term]:
+        return dy, self._inside(x, indices).select(self._read(dy, indices), 0)
+
+    def _of_product(self, x: Term, indices: Term, updates: Term, y: Term, dy: Term) -> tuple[Term, Term]:
+        # The product of all factors but one: y / factor, or of the factors that are not zero if it is the
+        # only zero.
+        zeros = self._written(x.equals(0).cast(y.dtype), indices, updates.equals(0).cast(y.dtype), "sum")
+        rest = self._written(x.equals(0).select(1, x), indices, updates.equals(0).select(1, updates), "prod")
+        rest = dy * zeros.equals(1).select(rest, 0)
+        whole = dy * y
+
+        def others(factor: Term, rest: Term, whole: Term) -> Term:
+            zero = factor.equals(0)
+            return zero.select(rest, whole / zero.select(1, factor))
+
+        du = others(updates, self._read(rest, indices), self._read(whole, indices))
+        return others(x, rest, whole), self._inside(x, indices).select(du, 0)
+
+    def _of_extreme(self, x: Term, indices: Term, updates: Term, y: Term, dy: Term) -> tuple[Term, Term]:
+        # Equal elements share the gradient, as in PyTorch's `scatter_reduce`.
+        first = x.equals(y).cast(dy.dtype)
+        hits = self._inside(x, indices) & updates.equals(self._read(y, indices))
+        second = hits.cast(dy.dtype)
+        share = dy / self._written(first, indices, second, "sum")
+        return first * share, hits.select(self._read(share, indices), 0)
+
+
 _UFUNC = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 _COMBINERS = (None, *_UFUNC)
 
 
 @operation
-class ScatterElements(GraphOp):
+class ScatterElements(Scattering):
     """A copy of `x` with ``result[..., indices[i], ...] = updates[i]`` along `axis`, or combined by
     `combiner`.
     """
 
     name = "graph.scatter_elements"
-    x: Operand
-    indices: Operand
-    updates: Operand
     axis: Attr
     combiner: Attr = None
 
@@ -262,6 +404,29 @@ class ScatterElements(GraphOp):
             _UFUNC[self.combiner].at(result, tuple(points), values)
         return result
 
+    def _written(self, x: Term, indices: Term, values: Term, combiner: str | None) -> Term:
+        operands = (x.value, indices.value, values.value)
+        return x.apply("scatter_elements", *operands, axis=self.axis, combiner=combiner)
+
+    def _read(self, x: Term, indices: Term) -> Term:
+        return x.apply("gather_elements", x.value, indices.value, axis=self.axis)
+
+    def _inside(self, x: Term, indices: Term) -> Term:
+        n = x.shape[self.axis % len(x.shape)]
+        index = _from_front(indices, n)
+        return (index >= 0) & (index < n)
+
+    def _lasts(self, x: Term, indices: Term) -> Term:
+        numbers = indices.iota(TensorType(i64, indices.shape).size).reshape(indices.shape)
+        none = numbers.number(-1).broadcast(x.shape)
+        return self._read(self._written(none, indices, numbers, "max"), indices).equals(numbers)
+
+    def _used(self, updates: Term, indices: Term) -> Term:
+        for d, n in enumerate(indices.shape):
+            if not prove_eq(n, updates.shape[d]):
+                updates = updates.slice(d, 0, n)
+        return updates
+
     def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         x, indices, updates = operands
         axis = self.axis % x.rank
@@ -276,7 +441,7 @@ class ScatterElements(GraphOp):
 
 
 @operation
-class ScatterNd(GraphOp):
+class ScatterNd(Scattering):
     """A copy of `x` with slices at the index vectors in the last dimension of `indices` replaced by (or
     combined with) `updates`.
 
@@ -285,9 +450,6 @@ class ScatterNd(GraphOp):
     """
 
     name = "graph.scatter_nd"
-    x: Operand
-    indices: Operand
-    updates: Operand
     combiner: Attr = None
     axes: Attr = ()
 
@@ -336,6 +498,31 @@ class ScatterNd(GraphOp):
                     value if self.combiner is None else _UFUNC[self.combiner](result[where], value)
                 )
         return whole
+
+    def _written(self, x: Term, indices: Term, values: Term, combiner: str | None) -> Term:
+        operands = (x.value, indices.value, values.value)
+        return x.apply("scatter_nd", *operands, combiner=combiner, axes=tuple(self.axes))
+
+    def _read(self, x: Term, indices: Term) -> Term:
+        order = self._order()
+        x = x if order == sorted(order) else x.transpose(order)
+        return x.apply("gather_nd", x.value, indices.value)
+
+    def _inside(self, x: Term, indices: Term) -> Term:
+        depth, inside = len(self.addressed), indices.number(True, boolean)
+        for k, d in enumerate(self.addressed):
+            index = _from_front(indices.slice(len(indices.shape) - 1, k, k + 1), x.shape[d])
+            inside = inside & (index >= 0) & (index < x.shape[d])
+        lead = indices.shape[:-1]
+        return inside.broadcast((*lead, 1)).reshape((*lead, *(1,) * (len(x.shape) - depth)))
+
+    def _lasts(self, x: Term, indices: Term) -> Term:
+        lead, addressed = indices.shape[:-1], [x.shape[d] for d in self.addressed]
+        numbers = indices.iota(TensorType(i64, lead).size).reshape(lead)
+        operands = numbers.number(-1).broadcast(addressed), indices, numbers
+        last = x.apply("scatter_nd", *(v.value for v in operands), combiner="max")
+        last = x.apply("gather_nd", last.value, indices.value).equals(numbers)
+        return last.reshape((*lead, *(1,) * (len(x.shape) - len(addressed))))
 
     def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         x, indices, updates = operands

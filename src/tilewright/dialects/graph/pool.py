@@ -15,7 +15,7 @@ from ...ir.symbolic import Dim, ceildiv, prove_le, smax, smin
 from ...ir.types import TensorType, Type, f32, i64
 from ..scalar import combiner_identity
 from ..tensor_builder import Scalar, TensorBuilder, TensorRef
-from .base import GraphOp, tensor_type
+from .base import Adjoint, GraphOp, tensor_type
 from .conv import (
     channel_axis,
     check_layout,
@@ -28,6 +28,7 @@ from .conv import (
 )
 from .operands import check_number, exceeds, need_integers, need_numbers
 from .reduce import ReduceMean
+from .term import Term
 
 
 class Pool(GraphOp):
@@ -134,6 +135,21 @@ class MaxPool(Pool):
         return from_channels_first(windows.max(axis=tuple(range(-len(self.kernel), 0))), self.layout).astype(
             x.dtype
         )
+
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        x, dy = at.operands[0], at.cotangent.wide()
+        attributes = {name: self.attributes[name] for name in Pool._attr_fields}
+        places = x.apply("max_pool_indices", x.value, **attributes)
+        axes = spatial_axes(len(x.shape), self.layout)
+        first, last = axes[0], axes[-1]
+
+        def flat(shape: Sequence[Dim]) -> tuple[Dim, ...]:
+            return (*shape[:first], TensorType(i64, shape[first : last + 1]).size, *shape[last + 1 :])
+
+        dest = dy.number(0).broadcast(flat(x.shape))
+        places, dy = places.reshape(flat(places.shape)), dy.reshape(flat(dy.shape))
+        dx = dy.apply("scatter_elements", dest.value, places.value, dy.value, axis=first, combiner="sum")
+        return (dx.reshape(x.shape),)
 
     def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         (x,) = operands
@@ -251,6 +267,67 @@ class AvgPool(Pool):
             counts = counts * c.reshape([-1 if d == k else 1 for d in range(len(sizes))])
         return counts
 
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        """The sum, for each element, over the windows that contain it, of their gradients divided by their
+        sizes: along a dimension whose windows do not overlap copies, along others a sum over a window of the
+        gradients with zeros between them.
+        """
+        x, dy = at.operands[0], at.cotangent.wide()
+        rank = len(x.shape)
+        axes = spatial_axes(rank, self.layout)
+        dy = dy / self._divisor(x, dy)
+        kernel: list[int] = []
+        low: list[Dim] = [0] * rank
+        high: list[Dim] = [0] * rank
+        for k, a in enumerate(axes):
+            taps, stride, step = self.kernel[k], self.strides[k], self.steps[k]
+            apart = step == 1 and (stride >= taps or dy.shape[a] == 1)
+            if apart:
+                stride = max(stride, taps)
+                copies = dy.unsqueeze(a + 1)
+                copies = copies.broadcast((*copies.shape[: a + 1], taps, *copies.shape[a + 2 :]))
+                shape = [d * stride if k == a else d for k, d in enumerate(dy.shape)]
+                dy = copies.pad_axis(a + 1, 0, stride - taps).reshape(shape)
+                kernel.append(1)
+            else:
+                dy = dy.spread(a, stride)
+                kernel.append(taps)
+            reach = step * (kernel[-1] - 1)
+            low[a] = reach - self.padding[k][0]
+            high[a] = x.shape[a] + reach - dy.shape[a] - low[a]
+        dy = dy.pad(low, high)
+        if any(taps > 1 for taps in kernel):
+            dy = dy.apply(
+                "avg_pool",
+                dy.value,
+                kernel=tuple(kernel),
+                strides=(1,) * len(kernel),
+                padding=((0, 0),) * len(kernel),
+                dilations=tuple(self.dilations),
+                divisor=1,
+                layout=self.layout,
+            )
+        return (dy,)
+
+    def _divisor(self, x: Term, dy: Term) -> Term | float:
+        """What the sums of windows are divided by: one number, or a term that broadcasts to their shape."""
+        if self.divisor is not None:
+            return float(self.divisor)
+        whole = self.count_include_pad or all(p == (0, 0) for p in map(tuple, self.padding))
+        if whole and not self.ceil_mode:
+            return float(math.prod(self.kernel))
+        result = dy.number(1)
+        rank = len(x.shape)
+        for k, a in enumerate(spatial_axes(rank, self.layout)):
+            n, taps, step, (low, high) = x.shape[a], self.kernel[k], self.steps[k], self.padding[k]
+            start = dy.iota(dy.shape[a]) * self.strides[k] - low
+            least, most = (-low, n + high) if self.count_include_pad else (0, n)
+            first, last = (-((start - bound) // step) for bound in (least, most))
+            count = (last.minimum(taps) - first.maximum(0)).maximum(1)
+            shape = [dy.shape[d] if d == a else 1 for d in range(rank)]
+            result = result * count.cast(dy.dtype).reshape(shape)
+        return result
+
     def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         (x,) = operands
         result: TensorType = self.result.type
@@ -322,13 +399,35 @@ class AdaptiveAvgPool(GraphOp):
             y = np.concatenate(parts, 2 + k)
         return from_channels_first(y, self.layout).astype(x.dtype)
 
+    def _divides(self) -> bool:
+        """Whether the windows have one size."""
+        x = tensor_type(self.x)
+        sizes = [x.shape[a] for a in spatial_axes(x.rank, self.layout)]
+        return all(isinstance(n, int) and n and n % s == 0 for n, s in zip(sizes, self.size, strict=True))
+
+    def gradient(self, at: Adjoint) -> Sequence[Term | None] | None:
+        """Products with the matrices that average along each dimension."""
+        if self._divides() or all(s == 1 for s in self.size):
+            return None  # that of the decomposition
+        x, dy = at.operands[0], at.cotangent.wide()
+        for a, size in zip(spatial_axes(len(x.shape), self.layout), self.size, strict=True):
+            n, i = x.shape[a], dy.iota(size)
+            start, stop = (i * n) // size, ((i + 1) * n + (size - 1)) // size
+            places = dy.iota(n)
+            inside = (places >= start.unsqueeze(1)) & (places < stop.unsqueeze(1))
+            means = inside.cast(dy.dtype) / (stop - start).cast(dy.dtype).unsqueeze(1)
+            letters = "abcdefgh"[: len(x.shape)]
+            summed = letters.replace(letters[a], "z")
+            dy = dy.einsum(f"{letters},{letters[a]}z->{summed}", means)
+        return (dy,)
+
     def decompose(self, b: Builder) -> Value | None:
         x = tensor_type(self.x)
         axes = spatial_axes(x.rank, self.layout)
         if all(s == 1 for s in self.size):
             return b(ReduceMean(self.x, axes=axes, keepdims=True))
-        sizes = [x.shape[a] for a in axes]
-        if all(isinstance(n, int) and n and n % s == 0 for n, s in zip(sizes, self.size, strict=True)):
+        if self._divides():
+            sizes = [x.shape[a] for a in axes]
             kernel = tuple(n // s for n, s in zip(sizes, self.size, strict=True))
             padding = ((0, 0),) * len(kernel)
             return b(AvgPool(self.x, kernel=kernel, strides=kernel, padding=padding, layout=self.layout))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -74,8 +75,28 @@ def _of_extreme(x: Term, y: Term, dy: Term, axes: Sequence[int]) -> Term:
     return chosen * (dy / chosen.sum(axes, keepdims=True))
 
 
+def _of_product(x: Term, y: Term, dy: Term, axes: Sequence[int]) -> Term:
+    """The gradient of a product: ``y / x``, or for the only zero the product of the other elements."""
+    zero = x.equals(0)
+    factors = zero.select(1, x)
+    rest = factors.apply("reduce_prod", factors.value, axes=tuple(axes), keepdims=True)
+    single = zero.cast(dy.dtype).sum(axes, keepdims=True).equals(1)
+    return zero.select(dy * single.select(rest, 0), dy * y / factors)
+
+
+def _count(x: Term, axes: Sequence[int]) -> Term:
+    """The number of elements along `axes`, a scalar of the element type of `x`."""
+    n: Dim = 1
+    for a in axes:
+        n = n * x.shape[a]
+    return x.number(float(n) if isinstance(n, int) else n)
+
+
 _GRADIENTS: dict[str, Callable[[Term, Term, Term, Sequence[int]], Term]] = {
     "graph.reduce_sum": lambda x, y, dy, axes: dy,
+    "graph.reduce_prod": _of_product,
+    "graph.reduce_mean": lambda x, y, dy, axes: dy / _count(x, axes),
+    "graph.log_sum_exp": lambda x, y, dy, axes: dy * (x - y.equals(-math.inf).select(0, y)).unary("exp"),
     "graph.reduce_max": _of_extreme,
     "graph.reduce_min": _of_extreme,
 }
@@ -232,6 +253,12 @@ class Variance(Reduction):
         result: Value = b(BINARY["div"](total, b(Clamp(n, minimum=0.0))))
         return b(Cast(result, dtype=x.dtype)) if wide is not self.x else result
 
+    def gradient(self, at: Adjoint) -> Sequence[Term | None] | None:
+        axes, x, dy = self.normalized, at.operands[0].wide(), at.cotangent.wide()
+        mean = x.apply("reduce_mean", x.value, axes=axes, keepdims=True)
+        scale = 2.0 / (_count(x, axes) - self.correction).maximum(0)
+        return ((dy if self.keepdims else dy.unsqueeze(*axes)) * scale * (x - mean),)
+
 
 @operation
 class LogSumExp(Reduction):
@@ -372,11 +399,19 @@ class CumulativeOp(GraphOp):
         y = t.reduce(type(self).combiner, x.shape, (length,), element)
         return t.compute(y.shape, lambda *i: y[i].cast(x.dtype)) if narrow else y
 
+    def _run(self, name: str, x: Term, exclusive: bool = False, backwards: bool = False) -> Term:
+        """A running combination along the same axis; `backwards`: in the opposite direction."""
+        reverse = bool(self.reverse) is not backwards
+        return x.apply(name, x.value, axis=self.axis, exclusive=exclusive, reverse=reverse)
+
 
 @operation
 class Cumsum(CumulativeOp):
     name = "graph.cumsum"
     combiner = "sum"
+
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        return (self._run("cumsum", at.cotangent, self.exclusive, backwards=True),)
 
 
 @operation
@@ -384,15 +419,51 @@ class Cumprod(CumulativeOp):
     name = "graph.cumprod"
     combiner = "prod"
 
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        """An element that is not zero is a factor of the products from its place on, which are divided by it.
+        The first zero is left out of these products instead. All of them are zero for elements behind it.
+        """
+        x, y, dy = (v.wide() for v in (at.operands[0], at.result, at.cotangent))
+        zero = x.equals(0)
+        first = zero & self._run("cumsum", zero.cast(i64)).equals(1)
+        rest = self._run("cumprod", first.select(1, x), self.exclusive)
+
+        def later(products: Term) -> Term:
+            return self._run("cumsum", dy * products, self.exclusive, backwards=True)
+
+        return (first.select(later(rest), later(y) / zero.select(1, x)),)
+
+
+class CumulativeExtreme(CumulativeOp):
+    """A running maximum or minimum. The last of equal elements has the gradient, as in PyTorch; a NaN is
+    extreme.
+    """
+
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        x, axis = at.operands[0], self.axis % len(at.cotangent.shape)
+        dy, n = at.cotangent.wide(), x.shape[axis]
+        y = self._run(type(self).name.removeprefix("graph."), x) if self.exclusive else at.result
+        if self.exclusive:  # each result is the inclusive one of the place before
+            ends = (1, -1) if self.reverse else (-1, 1)
+            dy = dy.pad_axis(axis, *ends)
+        place = x.iota(n).reshape([n if k == axis else 1 for k in range(len(x.shape))]).broadcast(x.shape)
+        record = x.equals(y) | x.unary("isnan")
+        last = self._run(
+            "cummin" if self.reverse else "cummax", record.select(place, n if self.reverse else -1)
+        )
+        dest = dy.number(0).broadcast(x.shape)
+        operands = (dest.value, last.value, dy.value)
+        return (dy.apply("scatter_elements", *operands, axis=axis, combiner="sum"),)
+
 
 @operation
-class Cummax(CumulativeOp):
+class Cummax(CumulativeExtreme):
     name = "graph.cummax"
     combiner = "max"
 
 
 @operation
-class Cummin(CumulativeOp):
+class Cummin(CumulativeExtreme):
     name = "graph.cummin"
     combiner = "min"
 
@@ -423,6 +494,13 @@ class Topk(GraphOp):
         order = tensor.sorted_places(x, self.largest, axis)
         order = np.take(order, np.arange(k), axis)
         return np.take_along_axis(x, order, axis), order.astype(np.int64)
+
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        x, indices, dy = at.operands[0], at.results[1], at.cotangents[0]
+        if dy is None:
+            return (None,)
+        operands = (dy.number(0).broadcast(x.shape).value, indices.value, dy.value)
+        return (dy.apply("scatter_elements", *operands, axis=self.axis, combiner="sum"),)
 
     def lower(self, t: TensorBuilder, *operands: TensorRef) -> Sequence[TensorRef]:
         (x,) = operands

@@ -197,6 +197,17 @@ class Slice(GraphOp):
         )
         return self.x if whole and same_shape(self.stops, tensor_type(self.x).shape) else None
 
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        dx, low, high = at.cotangent, list[Dim](), list[Dim]()
+        for d, (n, start, step) in enumerate(zip(at.operands[0].shape, self.starts, self.steps, strict=True)):
+            count = dx.shape[d]
+            if step < 0:
+                dx, start = dx.flip(d), start + (count - 1) * step
+            dx = dx.spread(d, abs(step))
+            low.append(start)
+            high.append(n - start - dx.shape[d])
+        return (dx.pad(low, high),)
+
     def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         (x,) = operands
         return t.compute(
@@ -239,6 +250,14 @@ class UpdateSlice(GraphOp):
     def fold(self) -> Value | ConstantData | None:
         return self.part if same_shape(tensor_type(self.part).shape, tensor_type(self.x).shape) else None
 
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        _, part = at.operands
+        dy = at.cotangent
+        stops = tuple(s + n for s, n in zip(self.starts, part.shape, strict=True))
+        inside = dy.apply("slice", dy.value, starts=self.starts, stops=stops, steps=(1,) * len(stops))
+        outside = dy.apply("update_slice", dy.value, part.zeros().value, starts=self.starts)
+        return outside, inside
+
     def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         x, part = operands
         return t.scatter(
@@ -276,6 +295,15 @@ class Concat(GraphOp):
 
     def fold(self) -> Value | ConstantData | None:
         return self.inputs[0] if len(self.inputs) == 1 else None
+
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        axis = self.axis % len(at.cotangent.shape)
+        parts: list[Term] = []
+        start: Dim = 0
+        for x in at.operands:
+            parts.append(at.cotangent.slice(axis, start, start + x.shape[axis]))
+            start = start + x.shape[axis]
+        return parts
 
     def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         axis = self.axis % operands[0].rank
@@ -352,6 +380,46 @@ class Pad(GraphOp):
         zero = all(isinstance(p, int) and p == 0 for p in (*self.low, *self.high))
         return self.x if zero else None
 
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        x, *fill = at.operands
+        dy = at.cotangent
+        if self.mode != "constant":
+            return [self._of_repeated(x, dy), *(None for _ in fill)]
+        dx = dy.pad([-l for l in self.low], [-h for h in self.high])
+        if not fill or not at.needed[1]:
+            return [dx, *(None for _ in fill)]
+        added = (x.zeros().pad(self.low, self.high, 1) > 0).select(dy, dy.zeros())
+        return dx, added.wide().sum(range(len(dy.shape))).reshape(fill[0].shape)
+
+    def _of_repeated(self, x: Term, dy: Term) -> Term:
+        """The gradient of `x` where the padding repeats elements: the sum over all copies of an element, in
+        one dimension after the other.
+        """
+        dy = dy.wide()
+        for d, (n, low, high) in enumerate(zip(x.shape, self.low, self.high, strict=True)):
+            if (is_zero(low) and is_zero(high)) or is_zero(n):
+                continue
+            place = dy.iota(dy.shape[d]) - low
+            if self.mode == "edge":
+                place = place.maximum(0).minimum(n - 1)
+            elif self.mode == "wrap":
+                place = place % n
+            else:
+                period = smax(2 * (n - 1), 1)
+                place = place % period
+                place = place.minimum(-place + period)
+            shape = (*dy.shape[:d], n, *dy.shape[d + 1 :])
+            order = (d, *(k for k in range(len(shape)) if k != d))
+            dy = dy.apply(
+                "scatter_nd",
+                dy.number(0).broadcast(shape).value,
+                place.unsqueeze(1).value,
+                dy.transpose(order).value,
+                combiner="sum",
+                axes=(d,),
+            )
+        return dy
+
     def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         x, *fill = operands
 
@@ -398,6 +466,10 @@ class Tile(GraphOp):
     def fold(self) -> Value | ConstantData | None:
         return self.x if all(isinstance(r, int) and r == 1 for r in self.repeats) else None
 
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        shape = [d for pair in zip(self.repeats, at.operands[0].shape, strict=True) for d in pair]
+        return (at.cotangent.wide().reshape(shape).sum(range(0, len(shape), 2)),)
+
     def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         (x,) = operands
         return t.compute(
@@ -428,6 +500,9 @@ class Flip(GraphOp):
 
     def reference(self, x: Array) -> Any:
         return np.flip(x, self.axes)
+
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        return (at.cotangent.flip(*self.axes),)
 
     def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         (x,) = operands
@@ -505,6 +580,10 @@ class Triangular(GraphOp):
     def reference(self, x: Array, env: Frame) -> Any:
         k = int(env.evaluate(self.diagonal))
         return np.triu(x, k) if self.upper else np.tril(x, k)
+
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        dy = at.cotangent
+        return (dy.apply("triangular", dy.value, upper=self.upper, diagonal=self.diagonal),)
 
     def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         (x,) = operands

@@ -127,6 +127,12 @@ class Term:
     def __or__(self, other: Term | Number | Expr) -> Term:
         return self._binary("or", self, other)
 
+    def minimum(self, other: Term | Number | Expr) -> Term:
+        return self._binary("min", self, other)
+
+    def maximum(self, other: Term | Number | Expr) -> Term:
+        return self._binary("max", self, other)
+
     def equals(self, other: Term | Number | Expr) -> Term:
         return self._binary("eq", self, other)
 
@@ -180,6 +186,34 @@ class Term:
         rank = len(self.shape)
         order = tuple(permutation) if permutation is not None else (*range(rank - 2), rank - 1, rank - 2)
         return self.apply("transpose", self.value, permutation=order)
+
+    def slice(self, axis: int, start: Dim, stop: Dim, step: int = 1) -> Term:
+        """``start:stop:step`` of one dimension; bounds as `graph.slice` takes them."""
+        starts: list[Dim] = [0] * len(self.shape)
+        stops, steps = list(self.shape), [1] * len(self.shape)
+        starts[axis], stops[axis], steps[axis] = start, stop, step
+        return self.apply("slice", self.value, starts=tuple(starts), stops=tuple(stops), steps=tuple(steps))
+
+    def pad(self, low: Sequence[Dim], high: Sequence[Dim], value: Number = 0) -> Term:
+        """`low` elements `value` before and `high` after each dimension; negative ones are cut off."""
+        return self.apply("pad", self.value, None, low=tuple(low), high=tuple(high), value=value)
+
+    def pad_axis(self, axis: int, low: Dim, high: Dim, value: Number = 0) -> Term:
+        """`pad` of one dimension."""
+        lows: list[Dim] = [0] * len(self.shape)
+        highs = list(lows)
+        lows[axis], highs[axis] = low, high
+        return self.pad(lows, highs, value)
+
+    def flip(self, *axes: int) -> Term:
+        return self.apply("flip", self.value, axes=axes)
+
+    def spread(self, axis: int, step: int) -> Term:
+        """`step` - 1 zeros after each element along `axis`: ``(..., n * step, ...)``."""
+        if step == 1:
+            return self
+        shape = [d * step if k == axis else d for k, d in enumerate(self.shape)]
+        return self.unsqueeze(axis + 1).pad_axis(axis + 1, 0, step - 1).reshape(shape)
 
     def at(self, index: Term, axis: int) -> Term:
         """The slice at a scalar index, or the slices at several."""

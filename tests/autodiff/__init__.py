@@ -1,0 +1,1 @@
+"""Gradients against PyTorch and finite differences."""
