@@ -110,6 +110,7 @@ unary("Not", torch.logical_not, bools, (boolean,))
 unary("Isnan", torch.isnan, special, (f32, f64, f16, bf16))
 unary("Isinf", torch.isinf, special, (f32, f64, f16, bf16))
 unary("Identity", lambda x: x, normal, (f32, i64))
+unary("StopGradient", lambda x: x, normal, (f32, i64))
 
 
 def activation(
