@@ -246,6 +246,39 @@ def test_a_panel_that_is_cache_resident_is_not_prefetched(cache_resident: bool) 
     assert any("llvm.prefetch" in text for text in definitions.values()) != cache_resident
 
 
+@pytest.mark.parametrize("isa", [WIDE, DOTS], ids=lambda isa: isa.name)
+def test_the_next_line_of_the_tiles_own_rows_is_prefetched(isa: Isa) -> None:
+    """Rows of the next tile, 4 KiB apart like these, would be too many for a set of the first-level cache."""
+    panel = panel_of(isa, bf16, bf16, 8)
+    op = make_op(
+        bf16,
+        f32,
+        m=12,
+        n=8,
+        k=2048,
+        nr=panel.nr,
+        a_m=2048,
+        b_panel=2048 * panel.nr,
+        b_k=panel.nr * 2,
+        c_m=8,
+        padded=True,
+        group=2,
+    )
+    _, definitions, _ = brgemm_function(op, isa)
+    (tile,) = (text for name, text in definitions.items() if name.startswith("tile"))
+    found = re.findall(r"(%\S+) = getelementptr i8, ptr (%\S+), i64 (\d+)", tile)
+    steps = {value: (base, int(size)) for value, base, size in found}
+    offsets = []
+    for pointer in re.findall(r"prefetch\.p0\(ptr (%\S+), i32 0, i32 3", tile):
+        offset = 0
+        while pointer in steps:
+            pointer, size = steps[pointer]
+            offset += size
+        assert re.search(rf"{re.escape(pointer)} = phi ptr \[ %a, ", tile)  # the current column of A
+        offsets.append(offset)
+    assert offsets == [4096 * row + 64 for row in range(12)]
+
+
 @pytest.mark.parametrize(("m", "lines", "tiles"), [(1, 1, False), (2, 1, False), (3, 1, True), (2, 2, True)])
 def test_a_few_rows_are_multiplied_in_vectors(m: int, lines: int, tiles: bool) -> None:
     """A product of one or two rows uses vectors, because configuring the tiles would take longer."""

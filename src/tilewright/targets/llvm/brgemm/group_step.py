@@ -60,12 +60,8 @@ def is_shifted(isa: Isa, p: Problem) -> bool:
     return instruction is not None and p.dtype is p.b_dtype and "vpdpbusd" in instruction[0]
 
 
-def has_pair_products(isa: Isa, p: Problem, lanes: int) -> bool:
-    """Whether pairs of bf16 are multiplied by one instruction in vectors of `lanes` sums."""
-    return p.dtype is bf16 and p.group == 2 and _has_bf16_products(isa, lanes)
-
-
 def _has_bf16_products(isa: Isa, lanes: int) -> bool:
+    """Whether pairs of bf16 are multiplied by one instruction in vectors of `lanes` sums."""
     return isa.has("avx512bf16") and lanes * 32 == isa.vector_bits
 
 
@@ -205,7 +201,6 @@ __all__ = [
     "byte_group",
     "dot_of_quads",
     "group_step",
-    "has_pair_products",
     "has_quads",
     "is_shifted",
     "multiply_pairs",

@@ -15,14 +15,15 @@ from ..conversions import loaded
 from ..emitter import REDUCED, Carried, Emitter
 from ..isa import Isa
 from ..values import storage
-from .group_step import group_step, has_pair_products, is_shifted
+from .group_step import group_step, is_shifted
 from .problem import LLVM_TYPES, MIN_CHAINS, Problem, SymbolicArguments, accumulator_of, named, tile_rows
 
 LINE = 64
-"""Distance of the prefetch of A along a row, in bytes: one cache line. Dot products prefetch later rows.
+"""Distance of the prefetch of A along a row, in bytes: one cache line.
 
-A large float32 tile needs a line of A in eight iterations of its inner loop, about 200 cycles. A larger value
-prefetches earlier.
+A large float32 tile needs a line of A in eight iterations of its inner loop, about 200 cycles, dot products
+in half that time. A larger value prefetches earlier. Rows of the next tile are not prefetched: long rows a
+power of two bytes apart, of two tiles, would evict each other from one set of the first-level cache.
 """
 MAX_UNROLL = 4
 """Steps of k per iteration of the inner loop of small tiles; large tiles use half as many.
@@ -221,14 +222,9 @@ class _VectorTileWriter:
             if streams:
                 e.line(f"call void @llvm.prefetch.p0(ptr {next_now}, i32 0, i32 2, i32 1)")
             if self.ahead and p.a_k == 1 and count > 1:
-                # Dot products use a line of A in half the time, which is too short for a line that another
-                # core has written: they prefetch the rows of the next tile below.
-                first, ahead = (tile.rows, 0) if has_pair_products(self.isa, p, tile.lanes) else (0, LINE)
-                for i in range(first, first + tile.rows):
+                for i in range(tile.rows):
                     row = e.at(a_now, e.mul(str(i), self.dims(p.a_m)), p.dtype.itemsize)
-                    e.line(
-                        f"call void @llvm.prefetch.p0(ptr {e.at(row, str(ahead), 1)}, i32 0, i32 3, i32 1)"
-                    )
+                    e.line(f"call void @llvm.prefetch.p0(ptr {e.at(row, str(LINE), 1)}, i32 0, i32 3, i32 1)")
             for u in range(count):
                 chain = u % self.chains if count > 1 else 0
                 part = slice(chain * size, (chain + 1) * size)
