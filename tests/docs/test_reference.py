@@ -150,6 +150,7 @@ SHAPE = re.compile(r"[(\[](\.\.\.|\w+[',)\]])|\bshapes?\b")
 QUANTITY = re.compile(r"(^|_)(timeout|seconds?|duration|interval|delay|bytes|size|rate|memory|capacity)$")
 UNITS = re.compile(
     r"\b(nano|micro|milli)?seconds?\b|\b([KMG]i?)?[Bb]ytes?\b|\bbits?\b|\belements?\b|\bfeatures\b|\btokens?\b"
+    r"|\bupdates\b"
 )
 
 

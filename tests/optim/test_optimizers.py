@@ -27,6 +27,13 @@ CASES: list[tuple[str, Any, Any, dict[str, Any]]] = [
     ("adam decay", optim.Adam, torch.optim.Adam, {"lr": 0.03, "weight_decay": 0.1, "betas": (0.8, 0.95)}),
     ("adamw", optim.AdamW, torch.optim.AdamW, {"lr": 0.03}),
     ("adamw amsgrad", optim.AdamW, torch.optim.AdamW, {"lr": 0.03, "amsgrad": True, "eps": 1e-6}),
+    ("adafactor", optim.Adafactor, torch.optim.Adafactor, {"lr": 0.1}),
+    (
+        "adafactor decay",
+        optim.Adafactor,
+        torch.optim.Adafactor,
+        {"lr": 0.3, "weight_decay": 0.1, "d": 1.5, "eps": (1e-8, 1e-2)},
+    ),
 ]
 NAMES = [case[0] for case in CASES]
 
@@ -110,7 +117,7 @@ def test_like_torch(name: str, ours: Any, theirs: Any, options: dict[str, Any], 
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("name", ["dampening", "nesterov", "adamw amsgrad"])
+@pytest.mark.parametrize("name", ["dampening", "nesterov", "adamw amsgrad", "adafactor decay"])
 def test_compiled(name: str, dtype: str) -> None:
     _, ours, theirs, options = next(case for case in CASES if case[0] == name)
     compare(compiled(ours(**options), start(dtype)), expected(theirs, options, dtype), dtype)

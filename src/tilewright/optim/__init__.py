@@ -9,8 +9,32 @@ parameters, state = optimizer.update(parameters, gradients, state)
 
 from __future__ import annotations
 
+from . import lr_scheduler
+from .adafactor import Adafactor
 from .adam import Adam, AdamW
-from .base import Optimizer, Progress, Schedule
+from .base import Optimizer, PerParameter, Progress, Schedule
+from .clipping import clip_grad_norm, clip_grad_value
+from .lion import Lion
+from .muon import Muon
 from .sgd import SGD
+from .wrappers import Accumulate, Choice, Clipped, Groups
 
-__all__ = ["SGD", "Adam", "AdamW", "Optimizer", "Progress", "Schedule"]
+__all__ = [
+    "SGD",
+    "Accumulate",
+    "Adafactor",
+    "Adam",
+    "AdamW",
+    "Choice",
+    "Clipped",
+    "Groups",
+    "Lion",
+    "Muon",
+    "Optimizer",
+    "PerParameter",
+    "Progress",
+    "Schedule",
+    "clip_grad_norm",
+    "clip_grad_value",
+    "lr_scheduler",
+]

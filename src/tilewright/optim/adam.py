@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..frontends.trace import Tensor, numpy
-from .base import Optimizer, Progress, Schedule, at_least_zero, fractions, zeros_like
+from .base import PerParameter, Progress, Schedule, at_least_zero, fractions, zeros_like
 
 
-class Adam(Optimizer):
+class Adam(PerParameter):
     """Adaptive moment estimation (Kingma and Ba 2015), as `torch.optim.Adam`.
 
     Args:

@@ -51,6 +51,39 @@ class Optimizer:
     Both are functions on dictionaries of tensors by parameter path, as `Module.named_parameters` and
     `tw.grad` give them. They run at once and in traces. Names, default values and formulas are those of
     `torch.optim`.
+    """
+
+    def init(self, parameters: Mapping[str, Tensor]) -> dict[str, Any]:
+        """Return the state before the first update, a tree of tensors in nested dictionaries.
+
+        Args:
+            parameters: The parameters to optimize, floating-point tensors of any shapes by path.
+
+        Raises:
+            CompileError: A parameter is not floating point.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no `init`")
+
+    def update(
+        self, parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor], state: Mapping[str, Any]
+    ) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the parameters after an update, and the state after it, in the types that they have.
+
+        Args:
+            parameters: The parameters by path.
+            gradients: A gradient for each parameter, of its shape.
+            state: What `init` or the last `update` returned, of the same parameters.
+
+        Raises:
+            GradientError: A parameter has no gradient, or there is one for an unknown parameter.
+            ShapeError: A gradient or a state has another shape than its parameter.
+            CompileError: The state is that of other parameters or of another optimizer.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no `update`")
+
+
+class PerParameter(Optimizer):
+    """Base class of optimizers that update each parameter by a rule of its own values.
 
     16-bit parameters are updated in float32 and rounded; their states have their type. Scalars such as the
     bias correction are computed in float32, or in float64 for parameters of that type.
@@ -95,7 +128,7 @@ class Optimizer:
         raise NotImplementedError(f"{type(self).__name__} has no `apply`")
 
     def init(self, parameters: Mapping[str, Tensor]) -> dict[str, Any]:
-        """Return the state before the first update.
+        """Return the state before the first update, in the types of the parameters.
 
         It is a tree of tensors: ``step``, the number of updates (an int64 scalar), and for each kind of slot
         a dictionary by parameter path, such as ``{"exp_avg": {"layers.0.weight": ...}}``.
@@ -120,21 +153,9 @@ class Optimizer:
     def update(
         self, parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor], state: Mapping[str, Any]
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the parameters after an update, and the state after it, in the types that they have.
-
-        Args:
-            parameters: The parameters by path.
-            gradients: A gradient for each parameter, of its shape.
-            state: What `init` or the last `update` returned, of the same parameters.
-
-        Raises:
-            GradientError: A parameter has no gradient, or there is one for an unknown parameter.
-            ShapeError: A gradient or a state has another shape than its parameter.
-            CompileError: The state is that of other parameters or of another optimizer.
-        """
         check_gradients(parameters, gradients)
         if "step" not in state:
-            raise _foreign(self, "has no 'step'")
+            raise foreign(self, "has no 'step'")
         before = state["step"]
         progress: dict[DType, Progress] = {}
         new: dict[str, Tensor] = {}
@@ -161,7 +182,7 @@ class Optimizer:
     def _check_slots(self, path: str, parameter: Tensor, held: Mapping[str, Tensor]) -> None:
         wanted = self.slots(parameter)
         if held.keys() != wanted.keys():
-            raise _foreign(self, f"has {sorted(held)} for '{path}', not {sorted(wanted)}")
+            raise foreign(self, f"has {sorted(held)} for '{path}', not {sorted(wanted)}")
         for name, x in wanted.items():
             if tuple(held[name].shape) != tuple(x.shape):
                 raise ShapeError(
@@ -170,7 +191,13 @@ class Optimizer:
                 )
 
 
-def _foreign(optimizer: Optimizer, what: str) -> CompileError:
+def foreign(optimizer: Optimizer, what: str) -> CompileError:
+    """Return the error of a state that is not the optimizer's.
+
+    Args:
+        optimizer: The optimizer that was given the state.
+        what: What is wrong with the state.
+    """
     return CompileError(
         f"the optimizer's state {what}: give {type(optimizer).__name__}.update the state that its init "
         "returned for these parameters"
@@ -248,4 +275,4 @@ def fractions(name: str, *values: float) -> None:
             raise ValueError(f"{name} is {value}, and must be at least 0 and less than 1")
 
 
-__all__ = ["Optimizer", "Progress", "Schedule"]
+__all__ = ["Optimizer", "PerParameter", "Progress", "Schedule"]

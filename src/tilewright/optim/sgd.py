@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..frontends.trace import Tensor
-from .base import Optimizer, Progress, Schedule, at_least_zero, zeros_like
+from .base import PerParameter, Progress, Schedule, at_least_zero, zeros_like
 
 
-class SGD(Optimizer):
+class SGD(PerParameter):
     """Stochastic gradient descent, as `torch.optim.SGD`, with momentum (Polyak 1964; Sutskever et al. 2013).
 
     Args:
