@@ -170,6 +170,10 @@ CASES: dict[str, tuple[str, Callable[[Schedule], Any]]] = {
         "matmul",
         lambda s: (s.decompose_reduction("b0", "b0_r0"), s.accumulate_apart("b0", "b0_r0")),
     ),
+    "accumulate_apart from zero": (
+        "matmul",
+        lambda s: (s.decompose_reduction("b0", "b0_r0"), s.accumulate_apart("b0", "b0_r0", from_zero=True)),
+    ),
     "share_reduction": ("softmax", shared_reduction),
     "compact": (
         "softmax",

@@ -29,7 +29,7 @@ from ..analysis.loop_nest import (
     substitute_tree,
     walk_loops,
 )
-from ..analysis.matrices import matrix_move, moves_matrices
+from ..analysis.matrices import held_in, matrix_move, moves_matrices
 from ..dialects import loop, simt
 from ..dialects.kernels import Call
 from ..dialects.tensor import free_symbols_of
@@ -196,7 +196,9 @@ def _place(alloc: loop.Alloc, body: Block, threads: int) -> None:
     forms = {form_of(op, threads, outer) for op in accesses}
     atoms = [op for op in buffer.users if isinstance(op, simt.Mma) and op.d is buffer]
     forms |= {_form_of_result(op, alloc, threads, outer) for op in atoms}
-    form = next(iter(forms)) if len(forms) == 1 else None
+    # Copies of whole matrices take place in shared memory, whoever touches which element by our layouts.
+    moved = held_in(buffer) is None and any(moves_matrices(op) for op in accesses)
+    form = next(iter(forms)) if len(forms) == 1 and not moved else None
     if (
         form is not None
         and len(accesses) + len(atoms) == len(buffer.users)
@@ -212,7 +214,8 @@ def _place(alloc: loop.Alloc, body: Block, threads: int) -> None:
         extents = [form.extents[k] for k in order] if order else form.extents
         _retype(alloc, (threads, *extents), "register")
         return
-    if not atoms and len(accesses) == len(buffer.users) and _number(alloc, accesses, threads, outer, sizes):
+    only_accesses = not atoms and len(accesses) == len(buffer.users)
+    if only_accesses and not moved and _number(alloc, accesses, threads, outer, sizes):
         return
     if atoms:
         raise ScheduleError(

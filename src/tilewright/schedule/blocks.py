@@ -161,15 +161,19 @@ class BlockPrimitives(ScheduleCore):
 
     @primitive
     @keeps_order()
-    def accumulate_apart(self, name: str, at: str) -> tuple[str, str]:
+    def accumulate_apart(self, name: str, at: str, from_zero: bool = False) -> tuple[str, str]:
         """Add up the terms of reduction `name` in loop `at` in a buffer of their own, which a thread can
-        keep in registers; return the names of the blocks that load its first values and store its last ones.
+        keep in registers; return the names of the blocks that set its first values and use its last ones.
 
             for r: for i: acc[i] += f(i, r)
         becomes, at r,
             for i:  own[i] = acc[i]
             for r: for i:  own[i] += f(i, r)
             for i:  acc[i] = own[i]
+        and, with `from_zero`, which adds up in another order,
+            for i:  own[i] = 0
+            for r: for i:  own[i] += f(i, r)
+            for i:  acc[i] = acc[i] + own[i]
 
         Raises:
             ScheduleError: There is no such block or loop, the loop is not around the block, or the block is
@@ -198,7 +202,15 @@ class BlockPrimitives(ScheduleCore):
         end = parallel_nest(self, block, where, f"{name}_end", after=True)
         for nest, source, target in ((begin, buffer, own.result), (end, own.result, buffer)):
             body = Builder(nest.body, location=block.location)
-            value = body(loop.Load(source, (), None, indices=update.indices))
+            value: Value
+            if from_zero and nest is begin:
+                identity = scalar.combiner_identity(update.combiner, buffer.type.dtype)
+                value = body(scalar.Constant(value=identity, dtype=buffer.type.dtype))
+            else:
+                value = body(loop.Load(source, (), None, indices=update.indices))
+            if from_zero and nest is end:
+                before = body(loop.Load(buffer, (), None, indices=update.indices))
+                value = body(scalar.BINARY[update.combine](before, value))
             body.insert(loop.Store(value, target, (), indices=update.indices))
         update.set_operand(1, own.result)
         return begin.sym_name, end.sym_name

@@ -291,7 +291,8 @@ class _AtomNest:
         return _Part(alloc.result, name, (self.thread, *(f.iv for f in outer), *slots))
 
     def store_result(self) -> None:
-        """Let the sum have a buffer of its own, which is copied to the old one behind the loops of the sum.
+        """Let the sum have a buffer of its own, which is copied to the old one behind the loops of the sum
+        that follow its initial values.
 
         Raises:
             ScheduleError: The old one is not a tile of the block.
@@ -307,7 +308,8 @@ class _AtomNest:
             if not isinstance(op, loop.Load) or inside(op, block):
                 op.set_operand(op.operands.index(old), new.result)
         reducing = reduce_variables(block)
-        last = next(f for f in self.around if f.iv in reducing)
+        users = new.result.users
+        last = next(f for f in self.around if f.iv in reducing and any(not inside(op, f) for op in users))
         layout = self.atom.result
         thread = symbol(s.fresh(f"{self.name}_d_thread"), 0, self.thread.upper)
         slots = simt.slot_symbols(layout, "d")

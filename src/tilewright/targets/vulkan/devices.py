@@ -15,9 +15,11 @@ from ..gpu.portable import VULKAN
 
 
 def _with_matrices(warp: int, *shapes: str) -> Gpu:
-    """The description; every driver with the extension gives a block 32 KiB of shared memory."""
+    """The description; every driver with the extension gives a block 32 KiB of shared memory, and the GPUs
+    with matrices a thread 255 registers.
+    """
     atoms = tuple(COOPERATIVE[f"cooperative_{shape}"] for shape in shapes)
-    return replace(VULKAN, warp=warp, shared_bytes=32 * 1024, atoms=atoms)
+    return replace(VULKAN, warp=warp, shared_bytes=32 * 1024, registers=255, atoms=atoms)
 
 
 DEVICES = {

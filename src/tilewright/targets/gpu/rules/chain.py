@@ -20,6 +20,7 @@ from ....schedule import Schedule, ScheduleError
 from ....schedule.factors import main_load
 from .atoms import distance
 from .chain_atoms import chain_with_atoms
+from .chain_opaque import chain_with_opaque_atoms
 from .chain_parts import (
     Chain,
     carriers_of,
@@ -57,7 +58,7 @@ def chain(s: Schedule, rows: int) -> None:
         s.cache_write(found.second)
     if any(b.reduce_axes and reads(b, written_buffer(s.block(found.first))) for b in s.blocks()):
         s.cache_write(found.first)  # for the scores beyond the end, which are minus infinity
-    if chain_with_atoms(s, found):
+    if chain_with_atoms(s, found) or chain_with_opaque_atoms(s, found):
         return
     few, tile = _choose(s, found)
     at = fuse_all(s, share_rows(s, found, tile.rows, few))

@@ -13,6 +13,7 @@ transposed. Otherwise they go through shared memory.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -40,7 +41,9 @@ keys.
 
 
 @dataclass(frozen=True)
-class _Sizes:
+class Sizes:
+    """The sizes of tiles, of rows (queries) and columns (keys)."""
+
     atom: MatrixAtom
     transposed: bool
     """Whether the columns of the atom are the rows of the tile."""
@@ -53,6 +56,13 @@ class _Sizes:
     warps: int
     stages: int
     keeps_queries: bool
+
+    @property
+    def blocks(self) -> int:
+        """The blocks whose tiles shared memory is to have at the same time, so that one computes while the
+        other waits.
+        """
+        return 2
 
     @property
     def axes(self) -> tuple[str, str]:
@@ -98,12 +108,14 @@ def chain_with_atoms(s: Schedule, found: Chain) -> bool:
     """Schedule attention with matrix instructions, if the device has some for its types and they fit; return
     whether it does.
     """
-    second = atoms_for(s, found.second)
-    # The exponentials of the scores are needed by element, which opaque atoms do not tell.
-    candidates = [
-        a for a in atoms_for(s, found.first) if a in second and a.threads == gpu_of(s).warp and not a.opaque
-    ]
+    candidates = [a for a in atoms_of_both(s, found) if not a.opaque]
     return apply_atom(s, candidates, lambda copy, atom: _apply(copy, found, atom))
+
+
+def atoms_of_both(s: Schedule, found: Chain) -> list[MatrixAtom]:
+    """The atoms of a warp for the types of both products."""
+    second = atoms_for(s, found.second)
+    return [a for a in atoms_for(s, found.first) if a in second and a.threads == gpu_of(s).warp]
 
 
 def _stays(atom: MatrixAtom, transposed: bool) -> bool:
@@ -115,41 +127,70 @@ def _stays(atom: MatrixAtom, transposed: bool) -> bool:
 
 
 def _apply(s: Schedule, found: Chain, atom: MatrixAtom) -> bool:
-    few, sizes = _choose(s, found, atom)
+    depth, values = elements_of_heads(s, found)
+    transposed = not _stays(atom, False) and _stays(atom, True)
+    start = Sizes(atom, transposed, 0, 0, 0, 0, 0, 2 if gpu_of(s).async_copies else 1, False)
+    start = replace(start, depth=multiple(depth, atom.depth), values=multiple(values, start.column_unit))
+
+    def of(rows: int, columns: int) -> list[Sizes]:
+        return [replace(start, rows=rows, columns=columns, warps=max(1, rows // start.row_unit))]
+
+    few, sizes = choose(s, found, of)
+    keeps_queries = sizes.registers + sizes.of_queries <= MOST_REGISTERS
+    apply(s, found, few, replace(sizes, keeps_queries=keeps_queries), Nests)
+    return True
+
+
+def apply(s: Schedule, found: Chain, few: bool, sizes: Sizes, nests: type[Nests]) -> None:
+    """Schedule attention in tiles of some sizes. `few` tells whether all axes over queries are one in a tile,
+    `nests` how threads share the nests of a tile.
+    """
     at = fuse_all(s, share_rows(s, found, sizes.rows, few))
     with suppress(ScheduleError):
         s.relax_accuracy(found.weights)
     with suppress(ScheduleError):
         s.skip_masked(found.weights, at, sizes.columns)
     rolled = s.online_softmax(found.weights, sizes.columns, padded=True)
-    _Nests(s, found, sizes, at, rolled).divide()
+    nests(s, found, sizes, at, rolled).divide()
     s.bind(at, loop.LoopKind.BLOCK_X)
-    return True
 
 
-def _choose(s: Schedule, found: Chain, atom: MatrixAtom) -> tuple[bool, _Sizes]:
-    """Whether all axes over queries are one in a tile, and the sizes of tiles."""
-    gpu = gpu_of(s)
+def multiple(n: int, unit: int) -> int:
+    """The least multiple of `unit` that is at least `n`."""
+    return -(-n // unit) * unit
+
+
+def elements_of_heads(s: Schedule, found: Chain) -> tuple[int, int]:
+    """The elements of a query (or key) and of a value.
+
+    Raises:
+        ScheduleError: They are not known.
+    """
     first, second = s.block(found.first), s.block(found.second)
     last = Roles.of(second)
     assert last is not None
-    few, queries = rows_of(s, found, ROWS[-1])
     depth, values = first.reduce_axes[-1].upper + 1, second.axes[last.n[0]].upper + 1
     if not isinstance(depth, int) or not isinstance(values, int):
         raise ScheduleError("attention: the number of elements of a head is not known")
-    transposed = not _stays(atom, False) and _stays(atom, True)
-    start = _Sizes(atom, transposed, 0, 0, 0, 0, 1, 2 if gpu.async_copies else 1, False)
-    start = replace(
-        start,
-        depth=-(-depth // atom.depth) * atom.depth,
-        values=-(-values // start.column_unit) * start.column_unit,
-    )
+    return depth, values
 
-    def of(rows: int, columns: int) -> _Sizes:
-        return replace(start, rows=rows, columns=columns, warps=max(1, rows // start.row_unit))
 
-    def is_possible(sizes: _Sizes) -> bool:
-        unit = max(sizes.column_unit, atom.depth)
+def choose(s: Schedule, found: Chain, of: Callable[[int, int], list[Sizes]]) -> tuple[bool, Sizes]:
+    """Whether all axes over queries are one in a tile, and the sizes of tiles.
+
+    Args:
+        s: The schedule.
+        found: The parts of attention.
+        of: The sizes with some rows and columns, for each number of warps that is possible.
+
+    Raises:
+        ScheduleError: No tile fits into a block.
+    """
+    gpu = gpu_of(s)
+    few, queries = rows_of(s, found, ROWS[-1])
+
+    def is_possible(sizes: Sizes) -> bool:
+        unit = max(sizes.column_unit, sizes.atom.depth)
         return (
             sizes.rows % sizes.row_unit == 0
             and sizes.columns % unit == 0
@@ -158,9 +199,11 @@ def _choose(s: Schedule, found: Chain, atom: MatrixAtom) -> tuple[bool, _Sizes]:
             and sizes.registers <= gpu.registers
         )
 
-    possible = [of(r, c) for r in ROWS for c in COLUMNS if is_possible(of(r, c))]
+    possible = [x for r in ROWS for c in COLUMNS for x in of(r, c) if is_possible(x)]
     if not possible:
-        raise ScheduleError(f"attention: tiles of heads of {values} elements do not fit into a block")
+        raise ScheduleError(
+            f"attention: tiles of heads of {elements_of_heads(s, found)[1]} elements do not fit into a block"
+        )
     rows_known = sorted({x.rows for x in possible})
     blocks = _blocks(s, found, few, queries)
     default = next((r for r in rows_known if r >= queries), rows_known[-1])
@@ -170,13 +213,16 @@ def _choose(s: Schedule, found: Chain, atom: MatrixAtom) -> tuple[bool, _Sizes]:
         default //= 2
     rows = s.choose("rows", default, rows_known)
     fitting = [x for x in possible if x.rows == rows]
-    # Two blocks fit on a multiprocessor, so that one computes while the other waits.
-    best = [x for x in fitting if x.columns <= 64 and 2 * x.shared <= gpu.shared_bytes] or fitting[:1]
-    columns = s.choose("columns", best[-1].columns, [x.columns for x in fitting], reorders_sums=True)
-    sizes = next(x for x in fitting if x.columns == columns)
+    best = [x for x in fitting if x.columns <= 64 and x.blocks * x.shared <= gpu.shared_bytes] or fitting[:1]
+    columns_known = sorted({x.columns for x in fitting})
+    columns = s.choose("columns", best[-1].columns, columns_known, reorders_sums=True)
+    by_warps = {x.warps: x for x in fitting if x.columns == columns}
+    sizes = next(iter(by_warps.values()))
+    if len(by_warps) > 1:
+        sizes = by_warps[s.choose("warps", sizes.warps, sorted(by_warps))]
     if gpu.async_copies:
         sizes = replace(sizes, stages=s.choose("stages", 2, STAGES))
-    return few, replace(sizes, keeps_queries=sizes.registers + sizes.of_queries <= MOST_REGISTERS)
+    return few, sizes
 
 
 def _blocks(s: Schedule, found: Chain, few: bool, queries: int) -> int:
@@ -190,7 +236,7 @@ def _blocks(s: Schedule, found: Chain, few: bool, queries: int) -> int:
 
 
 @dataclass
-class _Product:
+class Product:
     """The loops of a product in the form that `tensorize_atom` takes."""
 
     name: str
@@ -198,21 +244,21 @@ class _Product:
     m: str
     n: str
     k: str
-    warps: str
+    warps: tuple[str, ...]
     copies: tuple[str, ...]
 
 
-class _Nests:
+class Nests:
     """The nests of all blocks in a tile, to be divided among threads."""
 
-    def __init__(self, s: Schedule, found: Chain, sizes: _Sizes, at: str, rolled: str) -> None:
+    def __init__(self, s: Schedule, found: Chain, sizes: Sizes, at: str, rolled: str) -> None:
         self.s, self.found, self.sizes, self.at, self.rolled = s, found, sizes, at, rolled
         self.threads: list[list[str]] = []
         """The loops over threads of each nest."""
 
     def divide(self) -> None:
         s, sizes, found = self.s, self.sizes, self.found
-        products: list[_Product] = []
+        products: list[Product] = []
         exponentials = carriers_of(s, found)
         for name in [b.sym_name for b in s.blocks()]:
             row, *others = self.own(name)
@@ -235,7 +281,7 @@ class _Nests:
         for product in products:
             keep = self.rolled if sizes.keeps_queries and product.name == found.first else None
             names = (product.m, product.n, product.k)
-            s.tensorize_atom(product.name, sizes.atom.name, product.part, *names, (product.warps,), keep)
+            s.tensorize_atom(product.name, sizes.atom.name, product.part, *names, product.warps, keep)
             s.unroll(product.part)
         for nest in self.threads:
             s.bind(fuse_all(s, nest), loop.LoopKind.THREAD_X)
@@ -262,7 +308,7 @@ class _Nests:
         """Divide rows among warps, those of a warp among atoms."""
         return split_warps(self.s, row, self.sizes.rows // self.sizes.warps, self.sizes.row_unit)
 
-    def product(self, name: str, row: str, column: str, terms: list[str], only: int | None) -> _Product:
+    def product(self, name: str, row: str, column: str, terms: list[str], only: int | None) -> Product:
         """Copy what a product reads to shared memory, and divide its loops as the atom does."""
         s, sizes = self.s, self.sizes
         term = self.padded(fuse_all(s, terms), sizes.atom.depth)
@@ -278,7 +324,7 @@ class _Nests:
         part, k = s.split(term, sizes.atom.depth)
         s.reorder(part, i, j, warps, m, n, k)
         m, n = (n, m) if sizes.transposed else (m, n)
-        return _Product(name, part, m, n, k, warps, copies)
+        return Product(name, part, m, n, k, (warps,), copies)
 
     def in_order(self, start: str, row: str, column: str) -> list[str]:
         """The loops over rows and columns of the block that sets the result of a product to zero."""
@@ -333,4 +379,15 @@ class _Nests:
         self.threads.append(threads)
 
 
-__all__ = ["chain_with_atoms"]
+__all__ = [
+    "MOST_REGISTERS",
+    "Nests",
+    "Product",
+    "Sizes",
+    "apply",
+    "atoms_of_both",
+    "chain_with_atoms",
+    "choose",
+    "elements_of_heads",
+    "multiple",
+]
