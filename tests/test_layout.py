@@ -48,6 +48,7 @@ ALLOWED["tools"] = {*ALLOWED, ""}
 ALLOWED["tuning"] = {*ALLOWED, ""}
 ALLOWED["integrations"] = {*ALLOWED, ""}
 ALLOWED["llm"] = {*ALLOWED, ""}
+ALLOWED["training"] = {*ALLOWED, ""}
 ALLOWED["cli"] = {*ALLOWED, ""}
 TOP = ("nn", "numpy", "")
 """Modules at the package's root, which only give names to objects of the folders."""

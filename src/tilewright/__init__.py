@@ -29,7 +29,9 @@ if TYPE_CHECKING:
         ScheduleMismatchError,
         ShapeError,
         TilewrightError,
+        TrainingError,
         UnsupportedOperatorError,
+        WeightsError,
     )
     from tilewright.frontends.trace import (
         State,
@@ -71,6 +73,7 @@ if TYPE_CHECKING:
     from tilewright.tools.measure_libraries import measure_libraries
     from tilewright.tools.minimize import minimize
     from tilewright.tools.schedule_check import check_schedule
+    from tilewright.training import TrainStep, train_step
     from tilewright.tuning.tune import tune
 
 __all__ = [
@@ -86,7 +89,10 @@ __all__ = [
     "Tensor",
     "TilewrightError",
     "TraceError",
+    "TrainStep",
+    "TrainingError",
     "UnsupportedOperatorError",
+    "WeightsError",
     "__version__",
     "bf16",
     "boolean",
@@ -123,6 +129,7 @@ __all__ = [
     "simulate",
     "stop_gradient",
     "tensor",
+    "train_step",
     "triton_source",
     "tune",
     "u16",
@@ -148,12 +155,15 @@ _HOME = {
     "TilewrightError": "tilewright.errors",
     "UnsupportedOperatorError": "tilewright.errors",
     "inspect": "tilewright.driver.inspection",
+    "TrainingError": "tilewright.errors",
+    "WeightsError": "tilewright.errors",
     "jit": "tilewright.driver.jit",
     "check_schedule": "tilewright.tools.schedule_check",
     "measure_libraries": "tilewright.tools.measure_libraries",
     "minimize": "tilewright.tools.minimize",
     "simulate": "tilewright.runtime.simulator.simulate",
     "tune": "tilewright.tuning.tune",
+    **dict.fromkeys(("TrainStep", "train_step"), "tilewright.training"),
     "Kernel": "tilewright.kernels",
     **dict.fromkeys(("c_kernel", "gpu_kernel", "gpu_source", "triton_source"), "tilewright.kernels"),
     "kernel": "tilewright.kernels.define",

@@ -31,6 +31,7 @@ __all__ = [
     "ShapeError",
     "SizeError",
     "TilewrightError",
+    "TrainingError",
     "TunedWarning",
     "UnsupportedOperator",
     "UnsupportedOperatorError",
@@ -172,6 +173,12 @@ class ArtifactError(TilewrightError):
 
 class WeightsError(TilewrightError):
     """A file of weights is incomplete, has an unknown format, or does not fit its model."""
+
+
+class TrainingError(TilewrightError):
+    """A training step cannot go on: its loss or a gradient is not finite. Parameters and the optimizer's
+    state are those of the step before.
+    """
 
 
 class RequestError(TilewrightError, ValueError):

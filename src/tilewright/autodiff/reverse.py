@@ -119,7 +119,9 @@ class _Backward:
         for new, gradient in zip(results, given, strict=True):
             if gradient is not None:
                 self._add(new, Term(self.b, gradient))
-        op.replace_by(results)
+        # The operator stays, since a function that is being traced may still hold its results.
+        for old, new in zip(op.results, results, strict=True):
+            old.replace_by(new)
         return ops
 
     def _add(self, value: Value, term: Term) -> None:

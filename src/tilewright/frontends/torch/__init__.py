@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...dialects.func import Func
@@ -23,6 +23,7 @@ def import_torch(
     args: Sequence[Any] | None = None,
     dims: DimsArgument | None = None,
     kwargs: Mapping[str, Any] | None = None,
+    kept: Collection[str] = (),
 ) -> Module:
     """Return the graph-level module of a PyTorch model.
 
@@ -35,6 +36,8 @@ def import_torch(
             "seq<=512"}}``. For an exported program they name and narrow the dimensions that were exported as
             dynamic.
         kwargs: Example inputs by name.
+        kept: Parameters and buffers, by name, that become states of the function as those that the model
+            changes do; the others are constants.
 
     The lower bound of a dimension is the one in `dims` (default 1), although torch traces with sizes of at
     least 2: torch guarantees that a ``Dim`` that starts at 1 works. If tracing finds a narrower range or a
@@ -55,12 +58,12 @@ def import_torch(
 
     with one_at_a_time():
         program = export_program(model, args, kwargs, dims)
-        module = import_program(program, dims)
+        module = import_program(program, dims, kept)
     if dims and program is not model and not isinstance(model, (str, os.PathLike)):
         got = [
             (name, v.type.shape)
             for main in module.functions(Func)
-            for name, v in zip(main.arg_names, main.inputs, strict=True)
+            for name, v in zip(main.arg_names, main.inputs, strict=False)  # states come last
         ]
         warn_of_fewer_sizes(dims, got, got)
     return module

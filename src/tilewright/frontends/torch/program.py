@@ -5,7 +5,7 @@ outputs.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,9 +26,11 @@ if TYPE_CHECKING:
 class ProgramImporter(Importer):
     """Builds one module from one exported program."""
 
-    def __init__(self, program: torch.export.ExportedProgram, dims: DimsArgument | None) -> None:
+    def __init__(
+        self, program: torch.export.ExportedProgram, dims: DimsArgument | None, kept: Collection[str] = ()
+    ) -> None:
         super().__init__()
-        self.program = program
+        self.program, self.kept = program, kept
         self.ranges = program.range_constraints
         self.dims = dims
 
@@ -45,6 +47,7 @@ class ProgramImporter(Importer):
         outputs, result_names = self._outputs(signature)
         updates = self._updates(signature)
         held = self._held(signature)
+        updates |= self._kept(held, placeholders, updates)
         states = self._states(held, placeholders, updates)
         # A parameter becomes a constant operator at its first use; equal storages become one.
         self.values.update({placeholders[name]: pair for name, pair in held.items() if name not in updates})
@@ -86,6 +89,24 @@ class ProgramImporter(Importer):
             if name != node.name:
                 updates[name] = node
         return updates
+
+    def _kept(
+        self, held: Mapping[str, tuple[str, Any]], placeholders: dict[str, Any], updates: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return the nodes of the tensors to keep, as their own new values. A tensor of several names is kept
+        under its first.
+        """
+        kept: dict[str, Any] = {}
+        first: dict[int, Any] = {}
+        for name, (target, tensor) in list(held.items()):
+            if target not in self.kept and id(tensor) not in first or name in updates:
+                continue
+            node = first.setdefault(id(tensor), placeholders[name])
+            if node is placeholders[name]:
+                kept[name] = node
+            else:
+                placeholders[name].replace_all_uses_with(node)
+        return kept
 
     def _states(
         self, held: Mapping[str, tuple[str, Any]], placeholders: dict[str, Any], updates: Mapping[str, Any]
@@ -227,9 +248,11 @@ def _output_name(path: Sequence[Any]) -> str:
     return "_".join(parts)
 
 
-def import_program(program: torch.export.ExportedProgram, dims: DimsArgument | None) -> Module:
+def import_program(
+    program: torch.export.ExportedProgram, dims: DimsArgument | None, kept: Collection[str] = ()
+) -> Module:
     """Return the graph-level module of a functional ``ExportedProgram``; see `import_torch`."""
-    return ProgramImporter(program, dims).run()
+    return ProgramImporter(program, dims, kept).run()
 
 
 __all__ = ["ProgramImporter", "import_program"]

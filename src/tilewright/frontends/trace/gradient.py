@@ -232,15 +232,21 @@ def _vjp(function: Callable[..., Any], primals: Sequence[Any], has_aux: bool) ->
         raise GradientError(f"there is no tensor to differentiate by (at {user_location('')})")
     with trace.substituting(replaced):
         result = function(*unflatten(structure, iter(given)))
+
+    def end(x: TensorLike) -> Operation:
+        return trace.builder.insert(g.Identity(value_of(as_tensor(x)), location=user_location("")))
+
     aux: Sequence[Any] = ()
     if has_aux:
         if not isinstance(result, tuple) or len(result) != 2:
             raise GradientError(f"with has_aux a function returns a pair, not {result!r}")
-        result, *aux = result
+        result, more = result
+        # Values of their own follow an operator that the backward pass replaces by its decomposition.
+        parts, _, more_structure = flatten(more)
+        own = [traced(end(x).result) if isinstance(x, Tensor) and x.is_traced else x for x in parts]
+        aux = (unflatten(more_structure, iter(own)),)
     outputs, _, output_structure = flatten(result)
-    ends = [
-        trace.builder.insert(g.Identity(value_of(as_tensor(x)), location=user_location(""))) for x in outputs
-    ]
+    ends = [end(x) for x in outputs]
     first, last = marks[0].defining_op, ends[-1]
     assert first is not None
     results = [traced(op.result) for op in ends]

@@ -11,7 +11,7 @@ Structure: TypeAlias = "str | tuple[type, tuple[Any, ...] | None, tuple[Structur
 LEAF = "*"
 
 
-def flatten(tree: object, path: str = "") -> tuple[list[Any], list[str], Structure]:
+def flatten(tree: object, path: str = "", separator: str = "_") -> tuple[list[Any], list[str], Structure]:
     """Return the leaves in order, a name for each after its path (``x``, ``x_0``, ``x_mask``), and the
     structure. Dictionaries keep their order.
     """
@@ -27,7 +27,9 @@ def flatten(tree: object, path: str = "") -> tuple[list[Any], list[str], Structu
     structures = []
     labels = keys if keys is not None else getattr(tree, "_fields", range(len(children)))
     for label, child in zip(labels, children, strict=True):
-        more, more_names, structure = flatten(child, f"{path}_{label}" if path else str(label))
+        more, more_names, structure = flatten(
+            child, f"{path}{separator}{label}" if path else str(label), separator
+        )
         leaves += more
         names += more_names
         structures.append(structure)

@@ -1,0 +1,279 @@
+"""The functions of a training library, as traces record them: a training step, and a prediction.
+
+The library keeps these states: the parameters and buffers under their names in the model, the optimizer's
+state under ``optimizer.``, and under ``training.``
+
+| name | type | content |
+|---|---|---|
+| `step` | i64 | the updates made |
+| `seed` | i64 | the seed of random numbers, which each step combines with its number |
+| `gradient_norm` | f32 | the Euclidean norm of the last gradient, before clipping |
+| `nonfinite` | i32 | the number of the first parameter whose last gradient was not finite, or -1 |
+| `loss_scale` | f32 | the factor of the loss, with 16-bit floats of a small range |
+| `good_steps` | i32 | the steps since that factor was changed |
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..dialects import graph as g
+from ..errors import CompileError
+from ..frontends.trace import State, Tensor, scan, value_and_grad
+from ..frontends.trace import numpy as tnp
+from ..frontends.trace.operands import apply, as_tensor, value_of
+from ..frontends.trace.pointwise import where
+from ..frontends.trace.tensor import traced
+from ..frontends.trace.tree import flatten, unflatten
+from ..ir.symbolic import Expr
+from .models import Model, Tensors
+from .request import targets_of
+
+FIRST_SCALE, GROWTH, BACKOFF, INTERVAL = 2.0**16, 2.0, 0.5, 2000
+"""Loss scaling: the first factor, its change after `INTERVAL` steps without overflow, and after an overflow.
+The figures are those of ``torch.amp.GradScaler``. A smaller interval tries larger factors more often.
+"""
+OWN = "training."
+"""The prefix of the states that belong neither to the model nor to the optimizer."""
+OPTIMIZER = "optimizer."
+"""The prefix of the optimizer's states."""
+
+
+class Optimizer(Protocol):
+    """A rule that changes parameters by their gradients: two functions without side effects."""
+
+    def init(self, parameters: Tensors) -> Any:
+        """Return the first state, a tree of tensors, for parameters by name."""
+
+    def update(self, parameters: Tensors, gradients: Tensors, state: Any) -> tuple[Tensors, Any]:
+        """Return the new parameters and the new state, which have the shapes and types of the old ones."""
+
+
+@dataclass
+class Program:
+    """What a training step computes; see `tilewright.train_step` for the options."""
+
+    model: Model
+    loss: Callable[..., Any] | None
+    optimizer: Optimizer
+    clip: float | None
+    accumulate: int
+    guarded: bool
+    scaled: bool
+
+    def declare(self, seed: int) -> None:
+        """Make the states, with their first values."""
+        model = self.model
+        self.parameters = {n: _state(n, p) for n, p in model.parameters.items()}
+        self.buffers = {n: _state(n, b) for n, b in model.buffers.items()}
+        first = self.optimizer.init(dict(model.parameters))
+        leaves, names, self.structure = flatten(first, OPTIMIZER[:-1], ".")
+        self.optimizer_state = [_state(n, as_tensor(x)) for n, x in zip(names, leaves, strict=True)]
+        own: dict[str, np.generic[Any]] = {
+            "step": np.int64(0),
+            "seed": np.int64(seed),
+            "gradient_norm": np.float32(0),
+            "nonfinite": np.int32(-1),
+            "loss_scale": np.float32(FIRST_SCALE),
+            "good_steps": np.int32(0),
+        }
+        self.own = {n: State(OWN + n, (), x.dtype, Tensor(x)) for n, x in own.items()}
+
+    def signature(self) -> inspect.Signature:
+        """The signature of a step: the inputs of the model, then the loss's arguments after the outputs."""
+        names = list(self.model.names)
+        if self.loss is not None:
+            names += targets_of(self.loss)
+        unique = [n if names.count(n) == 1 else f"{n}_{names[:k].count(n)}" for k, n in enumerate(names)]
+        return _signature(unique)
+
+    def train(self, *args: Tensor) -> dict[str, Tensor]:
+        """Record a step: the loss of a batch, its gradient, and the update."""
+        parameters = {n: s.value for n, s in self.parameters.items()}
+        before = {n: s.value for n, s in self.buffers.items()}
+        scale = self.own["loss_scale"].value if self.scaled else None
+        results, buffers, gradients = self._of_batch(parameters, before, args, scale)
+        squares = {n: (g.astype("float32") ** 2).sum() for n, g in gradients.items()}
+        ok = None
+        if self.guarded or self.clip is not None:
+            norm = tnp.sqrt(tnp.stack(list(squares.values())).sum())
+            self.own["gradient_norm"].value = norm
+        if self.guarded:
+            finite = tnp.isfinite(tnp.stack(list(squares.values())))
+            ok = finite.all()
+            self.own["nonfinite"].value = where(ok, -1, tnp.argmin(finite.astype("int32"))).astype("int32")
+        if self.clip is not None:
+            factor = tnp.minimum(self.clip / (norm + 1e-6), 1.0)  # as torch.nn.utils.clip_grad_norm_
+            gradients = {n: g * factor.astype(g.dtype) for n, g in gradients.items()}
+        state = unflatten(self.structure, iter([s.value for s in self.optimizer_state]))
+        new, state = self.optimizer.update(parameters, gradients, state)
+        self._replace(new, state, buffers, ok)
+        if self.scaled:
+            assert ok is not None and scale is not None
+            self._rescale(ok, scale)
+        return results
+
+    def _of_batch(
+        self, parameters: Tensors, buffers: Tensors, args: Sequence[Tensor], scale: Tensor | None
+    ) -> tuple[dict[str, Tensor], Tensors, Tensors]:
+        """Return loss and further results by name, the new buffers and the gradients. A batch of several
+        parts is computed part by part, and gradients and results are the means over the parts.
+        """
+        seeds = []
+        if self.model.draws:  # SplitMix64's increment separates the seeds of consecutive steps.
+            seeds = [self.own["seed"].value + self.own["step"].value * np.int64(-7046029254386353131)]
+        k = self.accumulate
+        if k == 1:
+            return self._of_part(parameters, buffers, args, scale, *seeds)
+        parts = [_split(x, k, n) for x, n in zip(args, self.signature().parameters, strict=True)]
+
+        def step(carry: Any, x: Any) -> tuple[Any, Any]:
+            sums, buffers, seeds = carry
+            results, buffers, gradients = self._of_part(parameters, buffers, x, scale, *seeds)
+            sums = {n: sums[n] + g for n, g in gradients.items()}
+            return (sums, buffers, [s + np.int64(1 << 32) for s in seeds]), results
+
+        zeros = {n: _zeros(p) for n, p in parameters.items()}
+        (sums, new, _), results = scan(step, (zeros, dict(buffers), seeds), parts)
+        return (
+            {n: x.mean(0) if x.type.dtype.is_float else x for n, x in results.items()},
+            new,
+            {n: s / k for n, s in sums.items()},
+        )
+
+    def _of_part(
+        self,
+        parameters: Tensors,
+        buffers: Tensors,
+        args: Sequence[Tensor],
+        scale: Tensor | None,
+        seed: Tensor | None = None,
+    ) -> tuple[dict[str, Tensor], Tensors, Tensors]:
+        count = len(self.model.names)
+
+        def total(values: Tensors) -> tuple[Tensor, Any]:
+            outputs, new = self.model.train(args[:count], values, buffers, seed)
+            results = _results(outputs if self.loss is None else self.loss(outputs, *args[count:]))
+            loss = results["loss"]
+            return (loss if scale is None else loss * scale), (results, new)
+
+        (_, (results, new)), gradients = value_and_grad(total, has_aux=True)(dict(parameters))
+        if scale is not None:
+            gradients = {n: g / scale.astype(g.dtype) for n, g in gradients.items()}
+        return results, new, gradients
+
+    def _replace(self, new: Tensors, state: Any, buffers: Tensors, ok: Tensor | None) -> None:
+        """Assign the new values of all states, or if `ok` is false the old ones."""
+
+        def assign(s: State, value: Any) -> None:
+            value = as_tensor(value)
+            if value.dtype != s.dtype or tuple(value.shape) != s.shape:
+                raise CompileError(
+                    f"the step changes state '{s.name}' from {s.dtype}{list(s.shape)} to "
+                    f"{value.dtype}{list(value.shape)}: the optimizer's update must keep shapes and types"
+                )
+            s.value = value if ok is None else where(ok, value, s.value)
+
+        if missing := self.parameters.keys() - new.keys():
+            raise CompileError(f"the optimizer's update leaves out parameter '{min(missing)}'")
+        leaves, _, structure = flatten(state)
+        if structure != self.structure:
+            raise CompileError(
+                f"the optimizer's update changes its state from {self.structure} to {structure}"
+            )
+        for n, s in self.parameters.items():
+            assign(s, new[n])
+        for n, s in self.buffers.items():
+            assign(s, buffers[n])
+        for s, value in zip(self.optimizer_state, leaves, strict=True):
+            assign(s, value)
+        step = self.own["step"]
+        assign(step, step.value + np.int64(1))
+
+    def _rescale(self, ok: Tensor, scale: Tensor) -> None:
+        """Change the factor of the loss (dynamic loss scaling: Micikevicius et al., "Mixed Precision
+        Training", 2018).
+        """
+        good = self.own["good_steps"].value + np.int32(1)
+        grow = good >= np.int32(INTERVAL)
+        self.own["loss_scale"].value = where(
+            ok, where(grow, scale * np.float32(GROWTH), scale), scale * np.float32(BACKOFF)
+        )
+        self.own["good_steps"].value = where(ok & ~grow, good, np.int32(0))
+
+    def predict(self, *inputs: Tensor) -> Any:
+        """Record a prediction with the present parameters."""
+        parameters = {n: s.value for n, s in self.parameters.items()}
+        return self.model.predict(inputs, parameters, {n: s.value for n, s in self.buffers.items()})
+
+
+def _zeros(like: Tensor) -> Tensor:
+    """Zeros that are computed, not stored."""
+    zero = traced(value_of(as_tensor(np.zeros((), like.dtype))))
+    return apply(g.BroadcastTo, zero, shape=tuple(like.shape))
+
+
+def _state(name: str, first: Tensor) -> State:
+    """A state that begins as `first`; one of zeros takes no room in the artifact."""
+    zero = not np.ascontiguousarray(first.numpy()).reshape(-1).view(np.uint8).any()
+    return State(name, tuple(first.shape), first.dtype, None if zero else first)
+
+
+def _results(found: Any) -> dict[str, Tensor]:
+    """The loss and further results by name.
+
+    Raises:
+        CompileError: The loss is no floating-point scalar, or the further results are not by name.
+    """
+    loss, more = found if isinstance(found, tuple) and len(found) == 2 else (found, {})
+    if not isinstance(loss, Tensor) or loss.size != 1 or not loss.type.dtype.is_float:
+        raise CompileError(
+            f"the loss is {loss!r}: return a floating-point scalar, or a pair of it and a dictionary of "
+            "further results"
+        )
+    if not isinstance(more, dict) or "loss" in more:
+        raise CompileError(
+            f"beside the loss comes {more!r}: return a dictionary of tensors, none called 'loss'"
+        )
+    loss = loss.reshape(())
+    wide = loss if loss.type.dtype.bits >= 32 else loss.astype("float32")
+    return {"loss": wide, **{n: as_tensor(x) for n, x in more.items()}}
+
+
+def _signature(names: Sequence[str]) -> inspect.Signature:
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Signature([inspect.Parameter(n, kind) for n in names])
+
+
+def _split(x: Tensor, k: int, name: str) -> Tensor:
+    """Return (k, n / k, ...) of (n, ...).
+
+    Raises:
+        CompileError: The first size is not a multiple of `k`.
+    """
+    n = x.shape[0] if x.ndim else 1
+    rest = n % k
+    if isinstance(rest, Expr) or rest:
+        raise CompileError(
+            f"accumulate={k}: the first size of '{name}' is {n}, not a multiple of it; for a size that "
+            f"changes write dims={{'{name}': {{0: '{k}*part'}}}}"
+        )
+    return x.reshape(k, n // k, *x.shape[1:])
+
+
+def with_signature(function: Callable[..., Any], signature: inspect.Signature) -> Callable[..., Any]:
+    """Return `function` as one with named arguments, after which a trace names its inputs."""
+
+    def named(*args: Any) -> Any:
+        return function(*args)
+
+    named.__signature__ = signature  # type: ignore[attr-defined]
+    return named
+
+
+__all__ = ["OPTIMIZER", "OWN", "Optimizer", "Program", "with_signature"]

@@ -1,0 +1,56 @@
+"""What the user gives to `tilewright.train_step`, and what is made of it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .models import Model, Trainable
+
+if TYPE_CHECKING:
+    from ..frontends.dims import DimsArgument
+
+
+@dataclass
+class Request:
+    """What the user gives to `tilewright.train_step`, beside the optimizer."""
+
+    model: Any
+    loss: Callable[..., Any] | None
+    examples: Sequence[Any]
+    dims: DimsArgument | None
+    trainable: Trainable
+    parameters: Any
+
+    def dims_of(self, names: Sequence[str]) -> DimsArgument | None:
+        """The dynamic dimensions of the inputs called `names`."""
+        return {n: d for n, d in (self.dims or {}).items() if n in names} or None
+
+    @property
+    def inputs(self) -> Sequence[Any]:
+        """The examples of the model's inputs, where the loss is a function of its own."""
+        count = 0 if self.loss is None else len(targets_of(self.loss))
+        return self.examples[: len(self.examples) - count]
+
+
+@dataclass
+class Found:
+    """A model, and the loss to compute from its outputs; None if the model returns it."""
+
+    model: Model
+    loss: Callable[..., Any] | None
+
+
+def targets_of(loss: Callable[..., Any]) -> list[str]:
+    """The names of the loss's positional arguments after the first that have no default."""
+    try:
+        parameters = list(inspect.signature(getattr(loss, "forward", loss)).parameters.values())
+    except (TypeError, ValueError):
+        return ["target"]
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p.name for p in parameters[1:] if p.default is p.empty and p.kind in kinds]
+
+
+__all__ = ["Found", "Request", "targets_of"]

@@ -1,0 +1,125 @@
+"""Modules of PyTorch for training: exported in training mode and in inference mode."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..dialects.func import Func
+from ..frontends.torch import import_torch
+from ..frontends.trace import Tensor
+from .graph_model import Graph, GraphModel
+from .models import chosen
+from .request import Found, Request, targets_of
+
+if TYPE_CHECKING:
+    import torch
+
+
+def torch_model(request: Request) -> Found:
+    """Return a module of PyTorch, with a loss of PyTorch's as part of its graph.
+
+    A loss that is defined in this package is computed from the graph's outputs instead.
+    """
+    import torch
+
+    module, loss = request.model, request.loss
+    own_loss = loss is None or not getattr(loss, "__module__", "").startswith("tilewright")
+    unique = {id(p): n for n, p in reversed(list(module.named_parameters(remove_duplicate=False)))}
+    names = [n for n, p in module.named_parameters() if p.is_floating_point() and unique[id(p)] == n]
+    trained = chosen(names, request.trainable)
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    prefix = ""
+    joint = module
+    if own_loss:
+        joint, prefix = _joint(module, loss, request), "model."
+    with _mode(module, True), torch.enable_grad():
+        training = _graph(joint, request.examples if own_loss else request.inputs, request, trained, prefix)
+    changed = [n for n in training.held.values() if n not in trained]
+    inference = None
+    if loss is not None:
+        with _mode(module, False):
+            inference = _graph(module, request.inputs, request, [*trained, *changed], "")
+    first = {n: Tensor(_array(tensors[n])) for n in (*trained, *changed)}
+
+    def sync(values: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        with torch.no_grad():
+            for name, value in values.items():
+                tensors[name].copy_(torch.from_numpy(np.array(value)).to(tensors[name].dtype))
+
+    return Found(GraphModel(training, inference, first, trained, sync, own_loss), None if own_loss else loss)
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    from ..frontends.torch.tensors import array_of
+
+    return np.array(array_of(tensor.detach().clone().contiguous(), "a parameter"))
+
+
+def _graph(
+    module: torch.nn.Module, examples: Sequence[Any], request: Request, kept: Sequence[str], prefix: str
+) -> Graph:
+    """Import a module whose tensors called `kept`, after a prefix, are arguments of the function."""
+    names = list(inspect.signature(module.forward).parameters)
+    imported = import_torch(
+        module, examples, request.dims_of(names), kept=frozenset(f"{prefix}{n}" for n in kept)
+    )
+    function = imported.symbol("main")
+    assert isinstance(function, Func)
+    return Graph(imported, {n: n.removeprefix(prefix) for n, _ in function.states})
+
+
+def _joint(module: torch.nn.Module, loss: Callable[..., Any] | None, request: Request) -> torch.nn.Module:
+    """A module that computes the loss of a batch: a dictionary of it and further results."""
+    import torch
+
+    count = len(request.inputs)
+
+    class Joint(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = module
+            self.loss = loss
+
+    def forward(self: Any, *args: Any) -> Any:
+        found = self.model(*args[:count])
+        if self.loss is not None:
+            found = self.loss(found, *args[count:])
+        elif isinstance(found, dict):
+            return {**found}
+        value, more = found if isinstance(found, tuple) else (found, {})
+        return {"loss": value, **more}
+
+    names = list(inspect.signature(module.forward).parameters)[:count]
+    names += [] if loss is None else targets_of(loss)
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    forward.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter("self", kind), *(inspect.Parameter(n, kind) for n in names)]
+    )
+    Joint.forward = forward
+    return Joint()
+
+
+@contextmanager
+def _mode(module: torch.nn.Module, training: bool) -> Iterator[None]:
+    """Export in a mode, and give each submodule its own mode back.
+
+    A module that the user has put into inference mode on purpose stays in it, as a frozen normalization.
+    """
+    before = {m: m.training for m in module.modules()}
+    if not training:
+        module.eval()
+    elif not module.training:
+        module.train()
+    try:
+        yield
+    finally:
+        for m, mode in before.items():
+            m.training = mode
+
+
+__all__ = ["torch_model"]
