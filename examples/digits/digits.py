@@ -40,20 +40,6 @@ def cross_entropy(scores: tw.Tensor, labels: tw.Tensor) -> tw.Tensor:
     return -tw.where(chosen, tw.nn.functional.log_softmax(scores), 0.0).sum(1).mean()
 
 
-class Momentum:
-    """Stochastic gradient descent with momentum: an optimizer is two functions on dictionaries of tensors."""
-
-    def __init__(self, rate: float, momentum: float = 0.9) -> None:
-        self.rate, self.momentum = rate, momentum
-
-    def init(self, parameters: dict[str, tw.Tensor]) -> dict[str, tw.Tensor]:
-        return {n: tw.numpy.zeros(p.shape, p.dtype) for n, p in parameters.items()}
-
-    def update(self, parameters: Any, gradients: Any, state: Any) -> tuple[Any, Any]:
-        state = {n: self.momentum * state[n] + g for n, g in gradients.items()}
-        return {n: p - self.rate * state[n] for n, p in parameters.items()}, state
-
-
 def data() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Pixels float32 (1797, 64) between 0 and 1, and labels i64 (1797), in a random order."""
     from sklearn.datasets import load_digits
@@ -69,7 +55,9 @@ def compile_step(target: str = "cpu") -> tw.TrainStep:
     tw.nn.seed(0)
     pixels, labels = data()
     example = (pixels[:BATCH], labels[:BATCH])
-    return tw.train_step(Classifier(), cross_entropy, Momentum(0.05), example, target=target)
+    return tw.train_step(
+        Classifier(), cross_entropy, tw.optim.SGD(lr=0.02, momentum=0.9), example, target=target
+    )
 
 
 def write(folder: Path, target: str = "cpu", name: str = "digits.so") -> Path:

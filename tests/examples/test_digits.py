@@ -45,7 +45,7 @@ def check_output(text: str, example: Any) -> None:
 
 
 def test_it_learns_in_python(example: Any) -> None:
-    assert example.train(epochs=6) > 0.93
+    assert example.train(epochs=10) > 0.93
 
 
 def test_it_learns_in_c(example: Any, tmp_path: Path) -> None:

@@ -85,6 +85,9 @@ class ModelState(Mapping[str, np.ndarray]):
         with self._turn:
             self._memory().write_state(index, array.reshape(-1).view(np.uint8))
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
 

@@ -126,8 +126,9 @@ class GraphModel:
     ) -> None:
         self.training, self.inference, self.sync = training, inference, sync
         self.parameters = {n: first[n] for n in trained}
-        used = {*training.held.values(), *(() if inference is None else inference.held.values())}
-        self.buffers = {n: first[n] for n in first if n in used and n not in self.parameters}
+        changed = {training.held[n] for n in training.function.updates if n in training.held}
+        self.buffers = {n: first[n] for n in first if n in changed and n not in self.parameters}
+        self._constant = {n: x for n, x in first.items() if n not in {**self.parameters, **self.buffers}}
         self.names, self.draws, self.is_loss = training.inputs, bool(training.function.seed), is_loss
         self.predicts = None if inference is None else inference.inputs
 
@@ -135,7 +136,7 @@ class GraphModel:
         self, inputs: Sequence[Tensor], parameters: Tensors, buffers: Tensors, seed: Tensor | None
     ) -> tuple[Any, dict[str, Tensor]]:
         """See `Model.train`."""
-        outputs, changed = self.training.record(inputs, {**buffers, **parameters}, seed)
+        outputs, changed = self.training.record(inputs, {**self._constant, **buffers, **parameters}, seed)
         new = {n: changed.get(n, b) for n, b in buffers.items()}
         if self.is_loss:
             loss = outputs.pop("loss")
@@ -145,12 +146,11 @@ class GraphModel:
     def predict(self, inputs: Sequence[Tensor], parameters: Tensors, buffers: Tensors) -> Any:
         """See `Model.predict`."""
         assert self.inference is not None
-        seed = None
         if self.inference.function.seed:
             raise CompileError(
                 "the model draws random numbers in inference mode, which a prediction cannot do"
             )
-        outputs, _ = self.inference.record(inputs, {**buffers, **parameters}, seed)
+        outputs, _ = self.inference.record(inputs, {**self._constant, **buffers, **parameters}, None)
         return outputs
 
 

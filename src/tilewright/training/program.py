@@ -56,7 +56,7 @@ class Optimizer(Protocol):
 
 @dataclass
 class Program:
-    """What a training step computes; see `tilewright.train_step` for the options."""
+    """The content of a training step; see `tilewright.train_step` for the options."""
 
     model: Model
     loss: Callable[..., Any] | None

@@ -1,4 +1,4 @@
-"""What the user gives to `tilewright.train_step`, and what is made of it."""
+"""The arguments of `tilewright.train_step` that describe the model, and the model found."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Request:
-    """What the user gives to `tilewright.train_step`, beside the optimizer."""
+    """The arguments of `tilewright.train_step` that describe the model and its loss."""
 
     model: Any
     loss: Callable[..., Any] | None

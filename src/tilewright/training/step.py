@@ -28,6 +28,7 @@ class TrainStep:
         library: The library: of `tilewright.train_step`, or ``tilewright.load("train.so")``.
         raises: Whether a loss or a gradient that is not finite is an error. The parameters are unchanged
             then, also without the error, if the step was compiled with ``nonfinite`` of "raise" or "skip".
+        model: The model that `sync` writes to, where it is known.
 
     Raises:
         CompileError: The library is no training step.
@@ -116,7 +117,7 @@ class TrainStep:
 
     def state_dict(self) -> dict[str, Array]:
         """Return copies of parameters, buffers, the optimizer's state (``optimizer.``) and the step's own
-        numbers (``training.``), by name.
+        numbers (``training.``), by name, in their shapes and types.
         """
         return dict(self.library.state)
 
@@ -124,7 +125,7 @@ class TrainStep:
         """Replace all states by those of `state_dict`, or without `strict` those that are in `state`.
 
         Args:
-            state: Arrays or torch tensors by name.
+            state: Arrays or torch tensors by name, of the states' shapes and types.
             strict: Whether every state must be there, and no others.
 
         Raises:
@@ -159,8 +160,16 @@ class TrainStep:
         set_states(self.library, read_checkpoint(Path(path)), str(path), strict=True)
 
     def save(self, path: str | Path, *, weights: str | None = None, prefix: str | None = None) -> Path:
-        """Write the library as an artifact; see `CompiledModel.save`. It begins with the parameters of the
-        time when the step was compiled; `save_checkpoint` keeps the present ones.
+        """Write the library as an artifact. It begins with the parameters of the time when the step was
+        compiled; `save_checkpoint` keeps the present ones.
+
+        Args:
+            path: The file. Its suffix selects the kind of artifact.
+            weights: As for `CompiledModel.save`.
+            prefix: As for `CompiledModel.save`.
+
+        Raises:
+            ArtifactError: A file cannot be written.
         """
         return self.library.save(path, weights=weights, prefix=prefix)
 

@@ -42,11 +42,13 @@ def train_step(
     model in inference mode with the same parameters.
 
     Args:
-        model: A `tw.nn` module.
+        model: A `tw.nn` module, a `torch.nn.Module`, an ONNX model or the path of one, or a function of JAX
+            whose first argument is a tree of parameters.
         loss: A function of the model's outputs and of the last example inputs, which returns a floating-point
-            scalar, or a pair of it and a dictionary of further results. None: the model returns the loss.
-        optimizer: A rule with ``init(parameters)`` and ``update(parameters, gradients, state)``; see
-            `tilewright.training.Optimizer`.
+            scalar, or a pair of it and a dictionary of further results. For a module of PyTorch it is a
+            function on PyTorch's tensors, unless it is one of `tilewright`. None: the model returns the loss.
+        optimizer: One of `tilewright.optim`, or any object with its two functions, ``init(parameters)`` and
+            ``update(parameters, gradients, state)``.
         example_inputs: The model's inputs, then the loss's, as for `tilewright.compile`. As many go to the
             loss as it has arguments without a default beside the outputs.
         precision: None computes in the parameters' types. ``"bf16"`` and ``"f16"`` convert the operands of
@@ -59,7 +61,7 @@ def train_step(
         threads: As for `tilewright.compile`.
         trainable: Which parameters change: a function of the name, or patterns such as ``"head.*"``. None:
             all. The others are constants of the library.
-        parameters: The parameters of a model that takes them as arguments.
+        parameters: The tree of parameters of a function of JAX.
         clip: The largest Euclidean norm of the gradient; a longer one is scaled down to it.
         accumulate: The parts that a batch is computed in, one after the other along the first axis of each
             argument. The gradient is the mean over the parts. It takes the memory of one part.

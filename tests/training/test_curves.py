@@ -1,0 +1,135 @@
+"""The losses of a small GPT and of a small ResNet are PyTorch's, step for step."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+
+torch = pytest.importorskip("torch")
+nn, F = torch.nn, torch.nn.functional
+
+LENGTH, WIDTH, HEADS = 24, 32, 4
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.projections, self.output = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+
+    def forward(self, x: Any) -> Any:
+        n, t, _ = x.shape
+        q, k, v = self.projections(self.norm1(x)).view(n, t, 3, HEADS, -1).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.output(y.transpose(1, 2).reshape(n, t, WIDTH))
+        return x + self.mlp(self.norm2(x))
+
+
+class Gpt(nn.Module):
+    """Bytes (n, t) to scores (n, t, 128); the embedding is also the last projection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(128, WIDTH), nn.Embedding(LENGTH, WIDTH)
+        self.blocks = nn.Sequential(Block(), Block())
+        self.norm = nn.LayerNorm(WIDTH)
+        self.head = nn.Linear(WIDTH, 128, bias=False)
+        self.head.weight = self.tokens.weight
+        nn.init.normal_(self.tokens.weight, std=0.1)
+
+    def forward(self, ids: Any) -> Any:
+        x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device))
+        return self.head(self.norm(self.blocks(x)))
+
+
+def next_token_loss(scores: Any, following: Any) -> Any:
+    return F.cross_entropy(scores.reshape(-1, 128), following.reshape(-1))
+
+
+def text(steps: int) -> Iterator[tuple[Any, Any]]:
+    """Batches of 8 pieces of the standard library's source, and the bytes that follow each byte."""
+    data = np.frombuffer(inspect.getsource(argparse).encode("ascii", "replace"), np.uint8).astype(np.int64)
+    rng = np.random.default_rng(0)
+    for _ in range(steps):
+        rows = rng.integers(0, len(data) - LENGTH - 1, 8)[:, None] + np.arange(LENGTH + 1)
+        yield torch.from_numpy(data[rows][:, :-1].copy()), torch.from_numpy(data[rows][:, 1:].copy())
+
+
+class Residual(nn.Module):
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.norm1, self.norm2 = nn.BatchNorm2d(outputs), nn.BatchNorm2d(outputs)
+        self.shortcut = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+
+    def forward(self, x: Any) -> Any:
+        y = F.relu(self.norm1(self.conv1(x)))
+        return F.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
+
+
+def resnet() -> Any:
+    """Images (n, 1, 8, 8) to scores (n, 10)."""
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, 1, 1), Residual(8, 8, 1), Residual(8, 16, 2),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10),
+    )  # fmt: skip
+
+
+def digits(steps: int) -> Iterator[tuple[Any, Any]]:
+    """Batches of 16 of scikit-learn's images of digits."""
+    datasets = pytest.importorskip("sklearn.datasets")
+    images, labels = datasets.load_digits(return_X_y=True)
+    images = (images / 16).astype(np.float32).reshape(-1, 1, 8, 8)
+    rng = np.random.default_rng(0)
+    for _ in range(steps):
+        rows = rng.integers(0, len(labels), 16)
+        yield torch.from_numpy(images[rows]), torch.from_numpy(labels[rows].astype(np.int64))
+
+
+CASES = {
+    "gpt": (Gpt, next_token_loss, text, tw.optim.AdamW(lr=1e-3), lambda p: torch.optim.AdamW(p, lr=1e-3)),
+    "resnet": (
+        resnet,
+        F.cross_entropy,
+        digits,
+        tw.optim.SGD(lr=0.02, momentum=0.9),
+        lambda p: torch.optim.SGD(p, lr=0.02, momentum=0.9),
+    ),
+}
+
+
+@pytest.mark.parametrize("steps", [12, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", CASES)
+def test_losses_are_those_of_torch(name: str, steps: int) -> None:
+    make, loss, data, rule, in_torch = CASES[name]
+    torch.manual_seed(0)
+    model = make()
+    torch.manual_seed(0)
+    reference = make()
+    batches = list(data(steps))
+    step = tw.train_step(model, loss, rule, batches[0])
+    assert "copied" not in step.library.metadata["memory"]
+    found = np.array([float(step(*b)) for b in batches])
+    expected = np.array(list(torch_curve(reference, loss, in_torch, batches)))
+    assert np.abs(found - expected).max() < 1e-4
+    if steps == 300:
+        assert expected[-20:].mean() < 0.75 * expected[:20].mean()
+
+
+def torch_curve(model: Any, loss: Any, rule: Callable[[Any], Any], batches: Any) -> Iterator[float]:
+    optimizer = rule(model.parameters())
+    for x, y in batches:
+        optimizer.zero_grad()
+        value = loss(model(x), y)
+        value.backward()
+        optimizer.step()
+        yield value.item()
