@@ -66,6 +66,7 @@ def test_it_learns_in_c(example: Any, tmp_path: Path) -> None:
     assert "train.c" in done.stderr
 
 
+@pytest.mark.slow
 def test_it_learns_in_c_on_aarch64(example: Any, tmp_path: Path) -> None:
     """The parts of the library are linked with the program, and run by qemu if it is installed. Losses are
     those of this machine up to 1e-5.

@@ -301,16 +301,18 @@ def _dies_where_written(members: list[tensor.Compute], writer: int, arg: Value, 
         still: dict[Expr, Dim] = {
             axis: 0 for axis in m.axes if prove_eq(axis.upper, 0)
         }  # may be written as 0
+        shape = members[writer].result.type.shape
         for r in reads:
-            if position == writer:
+            if position == writer or rows is not None and m.result.type.shape == shape:
                 address = flatten_index(substitute_all(r.indices, still), arg.type.shape)
                 written = flatten_index(substitute_all(m.axes, still), m.result.type.shape)
-                if not prove_eq(address, written):
-                    return False
-            elif (
-                rows is None
+                if prove_eq(address, written):
+                    continue
+            if (
+                position == writer
+                or rows is None
                 or tuple(r.indices[:rows]) != tuple(m.axes[:rows])
-                or arg.type.shape[:rows] != members[writer].result.type.shape[:rows]
+                or arg.type.shape[:rows] != shape[:rows]
             ):
                 return False
     return True
