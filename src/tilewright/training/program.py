@@ -26,9 +26,8 @@ from ..dialects import graph as g
 from ..errors import CompileError
 from ..frontends.trace import State, Tensor, scan, value_and_grad
 from ..frontends.trace import numpy as tnp
-from ..frontends.trace.operands import apply, as_tensor, value_of
+from ..frontends.trace.operands import apply, as_tensor
 from ..frontends.trace.pointwise import where
-from ..frontends.trace.tensor import traced
 from ..frontends.trace.tree import flatten, unflatten
 from ..ir.symbolic import Expr
 from .models import Model, Tensors
@@ -138,7 +137,11 @@ class Program:
             sums = {n: sums[n] + g for n, g in gradients.items()}
             return (sums, buffers, [s + np.int64(1 << 32) for s in seeds]), results
 
-        zeros = {n: _zeros(p) for n, p in parameters.items()}
+        # Zeros that only the run knows take no room in the artifact.
+        zero = (self.own["step"].value < np.int64(0)).astype("float32")
+        zeros = {
+            n: apply(g.BroadcastTo, zero.astype(p.dtype), shape=tuple(p.shape)) for n, p in parameters.items()
+        }
         (sums, new, _), results = scan(step, (zeros, dict(buffers), seeds), parts)
         return (
             {n: x.mean(0) if x.type.dtype.is_float else x for n, x in results.items()},
@@ -210,12 +213,6 @@ class Program:
         """Record a prediction with the present parameters."""
         parameters = {n: s.value for n, s in self.parameters.items()}
         return self.model.predict(inputs, parameters, {n: s.value for n, s in self.buffers.items()})
-
-
-def _zeros(like: Tensor) -> Tensor:
-    """Zeros that are computed, not stored."""
-    zero = traced(value_of(as_tensor(np.zeros((), like.dtype))))
-    return apply(g.BroadcastTo, zero, shape=tuple(like.shape))
 
 
 def _state(name: str, first: Tensor) -> State:
