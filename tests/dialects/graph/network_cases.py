@@ -265,6 +265,44 @@ for _note, _w, _strides, _padding, _extra, _dilations, _groups, _bias in [
         bounds={"h": (2, 64), "w": (2, 64)},
     )
 
+for _note, _size, _w, _out, _strides, _padding, _dilations, _groups in [
+    ("same", ("h", "w"), (6, 4, 3, 3), ("h", "w"), (1, 1), ((1, 1), (1, 1)), (1, 1), 1),
+    ("strided", (9, 8), (6, 4, 3, 3), (5, 4), (2, 2), ((1, 1), (1, 1)), (1, 1), 1),
+    ("uneven", (9, 8), (6, 4, 2, 3), (5, 8), (2, 1), ((0, 1), (2, 0)), (1, 1), 1),
+    ("dilated", ("h", "w"), (6, 4, 3, 3), ("h", "w"), (1, 1), ((2, 2), (1, 1)), (2, 1), 1),
+    ("grouped", ("h", "w"), (6, 2, 3, 3), ("h", "w"), (1, 1), ((1, 1), (1, 1)), (1, 1), 2),
+    ("depthwise", ("h", "w"), (4, 1, 3, 3), ("h", "w"), (1, 1), ((1, 1), (1, 1)), (1, 1), 4),
+    ("multiplier", (9, 8), (8, 1, 3, 3), (7, 8), (1, 1), ((0, 0), (1, 1)), (1, 1), 4),
+]:
+
+    def _weight_gradient(
+        layout: str, x: Any, dy: Any, a: Any = (_w, _strides, _padding, _dilations, _groups)
+    ) -> Any:
+        return graph.ConvWeightGradient(
+            x, dy, kernel=a[0][2:], strides=a[1], padding=a[2], dilations=a[3], groups=a[4], layout=layout
+        )
+
+    def _expected(x: Any, dy: Any, a: Any = (_w, _strides, _padding, _dilations, _groups)) -> Any:
+        (p0, q0), (p1, q1) = a[2]
+        padded = nn.pad(t(x), (p1, q1, p0, q0))
+        return torch.nn.grad.conv2d_weight(padded, a[0], t(dy), a[1], 0, a[3], a[4]).numpy()
+
+    for _layout in ("channels_first", "channels_last"):
+        _flip = _layout == "channels_last"
+        _shapes = [("b", c, *n) for c, n in ((4, _size), (_w[0], _out))]
+        CASES.append(
+            Case(
+                "ConvWeightGradient",
+                tuple(F(*((n[0], *n[2:], n[1]) if _flip else n)) for n in _shapes),
+                lambda b, d, *v, layout=_layout, build=_weight_gradient: b(build(layout, *v)),
+                lambda d, *v, flip=_flip, expected=_expected: expected(*(map(first, v) if flip else v)),
+                IMAGES,
+                1e-5,
+                f"{_note} {_layout}",
+                bounds={"h": (5, 64), "w": (5, 64)},
+            )
+        )
+
 for _note, _kernel, _strides, _pad, _dilation, _ceil in [
     ("plain", (2, 2), (2, 2), 0, 1, False),
     ("resnet", (3, 3), (2, 2), 1, 1, False),

@@ -8,16 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from ...ir import notes
 from ...ir.builder import Builder
 from ...ir.core import Attr, IRError, Operand, OptionalOperand, Value, operation
 from ...ir.interpreter import Array
 from ...ir.symbolic import prove_eq
-from ...ir.types import TensorType, Type, boolean
-from .base import GraphOp, tensor_type
-from .contract import Einsum
-from .elementwise import BINARY, UNARY, Cast, Select, constant
-from .norm import narrow, widen
+from ...ir.types import TensorType, Type
+from .attention_terms import AttentionTerms
+from .base import Adjoint, GraphOp, tensor_type
+from .elementwise import BINARY, UNARY
 from .operands import (
     check_broadcast,
     check_floating,
@@ -27,8 +25,8 @@ from .operands import (
     check_shape,
     need_numbers,
 )
-from .reduce import ReduceMax, ReduceSum
-from .shape import Concat, Iota, Reshape, Slice
+from .shape import Concat, Reshape, Slice
+from .term import Term
 
 
 @operation
@@ -126,70 +124,23 @@ class Attention(GraphOp):
             weights = np.where(np.isneginf(top), 0.0, e / total)
             return (weights @ v).astype(q.dtype)
 
+    def _terms(self, operands: Sequence[Term]) -> AttentionTerms:
+        q, k, v, *rest = operands
+        left = iter(rest)
+        optional = [
+            None if x is None else next(left) for x in (self.mask, self.k_scale, self.v_scale, self.sinks)
+        ]
+        return AttentionTerms(
+            q.wide(), k, v, self.factor, bool(self.causal), float(self.softcap), q.dtype, *optional
+        )
+
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        found = self._terms(at.operands).gradients(at.result, at.cotangent)
+        names = ("q", "k", "v", "mask", "k_scale", "v_scale", "sinks")
+        return [found.get(name) for name in names if getattr(self, name) is not None]
+
     def decompose(self, b: Builder) -> Value:
-        given, q = tensor_type(self.q).dtype, widen(b, self.q)
-        k, v = narrow(b, self.k, q), narrow(b, self.v, q)
-        qt, kt, vt = tensor_type(q), tensor_type(k), tensor_type(v)
-        heads, groups = qt.shape[1], kt.shape[1]
-        assert isinstance(heads, int) and isinstance(groups, int)
-        repeat = heads // groups
-        batch, _, rows, depth = qt.shape
-        keys = kt.shape[2]
-        # With grouped queries everything has an axis more, so that each row stays a row.
-        lead, letters = ((batch, groups, repeat), "bgr") if repeat > 1 else ((batch, heads), "bg")
-        ones = (1,) * (len(lead) - 1)
-        if repeat > 1:
-            q = b(Reshape(q, shape=(*lead, rows, depth)))
-
-        def of_keys(scale: Value) -> Value:
-            return b(Reshape(narrow(b, scale, q), shape=(tensor_type(scale).shape[0], groups, *ones, keys)))
-
-        def product(factors: tuple[Value, Value], equation: str) -> Value:
-            op = b.insert(Einsum(factors, equation=equation))
-            if given.is_float and given.bits == 16:
-                notes.FACTORS.set(op, given.name)
-            result: Value = op.result
-            return result
-
-        scores = product((q, k), f"{letters}sd,bgtd->{letters}st")
-        if self.k_scale is not None:
-            scores = b(BINARY["mul"](scores, of_keys(self.k_scale)))
-        scores = b(BINARY["mul"](scores, constant(b, self.factor / (self.softcap or 1.0), scores)))
-        if self.softcap:
-            scores = b(BINARY["mul"](b(UNARY["tanh"](scores)), constant(b, self.softcap, scores)))
-        if self.mask is not None:
-            mask = self.mask if repeat == 1 else self._grouped_mask(b, groups, repeat)
-            if tensor_type(mask).dtype is boolean:
-                scores = b(Select(mask, scores, constant(b, -np.inf, scores)))
-            else:
-                dtype = tensor_type(scores).dtype
-                mask = mask if tensor_type(mask).dtype is dtype else b(Cast(mask, dtype=dtype))
-                scores = b(BINARY["add"](scores, mask))
-        if self.causal:
-            row, column = (b(Iota(shape=(rows, keys), axis=a)) for a in (0, 1))
-            scores = b(Select(b(BINARY["le"](column, row)), scores, constant(b, -np.inf, scores)))
-        top = b(ReduceMax(scores, axes=(len(lead) + 1,), keepdims=True))
-        e = b(UNARY["exp"](b(BINARY["sub"](scores, top))))
-        total = b(ReduceSum(e, axes=(len(lead) + 1,), keepdims=True))
-        if self.sinks is not None:
-            sinks = b(Reshape(narrow(b, self.sinks, q), shape=(1, *lead[1:], 1, 1)))
-            total = b(BINARY["add"](total, b(UNARY["exp"](b(BINARY["sub"](sinks, top))))))
-        weights = e if self.v_scale is None else b(BINARY["mul"](e, of_keys(self.v_scale)))
-        weights = b(BINARY["div"](weights, total))
-        if self.mask is not None:  # nothing else can hide a whole row
-            hidden = b(BINARY["eq"](top, constant(b, -np.inf, scores)))
-            weights = b(Select(hidden, constant(b, 0, scores), weights))
-        y = narrow(b, product((weights, v), f"{letters}st,bgte->{letters}se"), self.q)
-        return b(Reshape(y, shape=(batch, heads, rows, vt.shape[3]))) if repeat > 1 else y
-
-    def _grouped_mask(self, b: Builder, groups: int, repeat: int) -> Value:
-        """The mask with its dimension of heads, if it has one, cut into groups and heads of a group."""
-        assert self.mask is not None
-        shape = tensor_type(self.mask).shape
-        if len(shape) < 3:
-            return self.mask
-        heads = (1, 1) if shape[-3] == 1 else (groups, repeat)
-        return b(Reshape(self.mask, shape=(*shape[:-3], *heads, *shape[-2:])))
+        return self._terms([Term(b, v) for v in self.operands]).result().value
 
 
 @operation
@@ -225,22 +176,32 @@ class Rotary(GraphOp):
             turned = np.concatenate((-wide[..., half:], wide[..., :half]), -1)
         return (wide * cos + turned * sin).astype(x.dtype)
 
-    def decompose(self, b: Builder) -> Value:
-        x = tensor_type(self.x)
-        zero = (0,) * (x.rank - 1)
-        lead, n = x.shape[:-1], x.shape[-1]
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        x, cos, sin = (v.wide() for v in at.operands)
+        dy = at.cotangent.wide()
+        # The transpose of the turn by 90 degrees is its negative.
+        dx = dy * cos - x.of(self._turned(at.b, (dy * sin).value)) if at.needed[0] else None
+        dsin = dy * x.of(self._turned(at.b, x.value)) if at.needed[2] else None
+        return dx, dy * x if at.needed[1] else None, dsin
+
+    def _turned(self, b: Builder, x: Value) -> Value:
+        """Each pair ``(u, v)`` of `x` as ``(-v, u)``."""
+        shape = tensor_type(x).shape
+        lead, n = shape[:-1], shape[-1]
+        zero, ones = (0,) * len(lead), (1,) * len(lead)
         assert isinstance(n, int)
-        ones = (1,) * (x.rank - 1)
 
         def part(start: int, stop: int, step: int) -> Value:
-            return b(Slice(self.x, starts=(*zero, start), stops=(*lead, stop), steps=(*ones, step)))
+            return b(Slice(x, starts=(*zero, start), stops=(*lead, stop), steps=(*ones, step)))
 
         if self.interleaved:
             odd, even = part(1, n, 2), part(0, n, 2)
             pairs = [b(Reshape(v, shape=(*lead, n // 2, 1))) for v in (b(UNARY["neg"](odd)), even)]
-            turned = b(Reshape(b(Concat(pairs, axis=-1)), shape=x.shape))
-        else:
-            turned = b(Concat((b(UNARY["neg"](part(n // 2, n, 1))), part(0, n // 2, 1)), axis=-1))
+            return b(Reshape(b(Concat(pairs, axis=-1)), shape=shape))
+        return b(Concat((b(UNARY["neg"](part(n // 2, n, 1))), part(0, n // 2, 1)), axis=-1))
+
+    def decompose(self, b: Builder) -> Value:
+        turned = self._turned(b, self.x)
         return b(BINARY["add"](b(BINARY["mul"](self.x, self.cos)), b(BINARY["mul"](turned, self.sin))))
 
 

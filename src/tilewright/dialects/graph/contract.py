@@ -13,7 +13,7 @@ from ...ir.builder import Builder
 from ...ir.core import Attr, IRError, Operand, Value, VariadicOperand, operation
 from ...ir.interpreter import Array
 from ...ir.symbolic import Dim, prove_eq
-from ...ir.types import DType, TensorType, Type, boolean, f32, i8, i32, u8
+from ...ir.types import DType, TensorType, Type, boolean, f32, i8, i32, i64, u8
 from ..tensor_builder import Scalar, TensorBuilder, TensorRef
 from .base import Adjoint, GraphOp, broadcast_index, broadcast_shapes, tensor_type
 from .elementwise import Cast, same_shape
@@ -153,6 +153,21 @@ def _is_one(n: Dim) -> bool:
     return isinstance(n, int) and n == 1
 
 
+def grouped_product(x: Term, dy: Term, index: Term, count: Dim) -> Term:
+    """The gradient (count, K, N) of the matrices that the rows of `x` (S, K) chose by `index`, from that of
+    the products `dy` (S, N): for each matrix ``x^T dy`` over its rows.
+    """
+    index = index.cast(i64)
+    index = (index < 0).select(index + count, index)
+    index = _binary(_binary(index, "max", 0), "min", count - 1)
+    own = index.unsqueeze(1).equals(index.iota(count)).cast(x.dtype)
+    return (own.unsqueeze(2) * x.unsqueeze(1)).einsum("sgk,sn->gkn", dy)
+
+
+def _binary(x: Term, name: str, limit: Dim) -> Term:
+    return x.apply(name, x.value, x.number(limit).value)
+
+
 def chosen(t: TensorBuilder, index: TensorRef, count: Dim) -> TensorRef:
     """Each row's choice among `count` matrices (i64), in a tensor of its own, which the product reads
     unchanged.
@@ -201,6 +216,13 @@ class GroupedMatMul(GraphOp):
             rows = clamped_array(index, w.shape[0]) == k
             y[rows] = (x[rows].astype(wide) @ w[k].astype(wide)).astype(x.dtype)
         return y
+
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        x, w, index = at.operands
+        dy = at.cotangent
+        dx = dy.apply("grouped_matmul", dy.value, w.transpose().value, index.value) if at.needed[0] else None
+        dw = grouped_product(x, dy, index, w.shape[0]) if at.needed[1] else None
+        return dx, dw, None
 
     def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         x, w, index = operands

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -15,7 +16,7 @@ from ...ir.interpreter import Array
 from ...ir.symbolic import Dim, ceildiv, prove_divisible, prove_eq, prove_le
 from ...ir.types import TensorType, Type, f32
 from ..tensor_builder import Scalar, TensorBuilder, TensorRef
-from .base import GraphOp, tensor_type
+from .base import Adjoint, GraphOp, tensor_type
 from .contract import accumulate, factor_dtype, widen
 from .operands import (
     check_number,
@@ -27,6 +28,7 @@ from .operands import (
     need_pairs,
     within,
 )
+from .term import Term
 
 
 def window_size(n: Dim, kernel: int, stride: int, pad: tuple[Dim, Dim], dilation: int) -> Dim:
@@ -82,7 +84,7 @@ def from_channels_first(x: Array, layout: str) -> Any:
     return x if layout == "channels_first" else np.moveaxis(x, 1, -1)
 
 
-def _padded(x: Array, padding: Sequence[tuple[int, int]]) -> Any:
+def padded_array(x: Array, padding: Sequence[tuple[int, int]]) -> Any:
     """A channels-first array with zeros around its spatial dimensions; negative padding cuts off."""
     x = np.pad(x, [(0, 0), (0, 0), *((max(low, 0), max(high, 0)) for low, high in padding)])
     cuts = (
@@ -100,7 +102,7 @@ def convolve(
     groups: int,
 ) -> Any:
     """The convolution of NumPy arrays, channels first, in double precision; arguments as of `Conv`."""
-    x = _padded(x.astype(np.float64), padding)
+    x = padded_array(x.astype(np.float64), padding)
     rank, per = x.ndim - 2, w.shape[1]
     spans = [d * (k - 1) + 1 for k, d in zip(w.shape[2:], dilations, strict=True)]
     windows = np.lib.stride_tricks.sliding_window_view(x, spans, axis=tuple(range(2, 2 + rank)))
@@ -136,6 +138,84 @@ def pad_spatial(
         return x.at(*where, guard=guard, otherwise=value)
 
     return t.compute(shape, element)
+
+
+@dataclass(frozen=True)
+class Window:
+    """The attributes of a convolution, and its gradients: convolutions, transposed convolutions and
+    `graph.conv_weight_gradient` are each other's gradients.
+    """
+
+    strides: Sequence[int]
+    padding: Sequence[tuple[int, int]]
+    dilations: Sequence[int]
+    groups: int = 1
+    layout: str = "channels_first"
+
+    def gradients(self, x: Term, w: Term, dy: Term, needed: Sequence[bool]) -> list[Term | None]:
+        """The gradients of the input, the weight and, if `needed` has three entries, the bias."""
+        return [
+            self.input_gradient(dy, w, x.shape) if needed[0] else None,
+            self.weight_gradient(x, dy, w.shape) if needed[1] else None,
+            *(self.bias_gradient(dy) if wanted else None for wanted in needed[2:]),
+        ]
+
+    def transposed_gradients(
+        self, x: Term, w: Term, dy: Term, output_padding: Sequence[int], needed: Sequence[bool]
+    ) -> list[Term | None]:
+        """The same for a transposed convolution of these attributes."""
+        # Elements that `output_padding` added are left out, so that a convolution of the result has as many
+        # positions as `x`.
+        padding = [(low, high - e) for (low, high), e in zip(self.padding, output_padding, strict=True)]
+        window = replace(self, padding=padding)
+        return [
+            window.convolution(dy, w) if needed[0] else None,
+            window.weight_gradient(dy, x, w.shape) if needed[1] else None,
+            *(self.bias_gradient(dy) if wanted else None for wanted in needed[2:]),
+        ]
+
+    def _attributes(self) -> dict[str, Any]:
+        return {
+            "strides": tuple(self.strides),
+            "padding": tuple((low, high) for low, high in self.padding),
+            "dilations": tuple(self.dilations),
+            "groups": self.groups,
+            "layout": self.layout,
+        }
+
+    def convolution(self, x: Term, w: Term) -> Term:
+        return x.apply("conv", x.value, w.value, None, **self._attributes())
+
+    def input_gradient(self, dy: Term, w: Term, shape: Sequence[Dim]) -> Term:
+        """The gradient of the input, of `shape`, from that of the result."""
+        axes = spatial_axes(len(shape), self.layout)
+        rest = []
+        for a, k, s, (low, high), d in zip(
+            axes, w.shape[2:], self.strides, self.padding, self.dilations, strict=True
+        ):
+            # Less than a stride is left behind the last window. If how much is not known, the result is made
+            # too long and cut off.
+            extra = shape[a] - ((dy.shape[a] - 1) * s + d * (cast(int, k) - 1) + 1 - low - high)
+            rest.append(extra if isinstance(extra, int) else s - 1)
+        dx = dy.apply(
+            "conv_transpose", dy.value, w.value, None, output_padding=tuple(rest), **self._attributes()
+        )
+        if all(prove_eq(n, m) for n, m in zip(dx.shape, shape, strict=True)):
+            return dx
+        return dx.apply(
+            "slice", dx.value, starts=(0,) * len(shape), stops=tuple(shape), steps=(1,) * len(shape)
+        )
+
+    def weight_gradient(self, x: Term, dy: Term, shape: Sequence[Dim]) -> Term:
+        """The gradient of the weight, of `shape`, from the input and the result's gradient."""
+        return x.apply(
+            "conv_weight_gradient", x.value, dy.value, kernel=tuple(shape[2:]), **self._attributes()
+        )
+
+    def bias_gradient(self, dy: Term) -> Term:
+        """The gradient of the bias: the sum over all dimensions but the channels."""
+        rank = len(dy.shape)
+        return dy.sum([k for k in range(rank) if k != channel_axis(rank, self.layout)])
 
 
 @operation
@@ -198,6 +278,11 @@ class Conv(GraphOp):
         if bias is not None:
             y = y + bias.astype(np.float64).reshape(1, -1, *[1] * (x.ndim - 2))
         return from_channels_first(y, self.layout).astype(dtype)
+
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        x, w, *_ = at.operands
+        window = Window(self.strides, self.padding, self.dilations, self.groups, self.layout)
+        return window.gradients(x, w, at.cotangent, at.needed)
 
     def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         x, w, *rest = operands
@@ -357,10 +442,15 @@ class ConvTranspose(GraphOp):
             )
             y[(slice(None), slice(None), slice(None), *where)] += part
         y = y.reshape(n, g * per_out, *y.shape[3:])
-        y = _padded(y, [(-low, -high) for low, high in self.padding])
+        y = padded_array(y, [(-low, -high) for low, high in self.padding])
         if bias is not None:
             y = y + bias.astype(np.float64).reshape(1, -1, *[1] * len(sizes))
         return from_channels_first(y, self.layout).astype(w.dtype)
+
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        x, w, *_ = at.operands
+        window = Window(self.strides, self.padding, self.dilations, self.groups, self.layout)
+        return window.transposed_gradients(x, w, at.cotangent, self.output_padding, at.needed)
 
     def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         x, w, *rest = operands

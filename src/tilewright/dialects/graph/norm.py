@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from ...ir.core import Attr, IRError, Operand, OptionalOperand, Value, operation
 from ...ir.interpreter import Array
 from ...ir.symbolic import prove_divisible
 from ...ir.types import DType, TensorType, Type, f32
-from .base import GraphOp, normalize_axis, tensor_type
+from .base import Adjoint, GraphOp, normalize_axis, tensor_type
 from .elementwise import BINARY, UNARY, Cast, constant
 from .operands import (
     check_broadcast,
@@ -28,6 +28,7 @@ from .operands import (
 )
 from .reduce import ReduceMax, ReduceMean, ReduceSum
 from .shape import Reshape
+from .term import Term
 
 
 def widen(b: Builder, x: Value) -> Value:
@@ -97,6 +98,11 @@ class Softmax(SameType):
             e = np.exp(wide - wide.max(axis=self.axis, keepdims=True, initial=-np.inf))
         return (e / e.sum(axis=self.axis, keepdims=True)).astype(x.dtype)
 
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        y, dy = at.result.wide(), at.cotangent.wide()
+        product = y * dy
+        return (product - y * product.sum(self.axis, keepdims=True),)
+
     def decompose(self, b: Builder) -> Value:
         axis = normalize_axis(self.axis, tensor_type(self.x).rank, self)
         x = widen(b, self.x)
@@ -119,6 +125,10 @@ class LogSoftmax(SameType):
         shifted = wide - wide.max(axis=self.axis, keepdims=True, initial=-np.inf)
         return (shifted - np.log(np.exp(shifted).sum(axis=self.axis, keepdims=True))).astype(x.dtype)
 
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        y, dy = at.result.wide(), at.cotangent.wide()
+        return (dy - y.unary("exp") * dy.sum(self.axis, keepdims=True),)
+
     def decompose(self, b: Builder) -> Value:
         axis = normalize_axis(self.axis, tensor_type(self.x).rank, self)
         x = widen(b, self.x)
@@ -133,6 +143,26 @@ def _affine(b: Builder, y: Value, scale: Value | None, bias: Value | None) -> Va
     if bias is not None:
         y = b(BINARY["add"](y, widen(b, bias)))
     return y
+
+
+def _norm_gradient(
+    x: Term, scale: Term | None, dy: Term, axes: Sequence[int], epsilon: float, centered: bool
+) -> tuple[Term, Term]:
+    """The gradients of ``x`` and, not yet summed to its shape, of the scale for ``y = normal * scale + bias``
+    with ``normal = c / sqrt(mean(c^2) + epsilon)``, where ``c`` is `x`, or `x` less its mean if `centered`.
+    """
+    count = math.prod(x.shape[a] for a in axes)
+
+    def mean(v: Term) -> Term:
+        return v.sum(axes, keepdims=True) / v.number(count)
+
+    c = x - mean(x) if centered else x
+    factor = (mean(c * c) + epsilon).unary("rsqrt")
+    normal = c * factor
+    d = dy if scale is None else dy * scale
+    dx = d - normal * mean(d * normal)
+    dx = dx - mean(d) if centered else dx
+    return dx * factor, dy * normal
 
 
 @operation
@@ -161,6 +191,13 @@ class LayerNorm(SameType):
         y = y if scale is None else y * scale
         return (y if bias is None else y + bias).astype(x.dtype)
 
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        x, *rest = (v.wide() for v in at.operands)
+        scale, bias = _optional(self, rest)
+        dy = at.cotangent.wide()
+        dx, dscale = _norm_gradient(x, scale, dy, self.axes, self.epsilon, centered=True)
+        return [dx, *([dscale] if scale is not None else []), *([dy] if bias is not None else [])]
+
     def decompose(self, b: Builder) -> Value:
         x = widen(b, self.x)
         mean = b(ReduceMean(x, axes=tuple(self.axes), keepdims=True))
@@ -170,8 +207,11 @@ class LayerNorm(SameType):
         return narrow(b, _affine(b, b(BINARY["mul"](centered, factor)), self.scale, self.bias), self.x)
 
 
-def _optional(op: LayerNorm | GroupNorm, rest: Sequence[Array]) -> tuple[Array | None, Array | None]:
-    """The arrays of the optional operands scale and bias."""
+T = TypeVar("T")
+
+
+def _optional(op: LayerNorm | GroupNorm, rest: Sequence[T]) -> tuple[T | None, T | None]:
+    """The optional operands scale and bias among the `rest` of the operands."""
     left = list(rest)
     scale = left.pop(0) if op.scale is not None else None
     bias = left.pop(0) if op.bias is not None else None
@@ -196,6 +236,12 @@ class RmsNorm(SameType):
         wide = x.astype(np.float64)
         y = wide / np.sqrt((wide**2).mean(tuple(self.axes), keepdims=True) + self.epsilon)
         return (y if scale is None else y * scale).astype(x.dtype)
+
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        x, *rest = (v.wide() for v in at.operands)
+        scale = rest[0] if rest else None
+        found = _norm_gradient(x, scale, at.cotangent.wide(), self.axes, self.epsilon, centered=False)
+        return found[: len(at.operands)]
 
     def decompose(self, b: Builder) -> Value:
         x = widen(b, self.x)
@@ -236,6 +282,26 @@ class GroupNorm(SameType):
         y = y if scale is None else y * scale.reshape(shape)
         return (y if bias is None else y + bias.reshape(shape)).astype(x.dtype)
 
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        x, *rest = (v.wide() for v in at.operands)
+        scale, bias = _optional(self, rest)
+        dy = at.cotangent.wide()
+        n, c, *spatial = x.shape
+        shape = (n, self.groups, c // self.groups, *spatial)
+        channels = (self.groups, c // self.groups, *[1] * len(spatial))
+        dx, dscale = _norm_gradient(
+            x.reshape(shape),
+            None if scale is None else scale.reshape(channels),
+            dy.reshape(shape),
+            range(2, len(shape)),
+            self.epsilon,
+            centered=True,
+        )
+        others = [k for k in range(len(x.shape)) if k != 1]
+        found = [dx.reshape(x.shape)]
+        found += [dscale.reshape(x.shape).sum(others)] if scale is not None else []
+        return found + ([dy.sum(others)] if bias is not None else [])
+
     def decompose(self, b: Builder) -> Value:
         x = tensor_type(self.x)
         n, c, *spatial = x.shape
@@ -275,6 +341,25 @@ class BatchNorm(SameType):
             for v in (scale, bias, mean, variance)
         )
         return ((x - mean) / np.sqrt(variance + self.epsilon) * scale + bias).astype(x.dtype)
+
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        x, scale, _, mean, variance = (v.wide() for v in at.operands)
+        dy = at.cotangent.wide()
+        axis = normalize_axis(self.axis, len(x.shape), self)
+        others = [k for k in range(len(x.shape)) if k != axis]
+        ones = tuple(n if k == axis else 1 for k, n in enumerate(x.shape))
+        factor = (variance + self.epsilon).unary("rsqrt")
+        scaled = factor * scale
+        of_bias = dy.sum(others)
+        # The sum over a channel of dy times the normalized x.
+        of_scale = (dy * (x - mean.reshape(ones))).sum(others) * factor
+        return (
+            dy * scaled.reshape(ones),
+            of_scale,
+            of_bias,
+            -(of_bias * scaled),
+            of_scale * scaled * factor * -0.5,
+        )
 
     def decompose(self, b: Builder) -> Value:
         x = tensor_type(self.x)

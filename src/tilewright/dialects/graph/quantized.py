@@ -14,13 +14,14 @@ from ...ir.interpreter import Array
 from ...ir.symbolic import Dim, prove_eq
 from ...ir.types import TensorType, Type, bf16, f32, i4, i8, i32
 from ..tensor_builder import Scalar, TensorBuilder, TensorRef
-from .base import GraphOp, tensor_type
-from .contract import Einsum, GroupedMatMul, check_chosen, chosen
+from .base import Adjoint, GraphOp, tensor_type
+from .contract import Einsum, GroupedMatMul, check_chosen, chosen, grouped_product
 from .elementwise import BINARY, UNARY, Cast, Select, constant
 from .index import clamped_array
 from .norm import narrow, widen
 from .reduce import ReduceMax
 from .shape import Reshape, Transpose
+from .term import Term
 
 
 def _check_weights(
@@ -112,6 +113,34 @@ class QuantizedMatMul(GraphOp):
             weights.reshape(qvalues.shape).astype(np.float64),
         )
         return _products(left, right, index).astype(x.dtype)
+
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        x, qvalues, scales, *index = (v.wide() for v in at.operands)
+        dy = at.cotangent.wide()
+        rows = qvalues.shape[:-1]
+        groups, size = scales.shape[-1], qvalues.shape[-1] // scales.shape[-1]
+        parts = qvalues.cast(dy.dtype).reshape((*rows, groups, size))
+        dx = dscales = None
+        # Rounding x to the type of the factors has the derivative 1, as for quantized training's
+        # straight-through estimator (Bengio et al., 2013).
+        if at.needed[0]:
+            weights = (parts * scales.cast(dy.dtype).unsqueeze(-1)).reshape(qvalues.shape)
+            dx = self._chosen_product(dy, weights, *index)
+        if at.needed[2]:
+            dw = self._weight_gradient(dy, x, *index).reshape(parts.shape)
+            dscales = (dw * parts).sum(len(parts.shape) - 1)
+        return [dx, None, dscales, *(None for _ in index)]
+
+    def _chosen_product(self, dy: Term, weights: Term, index: Term | None = None) -> Term:
+        if index is None:
+            return dy.matmul(weights)
+        return dy.apply("grouped_matmul", dy.value, weights.value, index.value)
+
+    def _weight_gradient(self, dy: Term, x: Term, index: Term | None = None) -> Term:
+        if index is not None:
+            return grouped_product(dy, x, index, tensor_type(self.qvalues).shape[0])
+        letters = "abcdefgh"[: len(dy.shape) - 1]
+        return dy.einsum(f"{letters}n,{letters}k->nk", x)
 
     def decompose(self, b: Builder) -> Value:
         x = widen(b, self.x)
