@@ -35,12 +35,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--simulate", action="store_true", help="--record on a simulated device, for tests")
     parser.add_argument("--only", help="models and kernels whose names contain one of these, with commas")
+    parser.add_argument("--missing", action="store_true", help="--resources of cases that the table lacks")
     given = parser.parse_args(arguments)
     names = given.only.split(",") if given.only else None
     if given.resources:
         from . import resources
 
-        resources.write(given.results, names)
+        resources.write(given.results, names, given.missing)
         return 0
     from . import record
 

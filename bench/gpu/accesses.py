@@ -1,5 +1,9 @@
 """How the kernels of a model access global memory: which loads and stores move 16 bytes at once, which could
-and do not, and why the others cannot.
+and do not, and why the others cannot; how many sectors of memory they touch.
+
+Memory moves whole sectors, so an access costs bandwidth where a request of a warp touches parts of sectors,
+not where a thread takes few bytes of them (NVIDIA, CUDA C++ Best Practices Guide, "Coalesced Access to Global
+Memory").
 
 The check evaluates the addresses of the loop level for the threads of a warp, at random values of all other
 loops and sizes, so that it knows nothing of the rules that made the loops.
@@ -10,6 +14,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -27,15 +32,44 @@ SAMPLES = 12
 """Random values of the loops and sizes at which the addresses of a warp are computed."""
 UNKNOWN = 1000
 """The upper bound of sizes that have none."""
+SECTOR = 32
+"""Bytes that caches and memory move at once, at multiples of as many bytes."""
+SUCCESSIVE = 64
+"""The most accesses of a thread in its innermost loops that are taken to find sectors in a cache which the
+first of them has touched: with 4 bytes each, a warp touches 8 KiB.
+"""
 
 WIDE = "wide"
+WHOLE = "whole sectors"
+SHARED = "sectors of several requests"
 MISSED = "could be wide"
 UNIFORM = "one element for a warp"
 SMALL = "little data"
 ALIGNMENT = "alignment"
 SHORT = "short rows"
 STRIDED = "strided"
-REASONS = (WIDE, MISSED, UNIFORM, SMALL, ALIGNMENT, SHORT, STRIDED)
+REASONS = (WIDE, WHOLE, SHARED, MISSED, UNIFORM, SMALL, ALIGNMENT, SHORT, STRIDED)
+
+
+@dataclass(frozen=True)
+class Sectors:
+    """The sectors of memory that an access touches in all threads and iterations of a launch."""
+
+    by_request: float
+    """The sum over requests: one is an instruction of all threads of a warp."""
+    least_by_request: float
+    """The sum over requests of the sectors that their bytes fill."""
+    by_warp: float
+    """The sum over groups of successive requests of a warp: a sector counts once a group."""
+    least_by_warp: float
+    """The sum over groups of the sectors that their bytes fill."""
+    shortest: int
+    """The fewest bytes of neighbours that a group touches."""
+
+    @property
+    def excess(self) -> float:
+        """The sectors that requests touch beyond those that their bytes fill."""
+        return self.by_request - self.least_by_request
 
 
 @dataclass(frozen=True)
@@ -51,14 +85,20 @@ class GlobalAccess:
     reason: str
     """`WIDE`, or why the access moves fewer than 16 bytes at once:
 
+    - `WHOLE`: wider instructions were possible, but the threads of a warp touch no more sectors than their
+      bytes fill: wider ones would be fewer and move as much;
+    - `SHARED`: the same, where a request touches parts of sectors and the next ones of the warp the rest:
+      memory moves as much, caches more;
     - `MISSED`: neighbouring threads, or a thread in successive iterations, touch whole vectors at multiples
-      of 16 bytes, but no instruction takes them at once;
+      of 16 bytes, but parts of sectors, and no instruction takes them at once;
     - `UNIFORM`: all threads of a warp touch the same element;
     - `SMALL`: vectors would leave multiprocessors without work;
-    - `ALIGNMENT`: neighbours are at addresses that are not multiples of 16 bytes, or not known to be;
+    - `ALIGNMENT`: neighbours are at addresses that are not multiples of 16 bytes, or not known to be, or fill
+      sectors but for their ends;
     - `SHORT`: runs of neighbours are shorter than a vector;
     - `STRIDED`: no two threads touch neighbouring elements.
     """
+    sectors: Sectors
 
 
 def accesses_of_kernel(kernel: loop.Kernel, gpu: Gpu) -> list[GlobalAccess]:
@@ -76,7 +116,14 @@ def accesses_of_kernel(kernel: loop.Kernel, gpu: Gpu) -> list[GlobalAccess]:
         if not isinstance(op, (loop.Load, loop.Store, loop.Accumulate)) or op.buffer not in arguments:
             continue
         at_once = wide.get(op, op.buffer.type.dtype.itemsize)
+        sectors = _sectors(op, gpu, at_once // op.buffer.type.dtype.itemsize)
         reason = WIDE if at_once >= gpu.vector_bytes else _reason(op, gpu, largest)
+        if reason == MISSED and sectors.by_request <= sectors.least_by_request:
+            reason = WHOLE
+        elif reason == MISSED and sectors.by_warp <= sectors.least_by_warp:
+            reason = SHARED
+        elif reason == MISSED and sectors.shortest >= SECTOR:
+            reason = ALIGNMENT
         result.append(
             GlobalAccess(
                 kernel.sym_name,
@@ -85,6 +132,7 @@ def accesses_of_kernel(kernel: loop.Kernel, gpu: Gpu) -> list[GlobalAccess]:
                 at_once,
                 _bytes_of(op.buffer),
                 reason,
+                sectors,
             )
         )
     return result
@@ -95,12 +143,50 @@ def _bytes_of(buffer: Any) -> int:
     return (1 << 40 if size is None else size) * int(buffer.type.dtype.itemsize)
 
 
-def _reason(op: Any, gpu: Gpu, largest: int) -> str:
-    width = gpu.vector_bytes // op.buffer.type.dtype.itemsize
+def _nest(op: Any, gpu: Gpu) -> tuple[list[loop.For], loop.For | None, int, list[loop.For]]:
+    """The loops around an access, the one over threads, the threads of a warp, and the loops of a thread."""
     around = enclosing_loops(op)
     nest = next((f for f in around if f.kind == loop.LoopKind.THREAD_X), None)
     threads = min(gpu.warp, nest.extent) if nest is not None and isinstance(nest.extent, int) else 1
-    own = around[around.index(nest) + 1 :] if nest is not None else around
+    return around, nest, threads, around[around.index(nest) + 1 :] if nest is not None else around
+
+
+def _sectors(op: Any, gpu: Gpu, elements: int) -> Sectors:
+    """The sectors that an access touches whose instructions take `elements` neighbours."""
+    around, nest, threads, own = _nest(op, gpu)
+    itemsize = op.buffer.type.dtype.itemsize
+    draw = random.Random(2)
+    found, shortest = np.zeros(4), 1 << 30
+    for _ in range(SAMPLES):
+        values = _values(op, around, draw)
+        extents = {f: int(evaluate(f.extent, values)) for f in around}
+        inner: list[int] = []
+        for f in own[::-1]:
+            if prod([*inner, extents[f]]) > SUCCESSIVE:
+                break
+            values[f.iv.name] = np.arange(extents[f]).reshape(-1, *[1] * len(inner))
+            inner.insert(0, extents[f])
+        if nest is not None:
+            values[nest.iv.name] = np.arange(threads).reshape(-1, *[1] * len(inner))
+        places = np.broadcast_to(_addresses(op, values), (threads, *inner)) * itemsize
+        # The elements of an instruction are neighbours in the innermost loop.
+        requests = places.reshape(threads, -1, elements).swapaxes(0, 1).reshape(-1, threads * elements)
+        counts = np.array([_touched(request, itemsize) for request in requests])
+        groups = prod(map(float, extents.values())) / (threads * prod(inner))
+        found += groups * np.concatenate([counts.sum(0), _touched(places, itemsize)])
+        shortest = min(shortest, itemsize * int(_runs(np.unique(places // itemsize))[1].min()))
+    return Sectors(*(found / SAMPLES).tolist(), shortest)
+
+
+def _touched(places: Any, itemsize: int) -> tuple[int, int]:
+    """The sectors of elements at some bytes of a buffer, and the least sectors that have room for them."""
+    elements = np.unique(places)
+    return len(np.unique(elements // SECTOR)), -(-len(elements) * itemsize // SECTOR)
+
+
+def _reason(op: Any, gpu: Gpu, largest: int) -> str:
+    width = gpu.vector_bytes // op.buffer.type.dtype.itemsize
+    around, nest, threads, own = _nest(op, gpu)
     lanes = [f for f in own if f.kind == loop.LoopKind.VECTORIZE and isinstance(f.extent, int)]
     draw = random.Random(0)
     found: set[str] = set()
@@ -182,13 +268,18 @@ def _of_warp(addresses: Any, width: int) -> str:
     places = np.unique(np.atleast_1d(addresses))
     if len(places) == 1:
         return UNIFORM
-    starts = np.flatnonzero(np.diff(places, prepend=places[0] - 2) != 1)
-    lengths = np.diff(starts, append=len(places))
+    starts, lengths = _runs(places)
     if (lengths % width == 0).all():
         return WIDE if (places[starts] % width == 0).all() else ALIGNMENT
     if (lengths >= width).all():
         return ALIGNMENT
     return SHORT if (lengths > 1).any() else STRIDED
+
+
+def _runs(places: Any) -> tuple[Any, Any]:
+    """Where runs of neighbours begin in sorted addresses, and how long they are."""
+    starts = np.flatnonzero(np.diff(places, prepend=places[0] - 2) != 1)
+    return starts, np.diff(starts, append=len(places))
 
 
 def _walks(op: Any, f: loop.For, around: list[loop.For], nest: Any, width: int) -> bool:

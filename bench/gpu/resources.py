@@ -8,7 +8,7 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from tilewright.targets.cuda.devices import device_of
 from tilewright.targets.cuda.toolchain import compiler
 from tilewright.tools.gpu_report import KernelReport, reports
 
-from .accesses import MISSED, REASONS, SMALL, WIDE, accesses_of_kernel
+from .accesses import MISSED, REASONS, SMALL, WIDE, GlobalAccess, accesses_of_kernel
 from .cases import model_cases, speed_cases
 from .real_sizes import real_cases
 
@@ -30,6 +30,12 @@ SECTIONS = {
     "functions": "Functions whose time has a floor",
     "models": "Small models of the tests, with known and with dynamic sizes",
 }
+
+
+SECTORS = ("by_request", "least_by_request", "by_warp", "least_by_warp")
+"""The fields of `accesses.Sectors` that the table adds up."""
+LISTED = 0.02
+"""The least share of a case's sectors for which an access is listed."""
 
 
 def kernels_of(library: Any, arch: str) -> list[dict[str, Any]]:
@@ -52,6 +58,7 @@ def _entry(row: KernelReport, kernel: loop.Kernel | None, device: Any) -> dict[s
     entry, resources = row.kernel["device"], row.resources
     found = [] if kernel is None else accesses_of_kernel(kernel, device.gpu)
     reasons = Counter(access.reason for access in found)
+    launches = row.kernel.get("launches", 1)
     result = {
         "kernel": row.kernel["name"],
         "kind": row.kernel["kind"],
@@ -67,11 +74,12 @@ def _entry(row: KernelReport, kernel: loop.Kernel | None, device: Any) -> dict[s
         "matrix": resources.count("matrix"),
         "accesses": {reason: reasons[reason] for reason in REASONS if reasons[reason]},
         "missed": [f"{a.buffer}, {a.bytes_at_once} bytes" for a in found if a.reason == MISSED],
+        "sectors": {name: round(launches * sum(getattr(a.sectors, name) for a in found)) for name in SECTORS},
+        "partial": [_partial(a, launches) for a in found if a.sectors.excess],
     }
     if row.prediction is not None:
         p = row.prediction
         moved, flops = (float(row.kernel[key]) for key in ("bytes", "flops"))
-        launches = row.kernel.get("launches", 1)
         arithmetic = p.arithmetic_seconds * (row.blocks or 1) / (p.rounds * device.gpu.multiprocessors)
         result |= {
             "microseconds": round(launches * 1e6 * (p.seconds - device.launch), 3),
@@ -80,25 +88,31 @@ def _entry(row: KernelReport, kernel: loop.Kernel | None, device: Any) -> dict[s
     return result
 
 
-def _cases(names: Sequence[str] | None) -> Iterator[tuple[str, str, Any]]:
+def _partial(access: GlobalAccess, launches: int) -> dict[str, Any]:
+    """An access that touches parts of sectors, and how many sectors fewer would have room for its bytes."""
+    verb = "loads" if access.loads else "stores"
+    return {
+        "access": f"{verb} `{access.buffer}` by {access.bytes_at_once} bytes",
+        "reason": access.reason,
+        "excess": round(launches * access.sectors.excess),
+    }
+
+
+def _cases(wanted: Callable[[str, str], bool]) -> Iterator[tuple[str, str, Any]]:
     """Section, name, and a function that compiles it for a target."""
-
-    def wanted(name: str) -> bool:
-        return not names or any(n in name for n in names)
-
     for real in real_cases():
-        if wanted(real.name):
+        if wanted("real", real.name):
             program = real.build()
             yield "real", real.name, lambda t, p=program: tw.compile(p, target=t, cache=False)
     for case in speed_cases():
-        if wanted(name := f"{case.name}, {case.dtype}"):
+        if wanted("functions", name := f"{case.name}, {case.dtype}"):
             yield (
                 "functions",
                 name,
                 lambda t, c=case: tw.compile(c.function, tuple(c.inputs()), target=t),
             )
     for model in model_cases():
-        if wanted(model.name):
+        if wanted("models", model.name):
             (module, examples), options, _, _ = model.build()
             yield (
                 "models",
@@ -107,15 +121,15 @@ def _cases(names: Sequence[str] | None) -> Iterator[tuple[str, str, Any]]:
             )
 
 
-def measure(names: Sequence[str] | None = None, keep: Any = None) -> dict[str, Any]:
-    """Compile all cases for each architecture; return their kernels by section, case and architecture.
+def measure(wanted: Callable[[str, str], bool], keep: Any = None) -> dict[str, Any]:
+    """Compile cases for each architecture; return their kernels by section, case and architecture.
 
     Args:
-        names: Parts of the names of cases; None: all.
+        wanted: Whether the case of a section and a name is to be compiled.
         keep: Called with what was found so far, after each case.
     """
     found: dict[str, Any] = {section: {} for section in SECTIONS}
-    for section, name, compiled in _cases(names):
+    for section, name, compiled in _cases(wanted):
         start = time.perf_counter()
         for arch in ARCHITECTURES:
             library = compiled(f"cuda:{arch}")
@@ -139,6 +153,8 @@ COLUMNS = (
     "with matrix instructions",
     "wide accesses",
     "missed",
+    "sectors of requests",
+    "of warps",
     "least time (µs)",
     "share of the floor",
 )
@@ -147,9 +163,12 @@ COLUMNS = (
 def _row(name: str, arch: str, kernels: list[dict[str, Any]]) -> str:
     accesses: Counter[str] = Counter()
     for k in kernels:
-        accesses.update(k.get("accesses", {}))
+        accesses.update(k["accesses"])
     timed = [k for k in kernels if k.get("microseconds")]
     time, floor = sum(k["microseconds"] for k in timed), sum(k["floor"] for k in timed)
+    sectors: Counter[str] = Counter()
+    for k in kernels:
+        sectors.update(k["sectors"])
     known = len(timed) == len(kernels) and time > 0
     cells = [
         name,
@@ -161,8 +180,9 @@ def _row(name: str, arch: str, kernels: list[dict[str, Any]]) -> str:
         min(k["occupancy"] for k in kernels),
         sum(bool(k["loads_16"] or k["async_copies"]) for k in kernels),
         sum(bool(k["matrix"]) for k in kernels),
-        f"{accesses[WIDE]} of {accesses.total() - accesses[SMALL]}" if accesses else "",
-        accesses[MISSED] if accesses else "",
+        f"{accesses[WIDE]} of {accesses.total() - accesses[SMALL]}",
+        accesses[MISSED],
+        *(f"{sectors[by] / max(sectors[least], 1):.2f}" for by, least in (SECTORS[:2], SECTORS[2:])),
         f"{time:.1f}" if known else "",
         f"{floor / time:.2f}" if known else "",
     ]
@@ -179,16 +199,18 @@ def markdown(found: dict[str, Any]) -> str:
         "Registers are those of a thread, 255 at most. Spills are bytes of registers that a thread moves to",
         "memory. The occupancy is the share of the warps that a multiprocessor can hold.",
         "",
-        "Wide accesses are loads and stores of global memory of 16 bytes a thread, of all but those of",
-        "arrays that are too small for them. Missed ones could be wide: neighbouring threads, or successive",
-        "iterations of a thread, touch whole vectors at multiples of 16 bytes. `bench/gpu/accesses.py`",
-        "evaluates addresses to find them. Rows without these numbers were made before it existed.",
+        "Memory moves sectors of 32 bytes. *Sectors of requests* are those that instructions of warps touch,",
+        "as a multiple of those that their bytes fill: 1 is the best. *Sectors of warps* count a sector once",
+        "that successive instructions of a warp touch in part, and a cache keeps. Wide accesses are loads",
+        "and stores of global memory of 16 bytes a thread, of all but those of arrays that are too small for",
+        "them; narrower ones that touch whole sectors cost instructions, no bandwidth. Missed ones could be",
+        "wide, and touch parts of sectors. `bench/gpu/accesses.py` evaluates addresses to find all this.",
         "",
         "The least time is that of the kernels without launches: blocks divided among multiprocessors, each",
         "at its full rate. The floor is the time at the device's full bandwidth and rate; models with",
         "unknown sizes have neither. Rates are those of the A100 and of the H100.",
     ]
-    everything = []
+    by_case: list[tuple[str, str, list[dict[str, Any]]]] = []
     for section, title in SECTIONS.items():
         cases = found["cases"].get(section, {})
         if not cases:
@@ -198,24 +220,51 @@ def markdown(found: dict[str, Any]) -> str:
             for arch, kernels in by_arch.items():
                 if kernels:
                     lines.append(_row(name, arch, kernels))
-                    everything += [(name, arch, k) for k in kernels]
+                    by_case.append((name, arch, kernels))
+    everything = [(name, arch, k) for name, arch, kernels in by_case for k in kernels]
     lines += ["", "## Kernels that spill registers", ""]
     spilling = [x for x in everything if x[2]["spill_bytes"]]
     lines += [f"- {n}, {a}: `{k['kernel']}`, {k['spill_bytes']} bytes" for n, a, k in spilling] or ["None."]
+    lines += ["", "## Accesses that touch parts of sectors", ""]
+    lines += [
+        f"Those whose excess is at least {LISTED:.0%} of all sectors that a case's requests touch; the",
+        "excess is what requests touch beyond the sectors that their bytes fill.",
+        "",
+        "| case | architecture | kernel | access | why | excess |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, arch, kernels in by_case:
+        total = sum(k["sectors"][SECTORS[0]] for k in kernels)
+        for k in kernels:
+            for x in k["partial"]:
+                if x["excess"] >= LISTED * total:
+                    share = x["excess"] / total
+                    cells = (name, arch, f"`{k['kernel']}`", x["access"], x["reason"], f"{share:.0%}")
+                    lines.append(f"| {' | '.join(cells)} |")
     lines += ["", "## Accesses by kind", "", "| kind | " + " | ".join(REASONS) + " |"]
     lines.append("|---" * (len(REASONS) + 1) + "|")
     kinds: dict[str, Counter[str]] = {}
     for _, _, k in everything:
-        kinds.setdefault(k["kind"], Counter()).update(k.get("accesses", {}))
+        kinds.setdefault(k["kind"], Counter()).update(k["accesses"])
     lines += [f"| {kind} | " + " | ".join(str(c[r]) for r in REASONS) + " |" for kind, c in kinds.items()]
     return "\n".join(lines) + "\n"
 
 
-def write(folder: Path, names: Sequence[str] | None = None) -> None:
-    """Write gpu-resources.json and gpu-resources.md; with `names`, other cases keep what they have."""
+def write(folder: Path, names: Sequence[str] | None = None, missing: bool = False) -> None:
+    """Write gpu-resources.json and gpu-resources.md.
+
+    Args:
+        folder: Where they lie.
+        names: Parts of the names of cases to measure; None: all. Others keep what they have.
+        missing: Whether to measure only cases that the file lacks.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "gpu-resources.json"
-    old = json.loads(path.read_text())["cases"] if names and path.exists() else {}
+    old = json.loads(path.read_text())["cases"] if (names or missing) and path.exists() else {}
+
+    def wanted(section: str, name: str) -> bool:
+        named = not names or any(n in name for n in names)
+        return named and not (missing and name in old.get(section, {}))
 
     def keep(cases: dict[str, Any]) -> None:
         merged = {s: {**old.get(s, {}), **cases[s]} for s in SECTIONS}
@@ -223,4 +272,4 @@ def write(folder: Path, names: Sequence[str] | None = None) -> None:
         path.write_text(json.dumps(found, indent=0) + "\n")
         (folder / "gpu-resources.md").write_text(markdown(found))
 
-    measure(names, keep)
+    measure(wanted, keep)

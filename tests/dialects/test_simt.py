@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tilewright.dialects import loop
-from tilewright.dialects.simt import AllReduce, Barrier
+from tilewright.dialects.simt import AllReduce, Barrier, Exchange
 from tilewright.ir.builder import Builder
-from tilewright.ir.core import IRError, Module
+from tilewright.ir.core import Block, IRError, Module
 from tilewright.ir.interpreter import Frame
 from tilewright.ir.parser import parse
 from tilewright.ir.printer import print_op
@@ -55,6 +55,31 @@ def test_block_programs_print_and_parse() -> None:
     text = print_op(module)
     assert "simt.all_reduce" in text and "simt.barrier" in text
     assert print_op(parse(text)) == text
+
+
+@pytest.mark.parametrize(("distance", "pair"), [(1, 1), (1, 2), (4, 1), (8, 4)])
+def test_exchanges_swap_a_bit_of_threads_and_one_of_elements(distance: int, pair: int) -> None:
+    threads, count = 32, 8
+    sources = (0, 2, 4, 6, 1, 3, 5, 7)
+    body = Builder(Block())
+    x, y = (
+        body(loop.Alloc(buffer=BufferType(f32, shape, "register")))
+        for shape in ((threads, 2, 4), (threads, 8))
+    )
+    statement = Exchange(x, y, distance=distance, pair=pair, sources=sources)
+    statement.verify()
+    source = np.arange(threads * count, dtype=np.float32).reshape(threads, 2, 4)
+    found = np.zeros((threads, count), np.float32)
+    statement.interpret(Frame(Module(), {}, {}), source, found)
+    for t in range(threads):
+        for k in range(count):
+            other = t - t // distance % 2 * distance + k // pair % 2 * distance
+            number = k - k // pair % 2 * pair + t // distance % 2 * pair
+            assert found[t, k] == source.reshape(threads, -1)[other, sources[number]]
+    for wrong in ({"distance": 3}, {"distance": 32}, {"pair": 8}, {"sources": (0,) * 8}):
+        given = {"distance": distance, "pair": pair, "sources": sources, **wrong}
+        with pytest.raises(IRError):
+            Exchange(x, y, **given).verify()
 
 
 def test_groups_must_divide_the_threads() -> None:

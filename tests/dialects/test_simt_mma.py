@@ -126,6 +126,15 @@ def test_layouts_are_checked() -> None:
             MatrixAtom("wrong", 16, 8, 16, bf16, bf16, f32, 32, factor, right, result)
 
 
+def test_threads_get_more_neighbours_by_an_exchange_of_one_bit() -> None:
+    mma = ATOMS["m16n8k16_f32_bf16"].result.widened("n")
+    assert mma == FragmentLayout.of("n3 n2 m0 m1 m2", "n0 n1 m3") and mma.extent("n") == 16
+    wgmma = ATOMS["wgmma_m64n64k16_f32_bf16"].result.widened("n")
+    assert wgmma == FragmentLayout.of("n3 n2 m0 m1 m2 m4 m5", "n0 n1 m3 n4 n5")
+    assert ATOMS["m16n8k16_f32_bf16"].result.widened("m") is None
+    assert ATOMS["wmma_f32_16x16x16_f16_w32"].result.widened("n") is None
+
+
 def test_copies_in_several_threads_are_a_run_without_an_axis() -> None:
     layout = FragmentLayout.of("m0 m1 - m2", "k0 k1")
     assert [(r.axis, r.place, r.extent) for r in layout.lane_runs] == [("m", 0, 4), ("", 2, 2), ("m", 3, 2)]

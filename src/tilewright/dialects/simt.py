@@ -202,6 +202,66 @@ class AllReduce(Statement):
         return ()
 
 
+@operation
+class Exchange(Statement):
+    """Threads give each other half of their elements: one bit of the number of a thread and one of the number
+    of an element change places.
+
+    `source` and `target`, in space ``register``, have a part for each thread, the first index, of as many
+    elements, a power of two. The elements of a thread are numbered: element k is at the place ``sources[k]``
+    of its part of `source`, and at the place k of that of `target`, both row-major. Afterwards thread t has
+    at k what thread t' had at k', where t' is t with the bit `distance` of the value that the bit `pair` of k
+    has, and k' is k with the bit `pair` of the value that the bit `distance` of t has.
+    """
+
+    name = "simt.exchange"
+    effects = Effect.READ | Effect.WRITE
+    source: Operand
+    target: Operand
+    distance: Attr
+    pair: Attr
+    sources: Attr
+
+    def infer_types(self) -> Sequence[Type]:
+        return ()
+
+    def verify(self) -> None:
+        source, target = self.source.type, self.target.type
+        threads, count = target.shape[0], len(self.sources)
+        if source.dtype is not target.dtype or source.shape[0] != threads:
+            raise IRError(f"{source} and {target} differ in their threads or types", self)
+        if source.size != threads * count or target.size != threads * count:
+            raise IRError(f"{count} elements of a thread; the buffers are {source} and {target}", self)
+        if sorted(self.sources) != list(range(count)) or count & (count - 1):
+            raise IRError(f"the {count} places are not a permutation of a power of two", self)
+        for name, bit, most in (("distance", self.distance, threads), ("pair", self.pair, count)):
+            if bit & (bit - 1) or not 0 < bit < most or most % (2 * bit):
+                raise IRError(f"{name} {bit} is no bit of the numbers below {most}", self)
+
+    def touched(self) -> tuple[Elements, ...]:
+        return (
+            self.box(self.source, 0, [(self.source.type.size, 1)]),
+            self.box(self.target, 0, [(self.target.type.size, 1)], writes=True),
+        )
+
+    def interpret(self, env: Frame, source: Array, target: Array) -> tuple[()]:
+        threads = len(target)
+        parts = source.reshape(threads, -1)[:, list(self.sources)]
+        target[...] = parts[exchanged(threads, parts.shape[1], self.distance, self.pair)].reshape(
+            target.shape
+        )
+        return ()
+
+
+def exchanged(threads: int, count: int, distance: int, pair: int) -> tuple[Array, Array]:
+    """The thread and the number that each of `count` elements of `threads` threads has before an
+    `Exchange`, each of shape (threads, count).
+    """
+    t, k = np.indices((threads, count))
+    moves = (t // distance + k // pair) % 2
+    return t ^ (moves * distance), k ^ (moves * pair)
+
+
 @dataclass(frozen=True)
 class Fragment:
     """An operand of an `Mma`: a part of a buffer that threads hold, one element for each thread and slot."""
@@ -388,11 +448,13 @@ __all__ = [
     "Barrier",
     "BeginAtoms",
     "CommitCopies",
+    "Exchange",
     "Fragment",
     "Mma",
     "ShowToAtoms",
     "WaitAtoms",
     "WaitCopies",
+    "exchanged",
     "mma",
     "slot_symbols",
 ]

@@ -89,6 +89,26 @@ class FragmentLayout:
             total *= piece
         return total
 
+    def widened(self, axis: str) -> FragmentLayout | None:
+        """The layout that gives each thread twice as many neighbours along an axis, after threads have
+        exchanged elements with the thread that has these neighbours; None if no other thread has them.
+
+        The bit of the axis that follows the slots' lowest ones, one of the threads' numbers, becomes one of
+        the slots', and the first bit above those of the threads takes its place. That may be a bit of the
+        number of an atom: the layout is that of two neighbouring atoms then.
+        """
+        first = self.slot_runs[0] if self.slots else None
+        if first is None or first.axis != axis or first.bit:
+            return None
+        lanes = next((r for r in self.lane_runs if r.axis == axis and r.bit == first.count), None)
+        if lanes is None:
+            return None
+        near, far = f"{axis}{lanes.bit}", f"{axis}{lanes.bit + lanes.count}"
+        rest = tuple(b for b in self.slots[first.count :] if b != far)
+        return FragmentLayout(
+            tuple(far if b == near else b for b in self.lanes), (*self.slots[: first.count], near, *rest)
+        )
+
     def element(self, axis: str, lane: Any, slot: Any) -> Any:
         """The row, column or term of an element, by the numbers of thread and slot (NumPy arrays, too)."""
         total: Any = 0 * lane + 0 * slot

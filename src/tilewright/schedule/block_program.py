@@ -4,7 +4,7 @@
 
 1. Statements outside of thread nests are put into nests of one thread.
 2. Buffers get their memory: private to a thread where one nest uses them; registers where every nest gives
-   each thread the same elements; shared memory otherwise.
+   each thread the same elements, or the threads of a warp can exchange them; shared memory otherwise.
 3. Copies to shared memory run ahead where the schedule says so.
 4. A barrier is placed before each statement that touches what another thread may have written, or may still
    read, since the last barrier.
@@ -41,6 +41,7 @@ from ..ir.target_info import Gpu
 from ..ir.types import BufferType
 from .banks import padded_shape
 from .core import ScheduleError
+from .exchanges import read_exchanged
 from .pipelining import pipeline_copies
 from .row_values import spread_row_values
 from .shared_atoms import lay_out, order_shared_atoms, shared_factors
@@ -80,7 +81,7 @@ def make_block_program(kernel: loop.Kernel, gpu: Gpu) -> None:
         raise ScheduleError(f"bind: {threads} threads; a block of this target has at most {gpu.max_threads}")
     spread_row_values([f for f in walk_loops(kernel) if is_thread(f)], threads)
     for alloc in [op for op in kernel.walk() if isinstance(op, loop.Alloc)]:
-        _place(alloc, body, threads)
+        _place(alloc, threads, gpu)
     for nest in [f for f in walk_loops(kernel) if is_thread(f)]:
         if moves_matrices(nest) and matrix_move(nest, threads) is None:
             raise ScheduleError(
@@ -169,7 +170,7 @@ def _wrap_statements(kernel: loop.Kernel, body: Block) -> None:
 # -- Memory -----------------------------------------------------------------------------------------------
 
 
-def _place(alloc: loop.Alloc, body: Block, threads: int) -> None:
+def _place(alloc: loop.Alloc, threads: int, gpu: Gpu) -> None:
     """Give a buffer its memory space."""
     if alloc.buffer.space == "register":
         return  # `tensorize_atom` has divided it among threads
@@ -193,26 +194,28 @@ def _place(alloc: loop.Alloc, body: Block, threads: int) -> None:
     if reduced:
         _reduce_in_registers(alloc, accesses, reduced, threads)
         return
-    forms = {form_of(op, threads, outer) for op in accesses}
+    found = {op: form_of(op, threads, outer) for op in accesses}
     atoms = [op for op in buffer.users if isinstance(op, simt.Mma) and op.d is buffer]
+    forms = {f for op, f in found.items() if not isinstance(op, loop.Load)}
     forms |= {_form_of_result(op, alloc, threads, outer) for op in atoms}
     # Copies of whole matrices take place in shared memory, whoever touches which element by our layouts.
     moved = held_in(buffer) is None and any(moves_matrices(op) for op in accesses)
     form = next(iter(forms)) if len(forms) == 1 and not moved else None
+    others = [(op, f) for op, f in found.items() if f != form]
+    order = _order_for(atoms, alloc, form) if form is not None else []
     if (
         form is not None
         and len(accesses) + len(atoms) == len(buffer.users)
         and _fits_registers(alloc, form, threads, sizes)
+        and (not others or read_exchanged(alloc, others, form, order, threads, gpu))
     ):
-        order = _order_for(atoms, alloc)
-        for op in accesses:
+        for op in accesses_of(buffer):
             _, inner = inner_loops(op)
-            op.indices = (nest_variable(op), *(inner[k].iv for k in order or range(len(inner))))
+            op.indices = (nest_variable(op), *(inner[k].iv for k in order))
             unroll(inner)
         for mma in atoms:
             mma.d_indices = (mma.thread, *_points(mma, alloc), *mma.d_slots)
-        extents = [form.extents[k] for k in order] if order else form.extents
-        _retype(alloc, (threads, *extents), "register")
+        _retype(alloc, (threads, *(form.extents[k] for k in order)), "register")
         return
     only_accesses = not atoms and len(accesses) == len(buffer.users)
     if only_accesses and not moved and _number(alloc, accesses, threads, outer, sizes):
@@ -336,10 +339,10 @@ def _form_of_result(mma: simt.Mma, alloc: loop.Alloc, threads: int, outer: froze
     return Form(indices, tuple(_extent(s) for s in points))
 
 
-def _order_for(atoms: Sequence[simt.Mma], alloc: loop.Alloc) -> list[int]:
-    """The order of the dimensions of a form that puts the slots of an atom last; empty without atoms."""
+def _order_for(atoms: Sequence[simt.Mma], alloc: loop.Alloc, form: Form) -> list[int]:
+    """The order of the dimensions of a form that puts the slots of an atom last, if there is one."""
     if not atoms:
-        return []
+        return list(range(len(form.extents)))
     sorted_points = _by_distance(atoms[0], alloc)
     return [sorted_points.index(s) for s in (*_points(atoms[0], alloc), *atoms[0].d_slots)]
 

@@ -11,17 +11,23 @@ from ..ir.core import Operation, Value
 
 
 def hoist_invariants(kernel: loop.Kernel) -> None:
-    """Move loads of buffers that the kernel does not write, and what is computed from them, before the loops
-    over lanes, and those unrolled in lanes, of which they are independent.
+    """Move loads, and what is computed from them, before the loops over lanes, and those unrolled in lanes,
+    of which they are independent: loads of arguments that the loop does not write, and of local buffers that
+    the kernel does not.
     """
-    written = {op.buffer for op in kernel.walk() if isinstance(op, (loop.Store, loop.Accumulate))}
+    local = {buffer for buffer in _written(kernel) if isinstance(buffer.defining_op, loop.Alloc)}
     for f in reversed([op for op in kernel.walk() if isinstance(op, loop.For)]):  # inner ones first
         if not _has_lanes(f) or not isinstance(f.extent, int) or f.extent < 1 or f.inits:
             continue
         assert f.parent is not None
+        written = local | _written(f)
         for op in list(f.body.ops):
             if _is_invariant(op, f, written):
                 f.parent.insert_before(f, op.detach())
+
+
+def _written(op: Operation) -> set[Value]:
+    return {x.buffer for x in op.walk() if isinstance(x, (loop.Store, loop.Accumulate))}
 
 
 def _has_lanes(f: loop.For) -> bool:

@@ -166,6 +166,16 @@ def same_places(form: Form, other: Form, threads: int) -> bool:
     return bool((_places(form, threads, {}) == _places(other, threads, {})).all())
 
 
+def places_of(form: Form, threads: int) -> np.ndarray | None:
+    """The index of every element of every thread, of shape (dimensions, threads, elements); None if outer
+    variables are in the indices.
+    """
+    if not _symbols_of(form) <= _own_symbols(form):
+        return None
+    places = _places(form, threads, {})
+    return places.reshape(len(places), threads, -1)
+
+
 def same_rows(form: Form, count: int, threads: int) -> tuple[int, ...]:
     """The powers of two by which the numbers of threads differ that have elements of the same rows, of
     `count` elements each. Empty if outer variables are in the index.
@@ -217,6 +227,7 @@ __all__ = [
     "nest_of",
     "nest_variable",
     "places_in",
+    "places_of",
     "same_places",
     "same_rows",
     "unroll",

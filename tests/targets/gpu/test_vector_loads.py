@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bench.gpu.accesses import ALIGNMENT, MISSED, STRIDED, WIDE, accesses_of_kernel
+from bench.gpu.accesses import ALIGNMENT, STRIDED, WHOLE, WIDE, accesses_of_kernel
 from tests.devices import need
 from tests.targets.gpu.simulated import SMALL, Program
 
@@ -112,8 +112,8 @@ def test_parts_of_an_array_have_no_vectors_at_odd_places() -> None:
     inputs = (drawn(64, 256),)
     for function, reasons in (
         (lambda x: x[:, 4:] * 2.0, {WIDE}),
-        (lambda x: x[:, 2:] * 2.0, {ALIGNMENT, MISSED}),
-        (lambda x: x[:, ::2] * 2.0, {STRIDED, MISSED}),
+        (lambda x: x[:, 2:] * 2.0, {ALIGNMENT, WHOLE}),
+        (lambda x: x[:, ::2] * 2.0, {STRIDED, WHOLE}),
     ):
         program = Program(function, inputs)
         program.check(*inputs)
@@ -167,3 +167,18 @@ def test_rows_that_data_choose(target: str) -> None:
         if target == "cuda":
             text = library.ir("cuda")
             assert "tw_16*" in text[text.rindex("__global__") :]
+
+
+def test_rows_whose_numbers_the_kernel_computes() -> None:
+    """The number of a row that an earlier nest has stored is loaded once for the elements of a thread."""
+    x, rows = drawn(40, 256), np.arange(64) % 13
+
+    def function(x: Any, i: Any) -> Any:
+        numbers = i * 3 + 1
+        return numbers, tw.nn.functional.softmax(x[numbers], -1)
+
+    program = Program(function, (x, rows))
+    program.check(x, rows)
+    (kernel,) = [k for k in program.kernels if k.num_outputs == 2]
+    reasons = {str(a.buffer): a.reason for a in accesses_of_kernel(kernel, SMALL)}
+    assert reasons['!tw.buffer<"f32", "40, 256", "global">'] == WIDE

@@ -302,6 +302,8 @@ class _Printer(MatrixText):
             self.emit(self.dialect.barrier)
         elif isinstance(op, simt.AllReduce):
             self.all_reduce(op)
+        elif isinstance(op, simt.Exchange):
+            self.exchange_lanes(op)
         elif isinstance(op, simt.Argsort):
             self.argsort(op)
         elif isinstance(op, simt.Mma):
@@ -615,6 +617,25 @@ class _Printer(MatrixText):
         name = self.share(kind, count, itemsize)
         self.exchanges.append((name, kind, count))
         return name, False
+
+    def exchange_lanes(self, op: simt.Exchange) -> None:
+        """Exchange elements by shuffles: a thread sends one element of each pair and keeps the other."""
+        dtype: DType = op.target.type.dtype
+        if not self.gpu.shuffles or not self.dialect.shuffle or dtype.bits > self.dialect.shuffle_bits:
+            raise CompileError(
+                f"{self.dialect.name} cannot exchange {dtype.label} by shuffles ({self.place})"
+            )
+        mask = f"0x{(1 << self.gpu.warp) - 1:x}"
+        source, target = self.names[op.source], self.names[op.target]
+        second = f"(({self.thread} & {op.distance}) != 0)"
+        for k in (k for k in range(len(op.sources)) if not k & op.pair):
+            low, high = k, k | op.pair
+            a, b = (self.let(dtype, f"{source}[{op.sources[n]}]") for n in (low, high))
+            sent = self.let(dtype, self.dialect.select.format(condition=second, a=a, b=b))
+            got = self.let(dtype, self.dialect.shuffle.format(value=sent, distance=op.distance, mask=mask))
+            for n, pair in ((low, (got, a)), (high, (b, got))):
+                value = self.dialect.select.format(condition=second, a=pair[0], b=pair[1])
+                self.emit(f"{target}[{n}] = {value};")
 
     def argsort(self, op: simt.Argsort) -> None:
         """Sort by a bitonic network: rounds of comparisons at distances that are powers of two."""

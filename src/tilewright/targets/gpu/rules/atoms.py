@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from math import prod
 
 from ....analysis.axis_roles import Roles
-from ....analysis.index_maps import flatten_index
+from ....analysis.index_maps import flatten_index, product
 from ....analysis.loop_nest import resolved, written_buffer
 from ....dialects import loop
 from ....dialects.tensor import free_symbols_of
@@ -21,7 +22,7 @@ from ....ir.substitution import evaluate, linear_in, substitute
 from ....ir.symbolic import Dim, Expr, bounds, prove_divisible, symbol
 from ....schedule import Schedule, ScheduleError
 from ....schedule.factors import factors_of, loads_of, main_load
-from .common import MOST, fuse_all, gpu_of, loops_of, trial
+from .common import MOST, accesses, fuse_all, gpu_of, loops_of, stride, trial
 
 ROWS = (16, 32, 64, 128, 256)
 """Choices of the rows, and of the columns, of a block's tile."""
@@ -38,6 +39,10 @@ STEP_BYTES = 64
 """Bytes of a row's terms in a step."""
 SHARED_STEP_BYTES = 128
 """The same for atoms that read factors from shared memory: those of a line there."""
+SECTOR = 32
+"""Bytes of memory that caches exchange. Results of which the threads of an atom's row write fewer at once are
+exchanged among them before.
+"""
 MOST_RESULTS = 128
 """The most results of a thread: they lie in registers, beside the parts of the factors."""
 
@@ -143,14 +148,14 @@ def _apply(s: Schedule, name: str, roles: Roles, atom: MatrixAtom) -> bool:
     if order.index(product.row) > order.index(product.column):
         initial.reverse()
         s.reorder(*initial)
-    for block, row, column in (
-        (start, *initial),
-        *((o, t.row, t.column) for o, t in zip(others, tiles, strict=True)),
-    ):
-        if atom.opaque and block != start:
-            _spread(s, row, column, sizes)
+    layout = _layout_of_readers(s, roles, dict(zip(others, tiles, strict=True)), sizes)
+    row, column = initial
+    _distribute(s, row, column, sizes, atom.result)
+    for tile in tiles:
+        if atom.opaque:
+            _spread(s, tile.row, tile.column, sizes)
         else:
-            _distribute(s, block, row, column, sizes)
+            _distribute(s, tile.row, tile.column, sizes, layout)
     for copy in copies:
         load_tile(s, copy, len(product.grid) + 1, sizes.threads)
     if sizes.stages > 1:
@@ -250,12 +255,23 @@ def _tile_product(s: Schedule, name: str, roles: Roles, sizes: _Sizes) -> tuple[
     batch, rows, columns, terms = loops_of(s, name, roles)
     if not terms:
         raise ScheduleError("contraction: the product has no sum")
+    terms = terms_in_order(s, name, terms)
     s.reorder(*batch, *rows, *columns, *terms)
     terms_of_all = fuse_all(s, terms)
     tile = _split_tile(s, batch, rows, columns, sizes)
     step, term = s.split(terms_of_all, sizes.depth, guarded=True)
     s.reorder(*tile.grid, step, tile.row, tile.column, term)
     return tile, step, term
+
+
+def terms_in_order(s: Schedule, name: str, terms: list[str]) -> list[str]:
+    """The loops over terms of a product, ordered by the distances of successive terms in memory, largest
+    first: a copy of a tile then reads neighbours.
+    """
+    loads = [main_load(loads_of(x) or []) for x in factors_of(s.block(name)) or ()]
+    sizes = frozenset(s.kernel.dims)
+    flat = [flatten_index(resolved(x, x.indices), x.buffer.type.shape) for x in loads]
+    return sorted(terms, key=lambda term: -sum(distance(e, s.loop(term).iv, sizes) for e in flat))
 
 
 def memory_order(s: Schedule, name: str, sides: tuple[str, str], term: str) -> list[str]:
@@ -290,12 +306,53 @@ def split_warps(s: Schedule, name: str, of_warp: int, of_atom: int) -> tuple[str
     return (warp, *s.split(rest, of_atom))
 
 
-def _distribute(s: Schedule, name: str, row: str, column: str, sizes: _Sizes) -> None:
-    """Divide a nest over a tile of the result among threads as the atom does."""
-    atom = sizes.atom
-    warps_m, i, m = split_warps(s, row, sizes.rows // sizes.row_warps, atom.rows)
-    warps_n, j, n = split_warps(s, column, sizes.columns // sizes.column_warps, atom.columns)
-    lanes, slots = split_by_layout(s, atom.result, {"m": m, "n": n})
+def _layout_of_readers(s: Schedule, roles: Roles, tiles: dict[str, _Tile], sizes: _Sizes) -> FragmentLayout:
+    """The layout by which blocks, with the loops given, read the result of an atom."""
+    all_columns = product([s.block(next(iter(tiles))).axes[k].upper + 1 for k in roles.n])
+    loops = {name: (tile.row, tile.column) for name, tile in tiles.items()}
+    of_warp = sizes.columns // sizes.column_warps
+    return layout_of_readers(s, sizes.atom, "n", loops, of_warp, all_columns)
+
+
+def layout_of_readers(
+    s: Schedule, atom: MatrixAtom, axis: str, blocks: dict[str, tuple[str, str]], of_warp: int, columns: Dim
+) -> FragmentLayout:
+    """The layout by which blocks read the result of an atom: its own, or one that gives threads more
+    neighbouring columns if those of a row would read or write less than a sector of memory at once.
+
+    Args:
+        s: The schedule.
+        atom: The atom.
+        axis: The axis of the atom that is the columns.
+        blocks: The loops over rows and columns of each block.
+        of_warp: The columns of a warp.
+        columns: All columns.
+    """
+    own, wide = atom.result, atom.result.widened(axis)
+    if wide is None or atom.opaque or not gpu_of(s).shuffles or atom.result_type.itemsize != 4:
+        return own
+    if of_warp % wide.extent(axis) or not prove_divisible(columns, wide.slot_runs[0].extent):
+        return own
+    at_once = prod(r.extent for r in (*own.lane_runs, own.slot_runs[0]) if r.axis == axis)
+    for name, (row, column) in blocks.items():
+        for op in accesses(s.block(name)):
+            if (
+                not isinstance(op.buffer.defining_op, loop.Alloc)
+                and at_once * op.buffer.type.dtype.itemsize < SECTOR
+                and stride(op, s.loop(column).iv) == 1
+                and stride(op, s.loop(row).iv) != 0
+            ):
+                return wide
+    return own
+
+
+def _distribute(s: Schedule, row: str, column: str, sizes: _Sizes, layout: FragmentLayout) -> None:
+    """Divide a nest over a tile of the result among threads by a layout of an atom, or of neighbouring
+    ones.
+    """
+    warps_m, i, m = split_warps(s, row, sizes.rows // sizes.row_warps, layout.extent("m"))
+    warps_n, j, n = split_warps(s, column, sizes.columns // sizes.column_warps, layout.extent("n"))
+    lanes, slots = split_by_layout(s, layout, {"m": m, "n": n})
     s.reorder(warps_m, warps_n, *lanes, i, j, *slots)
     s.bind(fuse_all(s, [warps_m, warps_n, *lanes]), "thread.x")
     if slots and s.can_vectorize(slots[-1]):
@@ -394,10 +451,12 @@ __all__ = [
     "atoms_for",
     "distance",
     "extent_of",
+    "layout_of_readers",
     "load_tile",
     "memory_order",
     "split_axis",
     "split_by_layout",
     "split_warps",
+    "terms_in_order",
     "with_atoms",
 ]

@@ -23,7 +23,16 @@ from ....dialects import loop
 from ....ir.matrix_atom import MatrixAtom
 from ....ir.symbolic import bounds
 from ....schedule import Schedule, ScheduleError
-from .atoms import apply_atom, atoms_for, load_tile, memory_order, split_axis, split_by_layout, split_warps
+from .atoms import (
+    apply_atom,
+    atoms_for,
+    layout_of_readers,
+    load_tile,
+    memory_order,
+    split_axis,
+    split_by_layout,
+    split_warps,
+)
 from .chain_parts import Chain, carriers_of, number_of_values, own_loops, rows_of, share_rows
 from .common import MOST, fuse_all, gpu_of
 
@@ -335,9 +344,12 @@ class Nests:
         """Divide rows and columns among threads as the result of an atom is."""
         s, sizes = self.s, self.sizes
         column = self.padded(column, sizes.column_unit)
+        extent, axis = s.loop(column).extent, sizes.axes[1]
+        assert isinstance(extent, int)
+        layout = layout_of_readers(s, sizes.atom, axis, {name: (row, column)}, extent, extent)
         warps, i, m = self.rows(row)
-        j, n = s.split(column, sizes.column_unit)
-        lanes, slots = split_by_layout(s, sizes.atom.result, dict(zip(sizes.axes, (m, n), strict=True)))
+        j, n = s.split(column, layout.extent(axis))
+        lanes, slots = split_by_layout(s, layout, dict(zip(sizes.axes, (m, n), strict=True)))
         s.reorder(warps, *lanes, i, j, *slots)
         self.threads.append([warps, *lanes])
         if slots and s.can_vectorize(slots[-1]):

@@ -25,6 +25,12 @@ BLOCKS_EACH = 4
 """Blocks for each multiprocessor below which a kernel takes less work a thread, and fewer threads a block. A
 larger value spreads small kernels more thinly.
 """
+WORD = 4
+"""Bytes of the smallest vectors."""
+LARGE_PART = 4
+"""What a vector's width depends on: arrays of at least this part of the largest one's bytes. A larger value
+lets smaller arrays narrow the accesses to large ones.
+"""
 MOST = 1 << 30
 """An upper bound of sizes that have none."""
 
@@ -151,7 +157,9 @@ def vector_width(s: Schedule, blocks: Iterable[loop.Block], f: loop.For, *, load
     unless all accesses that move with the loop are contiguous along it, and the number divides its extent
     and all distances between lines. With `loads`, only loads count: results stay in registers.
 
-    The narrowest elements in global memory fill one vector, wider ones several.
+    The widest elements in global memory, of those that are a large part of what is moved, fill one vector: of
+    several vectors of a thread, each instruction of a warp would touch parts of sectors. The narrowest fill a
+    word at least.
     """
     found = [
         op
@@ -161,10 +169,10 @@ def vector_width(s: Schedule, blocks: Iterable[loop.Block], f: loop.For, *, load
     ]
     if not found or any(stride(op, f.iv) != 1 for op in found):
         return 1
-    sizes = [
-        op.buffer.type.dtype.itemsize for op in found if not isinstance(op.buffer.defining_op, loop.Alloc)
-    ]
-    width = gpu_of(s).vector_bytes // min(sizes, default=1)
+    moved = {op: _bytes_moved(op) for op in found if not isinstance(op.buffer.defining_op, loop.Alloc)}
+    sizes = {op: int(op.buffer.type.dtype.itemsize) for op in moved}
+    large = [sizes[op] for op, n in moved.items() if n * LARGE_PART >= max(moved.values())]
+    width = max(gpu_of(s).vector_bytes // max(large, default=1), WORD // min(sizes.values(), default=1))
     while width > 1:
         starts = [linear_in(address(op), f.iv) for op in found]
         if prove_divisible(f.extent, width) and all(
@@ -173,6 +181,12 @@ def vector_width(s: Schedule, blocks: Iterable[loop.Block], f: loop.For, *, load
             return width
         width //= 2
     return 1
+
+
+def _bytes_moved(op: loop.Load | loop.Store | loop.Accumulate) -> int:
+    """An upper bound of the bytes of the elements that an access touches."""
+    around = [f for f in enclosing_loops(op) if stride(op, f.iv) != 0]
+    return points_of(around) * int(op.buffer.type.dtype.itemsize)
 
 
 def is_aligned_along(op: loop.Load | loop.Store | loop.Accumulate, f: loop.For, width: int) -> bool:

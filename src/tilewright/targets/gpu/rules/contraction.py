@@ -14,7 +14,7 @@ from ....analysis.axis_roles import Roles
 from ....analysis.loop_nest import written_buffer
 from ....ir.symbolic import bounds
 from ....schedule import Schedule, ScheduleError
-from .atoms import extent_of, load_tile, with_atoms
+from .atoms import extent_of, load_tile, terms_in_order, with_atoms
 from .common import MOST, attempt, fuse_all, loops_of
 from .gemv import gemv, has_few_rows
 
@@ -169,6 +169,7 @@ def _tile(s: Schedule, name: str, roles: Roles, sizes: _Sizes, has_sum: bool) ->
     batch, rows, columns, terms = loops_of(s, name, roles)
     if has_sum != bool(terms):
         raise ScheduleError(f"contraction: block {name!r} has a sum of its own, or the product has none")
+    terms = terms_in_order(s, name, terms)
     s.reorder(*batch, *rows, *columns, *terms)
     row, column = fuse_all(s, rows), fuse_all(s, columns)
     row_tile, inside_row = s.split(row, sizes.rows * sizes.side, guarded=True)
