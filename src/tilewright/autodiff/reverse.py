@@ -9,6 +9,7 @@ The backward pass is appended as operators of the same level, so that it can be 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from types import NotImplementedType
 
 from ..dialects.graph.base import Adjoint, GraphOp, tensor_type
 from ..dialects.graph.term import Term
@@ -96,6 +97,9 @@ class _Backward:
         values = (*op.operands, *captured)
         at = Adjoint(self.b, op, given, [v in self.active for v in values], captured, self._nested)
         found = op.gradient(at)
+        if isinstance(found, NotImplementedType):
+            self._refuse(op)
+            return []
         if found is None:
             return self._decomposed(op, given)
         for value, term in zip(values, found, strict=True):

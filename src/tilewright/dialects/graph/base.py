@@ -9,6 +9,7 @@ reverse-mode differentiation; without one, the decomposition is differentiated.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import NotImplementedType
 from typing import Any
 
 import numpy as np
@@ -89,7 +90,7 @@ class GraphOp(Operation):
         """
         return None
 
-    def gradient(self, at: Adjoint) -> Sequence[Term | None] | None:
+    def gradient(self, at: Adjoint) -> Sequence[Term | None] | NotImplementedType | None:
         """The gradients with respect to the operands, from those with respect to the results.
 
         A gradient has the shape of its operand, or one to which the operand broadcasts: it is summed over
@@ -98,7 +99,7 @@ class GraphOp(Operation):
         Returns:
             One term for each of `at.operands` and then of `at.captured`, or None where the gradient is zero
             everywhere. None in place of the sequence: the decomposition is differentiated, or, if there is
-            none, the operator is refused.
+            none, the operator is refused. NotImplemented: the operator is refused.
         """
         return None
 

@@ -1,0 +1,325 @@
+"""Engines that move data between processes: torch.distributed (gloo, NCCL, MPI) and mpi4py.
+
+An engine starts operations on NumPy arrays and waits for them. Compiled code reaches it through a C structure
+of two functions (`CHandle`), whose address is the handle of a group.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+from ..errors import TilewrightError
+
+Array = np.ndarray[Any, Any]
+
+
+class Kind(IntEnum):
+    """The collective operations, with the numbers that C sources use."""
+
+    ALL_REDUCE = 0
+    ALL_GATHER = 1
+    REDUCE_SCATTER = 2
+    BROADCAST = 3
+    ALL_TO_ALL = 4
+    SHIFT = 5
+
+
+REDUCTIONS = ("sum", "mean", "max", "min")
+"""Reductions, in the order of their numbers in C sources."""
+
+
+class GroupError(TilewrightError):
+    """A collective operation failed: a process of the group has ended, does not answer, or takes part with
+    other data.
+    """
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One collective operation on contiguous arrays of one element type.
+
+    `source` and `target` have as many elements, but for `ALL_GATHER`, whose target has those of all processes
+    in the order of their ranks, and `REDUCE_SCATTER`, whose source is that large. `ALL_TO_ALL` exchanges
+    blocks, one for each process. `peer` is the root of a broadcast, or how far `SHIFT` sends.
+    """
+
+    kind: Kind
+    source: Array
+    target: Array
+    reduction: str = "sum"
+    peer: int = 0
+
+
+class Engine(ABC):
+    """The processes of a group and a way to reach them.
+
+    Attributes:
+        rank: The number of this process, 0 .. size - 1.
+        size: The number of processes.
+    """
+
+    rank: int
+    size: int
+
+    @abstractmethod
+    def start(self, operation: Operation) -> Callable[[], None]:
+        """Begin an operation, which all processes of the group begin in the same order.
+
+        Returns:
+            A function that waits until the target is complete. The source may be changed after that.
+        """
+
+
+class TorchEngine(Engine):
+    """A process group of ``torch.distributed``, of any backend.
+
+    Args:
+        group: The process group; None is the default one.
+
+    Raises:
+        GroupError: torch is not installed, or its process group is not initialized.
+    """
+
+    def __init__(self, group: Any = None) -> None:
+        try:
+            import torch
+            import torch.distributed as dist
+        except ImportError:
+            raise GroupError("process groups of torch.distributed need torch: pip install torch") from None
+        if not dist.is_initialized():
+            raise GroupError(
+                "torch.distributed is not initialized: call tilewright.distributed.init(), in processes that "
+                "torchrun starts"
+            )
+        self.torch, self.dist, self.group = torch, dist, group
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+
+    def _tensor(self, array: Array) -> Any:
+        flat = array.reshape(-1)
+        if array.dtype.name == "bfloat16":
+            return self.torch.from_numpy(flat.view(np.int16)).view(self.torch.bfloat16)
+        return self.torch.from_numpy(flat)
+
+    def start(self, operation: Operation) -> Callable[[], None]:
+        dist, kind = self.dist, operation.kind
+        source, target = self._tensor(operation.source), self._tensor(operation.target)
+        ops = {"max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
+        op = ops.get(operation.reduction, dist.ReduceOp.SUM)
+        options = {"group": self.group, "async_op": True}
+        works: list[Any]
+        after: Callable[[], object] = lambda: None  # noqa: E731
+        if kind is Kind.ALL_REDUCE:
+            target.copy_(source)
+            works = [dist.all_reduce(target, op, **options)]
+        elif kind is Kind.ALL_GATHER:
+            works = [dist.all_gather(list(target.chunk(self.size)), source, **options)]
+        elif kind is Kind.REDUCE_SCATTER:
+            # gloo has no operation for it: the sum of everything, of which this process keeps its part.
+            whole = source.clone()
+            works = [dist.all_reduce(whole, op, **options)]
+            after = lambda: target.copy_(whole.chunk(self.size)[self.rank])  # noqa: E731
+        elif kind is Kind.BROADCAST:
+            target.copy_(source)
+            root = dist.get_global_rank(self.group, operation.peer) if self.group else operation.peer
+            works = [dist.broadcast(target, root, **options)]
+        elif kind is Kind.ALL_TO_ALL:
+            works = self._exchange(
+                [(k, source.chunk(self.size)[k], target.chunk(self.size)[k]) for k in range(self.size)]
+            )
+        else:
+            to, origin = (self.rank + operation.peer) % self.size, (self.rank - operation.peer) % self.size
+            if to == self.rank:
+                target.copy_(source)
+                works = []
+            else:
+                works = self._exchange([(to, source, None), (origin, None, target)])
+
+        def wait() -> None:
+            for work in works:
+                work.wait()
+            after()
+            if operation.reduction == "mean":
+                target.div_(self.size)
+
+        return wait
+
+    def _exchange(self, parts: Sequence[tuple[int, Any, Any]]) -> list[Any]:
+        """Send and receive parts: triples of another rank, what to send to it, what to receive from it."""
+        works = []
+        for peer, sent, received in parts:
+            if peer == self.rank:
+                received.copy_(sent)
+                continue
+            place = self.dist.get_global_rank(self.group, peer) if self.group else peer
+            if sent is not None:
+                works.append(self.dist.isend(sent, place, group=self.group))
+            if received is not None:
+                works.append(self.dist.irecv(received, place, group=self.group))
+        return works
+
+
+class MpiEngine(Engine):
+    """A communicator of mpi4py.
+
+    Args:
+        communicator: The communicator; None is ``MPI.COMM_WORLD``.
+
+    Raises:
+        GroupError: mpi4py or an MPI library is not installed.
+    """
+
+    def __init__(self, communicator: Any = None) -> None:
+        try:
+            from mpi4py import MPI
+        except (ImportError, RuntimeError) as error:
+            raise GroupError(
+                f"mpi4py cannot be used ({error}): pip install mpi4py, with an MPI library such as mpich"
+            ) from None
+        self.MPI = MPI
+        self.communicator = MPI.COMM_WORLD if communicator is None else communicator
+        self.communicator.Set_errhandler(MPI.ERRORS_RETURN)
+        self.rank, self.size = self.communicator.Get_rank(), self.communicator.Get_size()
+
+    def start(self, operation: Operation) -> Callable[[], None]:
+        MPI, comm, kind = self.MPI, self.communicator, operation.kind
+        narrow = operation.source.dtype.name in ("bfloat16", "float16")
+        # MPI has no arithmetic on 16-bit floats: they are reduced in float32.
+        reduces = kind in (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER)
+        source = operation.source.reshape(-1)
+        target = operation.target.reshape(-1)
+        if narrow and reduces:
+            source, target = source.astype(np.float32), np.empty(target.size, np.float32)
+        elif narrow:
+            source, target = source.view(np.uint16), target.view(np.uint16)
+        op = {"max": MPI.MAX, "min": MPI.MIN}.get(operation.reduction, MPI.SUM)
+        if kind is Kind.ALL_REDUCE:
+            aliased = np.shares_memory(source, target)
+            requests = [comm.Iallreduce(MPI.IN_PLACE if aliased else source, target, op)]
+        elif kind is Kind.ALL_GATHER:
+            requests = [comm.Iallgather(source, target)]
+        elif kind is Kind.REDUCE_SCATTER:
+            requests = [comm.Ireduce_scatter_block(source, target, op)]
+        elif kind is Kind.BROADCAST:
+            target[...] = source
+            requests = [comm.Ibcast(target, operation.peer)]
+        elif kind is Kind.ALL_TO_ALL:
+            requests = [comm.Ialltoall(source, target)]
+        else:
+            to, origin = (self.rank + operation.peer) % self.size, (self.rank - operation.peer) % self.size
+            requests = [comm.Isend(source, to), comm.Irecv(target, origin)]
+
+        def wait() -> None:
+            MPI.Request.Waitall(requests)
+            if operation.reduction == "mean":
+                np.divide(target, self.size, out=target)
+            if narrow and reduces:
+                operation.target.reshape(-1)[...] = target
+
+        return wait
+
+
+class ThreadEngine(Engine):
+    """One of several threads of this process that act as a group: for tests and for trying programs out."""
+
+    def __init__(self, rank: int, size: int, shared: dict[str, Any]) -> None:
+        self.rank, self.size, self.shared = rank, size, shared
+        self.count = 0
+
+    @staticmethod
+    def of_size(size: int) -> list[ThreadEngine]:
+        """Return the engines of a group, one for each thread.
+
+        Args:
+            size: The number of threads.
+        """
+        shared: dict[str, Any] = {"lock": threading.Condition(), "sources": {}, "left": {}}
+        return [ThreadEngine(rank, size, shared) for rank in range(size)]
+
+    def start(self, operation: Operation) -> Callable[[], None]:
+        number, lock = self.count, self.shared["lock"]
+        self.count += 1
+        with lock:
+            self.shared["sources"].setdefault(number, {})[self.rank] = operation.source.reshape(-1).copy()
+            lock.notify_all()
+
+        def wait() -> None:
+            with lock:
+                sources = self.shared["sources"][number]
+                if not lock.wait_for(lambda: len(sources) == self.size, timeout=60):
+                    raise GroupError(f"a thread of the group of {self.size} does not take part")
+            self._finish(operation, [sources[k] for k in range(self.size)])
+            with lock:
+                left = self.shared["left"]
+                left[number] = left.get(number, 0) + 1
+                if left[number] == self.size:
+                    del left[number], self.shared["sources"][number]
+
+        return wait
+
+    def _finish(self, operation: Operation, sources: list[Array]) -> None:
+        kind, target, rank = operation.kind, operation.target.reshape(-1), self.rank
+        if kind in (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER):
+            combine = {"max": np.maximum, "min": np.minimum}.get(operation.reduction, np.add)
+            total = sources[0]
+            for source in sources[1:]:
+                total = combine(total, source)
+            if operation.reduction == "mean":
+                total = total / np.asarray(self.size, total.dtype)
+            target[...] = total if kind is Kind.ALL_REDUCE else np.split(total, self.size)[rank]
+        elif kind is Kind.ALL_GATHER:
+            target[...] = np.concatenate(sources)
+        elif kind is Kind.BROADCAST:
+            target[...] = sources[operation.peer]
+        elif kind is Kind.ALL_TO_ALL:
+            target[...] = np.concatenate([np.split(source, self.size)[rank] for source in sources])
+        else:
+            target[...] = sources[(rank - operation.peer) % self.size]
+
+
+MAGIC = 0x5457_4743
+"""The first field of a handle, which compiled code checks."""
+
+StartFunction = ctypes.CFUNCTYPE(
+    ctypes.c_int32,
+    *(ctypes.c_int32,) * 5,
+    *(ctypes.c_void_p,) * 2,
+    *(ctypes.c_int64,) * 2,
+)
+WaitFunction = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
+
+
+class CHandle(ctypes.Structure):
+    """The C structure that compiled code calls: ``tw_group`` of `operators.C_HEADER`."""
+
+    _fields_ = [
+        ("magic", ctypes.c_uint32),
+        ("rank", ctypes.c_int32),
+        ("size", ctypes.c_int32),
+        ("reserved", ctypes.c_int32),
+        ("start", StartFunction),
+        ("wait", WaitFunction),
+    ]
+
+
+__all__ = [
+    "MAGIC",
+    "REDUCTIONS",
+    "CHandle",
+    "Engine",
+    "GroupError",
+    "Kind",
+    "MpiEngine",
+    "Operation",
+    "StartFunction",
+    "ThreadEngine",
+    "TorchEngine",
+    "WaitFunction",
+]

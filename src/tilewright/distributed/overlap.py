@@ -1,0 +1,70 @@
+"""A graph pass: collective operations begin as soon as their operands are there.
+
+The wait stays where the operation was, before its first reader, so other kernels run meanwhile. All
+processes compile the same program, so they begin their operations in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..dialects import graph as g
+from ..ir.builder import Builder
+from ..ir.core import Block, Module, Operation, OpResult, Value
+from ..passes.registry import register_pass
+from .operators import Collective
+
+_LIGHT = (g.Reshape, g.Concat, g.Cast, g.Transpose, g.Slice, g.BroadcastTo)
+"""Operators that join and convert what an operation sends; they move with its start."""
+
+
+def start_collectives_early(module: Module) -> None:
+    """Replace each collective operation by its start, moved up behind the last of its operands, and its
+    wait.
+    """
+    for op in [op for op in module.walk() if isinstance(op, Collective)]:
+        builder = Builder.before(op)
+        before = op.previous
+        begun = op.start(builder)
+        started = op.previous
+        result = op.wait(builder, *begun)
+        block = op.parent
+        assert block is not None and started is not None
+        first = before.next if before is not None else block.first
+        moved: list[Operation] = []
+        while first is not None:
+            moved.append(first)
+            if first is started:
+                break
+            first = first.next
+        op.replace_by(result)
+        for part in moved:
+            _move_up(part, block)
+
+
+def _move_up(op: Operation, block: Block) -> None:
+    """Move an operation directly behind the last producer of its operands, after moving light producers."""
+    for value in op.operands:
+        producer = value.defining_op
+        if isinstance(producer, _LIGHT) and producer.parent is block:
+            _move_up(producer, block)
+    behind = _last(op.operands, block)
+    anchor = block.first if behind is None else behind.next
+    if anchor is not op and anchor is not None:
+        op.detach()
+        block.insert_before(anchor, op)
+
+
+def _last(values: Sequence[Value], block: Block) -> Operation | None:
+    """The last operation of the block that defines one of the values."""
+    makers = {v.defining_op for v in values if isinstance(v, OpResult) and v.defining_op.parent is block}
+    found = None
+    for op in block.ops if makers else ():
+        if op in makers:
+            found = op
+    return found
+
+
+register_pass(start_collectives_early, level="graph", after="choose-layout")
+
+__all__ = ["start_collectives_early"]

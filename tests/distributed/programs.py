@@ -1,0 +1,102 @@
+"""Programs that the tests of process groups start: ``python -m tests.distributed.programs NAME``."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import sys
+import time
+
+import numpy as np
+
+import tilewright as tw
+import tilewright.distributed as td
+import tilewright.numpy as tnp
+
+SHAPES = {"first": (12, 16), "second": (16, 4)}
+
+
+def data() -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
+    """The weights, and 8 inputs with their targets."""
+    random = np.random.default_rng(0)
+    weights = {n: (random.normal(size=s) / 4).astype(np.float32) for n, s in SHAPES.items()}
+    return weights, *(random.normal(size=(8, n)).astype(np.float32) for n in (12, 4))
+
+
+def loss(weights: dict[str, tw.Tensor], x: tw.Tensor, y: tw.Tensor) -> tw.Tensor:
+    return ((tnp.tanh(x @ weights["first"]) @ weights["second"] - y) ** 2).mean()
+
+
+def train(group: td.Group, steps: int) -> list[float]:
+    """Train with gradients averaged over the group, each process on its part of the data; return the mean
+    losses.
+    """
+    weights, x, y = data()
+    kept = {n: tw.State(n, w.shape, "float32", w) for n, w in weights.items()}
+
+    def step(x: tw.Tensor, y: tw.Tensor) -> tw.Tensor:
+        now = {n: state.value for n, state in kept.items()}
+        value, found = tw.value_and_grad(loss)(now, x, y)
+        found = td.all_reduce_tree({**found, "loss": value.reshape(1)}, "mean", group)
+        for n, state in kept.items():
+            state.value = now[n] - 0.5 * found[n]
+        return found["loss"]
+
+    rows = slice(group.rank * 8 // group.size, (group.rank + 1) * 8 // group.size)
+    library = tw.compile(step, (x[rows], y[rows]))
+    td.connect(library, group)
+    return [float(library(x[rows], y[rows])[0]) for _ in range(steps)]
+
+
+def exchange(group: td.Group) -> None:
+    """Every operation once, on the engine itself, with equal results in both processes' arithmetic."""
+    n, k = group.size, group.rank
+    x = np.arange(2 * n, dtype=np.float32) + 10 * k
+    whole = [np.arange(2 * n, dtype=np.float32) + 10 * j for j in range(n)]
+    checks = {
+        "sum": (td.all_reduce(x, "sum", group), np.sum(whole, 0)),
+        "mean": (td.all_reduce(x, "mean", group), np.mean(whole, 0)),
+        "max": (td.all_reduce(x, "max", group), np.max(whole, 0)),
+        "gather": (td.all_gather(x, group), np.concatenate(whole)),
+        "scatter": (td.reduce_scatter(x, "sum", group), np.sum(whole, 0)[2 * k : 2 * k + 2]),
+        "broadcast": (td.broadcast(x, n - 1, group), whole[n - 1]),
+        "exchange": (td.all_to_all(x, group), np.concatenate([w[2 * k : 2 * k + 2] for w in whole])),
+        "shift": (td.shift(x, 1, group), whole[(k - 1) % n]),
+        "narrow": (td.all_reduce(x.astype(tw.bf16.numpy), "sum", group), np.sum(whole, 0)),
+    }
+    for name, (found, wanted) in checks.items():
+        assert np.array_equal(np.asarray(found).astype(np.float32), wanted), (name, found, wanted)
+
+
+def main(name: str) -> None:
+    if name.startswith("mpi"):
+        group = td.init_mpi()
+    else:
+        group = td.init(timeout=datetime.timedelta(seconds=20))
+    if name.endswith("exchange"):
+        exchange(group)
+        print("equal")
+    elif name.endswith("train"):
+        print("losses", *train(group, 5))
+    elif name == "lost":
+        x = np.ones(4, np.float32)
+        library = tw.compile(lambda x: td.all_reduce(x, "sum", group), (x,))
+        td.connect(library, group)
+        library(x)
+        if group.rank == 1:
+            os._exit(0)
+        start = time.monotonic()
+        try:
+            library(x)
+        except tw.TilewrightError as error:
+            print("told:", error)
+            try:
+                group.check()
+            except td.GroupError as more:
+                print("because:", more)
+        print("seconds", time.monotonic() - start)
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
