@@ -44,6 +44,7 @@ ALLOWED: dict[str, set[str]] = {
 """The folders that each folder may import, besides itself."""
 ALLOWED["driver"] = {*ALLOWED}
 ALLOWED["kernels"] = {*ALLOWED}
+ALLOWED["distributed"] = {*ALLOWED}
 ALLOWED["tools"] = {*ALLOWED, ""}
 ALLOWED["tuning"] = {*ALLOWED, ""}
 ALLOWED["integrations"] = {*ALLOWED, ""}

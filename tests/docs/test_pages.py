@@ -23,6 +23,7 @@ PAGES = {
     "guide/tuning.md": ("sklearn",),
     "index.md": (),
     "internals/block-programs.md": (),
+    "internals/collectives.md": (),
     "internals/differentiation.md": (),
     "internals/machine.md": (),
     "internals/tuning.md": (),

@@ -145,7 +145,7 @@ def shift(x: TensorLike, distance: int = 1, group: Group | None = None) -> Tenso
 
 
 def rank(group: Group | None = None) -> Tensor:
-    """Return the number of this process in its group, an int64 scalar that compiled code reads in its run.
+    """Return the number of this process in its group, an int64 scalar (shape ()) that a run reads.
 
     Args:
         group: The processes; None is the group of `init`.

@@ -202,7 +202,7 @@ def init(backend: str = "gloo", **options: Any) -> Group:
         The group. A process that was not started by ``torchrun`` is a group of one.
 
     Raises:
-        GroupError: torch is not installed, or the other processes cannot be reached.
+        GroupError: PyTorch is not installed, or the other processes cannot be reached.
     """
     try:
         import torch.distributed as dist
@@ -237,7 +237,7 @@ def init_mpi(communicator: Any = None) -> Group:
         communicator: A communicator of mpi4py; None is ``MPI.COMM_WORLD``.
 
     Raises:
-        GroupError: mpi4py or an MPI library is not installed.
+        GroupError: The package mpi4py or an MPI library is not installed.
     """
     _WORLD[:] = [Group(MpiEngine(communicator))]
     return _WORLD[0]

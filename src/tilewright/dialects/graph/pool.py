@@ -310,7 +310,7 @@ class AvgPool(Pool):
         return (dy,)
 
     def _divisor(self, x: Term, dy: Term) -> Term | float:
-        """What the sums of windows are divided by: one number, or a term that broadcasts to their shape."""
+        """The divisor of the sums of windows: one number, or a term that broadcasts to their shape."""
         if self.divisor is not None:
             return float(self.divisor)
         whole = self.count_include_pad or all(p == (0, 0) for p in map(tuple, self.padding))
