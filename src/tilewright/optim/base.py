@@ -72,7 +72,7 @@ class Optimizer:
         Args:
             parameters: The parameters by path.
             gradients: A gradient for each parameter, of its shape.
-            state: What `init` or the last `update` returned, of the same parameters.
+            state: The result of `init`, or of the last `update`, for the same parameters.
 
         Raises:
             GradientError: A parameter has no gradient, or there is one for an unknown parameter.
@@ -196,7 +196,7 @@ def foreign(optimizer: Optimizer, what: str) -> CompileError:
 
     Args:
         optimizer: The optimizer that was given the state.
-        what: What is wrong with the state.
+        what: The fault of the state, as a clause.
     """
     return CompileError(
         f"the optimizer's state {what}: give {type(optimizer).__name__}.update the state that its init "
