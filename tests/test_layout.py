@@ -51,7 +51,7 @@ ALLOWED["integrations"] = {*ALLOWED, ""}
 ALLOWED["llm"] = {*ALLOWED, ""}
 ALLOWED["training"] = {*ALLOWED, ""}
 ALLOWED["cli"] = {*ALLOWED, ""}
-TOP = ("nn", "numpy", "")
+TOP = ("nn", "numpy", "random", "")
 """Modules at the package's root, which only give names to objects of the folders."""
 
 FILES = sorted(PACKAGE.rglob("*.py"))

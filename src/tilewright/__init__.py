@@ -15,7 +15,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tilewright import nn, numpy, optim
+    from tilewright import nn, numpy, optim, random
     from tilewright.artifact.version import __version__
     from tilewright.driver.compile import compile
     from tilewright.driver.inspection import inspect
@@ -123,6 +123,7 @@ __all__ = [
     "numpy",
     "optim",
     "pin",
+    "random",
     "save_schedules",
     "scan",
     "schedule_kernel",
@@ -193,7 +194,7 @@ _HOME = {
 
 def __getattr__(name: str) -> Any:
     home = _HOME.get(name)
-    if name in ("nn", "numpy", "optim"):
+    if name in ("nn", "numpy", "optim", "random"):
         return importlib.import_module(f"tilewright.{name}")
     if home is None:
         raise AttributeError(f"module 'tilewright' has no attribute '{name}'")

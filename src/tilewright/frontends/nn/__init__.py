@@ -29,7 +29,16 @@ from .layers import (
     Tanh,
     seed,
 )
-from .module import Deferred, Module, ModuleList, Parameter, Sequential, parameter, placeholders
+from .module import (
+    Deferred,
+    Module,
+    ModuleList,
+    Parameter,
+    Sequential,
+    buffer_updates,
+    parameter,
+    placeholders,
+)
 
 __all__ = [
     "ELU",
@@ -60,6 +69,7 @@ __all__ = [
     "Softmax",
     "Softplus",
     "Tanh",
+    "buffer_updates",
     "functional",
     "parameter",
     "placeholders",

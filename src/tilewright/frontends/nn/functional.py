@@ -11,7 +11,9 @@ from typing import TypeAlias
 
 from ...dialects import graph as g
 from ...dialects.graph.elementwise import UNARY
+from ..trace import random
 from ..trace.operands import apply, as_tensor, together
+from ..trace.pointwise import where
 from ..trace.tensor import Tensor, TensorLike
 
 Sizes: TypeAlias = int | Sequence[int]
@@ -436,6 +438,29 @@ def rotary(x: TensorLike, cos: TensorLike, sin: TensorLike, interleaved: bool = 
         ShapeError: D is odd, or known only in the run, or `cos` or `sin` does not broadcast to `x`.
     """
     return apply(g.Rotary, *together(x, cos, sin), interleaved=interleaved)
+
+
+def dropout(x: TensorLike, p: float, key: TensorLike) -> Tensor:
+    """Replace each element by 0 with probability `p`, and divide the others by ``1 - p`` (Srivastava et al.
+    2014).
+
+    Args:
+        x: A floating-point tensor of any shape.
+        p: The probability, at least 0 and less than 1.
+        key: The key (2) of `tw.random` that the choice is drawn with.
+
+    Returns:
+        A tensor of the shape and type of `x`.
+
+    Raises:
+        ShapeError: `key` is no key.
+        ValueError: There is no such probability.
+    """
+    if not 0 <= p < 1:
+        raise ValueError(f"elements are dropped with a probability of at least 0 and less than 1, not {p}")
+    x = as_tensor(x)
+    keep = random.uniform(key, x.shape) >= p
+    return where(keep, x * (1 / (1 - p)), 0)
 
 
 def several(n: Sizes, rank: int) -> tuple[int, ...]:

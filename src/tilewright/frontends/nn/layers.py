@@ -9,9 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...errors import CompileError
-from ..trace import Tensor
+from ..trace import Tensor, random, stop_gradient
 from ..trace import numpy as tnp
-from ..trace.tracing import current
+from ..trace.eager import EagerTrace
+from ..trace.tracing import current, user_location
 from . import functional as F
 from .module import Module, Parameter, parameter
 
@@ -193,18 +194,20 @@ class BatchNorm2d(Module):
         """Return the normalized `x` (N, C, H, W), in its shape.
 
         Raises:
-            CompileError: The module is traced in training mode.
+            CompileError: The module is compiled in training mode, and nothing collects the new statistics:
+                see `buffer_updates`.
             ShapeError: In training mode, `x` has fewer dimensions than 4.
         """
         if not self.training:
             return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, self.eps)
-        _refuse_training(self)
         x = tnp.asarray(x)
         mean, variance = x.mean((0, 2, 3)), x.var((0, 2, 3))
-        n = x.size / x.shape[1]
+        count = tnp.asarray(x.size // x.shape[1]).astype(variance.dtype)
         m = self.momentum
-        self.running_mean = (1 - m) * self.running_mean + m * mean
-        self.running_var = (1 - m) * self.running_var + m * variance * (n / (n - 1))
+        for name, newest in (("running_mean", mean), ("running_var", variance * (count / (count - 1)))):
+            held = self.current_buffer(name)
+            average = (1 - m) * held + m * stop_gradient(newest)
+            self.update_buffer(name, average.astype(held.dtype))
         return F.batch_norm(x, mean, variance, self.weight, self.bias, self.eps)
 
 
@@ -223,23 +226,25 @@ class Dropout(Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return `x`, of any shape, with elements dropped in training mode.
 
+        Inside of `tw.random.using` the numbers are those of the module's key, else those of `seed`.
+
         Raises:
-            CompileError: The module is traced in training mode.
+            CompileError: The module is compiled in training mode without a key.
         """
         x = tnp.asarray(x)
         if not self.training or not self.p:
             return x
-        _refuse_training(self)
+        key = random.key_for(self.path)
+        if key is not None:
+            return F.dropout(x, self.p, key)
+        if current() is not None and not isinstance(current(), EagerTrace):
+            raise CompileError(
+                f"Dropout '{self.path}' in training mode needs a key when it is compiled: write `with "
+                "tw.random.using(key):` in the function, with a key that it takes as an argument, or call "
+                f"model.eval() first (at {user_location('')})"
+            )
         keep = _random.random(x.shape) >= self.p
         return tnp.where(keep, x / (1 - self.p), 0)
-
-
-def _refuse_training(module: Module) -> None:
-    if current() is not None:
-        raise CompileError(
-            f"{type(module).__name__} in training mode changes from call to call and cannot be compiled: "
-            "call model.eval() first"
-        )
 
 
 class _Conv(Module):

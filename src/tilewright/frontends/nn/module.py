@@ -15,6 +15,7 @@ from ...ir.constant import Constant
 from ...ir.types import DType, TensorType
 from ..trace import Tensor, TraceError
 from ..trace.dtypes import DTypeLike, dtype_of
+from ..trace.tensor import concrete
 from ..trace.tracing import current, user_location
 
 
@@ -110,6 +111,34 @@ class Deferred(Tensor):
     @property
     def _data(self) -> Constant:
         return self.constant
+
+
+_collecting = threading.local()
+
+
+@contextmanager
+def buffer_updates() -> Iterator[dict[str, Tensor]]:
+    """Collect the new values of buffers that modules compute inside the block, such as the running statistics
+    of `BatchNorm2d` in training mode. The modules keep the old values.
+
+    A compiled training step returns what it collects, or writes it to states:
+
+        def step(x, y):
+            with nn.buffer_updates() as buffers:
+                loss, gradients = tw.value_and_grad(objective)(model, x, y)
+            return loss, gradients, buffers
+
+    Returns:
+        A dictionary of tensors in the buffers' shapes and types by their dotted paths, as `Module.named_buffers` gives them for the outermost
+        module, which is filled inside the block. A module that is called again in the block continues with
+        its new values.
+    """
+    stack = _collecting.__dict__.setdefault("stack", [])
+    stack.append({})
+    try:
+        yield stack[-1]
+    finally:
+        stack.pop()
 
 
 _wanted = threading.local()
@@ -327,20 +356,72 @@ class Module:
             raise CompileError(f"{path}: not a valid safetensors file, or truncated: {error}") from None
         self.load_state_dict(state, strict)
 
+    # -- Buffers that a call changes
+    # -----------------------------------------------------------------------------
+
+    def current_buffer(self, name: str) -> Tensor:
+        """Return a buffer's value, inside of `buffer_updates` the newest that was collected, in its shape and
+        type.
+
+        Args:
+            name: The attribute's name.
+        """
+        stack = getattr(_collecting, "stack", [])
+        held: Tensor = getattr(self, name)
+        return stack[-1].get(self._path_of(name), held) if stack else held
+
+    def update_buffer(self, name: str, value: Tensor) -> None:
+        """Give a buffer a new value in a call of the module: inside of `buffer_updates` it is collected, else
+        the attribute is set.
+
+        Args:
+            name: The attribute's name.
+            value: The new value, of the shape and type of the old one.
+
+        Raises:
+            CompileError: The module is compiled and nothing collects the value, or the value is computed in a
+                branch or a loop.
+        """
+        trace = current()
+        known = value if trace is None or not value.is_traced else None
+        if trace is not None and value._value is not None:
+            elements = trace.elements(value._value)
+            known = None if elements is None else concrete(np.asarray(elements))
+        path, stack = self._path_of(name), getattr(_collecting, "stack", [])
+        if trace is not None and known is None and trace.is_inside:
+            raise CompileError(
+                f"'{path}' is changed inside a branch or a loop, which a run may skip or repeat: call "
+                f"model.eval() first (at {user_location('')})"
+            )
+        if stack:
+            stack[-1][path] = value if known is None else known
+        elif known is None:
+            raise CompileError(
+                f"{type(self).__name__} in training mode computes a new '{path}', which a compiled function "
+                "cannot keep in the module: collect it with tw.nn.buffer_updates() and return it, or call "
+                f"model.eval() first (at {user_location('')})"
+            )
+        else:
+            setattr(self, name, known)
+
+    def _path_of(self, name: str) -> str:
+        return f"{self.path}.{name}".lstrip(".")
+
     # -- Mode
     # ---------------------------------------------------------------------------------------------------
 
     def train(self, mode: bool = True) -> Module:
         """Set the training mode here and in all nested modules; return the module.
 
-        In training mode `Dropout` drops elements, and `BatchNorm2d` uses the batch's statistics.
+        In training mode `Dropout` drops elements, and `BatchNorm2d` uses the batch's statistics. Compiled
+        functions then need keys (`tw.random.using`) and collect new statistics (`buffer_updates`).
         """
         for module in self.modules():
             module.training = mode
         return self
 
     def eval(self) -> Module:
-        """Set the mode for inference, the only one that compiles; return the module."""
+        """Set the mode for inference; return the module."""
         return self.train(False)
 
     def __repr__(self) -> str:

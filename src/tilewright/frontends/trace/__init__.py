@@ -4,7 +4,7 @@ operators.
 
 from __future__ import annotations
 
-from . import numpy
+from . import numpy, random
 from .control import cond, scan, while_loop
 from .gradient import grad, jvp, stop_gradient, value_and_grad, vjp
 from .importer import Arguments, Traced, import_function, trace_function
@@ -27,6 +27,7 @@ __all__ = [
     "import_function",
     "jvp",
     "numpy",
+    "random",
     "scan",
     "stop_gradient",
     "tensor",

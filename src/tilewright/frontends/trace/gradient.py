@@ -124,14 +124,18 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> t
     """
     if current() is not None:
         return _vjp(function, primals, has_aux)
-    # Without a trace around it, the pass is recorded once more for each product.
     with _recording() as finish:
+        recorded = current()
+        assert isinstance(recorded, EagerTrace)
         result = _vjp(function, primals, has_aux)
         known = finish((result[0], *result[2:]))
 
     def pull(cotangents: Any) -> Any:
-        with _recording() as finish:
-            return finish(_vjp(function, primals, has_aux)[1](cotangents))
+        if current() is not None:  # The products are part of another function, so the pass is recorded there.
+            return _vjp(function, primals, has_aux)[1](cotangents)
+        # Recording the pass again would draw other random numbers.
+        with tracing(recorded):
+            return _known(recorded, result[1](cotangents))
 
     return (known[0], pull, *known[1:])
 
