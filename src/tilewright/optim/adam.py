@@ -25,6 +25,8 @@ class Adam(PerParameter):
         ValueError: A number is negative, or one of `betas` is 1 or more.
     """
 
+    elementwise = True
+
     def __init__(
         self,
         lr: float | Schedule = 1e-3,

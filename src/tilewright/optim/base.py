@@ -53,6 +53,11 @@ class Optimizer:
     `torch.optim`.
     """
 
+    elementwise = False
+    """Whether the update of an element depends on that element's gradient and state alone, so that a part of
+    a parameter can be updated without the rest.
+    """
+
     def init(self, parameters: Mapping[str, Tensor]) -> dict[str, Any]:
         """Return the state before the first update, a tree of tensors in nested dictionaries.
 

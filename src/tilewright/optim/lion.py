@@ -24,6 +24,8 @@ class Lion(PerParameter):
         ValueError: A number is negative, or one of `betas` is 1 or more.
     """
 
+    elementwise = True
+
     def __init__(
         self,
         lr: float | Schedule = 1e-4,

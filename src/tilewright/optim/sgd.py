@@ -24,6 +24,8 @@ class SGD(PerParameter):
         ValueError: A number is negative, or `nesterov` is used without momentum or with dampening.
     """
 
+    elementwise = True
+
     def __init__(
         self,
         lr: float | Schedule = 1e-3,

@@ -10,20 +10,20 @@ import numpy as np
 
 from ..errors import WeightsError
 from ..llm.weights.safetensors import read_safetensors, write_safetensors
-from ..runtime.model import CompiledModel
+from .states import States
 
 FORMAT = "tilewright training 1"
 Array = np.ndarray[Any, Any]
 
 
-def write_checkpoint(library: CompiledModel, path: Path) -> None:
-    """Write all states of a library; the file appears at `path` only when it is complete and on disk.
+def write_checkpoint(states: Mapping[str, Array], path: Path) -> None:
+    """Write all states of a training step; the file appears at `path` only when it is complete and on disk.
 
     Raises:
         WeightsError: The file cannot be written.
     """
     try:
-        write_safetensors(path, dict(library.state), {"format": FORMAT})
+        write_safetensors(path, dict(states), {"format": FORMAT})
     except OSError as error:
         raise WeightsError(f"{path}: cannot be written: {error.strerror or error}") from error
 
@@ -43,11 +43,11 @@ def read_checkpoint(path: Path) -> dict[str, Array]:
     return {n: np.array(t.load()) for n, t in tensors.items()}
 
 
-def set_states(library: CompiledModel, values: Mapping[str, Any], source: str, strict: bool) -> None:
-    """Replace states of a library, all of them or, if anything does not fit, none.
+def set_states(present: States, values: Mapping[str, Any], source: str, strict: bool) -> None:
+    """Replace states of a training step, all of them or, if anything does not fit, none.
 
     Args:
-        library: The library.
+        present: The states.
         values: Arrays or torch tensors by name.
         source: Where they come from, for messages.
         strict: Whether all states must be there, and no others.
@@ -57,7 +57,6 @@ def set_states(library: CompiledModel, values: Mapping[str, Any], source: str, s
     """
     from ..runtime.tensors import to_numpy
 
-    present = library.state
     missing, unknown = sorted(set(present) - set(values)), sorted(set(values) - set(present))
     if strict and (missing or unknown):
         parts = [f"lacks {_some(missing)}"] if missing else []

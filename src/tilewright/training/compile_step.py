@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CompileError
+from .data_parallel import DataParallel
 from .models import Trainable
 from .program import Optimizer, Program, with_signature
 from .step import TrainStep
 
 if TYPE_CHECKING:
+    from ..distributed import Group
     from ..frontends.dims import DimsArgument
 
 _NONFINITE = ("raise", "skip", "ignore")
@@ -32,6 +34,8 @@ def train_step(
     accumulate: int = 1,
     seed: int = 0,
     nonfinite: str = "raise",
+    group: Group | None = None,
+    sharded: bool = False,
     cache: bool = True,
     opt: str | None = None,
 ) -> TrainStep:
@@ -68,6 +72,11 @@ def train_step(
         seed: The seed of random numbers such as those of dropout.
         nonfinite: If a gradient is not finite, a step changes no parameter and raises an error (``"raise"``)
             or does not (``"skip"``). ``"ignore"`` saves the comparisons.
+        group: The processes that train together, of `tilewright.distributed`; None: this one alone. Each
+            process makes the same step and gives it its part of every batch. Losses and gradients are means
+            over the processes, and begin with the parameters of the first.
+        sharded: Whether each process keeps the optimizer's state of a part of the parameters only. The
+            optimizer has to be elementwise.
         cache: As for `tilewright.compile`.
         opt: As for `tilewright.compile`.
 
@@ -88,8 +97,16 @@ def train_step(
     examples = tuple(example_inputs)
     found = as_model(Request(model, loss, examples, dims, trainable, parameters))
     scaled = precision == "f16"
+    parallel = None if group is None else DataParallel(group, sharded)
     program = Program(
-        found.model, found.loss, optimizer, clip, accumulate, nonfinite != "ignore" or scaled, scaled
+        found.model,
+        found.loss,
+        optimizer,
+        clip,
+        accumulate,
+        nonfinite != "ignore" or scaled,
+        scaled,
+        parallel,
     )
     program.declare(seed)
     signature = program.signature()
@@ -106,7 +123,10 @@ def train_step(
         functions["predict"] = (with_signature(program.predict, inputs), examples[:count], own or None)
     options: dict[str, Any] = {} if opt is None else {"opt": opt}
     library = compile(functions, target=target, precision=precision, threads=threads, cache=cache, **options)
-    return TrainStep(library, nonfinite == "raise", found.model)
+    step = TrainStep(library, nonfinite == "raise", found.model, parallel)
+    if group is not None:
+        step.begin_together()
+    return step
 
 
 __all__ = ["train_step"]

@@ -30,6 +30,7 @@ from ..frontends.trace.operands import apply, as_tensor
 from ..frontends.trace.pointwise import where
 from ..frontends.trace.tree import flatten, unflatten
 from ..ir.symbolic import Expr
+from .data_parallel import DataParallel
 from .models import Model, Tensors
 from .request import targets_of
 
@@ -64,16 +65,20 @@ class Program:
     accumulate: int
     guarded: bool
     scaled: bool
+    parallel: DataParallel | None = None
 
     def declare(self, seed: int) -> None:
         """Make the states, with their first values."""
         model = self.model
         self.parameters = {n: _state(n, p) for n, p in model.parameters.items()}
         self.buffers = {n: _state(n, b) for n, b in model.buffers.items()}
-        first = self.optimizer.init(dict(model.parameters))
+        own: Tensors = dict(model.parameters)
+        if self.parallel is not None:
+            own = self.parallel.divide(own, self.optimizer)
+        first = self.optimizer.init(dict(own))
         leaves, names, self.structure = flatten(first, OPTIMIZER[:-1], ".")
         self.optimizer_state = [_state(n, as_tensor(x)) for n, x in zip(names, leaves, strict=True)]
-        own: dict[str, np.generic[Any]] = {
+        numbers: dict[str, np.generic[Any]] = {
             "step": np.int64(0),
             "seed": np.int64(seed),
             "gradient_norm": np.float32(0),
@@ -81,7 +86,7 @@ class Program:
             "loss_scale": np.float32(FIRST_SCALE),
             "good_steps": np.int32(0),
         }
-        self.own = {n: State(OWN + n, (), x.dtype, Tensor(x)) for n, x in own.items()}
+        self.own = {n: State(OWN + n, (), x.dtype, Tensor(x)) for n, x in numbers.items()}
 
     def signature(self) -> inspect.Signature:
         """The signature of a step: the inputs of the model, then the loss's arguments after the outputs."""
@@ -93,17 +98,22 @@ class Program:
 
     def train(self, *args: Tensor) -> dict[str, Tensor]:
         """Record a step: the loss of a batch, its gradient, and the update."""
-        parameters = {n: s.value for n, s in self.parameters.items()}
-        before = {n: s.value for n, s in self.buffers.items()}
+        parameters: Tensors = {n: s.value for n, s in self.parameters.items()}
+        before: Tensors = {n: s.value for n, s in self.buffers.items()}
         scale = self.own["loss_scale"].value if self.scaled else None
         results, buffers, gradients = self._of_batch(parameters, before, args, scale)
-        squares = {n: (g.astype("float32") ** 2).sum() for n, g in gradients.items()}
+        if self.parallel is not None:
+            results, buffers, gradients = self.parallel.reduced(results, buffers, gradients)
+            parameters = self.parallel.own(parameters)
         ok = None
         if self.guarded or self.clip is not None:
-            norm = tnp.sqrt(tnp.stack(list(squares.values())).sum())
+            squares = tnp.stack([(g.astype("float32") ** 2).sum() for g in gradients.values()])
+            if self.parallel is not None:
+                squares = self.parallel.squares(squares, list(gradients))
+            norm = tnp.sqrt(squares.sum())
             self.own["gradient_norm"].value = norm
         if self.guarded:
-            finite = tnp.isfinite(tnp.stack(list(squares.values())))
+            finite = tnp.isfinite(squares)
             ok = finite.all()
             self.own["nonfinite"].value = where(ok, -1, tnp.argmin(finite.astype("int32"))).astype("int32")
         if self.clip is not None:
@@ -111,6 +121,8 @@ class Program:
             gradients = {n: g * factor.astype(g.dtype) for n, g in gradients.items()}
         state = unflatten(self.structure, iter([s.value for s in self.optimizer_state]))
         new, state = self.optimizer.update(parameters, gradients, state)
+        if self.parallel is not None:
+            new = self.parallel.whole(new)
         self._replace(new, state, buffers, ok)
         if self.scaled:
             assert ok is not None and scale is not None
@@ -125,7 +137,8 @@ class Program:
         """
         seeds = []
         if self.model.draws:  # SplitMix64's increment separates the seeds of consecutive steps.
-            seeds = [self.own["seed"].value + self.own["step"].value * np.int64(-7046029254386353131)]
+            seed = self.own["seed"].value + self.own["step"].value * np.int64(-7046029254386353131)
+            seeds = [seed if self.parallel is None else self.parallel.seed(seed)]
         k = self.accumulate
         if k == 1:
             return self._of_part(parameters, buffers, args, scale, *seeds)

@@ -8,11 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import CompileError, TrainingError
+from ..distributed import broadcast, connect
+from ..errors import CompileError, TilewrightError, TrainingError
 from ..runtime.model import CompiledModel
 from .checkpoint import read_checkpoint, set_states, write_checkpoint
+from .data_parallel import DataParallel
 from .models import Model
 from .program import OPTIMIZER, OWN
+from .states import States
 
 Array = np.ndarray[Any, Any]
 
@@ -29,19 +32,29 @@ class TrainStep:
         raises: Whether a loss or a gradient that is not finite is an error. The parameters are unchanged
             then, also without the error, if the step was compiled with ``nonfinite`` of "raise" or "skip".
         model: The model that `sync` writes to, where it is known.
+        parallel: How processes train together; None: this one alone.
 
     Raises:
         CompileError: The library is no training step.
     """
 
-    def __init__(self, library: CompiledModel, raises: bool = True, model: Model | None = None) -> None:
+    def __init__(
+        self,
+        library: CompiledModel,
+        raises: bool = True,
+        model: Model | None = None,
+        parallel: DataParallel | None = None,
+    ) -> None:
         if OWN + "step" not in library.state:
             raise CompileError(
                 "the library is no training step: it has no state called 'training.step'; make one with "
                 "tilewright.train_step"
             )
         self.library = library
-        self._model = model
+        self.states = States(library, parallel)
+        self._model, self._parallel = model, parallel
+        if parallel is not None:
+            connect(library, parallel.group)
         self._raises = raises and OWN + "nonfinite" in library.state
         self._results = [spec.name for spec in library.outputs]
 
@@ -55,8 +68,15 @@ class TrainStep:
         Raises:
             ShapeError: An argument does not have the shape or the element type of the examples.
             TrainingError: The loss or a gradient is not finite. No parameter was changed.
+            GroupError: Another process of the group has ended, or does not answer. Continue from a
+                checkpoint.
         """
-        found = self.library(*args, **kwargs)
+        try:
+            found = self.library(*args, **kwargs)
+        except TilewrightError:
+            if self._parallel is not None:
+                self._parallel.group.check()
+            raise
         if self._raises and int(self.library.state[OWN + "nonfinite"]) >= 0:
             self._refuse(found[0] if isinstance(found, tuple) else found)
         if len(self._results) == 1:
@@ -75,10 +95,20 @@ class TrainStep:
             "clip gradients, or skip such batches: nonfinite='skip'"
         )
 
+    def begin_together(self) -> None:
+        """Take over the parameters and buffers of the group's first process.
+
+        Raises:
+            GroupError: A process of the group does not answer.
+        """
+        assert self._parallel is not None
+        for name in self.parameter_names:
+            self.library.state[name] = broadcast(self.library.state[name], 0, self._parallel.group).numpy()
+
     @property
     def parameter_names(self) -> list[str]:
         """The names of the parameters and buffers that training changes."""
-        return [n for n in self.library.state if not n.startswith((OPTIMIZER, OWN))]
+        return [n for n in self.states if not n.startswith((OPTIMIZER, OWN))]
 
     @property
     def steps(self) -> int:
@@ -119,7 +149,7 @@ class TrainStep:
         """Return copies of parameters, buffers, the optimizer's state (``optimizer.``) and the step's own
         numbers (``training.``), by name, in their shapes and types.
         """
-        return dict(self.library.state)
+        return dict(self.states)
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
         """Replace all states by those of `state_dict`, or without `strict` those that are in `state`.
@@ -131,7 +161,7 @@ class TrainStep:
         Raises:
             WeightsError: Names, shapes or element types do not fit. No state was changed.
         """
-        set_states(self.library, state, "the state", strict)
+        set_states(self.states, state, "the state", strict)
 
     def save_checkpoint(self, path: str | Path) -> None:
         """Write all states to a safetensors file, from which training continues bit for bit.
@@ -145,7 +175,7 @@ class TrainStep:
         Raises:
             WeightsError: The file cannot be written.
         """
-        write_checkpoint(self.library, Path(path))
+        write_checkpoint(self.states, Path(path))
 
     def load_checkpoint(self, path: str | Path) -> None:
         """Replace all states by those of a file of `save_checkpoint`.
@@ -157,7 +187,7 @@ class TrainStep:
             WeightsError: The file does not exist, is damaged, or belongs to another model or optimizer. No
                 state was changed.
         """
-        set_states(self.library, read_checkpoint(Path(path)), str(path), strict=True)
+        set_states(self.states, read_checkpoint(Path(path)), str(path), strict=True)
 
     def save(self, path: str | Path, *, weights: str | None = None, prefix: str | None = None) -> Path:
         """Write the library as an artifact. It begins with the parameters of the time when the step was
