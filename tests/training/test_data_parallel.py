@@ -13,7 +13,6 @@ import tilewright.distributed as td
 from tests.distributed.test_collectives import together
 from tilewright import nn, optim
 from tilewright.distributed.engine import ThreadEngine
-from tilewright.nn import functional as F
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(12, 80)).astype(np.float32)
@@ -105,35 +104,6 @@ def test_a_checkpoint_of_divided_states_serves_any_number_of_processes(tmp_path:
     np.testing.assert_allclose([float(step(X, Y)) for _ in range(2)], later, rtol=2e-5)
 
 
-def test_processes_draw_different_numbers_and_agree_on_statistics() -> None:
-    class Noisy(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear, self.drop, self.norm = nn.Linear(80, 8), nn.Dropout(0.5), nn.BatchNorm2d(8)
-
-        def forward(self, x: tw.Tensor) -> tw.Tensor:
-            return self.norm(self.drop(self.linear(x)).reshape(x.shape[0], 8, 1, 1))
-
-    groups = [td.Group(engine) for engine in ThreadEngine.of_size(2)]
-    nn.seed(0)
-    models = [Noisy(), Noisy()]
-
-    def run(rank: int) -> Any:
-        x = parts(0, 2)[0]  # the same in both
-        step = tw.train_step(
-            models[rank], lambda y: (y**2).sum(), optim.SGD(lr=0.0), (x,), group=groups[rank]
-        )
-        return float(step(x)), step.state_dict()["norm.running_mean"], step
-
-    (first, mean, _), (second, other, _) = together(run, 2)
-    assert first == second
-    np.testing.assert_array_equal(mean, other)
-    nn.seed(0)
-    single = tw.train_step(Noisy(), lambda y: (y**2).sum(), optim.SGD(lr=0.0), (parts(0, 2)[0],))
-    single(parts(0, 2)[0])
-    assert np.abs(single.state_dict()["norm.running_mean"] - mean).max() > 1e-3
-
-
 def test_an_optimizer_of_matrices_cannot_be_divided() -> None:
     groups = [td.Group(engine) for engine in ThreadEngine.of_size(2)]
     with pytest.raises(tw.CompileError, match="Adafactor cannot be sharded"):
@@ -155,21 +125,3 @@ def test_a_process_that_fails_is_told_as_an_error_of_the_group() -> None:
     Broken.failing = True
     with pytest.raises(td.GroupError, match="connection reset by peer"):
         step(X, Y)
-
-
-def test_functional_losses_are_means_over_processes() -> None:
-    groups = [td.Group(engine) for engine in ThreadEngine.of_size(2)]
-    labels = np.arange(12) % 3
-
-    def run(rank: int) -> Any:
-        x, _ = parts(rank, 2)
-        part = labels[rank * 6 : rank * 6 + 6]
-        step = tw.train_step(
-            network_of[rank], F.cross_entropy, optim.SGD(lr=0.1), (x, part), group=groups[rank]
-        )
-        return float(step(x, part))
-
-    network_of = [network(), network()]
-    step = tw.train_step(network(), F.cross_entropy, optim.SGD(lr=0.1), (X, labels))
-    wanted = float(step(X, labels))
-    np.testing.assert_allclose(together(run, 2), wanted, rtol=1e-5)

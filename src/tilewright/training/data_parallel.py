@@ -89,7 +89,7 @@ class DataParallel:
 
     def reduced(
         self, results: Tensors, buffers: Tensors, gradients: Tensors
-    ) -> tuple[Tensors, Tensors, Tensors]:
+    ) -> tuple[dict[str, Tensor], Tensors, Tensors]:
         """Return the means of results, floating-point buffers and gradients over the processes; of divided
         parameters this process's part of the gradient.
         """
