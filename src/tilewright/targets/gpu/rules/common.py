@@ -28,8 +28,8 @@ larger value spreads small kernels more thinly.
 WORD = 4
 """Bytes of the smallest vectors."""
 LARGE_PART = 4
-"""The arrays that a vector's width depends on: those of at least this part of the largest one's bytes. A larger
-value lets smaller arrays narrow the accesses to large ones.
+"""The part of the largest array's bytes from which on an array limits the width of vectors. A larger value
+lets smaller arrays narrow the accesses to large ones.
 """
 MOST = 1 << 30
 """An upper bound of sizes that have none."""
