@@ -128,7 +128,20 @@ def distance(
         system.add(x, y)
     if not system.solve():
         return None
-    return tuple(system.differences.get(first.iv) for first, _ in loops)
+    found = tuple(system.differences.get(first.iv) for first, _ in loops)
+    if None in found and (flat := _flat_places(a, b)) is not None:
+        # A guarded index may run over the end of its dimension: then only the address tells the element.
+        system.add(*flat)
+        if not system.solve():
+            return None
+        found = tuple(system.differences.get(first.iv) for first, _ in loops)
+    return found
+
+
+def _flat_places(a: Touch, b: Touch) -> tuple[Dim, Dim] | None:
+    """The addresses of two accesses, unless they are known when the kernel runs only."""
+    flat = address(a), address(b)
+    return None if any(map(depends_on_data, flat)) else flat
 
 
 def differences(

@@ -325,12 +325,19 @@ class Einsum(GraphOp):
             # A dimension of this operand alone was summed: its gradient is the same along it. A dimension of
             # 1 that the others repeat is summed.
             known = output + "".join(t for t, _ in others)
-            kept = "".join(c for c, n in zip(term, x.shape, strict=True) if c in known and not _is_one(n))
+            sizes = dict(zip(term, x.shape, strict=True))
+            kept = "".join(c for c, n in sizes.items() if c in known and not _is_one(n))
             left = ",".join([output, *(t for t, _ in others)])
             dy = at.cotangent.einsum(f"{left}->{kept}", *(y for _, y in others))
             if kept != term:
-                dy = dy.reshape([n if c in kept else 1 for c, n in zip(term, x.shape, strict=True)])
-            found.append(dy.broadcast(x.shape))
+                first = [term.index(c) == d and c in kept for d, c in enumerate(term)]
+                dy = dy.reshape([n if is_first else 1 for is_first, n in zip(first, x.shape, strict=True)])
+            dy = dy.broadcast(x.shape)
+            for d, c in enumerate(term):
+                if term.index(c) != d:  # only the diagonal was read
+                    row, column = (dy.iota(x.shape[d]).along_axis(e, len(term)) for e in (d, term.index(c)))
+                    dy = row.equals(column).select(dy, 0)
+            found.append(dy)
         return found
 
     def products(self) -> Dim:

@@ -240,8 +240,7 @@ class GatherNd(GraphOp):
             return None, None
         parts = []
         for k in range(batch):
-            shape = [n if k == d else 1 for d, n in enumerate(lead)]
-            parts.append(indices.iota(lead[k]).reshape(shape).broadcast(lead))
+            parts.append(indices.iota(lead[k]).along_axis(k, len(lead)).broadcast(lead))
         for k in range(depth):
             part = indices.slice(len(lead), k, k + 1).reshape(lead)
             parts.append(_clamped(part, x.shape[batch + k]))

@@ -324,8 +324,7 @@ class AvgPool(Pool):
             least, most = (-low, n + high) if self.count_include_pad else (0, n)
             first, last = (-((start - bound) // step) for bound in (least, most))
             count = (last.minimum(taps) - first.maximum(0)).maximum(1)
-            shape = [dy.shape[d] if d == a else 1 for d in range(rank)]
-            result = result * count.cast(dy.dtype).reshape(shape)
+            result = result * count.cast(dy.dtype).along_axis(a, rank)
         return result
 
     def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:

@@ -446,7 +446,7 @@ class CumulativeExtreme(CumulativeOp):
         if self.exclusive:  # each result is the inclusive one of the place before
             ends = (1, -1) if self.reverse else (-1, 1)
             dy = dy.pad_axis(axis, *ends)
-        place = x.iota(n).reshape([n if k == axis else 1 for k in range(len(x.shape))]).broadcast(x.shape)
+        place = x.iota(n).along_axis(axis, len(x.shape)).broadcast(x.shape)
         record = x.equals(y) | x.unary("isnan")
         last = self._run(
             "cummin" if self.reverse else "cummax", record.select(place, n if self.reverse else -1)

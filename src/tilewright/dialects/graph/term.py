@@ -173,6 +173,10 @@ class Term:
         rest = iter(self.shape)
         return self.reshape([1 if k in at else next(rest) for k in range(rank)])
 
+    def along_axis(self, axis: int, rank: int) -> Term:
+        """A vector as a tensor of `rank` dimensions, all but `axis` of size 1."""
+        return self.reshape([self.shape[0] if d == axis else 1 for d in range(rank)])
+
     def reshape(self, shape: Sequence[Dim]) -> Term:
         return self.apply("reshape", self.value, shape=tuple(shape))
 

@@ -62,9 +62,10 @@ def nanvar(
 ) -> Tensor:
     """Return the variance of the elements along `axis` that are not NaN."""
     x = astype(x, inexact(as_tensor(x).type.dtype) if dtype is None else dtype_of(dtype))
-    centred = x - call("nanmean", x, axis, keepdims=True)
+    # The NaNs are replaced before the squares, so that the gradient of these has none.
+    centred = call("where", _isnan(x), 0, x - call("nanmean", x, axis, keepdims=True))
     count = reductions.count_nonzero(~_isnan(x), axis, keepdims)
-    return call("nansum", centred * centred, axis, keepdims=keepdims) / astype(count - ddof, x.dtype)
+    return reductions.sum(centred * centred, axis, keepdims=keepdims) / astype(count - ddof, x.dtype)
 
 
 @function()
