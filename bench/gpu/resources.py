@@ -35,7 +35,7 @@ SECTIONS = {
 SECTORS = ("by_request", "least_by_request", "by_warp", "least_by_warp")
 """The fields of `accesses.Sectors` that the table adds up."""
 LISTED = 0.02
-"""The least share of a case's sectors for which an access is listed."""
+"""The least share of a case's sectors for which an access is listed; of a kernel's, for which it is kept."""
 
 
 def kernels_of(library: Any, arch: str) -> list[dict[str, Any]]:
