@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from . import functional
+from . import functional, init
+from .init import seed
 from .layers import (
     ELU,
     GELU,
@@ -27,7 +28,18 @@ from .layers import (
     Softmax,
     Softplus,
     Tanh,
-    seed,
+)
+from .losses import (
+    BCELoss,
+    BCEWithLogitsLoss,
+    CosineEmbeddingLoss,
+    CrossEntropyLoss,
+    HuberLoss,
+    KLDivLoss,
+    L1Loss,
+    MSELoss,
+    NLLLoss,
+    SmoothL1Loss,
 )
 from .module import (
     Deferred,
@@ -41,6 +53,17 @@ from .module import (
 )
 
 __all__ = [
+    "BCELoss",
+    "BCEWithLogitsLoss",
+    "CosineEmbeddingLoss",
+    "CrossEntropyLoss",
+    "HuberLoss",
+    "KLDivLoss",
+    "L1Loss",
+    "MSELoss",
+    "NLLLoss",
+    "SmoothL1Loss",
+    "init",
     "ELU",
     "GELU",
     "AvgPool2d",

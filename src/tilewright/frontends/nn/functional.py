@@ -1,4 +1,4 @@
-"""Functions of neural networks on tensors, each one graph operator.
+"""Functions of neural networks on tensors.
 
 Arguments that are no tensors become tensors: an array, a torch tensor, a number, nested sequences. A function
 raises TypeError for elements that no tensor can have, and `TraceError` for a tensor of a trace that is over.
@@ -15,6 +15,16 @@ from ..trace import random
 from ..trace.operands import apply, as_tensor, together
 from ..trace.pointwise import where
 from ..trace.tensor import Tensor, TensorLike
+from .losses import binary_cross_entropy as binary_cross_entropy
+from .losses import binary_cross_entropy_with_logits as binary_cross_entropy_with_logits
+from .losses import cosine_embedding_loss as cosine_embedding_loss
+from .losses import cross_entropy as cross_entropy
+from .losses import huber_loss as huber_loss
+from .losses import kl_div as kl_div
+from .losses import l1_loss as l1_loss
+from .losses import mse_loss as mse_loss
+from .losses import nll_loss as nll_loss
+from .losses import smooth_l1_loss as smooth_l1_loss
 
 Sizes: TypeAlias = int | Sequence[int]
 """One number for all spatial dimensions, or one for each."""

@@ -14,27 +14,13 @@ from ..trace import numpy as tnp
 from ..trace.eager import EagerTrace
 from ..trace.tracing import current, user_location
 from . import functional as F
+from .init import generator
 from .module import Module, Parameter, parameter
-
-_random = np.random.default_rng()
-
-
-def seed(number: int) -> None:
-    """Seed the random numbers of initial parameters and of dropout.
-
-    Args:
-        number: Any integer that is not negative.
-
-    Raises:
-        ValueError: The number is negative.
-    """
-    global _random
-    _random = np.random.default_rng(number)
 
 
 def uniform(shape: Sequence[int], limit: float) -> Parameter:
     """Return a float32 parameter drawn uniformly from ``[-limit, limit]``."""
-    return parameter(shape, lambda s: _random.uniform(-limit, limit, s))
+    return parameter(shape, lambda s: generator().uniform(-limit, limit, s))
 
 
 def _constant(shape: Sequence[int], value: float) -> Parameter:
@@ -78,7 +64,7 @@ class Embedding(Module):
 
     def __init__(self, count: int, size: int) -> None:
         super().__init__()
-        self.weight = parameter((count, size), _random.standard_normal)
+        self.weight = parameter((count, size), generator().standard_normal)
 
     def forward(self, ids: Tensor) -> Tensor:
         """Return (..., size) for integers `ids` (...) in -count .. count - 1.
@@ -243,7 +229,7 @@ class Dropout(Module):
                 "tw.random.using(key):` in the function, with a key that it takes as an argument, or call "
                 f"model.eval() first (at {user_location('')})"
             )
-        keep = _random.random(x.shape) >= self.p
+        keep = generator().random(x.shape) >= self.p
         return tnp.where(keep, x / (1 - self.p), 0)
 
 

@@ -129,16 +129,23 @@ def buffer_updates() -> Iterator[dict[str, Tensor]]:
             return loss, gradients, buffers
 
     Returns:
-        A dictionary of tensors in the buffers' shapes and types by their dotted paths, as `Module.named_buffers` gives them for the outermost
-        module, which is filled inside the block. A module that is called again in the block continues with
-        its new values.
+        A dictionary of tensors, in the buffers' shapes and types, by their dotted paths, as
+        `Module.named_buffers` gives them for the outermost module. It is filled inside the block. A module
+        that is called again in the block continues with its new values.
     """
     stack = _collecting.__dict__.setdefault("stack", [])
-    stack.append({})
+    found: dict[str, Tensor] = {}
+    stack.append((found, _depth()))
     try:
-        yield stack[-1]
+        yield found
     finally:
         stack.pop()
+
+
+def _depth() -> int:
+    """How many branches and loop bodies are around the current place of the trace."""
+    trace = current()
+    return len(trace.builders) - 1 if trace is not None else 0
 
 
 _wanted = threading.local()
@@ -368,7 +375,7 @@ class Module:
         """
         stack = getattr(_collecting, "stack", [])
         held: Tensor = getattr(self, name)
-        return stack[-1].get(self._path_of(name), held) if stack else held
+        return stack[-1][0].get(self._path_of(name), held) if stack else held
 
     def update_buffer(self, name: str, value: Tensor) -> None:
         """Give a buffer a new value in a call of the module: inside of `buffer_updates` it is collected, else
@@ -388,13 +395,14 @@ class Module:
             elements = trace.elements(value._value)
             known = None if elements is None else concrete(np.asarray(elements))
         path, stack = self._path_of(name), getattr(_collecting, "stack", [])
-        if trace is not None and known is None and trace.is_inside:
+        if known is None and _depth() > (stack[-1][1] if stack else 0):
             raise CompileError(
-                f"'{path}' is changed inside a branch or a loop, which a run may skip or repeat: call "
-                f"model.eval() first (at {user_location('')})"
+                f"'{path}' is changed inside a branch or a loop, which a run may skip or repeat: "
+                "collect it there with tw.nn.buffer_updates(), or call model.eval() first (at "
+                f"{user_location('')})"
             )
         if stack:
-            stack[-1][path] = value if known is None else known
+            stack[-1][0][path] = value if known is None else known
         elif known is None:
             raise CompileError(
                 f"{type(self).__name__} in training mode computes a new '{path}', which a compiled function "
