@@ -37,7 +37,9 @@ if TYPE_CHECKING:
         State,
         Tensor,
         TraceError,
+        checkpoint,
         cond,
+        custom_gradient,
         grad,
         jvp,
         scan,
@@ -98,8 +100,10 @@ __all__ = [
     "boolean",
     "c_kernel",
     "check_schedule",
+    "checkpoint",
     "compile",
     "cond",
+    "custom_gradient",
     "element_type",
     "f16",
     "f32",
@@ -184,8 +188,8 @@ _HOME = {
     ),
     **dict.fromkeys(
         (
-            "State Tensor TraceError cond grad jvp scan stop_gradient tensor value_and_grad vjp where "
-            "while_loop"
+            "State Tensor TraceError checkpoint cond custom_gradient grad jvp scan stop_gradient tensor "
+            "value_and_grad vjp where while_loop"
         ).split(),
         "tilewright.frontends.trace",
     ),

@@ -348,7 +348,23 @@ def assumed(op: Operation, env: Frame, x: Array, shape: Shape) -> Any:
     return np.reshape(x, sizes)
 
 
-View = Reshape | Bitcast | AssumeShape
+@operation
+class After(Operation):
+    """`x` itself, once `others` are computed: a view. No kernel joins computations before and after it."""
+
+    name = "tensor.after"
+    effects = Effect.PURE
+    x: Operand
+    others: VariadicOperand
+
+    def infer_types(self) -> Sequence[Type]:
+        return (self.x.type,)
+
+    def interpret(self, env: Frame, x: Array, *others: Array) -> Any:
+        return x
+
+
+View = Reshape | Bitcast | AssumeShape | After
 """Operations whose result shares the memory of their operand."""
 
 

@@ -12,22 +12,25 @@ from .run_time_symbols import definers_of, definitions
 
 def dce(root: Operation) -> int:
     """Erase pure operations (and allocations) without uses, users before producers; returns how many."""
+    return sum(dce_block(block) for region in root.regions for block in region.blocks)
+
+
+def dce_block(block: Block) -> int:
+    """`dce` of one block and those inside it."""
     count = 0
-    for region in root.regions:
-        for block in region.blocks:
-            op = block.last
-            while op is not None:
-                above = op.previous
-                if (
-                    not (op.effects & ~Effect.ALLOCATE)
-                    and not op.terminator
-                    and not any(r.has_uses for r in op.results)
-                ):
-                    op.erase()
-                    count += 1
-                elif op.regions:
-                    count += dce(op)
-                op = above
+    op = block.last
+    while op is not None:
+        above = op.previous
+        if (
+            not (op.effects & ~Effect.ALLOCATE)
+            and not op.terminator
+            and not any(r.has_uses for r in op.results)
+        ):
+            op.erase()
+            count += 1
+        elif op.regions:
+            count += dce(op)
+        op = above
     return count
 
 

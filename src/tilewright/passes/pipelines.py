@@ -13,6 +13,7 @@ from functools import partial
 from ..ir.cleanup import cse, dce
 from ..ir.core import Module
 from .graph.choose_layout import choose_layout
+from .graph.drop_derivative_marks import drop_derivative_marks
 from .graph.flatten_indices import flatten_indices
 from .graph.fold_batch_norm import fold_batch_norm
 from .graph.fold_constants import fold_constants
@@ -60,6 +61,7 @@ _packing = partial(_tensor, condition=Condition.PACKED_OPERANDS)
 PASSES: tuple[PassInfo, ...] = (
     # min_opt=1: saves memory traffic or work in many models, for little compile time.
     # min_opt=2: rearranges weights and tensors for fewer and better kernels.
+    _graph(drop_derivative_marks, required=True),
     _graph(cse),
     _graph(update_slices),
     _graph(integer_contractions, min_opt=1),

@@ -16,6 +16,7 @@ from tilewright.ir.verifier import verify
 from tilewright.passes.tensor.lower_to_tensor import lower_to_tensor
 
 from .control_flow_cases import CASES as CONTROL_FLOW
+from .derivative_cases import CASES as DERIVATIVE
 from .elementwise_cases import CASES as ELEMENTWISE
 from .harness import Case, Sizes, arrays, build_module, symbols_of
 from .linalg_cases import CASES as LINALG
@@ -25,7 +26,17 @@ from .quantized_cases import CASES as QUANTIZED
 from .reduction_cases import CASES as REDUCTION
 from .scan_cases import CASES as SCAN
 
-CASES: list[Case] = [*ELEMENTWISE, *MOVEMENT, *REDUCTION, *NETWORK, *SCAN, *CONTROL_FLOW, *LINALG, *QUANTIZED]
+CASES: list[Case] = [
+    *ELEMENTWISE,
+    *MOVEMENT,
+    *REDUCTION,
+    *NETWORK,
+    *SCAN,
+    *CONTROL_FLOW,
+    *DERIVATIVE,
+    *LINALG,
+    *QUANTIZED,
+]
 
 
 def compare(actual: list[Any], expected: Any, case: Case, what: str) -> None:

@@ -168,7 +168,8 @@ def test_time_grows_with_the_number_of_layers() -> None:
 
 
 def test_the_pipeline_prints_as_a_list() -> None:
-    assert str(graph_pipeline()).splitlines()[:4] == [
+    assert str(graph_pipeline()).splitlines()[:5] == [
+        "drop-derivative-marks",
         "cse",
         "update-slices",
         "integer-contractions",

@@ -25,13 +25,16 @@ from ...ir.symbolic import Dim, symbol
 from ...ir.types import TensorType, Type, boolean, i64
 from .. import tensor
 from ..tensor_builder import TensorBuilder, TensorRef
-from .base import GraphOp, tensor_type
+from .base import Adjoint, GraphOp, tensor_type
+from .branch_gradients import branch_gradient
 from .elementwise import BINARY, Cast, Select, Symbolic, constant
 from .index import ScatterElements
+from .loop_gradients import Loop, loop_gradient
 from .operands import need_sizes
 from .reduce import Cumsum, ReduceSum
 from .scan import same_type, step_name
 from .shape import BroadcastTo, Iota, Reshape
+from .term import Term
 
 
 @operation
@@ -151,6 +154,9 @@ class AssumeShape(GraphOp):
     def reference(self, x: Array, env: Frame) -> Any:
         return tensor.assumed(self, env, x, self.shape)
 
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        return (at.cotangent.apply("assume_shape", at.cotangent.value, shape=at.operands[0].shape),)
+
     def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         return t.wrap(t.builder(tensor.AssumeShape(operands[0].value, shape=self.shape)))
 
@@ -178,6 +184,9 @@ class If(GraphOp):
 
     def interpret(self, env: Frame, condition: Array) -> Any:
         return env.run_block(self.regions[0 if condition.all() else 1].block, ())
+
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        return branch_gradient(self, at)
 
     def lower(self, t: TensorBuilder, *operands: TensorRef) -> Sequence[TensorRef]:
         op = tensor.If(operands[0].value, result_types=[r.type for r in self.results], location=self.location)
@@ -238,6 +247,26 @@ class While(GraphOp):
     def interpret(self, env: Frame, *operands: Array) -> Any:
         return tensor.run_while(
             self, env, operands, lambda step, carried: env.run_block(self.body, [np.int64(step), *carried])
+        )
+
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        limited = self.limit is not None
+        return loop_gradient(
+            Loop(
+                self,
+                self.count,
+                self.body.args[1:],
+                self.body.args[:1],
+                [lambda like: like.iota(self.count)],
+                [False],
+                first=1,
+                initial=1 + limited,
+                scanned=[None],
+                out_flags=[False] * (len(self.results) - len(self.initial)),
+                extended=lambda: None,
+                reverse=False,
+            ),
+            at,
         )
 
     def lower(self, t: TensorBuilder, *operands: TensorRef) -> Sequence[TensorRef]:

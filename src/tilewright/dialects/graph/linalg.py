@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from ...errors import GradientError
 from ...ir.builder import Builder
 from ...ir.core import Attr, IRError, Operand, Value, operation
 from ...ir.interpreter import Array
 from ...ir.symbolic import Dim, prove_eq, prove_le, smin
 from ...ir.types import TensorType, Type, f64, i64
-from .base import GraphOp, tensor_type
+from .base import Adjoint, GraphOp, tensor_type
 from .operands import check_rank, check_same_type, check_shape, exceeds
 from .reduce import Argmax, Topk
 from .shape import Pad, Slice
@@ -54,6 +55,54 @@ def _each_matrix(function: Callable[..., Sequence[Array]], x: Array, *others: Ar
     return [np.stack(parts).reshape(*lead, *parts[0].shape) for parts in zip(*results, strict=True)]
 
 
+def _triangle(x: Term, upper: bool, diagonal: int = 0) -> Term:
+    """The upper or lower triangle of each matrix, from the diagonal that `diagonal` counts as NumPy does."""
+    return x.apply("triangular", x.value, upper=upper, diagonal=diagonal)
+
+
+def _blocks(x: Term, k: Dim) -> tuple[Term, Term | None, Term | None]:
+    """The leading (k, k) block of each matrix, the columns right of it and the rows below it, which may be
+    none.
+    """
+    m, n = x.shape[-2:]
+    head = _cut(_cut(x, -1, k), -2, k)
+    right = None if prove_eq(n, k) else _cut(x, -1, n, start=k)
+    below = None if prove_eq(m, k) else _cut(x, -2, m, start=k)
+    return head, right, below
+
+
+def _joined(parts: Sequence[Term], axis: int) -> Term:
+    rank = len(parts[0].shape)
+    return parts[0].apply("concat", [x.value for x in parts], axis=axis % rank)
+
+
+def _row_order(pivots: Term, rows: Dim) -> Term:
+    """The row of ``L U`` that each row of the factored matrix became: (..., rows), i64. The exchanges are
+    undone from the last to the first.
+    """
+    lead, k = pivots.shape[:-1], pivots.shape[-1]
+
+    def step(j: Term, order: Term) -> Any:
+        index, pivot = j.iota(rows), j.of(pivots.value).at(j, -1).unsqueeze(-1)
+        at_step, at_pivot = order.at(j, -1).unsqueeze(-1), order.along(pivot, -1)
+        return [index.equals(j).select(at_pivot, index.equals(pivot).select(at_step, order))], []
+
+    start = pivots.iota(rows).broadcast((*lead, rows))
+    (order,), _ = loop(pivots.b, pivots.iota(k, k - 1, -1), [start], step)
+    return order
+
+
+def _solved(a: Term, x: Term, upper: bool, unit_diagonal: bool = False) -> Term:
+    """``a^-1 x`` for a triangular `a`."""
+    return x.apply("triangular_solve", a.value, x.value, upper=upper, unit_diagonal=unit_diagonal)
+
+
+def _product(a: Term, x: Term, turned: str = "") -> Term:
+    """``a x``; `turned` names the factors (``a``, ``x``, ``ax``) that are transposed."""
+    left, right = "...ji" if "a" in turned else "...ij", "...kj" if "x" in turned else "...jk"
+    return a.einsum(f"{left},{right}->...ik", x)
+
+
 @operation
 class Cholesky(GraphOp):
     """The lower triangular ``L`` with ``L L^T = x``; only the lower triangle of `x` is read. Where `x` is not
@@ -80,6 +129,17 @@ class Cholesky(GraphOp):
             return x
         with np.errstate(all="ignore"):
             return _each_matrix(factor, x)[0].astype(x.dtype)
+
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        """``L^-T f(L^T dL) L^-1``, where `f` halves the diagonal and drops the upper triangle (Murray,
+        "Differentiation of the Cholesky decomposition", 2016). It is made symmetric, as PyTorch's: `x` counts
+        as symmetric, although one triangle is read.
+        """
+        factor = at.result
+        inner = _triangle(_product(factor, at.cotangent, "a"), upper=False)
+        whole = (inner + _triangle(inner, upper=False, diagonal=-1).transpose()) * 0.5
+        left = _solved(factor.transpose(), whole, upper=True)
+        return (_solved(factor.transpose(), left.transpose(), upper=True),)
 
     def decompose(self, b: Builder) -> Value:
         x = Term(b, self.x)
@@ -127,6 +187,17 @@ class TriangularSolve(GraphOp):
         with np.errstate(all="ignore"):
             return _each_matrix(solve, a, b)[0].astype(b.dtype)
 
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        """``db = a^-T dy``, and ``da`` the triangle of ``-db y^T`` (Giles, "Collected matrix derivative
+        results for forward and reverse mode algorithmic differentiation", 2008).
+        """
+        turned = at.operands[0].transpose()
+        db = _solved(turned, at.cotangent, not self.upper, self.unit_diagonal)
+        if not at.needed[0]:
+            return None, db
+        inside = (1 if self.upper else -1) if self.unit_diagonal else 0
+        return -_triangle(_product(db, at.result, "x"), self.upper, inside), db
+
     def decompose(self, b: Builder) -> Value:
         a, x = Term(b, self.a), Term(b, self.b)
         n = a.shape[-1]
@@ -172,6 +243,36 @@ class Lu(GraphOp):
             return x, np.zeros((*x.shape[:-2], min(x.shape[-2:])), np.int64)
         factors, pivots = _each_matrix(factor, x)
         return factors.astype(x.dtype), pivots
+
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        """``P L^-T (tril(L^T dL - dU2 U2^T, -1) + triu(dU U^T - L2^T dL2)) U^-T`` for the leading square
+        block, where ``L2`` are further rows and ``U2`` further columns (Walter and Lehmann, "Algorithmic
+        differentiation of linear algebra functions", 2010).
+        """
+        packed, dy = at.results[0], at.cotangents[0]
+        if dy is None:
+            return (None,)
+        k = _inner(self, tensor_type(self.x))
+        (head, right, below), (dhead, dright, dbelow) = (_blocks(x, k) for x in (packed, dy))
+        unit = _triangle(head, False, -1) + _eye(head, head.shape[:-2], k, k)
+        lower = _product(unit, _triangle(dhead, False, -1), "a")
+        upper = _product(_triangle(dhead, True), _triangle(head, True), "x")
+        if right is not None and dright is not None:
+            lower = lower - _product(dright, right, "x")
+        if below is not None and dbelow is not None:
+            upper = upper - _product(below, dbelow, "a")
+
+        def divided(x: Term) -> Term:
+            """``x U^-T``"""
+            return _solved(head, x.transpose(), upper=True).transpose()
+
+        turned = head.transpose()
+        found = divided(_solved(turned, _triangle(lower, False, -1) + _triangle(upper, True), True, True))
+        if dright is not None:
+            found = _joined([found, _solved(turned, dright, True, True)], -1)
+        if dbelow is not None:
+            found = _joined([found, divided(dbelow)], -2)
+        return (found.along(_row_order(at.results[1], packed.shape[-2]).unsqueeze(-1), -2),)
 
     def decompose(self, b: Builder) -> Sequence[Value]:
         x = Term(b, self.x)
@@ -331,16 +432,27 @@ def _partners(step: Term, n: Dim) -> tuple[Term, Term]:
     return i, (step - i) % i.number(n)
 
 
-def _cut(x: Term, axis: int, size: Dim) -> Term:
-    """The first `size` elements along `axis`."""
+def _cut(x: Term, axis: int, stop: Dim, start: Dim = 0) -> Term:
+    """The elements along `axis` from `start` to before `stop`."""
+    starts: list[Dim] = [0] * len(x.shape)
     stops = list(x.shape)
-    stops[axis] = size
-    return x.of(x.b(Slice(x.value, starts=(0,) * len(stops), stops=tuple(stops), steps=(1,) * len(stops))))
+    starts[axis], stops[axis] = start, stop
+    if tuple(stops) == x.shape and start == 0:
+        return x
+    return x.of(x.b(Slice(x.value, starts=tuple(starts), stops=tuple(stops), steps=(1,) * len(stops))))
 
 
 def _eye(x: Term, lead: Sequence[Dim], rows: Dim, columns: Dim) -> Term:
     same = x.iota(rows).unsqueeze(-1).equals(x.iota(columns))
     return same.cast(x.dtype).broadcast((*lead, rows, columns))
+
+
+def _over_gaps(x: Term, values: Term) -> Term:
+    """``x[i, j] / (values[j] - values[i])``, and 0 on the diagonal."""
+    n = values.shape[-1]
+    same = x.iota(n).unsqueeze(-1).equals(x.iota(n))
+    gaps = same.select(1, values.unsqueeze(-2) - values.unsqueeze(-1))
+    return same.select(0, x / gaps)
 
 
 def _signs(vectors: Term) -> Term:
@@ -372,6 +484,20 @@ class Eigh(GraphOp):
         if x.size:
             vectors = vectors * _sign_array(vectors)
         return values.astype(x.dtype), vectors.astype(x.dtype)
+
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        """``V (diag(dw) + (V^T dV) / E) V^T`` with ``E[i, j] = w[j] - w[i]`` and no diagonal (Giles, 2008).
+        It is infinite or NaN where eigenvalues are equal and the vectors have a gradient, as PyTorch's.
+        """
+        (values, vectors), (dvalues, dvectors) = at.results, at.cotangents
+        n = values.shape[-1]
+        inner = None
+        if dvectors is not None:
+            inner = _over_gaps(_product(vectors, dvectors, "a"), values)
+        if dvalues is not None:
+            diagonal = _eye(values, (), n, n) * dvalues.unsqueeze(-1)
+            inner = diagonal if inner is None else inner + diagonal
+        return (None if inner is None else _product(_product(vectors, inner), vectors, "x"),)
 
     def decompose(self, b: Builder) -> Sequence[Value]:
         x = Term(b, self.x)
@@ -434,6 +560,52 @@ class Svd(GraphOp):
                 np.concatenate([u[..., :k] * signs[..., :k], u[..., k:]], -1),
             )
         return u.astype(x.dtype), s.astype(x.dtype), vt.astype(x.dtype)
+
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        """The gradient of a thin factorization (Townsend, "Differentiating the singular value decomposition",
+        2016). It is infinite or NaN where singular values are equal or 0 and the vectors have a gradient.
+
+        Raises:
+            GradientError: The vectors that complete a basis (`full`, of a matrix that is not square) have a
+                gradient; they are not unique.
+        """
+        (u, s, vt), (du, ds, dvt) = at.results, at.cotangents
+        k = s.shape[-1]
+        if self.full and not prove_eq(u.shape[-1], vt.shape[-1]) and (du is not None or dvt is not None):
+            raise GradientError(
+                f"the singular vectors of a full factorization of matrices of shape {u.shape[-1]} x "
+                f"{vt.shape[-1]} have no gradient, as those that complete the basis are not unique: use "
+                f"full_matrices=False (at {self.location})"
+            )
+        u, v = _cut(u, -1, k), _cut(vt, -2, k).transpose()
+        row = s.unsqueeze(-2)
+        inner = None if ds is None else _eye(s, (), k, k) * ds.unsqueeze(-1)
+
+        def turning(x: Term, dx: Term) -> Term:
+            """The antisymmetric part of ``x^T dx``, twice, over the differences of squares."""
+            both = _product(x, dx, "a")
+            return _over_gaps(both - both.transpose(), s * s)
+
+        found: list[Term] = []
+        if du is not None:
+            part = turning(u, du) * row
+            inner = part if inner is None else inner + part
+            if not prove_eq(u.shape[-2], k):
+                outside = du - _product(u, _product(u, du, "a"))
+                found.append(_product(outside / row, v, "x"))
+        if dvt is not None:
+            dv = dvt.transpose()
+            part = s.unsqueeze(-1) * turning(v, dv)
+            inner = part if inner is None else inner + part
+            if not prove_eq(v.shape[-2], k):
+                outside = dv - _product(v, _product(v, dv, "a"))
+                found.append(_product(u, outside / row, "x"))
+        if inner is not None:
+            found.append(_product(_product(u, inner), v, "x"))
+        total = found[0]
+        for part in found[1:]:
+            total = total + part
+        return (total,)
 
     def decompose(self, b: Builder) -> Sequence[Value]:
         x = Term(b, self.x)

@@ -5,6 +5,7 @@ to step.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,10 @@ from ...ir.types import TensorType, Type
 from .. import tensor
 from ..func import Func
 from ..tensor_builder import TensorBuilder, TensorRef
-from .base import GraphOp, tensor_type
+from .base import Adjoint, GraphOp, tensor_type
+from .loop_gradients import Loop, loop_gradient
 from .operands import need_size
+from .term import Term
 
 
 @operation
@@ -119,6 +122,33 @@ class Scan(GraphOp):
                 y[p] = part
         return [*carried, *stacked]
 
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        count, inputs = len(self.initial), len(self.scanned)
+        flags = list(self.backward) or [False] * (inputs + len(self.results) - count)
+        out_flags = flags[inputs:]
+
+        def extended() -> None:
+            joined = (*flags[:inputs], *out_flags)
+            self.backward = joined if any(joined) else ()
+
+        return loop_gradient(
+            Loop(
+                self,
+                self.length,
+                self.carried,
+                self.slices,
+                [partial(_outside, x) for x in self.scanned],
+                flags[:inputs],
+                first=0,
+                initial=0,
+                scanned=range(count, count + inputs),
+                out_flags=out_flags,
+                extended=extended,
+                reverse=bool(self.backward) and all(self.backward),
+            ),
+            at,
+        )
+
     def lower(self, t: TensorBuilder, *operands: TensorRef) -> Sequence[TensorRef]:
         """A `tensor.scan` that reads the slices and whose body has this operation's operators, which are
         lowered later.
@@ -149,6 +179,10 @@ class Scan(GraphOp):
                 loop.body.append(op.clone(values))
         t.builder.insert(loop)
         return [t.wrap(r) for r in loop.results]
+
+
+def _outside(x: Value, like: Term) -> Term:
+    return like.of(x)
 
 
 def same_type(a: TensorType, b: TensorType) -> bool:

@@ -178,7 +178,8 @@ class Term:
         return self.reshape([self.shape[0] if d == axis else 1 for d in range(rank)])
 
     def reshape(self, shape: Sequence[Dim]) -> Term:
-        return self.apply("reshape", self.value, shape=tuple(shape))
+        shape = tuple(shape)
+        return self if self.shape == shape else self.apply("reshape", self.value, shape=shape)
 
     def broadcast(self, shape: Sequence[Dim]) -> Term:
         return (

@@ -9,6 +9,7 @@ from .control import cond, scan, while_loop
 from .gradient import grad, jvp, stop_gradient, value_and_grad, vjp
 from .importer import Arguments, Traced, import_function, trace_function
 from .operands import apply, tensor
+from .rules import checkpoint, custom_gradient
 from .state import State
 from .tensor import Tensor
 from .tracing import TraceError
@@ -22,7 +23,9 @@ __all__ = [
     "TraceError",
     "Traced",
     "apply",
+    "checkpoint",
     "cond",
+    "custom_gradient",
     "grad",
     "import_function",
     "jvp",

@@ -37,9 +37,11 @@ class EagerTrace(Trace):
 
     def elements(self, value: Value) -> Array | None:
         """The elements of a value outside of branches and loop bodies; None for others."""
-        if value not in self._frame.values:
+        known = self._frame.values
+        if value not in known:
             for op in self.function.body.ops:
-                if op not in self._run:
+                # The backward pass adds results to loops and branches that have run already.
+                if op not in self._run or any(r not in known for r in op.results):
                     self._run.add(op)
                     self._frame.run(op)
         found: Any = self._frame.values.get(value)

@@ -37,7 +37,7 @@ from .prologues import absorb_gathers, absorb_prologues
 
 Computation = tensor.Compute | tensor.Scatter | tensor.Argsort | kernels.Run
 
-Between = tensor.Nested | tensor.Concat | tensor.BindSize | tensor.Check
+Between = tensor.Nested | tensor.Concat | tensor.BindSize | tensor.Check | tensor.After
 """Operations that stand between kernels: groups are formed around them, and they are never members of one."""
 
 
@@ -105,7 +105,7 @@ def _absorb_prologues(drafts: list[_Draft]) -> list[_Draft]:
 def _source_of(value: Value) -> Operation | None:
     """The computation, loop or concatenation that produces a value, through views."""
     op = value.defining_op
-    while isinstance(op, tensor.View):
+    while isinstance(op, tensor.View) and not isinstance(op, Between):
         op = op.x.defining_op
     return op if isinstance(op, Computation | Between) else None
 
@@ -124,6 +124,8 @@ def _producers(op: Operation, symbols: Mapping[Expr, Operation] | None = None) -
         values = list(op.inputs)
     elif isinstance(op, tensor.Concat):
         values = list(op.parts)
+    elif isinstance(op, tensor.After):
+        values = list(op.operands)
     else:
         assert isinstance(op, (tensor.Compute, tensor.Scatter))
         values = [r.source for r in op.reads]

@@ -1,0 +1,149 @@
+"""Operators that say how to differentiate what they enclose, and compute nothing of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...ir.builder import Builder
+from ...ir.core import Block, IRError, Operand, Value, VariadicOperand, operation
+from ...ir.interpreter import Array, Frame
+from ...ir.types import Type
+from .. import tensor
+from ..tensor_builder import TensorBuilder, TensorRef
+from .base import Adjoint, GraphOp
+from .elementwise import Constant
+from .residuals import inner_uses, values_of
+from .scan import same_type
+from .term import Term
+
+
+@operation
+class After(GraphOp):
+    """`x` itself, once the values `others` are computed.
+
+    Nothing is moved in front of it: a computation from its result is neither merged with the same computation
+    from `x` nor done before `others` are known.
+    """
+
+    name = "graph.after"
+    x: Operand
+    others: VariadicOperand
+
+    def infer_types(self) -> Sequence[Type]:
+        return (self.x.type,)
+
+    def reference(self, x: Array, *others: Array) -> Any:
+        return x
+
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        return (at.cotangent, *(None for _ in self.others))
+
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
+        x, *others = operands
+        return t.wrap(t.builder(tensor.After(x.value, [y.value for y in others])))
+
+
+@operation
+class Checkpoint(GraphOp):
+    """The results of the region, which takes no arguments and captures values.
+
+    The backward pass computes the region again, once the gradients of its results are known, instead of
+    keeping its intermediate values (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016).
+    """
+
+    name = "graph.checkpoint"
+    num_regions = 1
+
+    def infer_types(self) -> Sequence[Type]:
+        return tuple(v.type for v in self.body.terminator.operands)
+
+    def interpret(self, env: Frame) -> Any:
+        return env.run_block(self.body, ())
+
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        given = [None if dy is None else dy.value for dy in at.cotangents]
+        known = [v for v in given if v is not None]
+        local = values_of(self.body)
+        outside = [v for op in self.body.ops for v in _captured(op) if v not in local]
+        mapping: dict[Value, Value] = {
+            v: at.b(After(v, known))
+            for v in dict.fromkeys(outside)
+            if not isinstance(v.defining_op, Constant)
+        }
+        block, place = Block([]), at.b.block
+        before = place.last if at.b.anchor is None else at.b.anchor.previous
+        again = [mapping.get(v, v) for v in at.captured]
+        for op in self.body.ops:
+            block.append(op.clone(mapping))
+        found = at.backward(at.b, block, given, again)
+        first = place.first if before is None else before.next
+        for op in block.ops:
+            if op.terminator:
+                op.erase()
+            else:
+                place.insert_before(first, op)
+        return [None if v is None else Term(at.b, v) for v in found]
+
+    def decompose(self, b: Builder) -> Sequence[Value]:
+        return _inlined(b, self.body, {})
+
+
+@operation
+class CustomGradient(GraphOp):
+    """The `values`, with a gradient rule of their own.
+
+    The region takes the gradients of those values that are floating point, and yields the gradients of the
+    `inputs`, which are. The operators that compute the values are not differentiated.
+    """
+
+    name = "graph.custom_gradient"
+    num_regions = 1
+    inputs: VariadicOperand
+    values: VariadicOperand
+
+    def infer_types(self) -> Sequence[Type]:
+        return tuple(v.type for v in self.values)
+
+    def verify(self) -> None:
+        ends = self.body.terminator.operands
+        if len(ends) != len(self.inputs):
+            raise IRError(f"yields {len(ends)} gradients for {len(self.inputs)} inputs", self)
+        for k, (x, dx) in enumerate(zip(self.inputs, ends, strict=True)):
+            if not same_type(x.type, dx.type):
+                raise IRError(f"the gradient of input {k} is {dx.type}, the input {x.type}", self)
+
+    def interpret(self, env: Frame, *operands: Array) -> Any:
+        return operands[len(self.inputs) :]
+
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        given = [
+            Term(at.b, r).number(0).broadcast(r.type.shape) if dy is None else dy
+            for r, dy in zip(self.results, at.cotangents, strict=True)
+            if r.type.dtype.is_float
+        ]
+        found = _inlined(at.b, self.body, {a: x.value for a, x in zip(self.body.args, given, strict=True)})
+        rest = len(self.values) + len(at.captured)
+        return [*(Term(at.b, v) for v in found), *(None for _ in range(rest))]
+
+    def decompose(self, b: Builder) -> Sequence[Value]:
+        return self.values
+
+
+def _captured(op: Any) -> list[Value]:
+    """The values from outside of an operation that it reads."""
+    made: set[Value] = {
+        v for inner in op.walk() for r in inner.regions for k in r.blocks for v in values_of(k)
+    }
+    return [v for v in inner_uses(op) if v not in made]
+
+
+def _inlined(b: Builder, block: Block, values: dict[Value, Value]) -> list[Value]:
+    """Copy the operations of a block to `b`; return what it yields."""
+    for op in block.ops:
+        if not op.terminator:
+            b.insert(op.clone(values))
+    return [values.get(v, v) for v in block.terminator.operands]
+
+
+__all__ = ["After", "Checkpoint", "CustomGradient"]
