@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         tensor,
         value_and_grad,
         vjp,
+        vmap,
         where,
         while_loop,
     )
@@ -143,6 +144,7 @@ __all__ = [
     "u8",
     "value_and_grad",
     "vjp",
+    "vmap",
     "where",
     "while_loop",
 ]
@@ -189,7 +191,7 @@ _HOME = {
     **dict.fromkeys(
         (
             "State Tensor TraceError checkpoint cond custom_gradient grad jvp scan stop_gradient tensor "
-            "value_and_grad vjp where while_loop"
+            "value_and_grad vjp vmap where while_loop"
         ).split(),
         "tilewright.frontends.trace",
     ),

@@ -5,6 +5,7 @@ operators.
 from __future__ import annotations
 
 from . import numpy, random
+from .batch import vmap
 from .control import cond, scan, while_loop
 from .gradient import grad, jvp, stop_gradient, value_and_grad, vjp
 from .importer import Arguments, Traced, import_function, trace_function
@@ -37,6 +38,7 @@ __all__ = [
     "trace_function",
     "value_and_grad",
     "vjp",
+    "vmap",
     "where",
     "while_loop",
 ]

@@ -92,7 +92,7 @@ def value_and_grad(
                 given[k] = value
             return function(*given, **kwargs)
 
-        with _recording() as finish:
+        with recording() as finish:
             result, pull, *_ = _vjp(of_chosen, [args[k] for k in chosen], has_aux)
             loss = result[0] if has_aux else result
             if not isinstance(loss, Tensor) or loss.ndim or not loss.type.dtype.is_float:
@@ -124,7 +124,7 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> t
     """
     if current() is not None:
         return _vjp(function, primals, has_aux)
-    with _recording() as finish:
+    with recording() as finish:
         recorded = current()
         assert isinstance(recorded, EagerTrace)
         result = _vjp(function, primals, has_aux)
@@ -158,7 +158,7 @@ def jvp(function: Callable[..., Any], primals: Sequence[Any], tangents: Sequence
     Raises:
         GradientError: The structures differ, or the function uses an operator without a gradient.
     """
-    with _recording() as finish:
+    with recording() as finish:
         result, pull = _vjp(function, list(primals), False)
         leaves, _, structure = flatten(result)
         dummies = [as_tensor(np.zeros(x.shape, x.dtype)) if _is_static(x) else x * 0 for x in leaves]
@@ -182,7 +182,7 @@ def _is_static(x: Tensor) -> bool:
 
 
 @contextmanager
-def _recording() -> Iterator[Callable[[Any], Any]]:
+def recording() -> Iterator[Callable[[Any], Any]]:
     """Record in the current trace, or outside of one in a new `EagerTrace`. The function that it gives turns
     a tree of results into one of concrete tensors in the second case.
     """
@@ -303,4 +303,4 @@ def _between(first: Operation, last: Operation) -> Iterator[Operation]:
         op = None if op is last else op.next
 
 
-__all__ = ["grad", "jvp", "stop_gradient", "value_and_grad", "vjp"]
+__all__ = ["grad", "jvp", "recording", "stop_gradient", "value_and_grad", "vjp"]
