@@ -60,7 +60,7 @@ def copy_residuals(target: Block, source: Block, early: Iterable[Value] = ()) ->
     """Find what a backward block reads from its forward block.
 
     Args:
-        target: The backward block. What is computed again is inserted at its start.
+        target: The backward block. Values that are computed again are inserted at its start.
         source: The forward block.
         early: Arguments of `source` that are slices of whole tensors outside of it.
 
