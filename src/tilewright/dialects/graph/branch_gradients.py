@@ -15,8 +15,8 @@ from .term import Term, operator
 def branch_gradient(op: Operation, at: Adjoint) -> list[Term | None]:
     """The gradients of the condition (None) and of the values that the branches capture.
 
-    A value that the backward pass reads from a branch is a further result of the forward operation, zero where
-    the other branch runs.
+    A value that the backward pass reads from a branch is a further result of the forward operation, zero
+    where the other branch runs.
     """
     sources = [r.block for r in op.regions]
     captured = [v for v, wanted in zip(at.captured, at.needed[1:], strict=True) if wanted]
