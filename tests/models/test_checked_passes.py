@@ -11,13 +11,12 @@ from tests.models.compare import SIZES, assert_matches, compiled
     "name",
     [
         "bert",
-        "gpt2",
-        "llama",
-        "t5-encoder",
         "vit",
         "resnet50",
-        pytest.param("mobilenet_v2", marks=pytest.mark.slow),
-        "convnext",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("gpt2", "llama", "t5-encoder", "mobilenet_v2", "convnext")
+        ),
     ],
 )
 def test_passes_keep_the_meaning(name: str) -> None:

@@ -73,7 +73,9 @@ def on_webgpu(name: str, front_end: str = "onnx") -> Any:
         pytest.skip(str(error))
 
 
-@pytest.mark.parametrize("name", ["bert", "llama", "resnet50", "mobilenet_v2"])
+@pytest.mark.parametrize(
+    "name", ["bert", "llama", "resnet50", pytest.param("mobilenet_v2", marks=pytest.mark.slow)]
+)
 def test_webgpu(name: str) -> None:
     library = on_webgpu(name)
     for batch, seq in ((2, 9), (1, 16)):
