@@ -290,3 +290,38 @@ def test_loops_with_a_condition_inside_loops_and_branches() -> None:
         return total + h.sum()
 
     check(f, reference, [*arrays((4, 3)), np.array([1.3, 1.1, 1.2])], second=False)
+
+
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU])
+def test_recurrent_layers_of_torch(kind: Any) -> None:
+    """A step of gradient descent with rate 1 subtracts the gradient."""
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = kind(5, 7, bidirectional=True, batch_first=True)
+
+        def forward(self, x: Any) -> Any:
+            rows, state = self.layer(x)
+            last = state[0] * state[1] if isinstance(state, tuple) else state
+            return (rows * rows).sum() + (last * last).sum()
+
+    net, x = Net().double(), torch.tensor(RNG.standard_normal((2, 4, 5)))
+    gradients = torch.autograd.grad(net(x), list(net.parameters()))
+    before = [p.detach().numpy().copy() for p in net.parameters()]
+    step = tw.train_step(net, None, tw.optim.SGD(1.0), (x,))
+    step(x)
+    step.sync()
+    for old, new, wanted in zip(before, net.parameters(), gradients, strict=True):
+        np.testing.assert_allclose(old - new.detach().numpy(), wanted.numpy(), rtol=1e-9, atol=1e-9)
+    assert not step.library.report.slower
+
+
+def test_independent_columns_are_one_kernel_forward_and_backward() -> None:
+    def f(a: Any, b: Any) -> Any:
+        _, rows = tw.scan(lambda h, s: (h * s[0] + s[1],) * 2, a[0] * 0, (a, b))
+        return (rows * rows).sum()
+
+    a, b = (x.astype(np.float32) for x in arrays((5, 256), (5, 256)))
+    library = tw.compile(tw.grad(f, argnums=(0, 1)), (a * 0.5, b))
+    assert library.ir("tensor").count('"recurrence"') == 2
