@@ -211,3 +211,45 @@ def test_a_function_of_jax() -> None:
     reference[0].requires_grad_(False)
     losses = [float(some(*b)) for b in BATCHES]
     np.testing.assert_allclose(losses, torch_losses(reference, BATCHES), rtol=1e-5)
+
+
+def test_a_transformer_with_inputs_by_name() -> None:
+    """A model of Hugging Face, which computes its loss from labels, beside its scores."""
+    transformers = pytest.importorskip("transformers")
+    import torch
+
+    def classifier() -> Any:
+        torch.manual_seed(0)
+        config = transformers.BertConfig(
+            vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
+            max_position_embeddings=16, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+        )  # fmt: skip
+        return transformers.BertForSequenceClassification(config)
+
+    rng = np.random.default_rng(0)
+    batches = [
+        {
+            "input_ids": torch.from_numpy(rng.integers(0, 50, (4, 10))),
+            "attention_mask": torch.ones(4, 10, dtype=torch.int64),
+            "labels": torch.from_numpy(rng.integers(0, 2, 4)),
+        }
+        for _ in range(4)
+    ]
+    step = tw.train_step(classifier(), None, Momentum(0.05), batches[0])
+    reference = classifier()
+    optimizer = torch.optim.SGD(reference.parameters(), lr=0.05, momentum=0.9)
+    for b in batches:
+        loss, more = step(**b)
+        optimizer.zero_grad()
+        expected = reference(**b)
+        expected.loss.backward()
+        optimizer.step()
+        assert loss.item() == pytest.approx(expected.loss.item(), abs=1e-5)
+        np.testing.assert_allclose(more["logits"], expected.logits.detach(), atol=1e-4)
+
+
+def test_inputs_of_a_module_by_name() -> None:
+    x, y = batch()
+    step = tw.train_step(perceptron(), squares, Momentum(), {"x": x, "wanted": y})
+    assert [spec.name for spec in step.library.inputs] == ["x", "wanted"]
+    check(step)

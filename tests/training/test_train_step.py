@@ -163,3 +163,45 @@ def test_it_trains_in_webassembly() -> None:
     step = compiled(target="wasm32")
     losses = [float(step(*b)) for b in BATCHES]
     np.testing.assert_allclose(losses, torch_losses(in_torch(perceptron()), BATCHES), rtol=1e-5)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_running_statistics_and_dropout_of_modules(accumulate: int, tmp_path: Path) -> None:
+    """Statistics follow each step, a step drops other elements than the one before, and both are resumed."""
+
+    class Normalized(tw.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.norm = tw.nn.Linear(8, 12), tw.nn.BatchNorm2d(12)
+            self.drop, self.last = tw.nn.Dropout(0.5), tw.nn.Linear(12, 3)
+
+        def forward(self, x: tw.Tensor) -> tw.Tensor:
+            normalized = self.norm(self.first(x)[:, :, None, None])[:, :, 0, 0]
+            return self.last(self.drop(normalized))
+
+    def made(seed: int) -> tuple[Any, Any]:
+        tw.nn.seed(0)
+        module = Normalized()
+        return module, tw.train_step(
+            module, squares, Momentum(0.0), batch(), seed=seed, accumulate=accumulate
+        )
+
+    module, step = made(0)
+    assert "copied" not in step.library.metadata["memory"]
+    x, y = batch()
+    mean = np.zeros(12, np.float32)
+    losses = []
+    for k in range(4):
+        losses.append(float(step(x, y)))
+        for part in np.split(module.first(x).numpy(), accumulate):
+            mean = 0.9 * mean + 0.1 * part.mean(0)
+        np.testing.assert_allclose(step.state_dict()["norm.running_mean"], mean, rtol=1e-4, atol=1e-6)
+        if k == 1:
+            step.save_checkpoint(tmp_path / "two.safetensors")
+    assert len(set(losses)) == 4
+    _, resumed = made(5)
+    resumed.load_checkpoint(tmp_path / "two.safetensors")
+    assert [float(resumed(x, y)) for _ in range(2)] == losses[2:]
+    step.sync()
+    assert module.training
+    np.testing.assert_allclose(module.eval()(x).numpy(), step.predict(x), rtol=1e-4, atol=1e-5)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CompileError
@@ -22,7 +22,7 @@ def train_step(
     model: Any,
     loss: Callable[..., Any] | None,
     optimizer: Optimizer,
-    example_inputs: Sequence[Any],
+    example_inputs: Sequence[Any] | Mapping[str, Any],
     *,
     precision: str | None = None,
     target: str = "cpu",
@@ -53,8 +53,9 @@ def train_step(
             function on PyTorch's tensors, unless it is one of `tilewright`. None: the model returns the loss.
         optimizer: One of `tilewright.optim`, or any object with its two functions, ``init(parameters)`` and
             ``update(parameters, gradients, state)``.
-        example_inputs: The model's inputs, then the loss's, as for `tilewright.compile`. As many go to the
-            loss as it has arguments without a default beside the outputs.
+        example_inputs: The model's inputs, then the loss's, as for `tilewright.compile`; in a dictionary, the
+            model's are given by name. As many go to the loss as it has arguments without a default beside the
+            outputs.
         precision: None computes in the parameters' types. ``"bf16"`` and ``"f16"`` convert the operands of
             products to that type, forward and backward, as `tilewright.compile` does; parameters, gradients,
             sums and the loss stay float32. With ``"f16"`` the loss is scaled by a factor that follows the
@@ -94,8 +95,9 @@ def train_step(
         raise CompileError(f"accumulate={accumulate}: a batch has one part at least")
     if clip is not None and not clip > 0:
         raise CompileError(f"clip={clip}: the largest norm of a gradient is positive")
-    examples = tuple(example_inputs)
-    found = as_model(Request(model, loss, examples, dims, trainable, parameters))
+    by_name = tuple(example_inputs) if isinstance(example_inputs, Mapping) else ()
+    examples = tuple(example_inputs.values() if isinstance(example_inputs, Mapping) else example_inputs)
+    found = as_model(Request(model, loss, examples, dims, trainable, parameters, by_name))
     scaled = precision == "f16"
     parallel = None if group is None else DataParallel(group, sharded)
     program = Program(
@@ -106,6 +108,7 @@ def train_step(
         accumulate,
         nonfinite != "ignore" or scaled,
         scaled,
+        by_name[len(found.model.names) :],
         parallel,
     )
     program.declare(seed)

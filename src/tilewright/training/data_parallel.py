@@ -23,7 +23,7 @@ LEAST_SHARDED = 1 << 12
 """Elements of the smallest parameter whose optimizer state is divided; the exchange of smaller ones takes
 longer than their update.
 """
-_RANK_SEED = 0x632BE59BD9B4E019 - (1 << 64)
+_RANK_SEED = 0x632BE59BD9B4E019
 """Separates the seeds of processes: the increment of xorshift generators' seeds (Vigna, 2016)."""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
 
 from ..errors import CompileError
@@ -21,10 +20,9 @@ def as_model(request: Request) -> Found:
 
     model = request.model
     if isinstance(model, Module):
-        names = list(inspect.signature(model.forward).parameters)
-        if request.loss is None:
-            names = names[: len(request.examples)]
-        return Found(ModuleModel(model, names, request.trainable, request.loss is not None), request.loss)
+        predicts = request.loss is not None
+        names = request.names_of(model.forward)
+        return Found(ModuleModel(model, names, request.inputs, request.trainable, predicts), request.loss)
     if has_base(model, "torch", "Module"):
         from .torch_model import torch_model
 

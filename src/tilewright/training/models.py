@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
 import numpy as np
 
+from ..dialects.func import Func
 from ..errors import CompileError
 from ..frontends.nn import Module
-from ..frontends.trace import Tensor
-from ..frontends.trace.operands import value_of
+from ..frontends.nn.module import buffer_updates
+from ..frontends.trace import Arguments, Tensor, random, trace_function
+from ..frontends.trace.operands import as_tensor, value_of
 from ..frontends.trace.tracing import current
 
 Tensors = Mapping[str, Tensor]
@@ -85,11 +87,24 @@ def chosen(names: Sequence[str], trainable: Trainable) -> list[str]:
 
 
 class ModuleModel:
-    """A `tw.nn` module. Its parameters are replaced while it is traced; see `Trace.substituting`."""
+    """A `tw.nn` module. Its parameters are replaced while it is traced; see `Trace.substituting`.
 
-    draws = False
+    Args:
+        module: The module.
+        names: The names of its inputs.
+        examples: Example inputs in training.
+        trainable: The parameters that change.
+        predicts: Whether its outputs are predictions, and not a loss.
+    """
 
-    def __init__(self, module: Module, names: list[str], trainable: Trainable, predicts: bool) -> None:
+    def __init__(
+        self,
+        module: Module,
+        names: list[str],
+        examples: Sequence[Any],
+        trainable: Trainable,
+        predicts: bool,
+    ) -> None:
         self.module, self.names, self.predicts = module, names, names if predicts else None
         unique: dict[int, tuple[str, Tensor]] = {}
         for name, parameter in module.named_parameters():
@@ -97,41 +112,71 @@ class ModuleModel:
                 unique.setdefault(parameter.key, (name, parameter))
         found = dict(unique.values())
         self.parameters = {n: found[n] for n in chosen(list(found), trainable)}
-        self.buffers: dict[str, Tensor] = {}
+        changed, self.draws = self._probe(examples)
+        self.buffers = {n: b for n, b in module.named_buffers() if n in changed}
+
+    def _probe(self, examples: Sequence[Any]) -> tuple[set[str], bool]:
+        """Trace the module once; return the buffers that it changes, and whether it draws random numbers."""
+        changed: set[str] = set()
+
+        def probe(*inputs: Any) -> Any:
+            drawing = random.using(random.key(as_tensor(inputs[0])))
+            with _mode(self.module, True), drawing, buffer_updates() as new:
+                outputs = self._call(inputs[1:])
+            changed.update(self._own(n) for n in new)
+            return outputs
+
+        traced = trace_function(probe, Arguments.of(probe, (np.int64(0), *examples), {}))
+        main = traced.module.symbol("main")
+        assert isinstance(main, Func)
+        return changed, bool(main.body.args[0].users)
+
+    def _call(self, inputs: Sequence[Any]) -> Any:
+        return self.module(**dict(zip(self.names, inputs, strict=True)))
+
+    def _own(self, path: str) -> str:
+        """The name in this module of a tensor, from its path in the outermost one."""
+        return path.removeprefix(f"{self.module.path}.") if self.module.path else path
 
     def train(
         self, inputs: Sequence[Tensor], parameters: Tensors, buffers: Tensors, seed: Tensor | None
     ) -> tuple[Any, dict[str, Tensor]]:
         """See `Model.train`."""
-        with _mode(self.module, True), self._replaced(parameters):
-            return self.module(*inputs), {}
+        drawing = nullcontext() if seed is None else random.using(random.key(seed))
+        with (
+            _mode(self.module, True),
+            self._replaced({**parameters, **buffers}),
+            drawing,
+            buffer_updates() as new,
+        ):
+            outputs = self._call(inputs)
+        return outputs, {**buffers, **{self._own(n): x for n, x in new.items()}}
 
     def predict(self, inputs: Sequence[Tensor], parameters: Tensors, buffers: Tensors) -> Any:
         """See `Model.predict`."""
-        with _mode(self.module, False), self._replaced(parameters):
-            return self.module(*inputs)
+        with _mode(self.module, False), self._replaced({**parameters, **buffers}):
+            return self._call(inputs)
 
     @contextmanager
     def _replaced(self, values: Tensors) -> Iterator[None]:
         trace = current()
         assert trace is not None
-        with trace.substituting({p.key: value_of(values[n]) for n, p in self.parameters.items()}):
+        held = {**self.parameters, **self.buffers}
+        with trace.substituting({x.key: value_of(values[n]) for n, x in held.items()}):
             yield
 
     def sync(self, values: Mapping[str, np.ndarray[Any, Any]]) -> None:
         """See `Model.sync`. A tied parameter is replaced under all of its names."""
-        by_key = {p.key: n for n, p in self.parameters.items()}
-        new = {n: type(p)(values[by_key[p.key]]) for n, p in _first_named(self.module, by_key)}
-        for name, parameter in list(self.module.named_parameters()):
-            known = by_key.get(parameter.key)
-            if known is not None:
+        held = {**self.parameters, **self.buffers}
+        names = {x.key: n for n, x in held.items()}
+        new = {n: type(x)(values[n]) for n, x in held.items()}
+        modules = dict(self.module.named_modules())
+        for name, tensor in [*self.module.named_parameters(), *self.module.named_buffers()]:
+            if (known := names.get(tensor.key)) is not None:
                 owner, _, attribute = name.rpartition(".")
-                setattr(dict(self.module.named_modules())[owner], attribute, new[known])
+                setattr(modules[owner], attribute, new[known])
         self.parameters = {n: new[n] for n in self.parameters}
-
-
-def _first_named(module: Module, by_key: Mapping[int, str]) -> Iterator[tuple[str, Any]]:
-    return ((n, p) for n, p in module.named_parameters() if by_key.get(p.key) == n)
+        self.buffers = {n: new[n] for n in self.buffers}
 
 
 @contextmanager

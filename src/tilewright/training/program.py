@@ -65,6 +65,8 @@ class Program:
     accumulate: int
     guarded: bool
     scaled: bool
+    targets: Sequence[str] = ()
+    """The names of what the loss takes beside the outputs; none: those of its parameters."""
     parallel: DataParallel | None = None
 
     def declare(self, seed: int) -> None:
@@ -92,7 +94,7 @@ class Program:
         """The signature of a step: the inputs of the model, then the loss's arguments after the outputs."""
         names = list(self.model.names)
         if self.loss is not None:
-            names += targets_of(self.loss)
+            names += self.targets or targets_of(self.loss)
         unique = [n if names.count(n) == 1 else f"{n}_{names[:k].count(n)}" for k, n in enumerate(names)]
         return _signature(unique)
 

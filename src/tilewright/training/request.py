@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..errors import CompileError
 from .models import Model, Trainable
 
 if TYPE_CHECKING:
@@ -23,6 +24,23 @@ class Request:
     dims: DimsArgument | None
     trainable: Trainable
     parameters: Any
+    by_name: Sequence[str] = ()
+    """The names of the examples, where they are given by name."""
+
+    def names_of(self, forward: Callable[..., Any]) -> list[str]:
+        """The names of the model's inputs: those given, or the first parameters of its function.
+
+        Raises:
+            CompileError: There are more inputs than parameters.
+        """
+        names = list(self.by_name) or list(inspect.signature(forward).parameters)
+        if len(names) < len(self.inputs):
+            names += [] if self.loss is None else targets_of(self.loss)
+            raise CompileError(
+                f"{len(self.examples)} example inputs for the arguments {', '.join(names)} of the model and "
+                "the loss"
+            )
+        return names[: len(self.inputs)]
 
     def dims_of(self, names: Sequence[str]) -> DimsArgument | None:
         """The dynamic dimensions of the inputs called `names`."""

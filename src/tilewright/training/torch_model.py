@@ -33,17 +33,15 @@ def torch_model(request: Request) -> Found:
     names = [n for n, p in module.named_parameters() if p.is_floating_point() and unique[id(p)] == n]
     trained = chosen(names, request.trainable)
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    prefix = ""
-    joint = module
-    if own_loss:
-        joint, prefix = _joint(module, loss, request), "model."
+    whole = _joined(module, loss if own_loss else None, request, is_loss=own_loss)
     with _mode(module, True), torch.enable_grad():
-        training = _graph(joint, request.examples if own_loss else request.inputs, request, trained, prefix)
+        training = _graph(whole, request.examples if own_loss else request.inputs, request, trained)
     changed = [n for n in training.held.values() if n not in trained]
     inference = None
     if loss is not None:
         with _mode(module, False):
-            inference = _graph(module, request.inputs, request, [*trained, *changed], "")
+            alone = _joined(module, None, request, is_loss=False)
+            inference = _graph(alone, request.inputs, request, [*trained, *changed])
     first = {n: Tensor(_array(tensors[n])) for n in (*trained, *changed)}
 
     def sync(values: Mapping[str, np.ndarray[Any, Any]]) -> None:
@@ -60,48 +58,53 @@ def _array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     return np.array(array_of(tensor.detach().clone().contiguous(), "a parameter"))
 
 
-def _graph(
-    module: torch.nn.Module, examples: Sequence[Any], request: Request, kept: Sequence[str], prefix: str
-) -> Graph:
-    """Import a module whose tensors called `kept`, after a prefix, are arguments of the function."""
+def _graph(module: torch.nn.Module, examples: Sequence[Any], request: Request, kept: Sequence[str]) -> Graph:
+    """Import a module of `_joined` whose tensors called `kept` are arguments of the function."""
     names = list(inspect.signature(module.forward).parameters)
     imported = import_torch(
-        module, examples, request.dims_of(names), kept=frozenset(f"{prefix}{n}" for n in kept)
+        module, examples, request.dims_of(names), kept=frozenset(f"model.{n}" for n in kept)
     )
     function = imported.symbol("main")
     assert isinstance(function, Func)
-    return Graph(imported, {n: n.removeprefix(prefix) for n, _ in function.states})
+    return Graph(imported, {n: n.removeprefix("model.") for n, _ in function.states})
 
 
-def _joint(module: torch.nn.Module, loss: Callable[..., Any] | None, request: Request) -> torch.nn.Module:
-    """A module that computes the loss of a batch: a dictionary of it and further results."""
+def _joined(
+    module: torch.nn.Module, loss: Callable[..., Any] | None, request: Request, *, is_loss: bool
+) -> torch.nn.Module:
+    """A module that calls another with inputs by name, and a loss with its outputs. If it computes the loss,
+    it returns a dictionary of it and of further results.
+    """
     import torch
 
-    count = len(request.inputs)
+    names = request.names_of(module.forward)
+    by_name = bool(request.by_name)
 
-    class Joint(torch.nn.Module):
+    class Joined(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.model = module
             self.loss = loss
 
     def forward(self: Any, *args: Any) -> Any:
-        found = self.model(*args[:count])
+        inputs = args[: len(names)]
+        found = self.model(**dict(zip(names, inputs, strict=True))) if by_name else self.model(*inputs)
         if self.loss is not None:
-            found = self.loss(found, *args[count:])
+            found = self.loss(found, *args[len(names) :])
+        elif not is_loss:
+            return found
         elif isinstance(found, dict):
             return {**found}
         value, more = found if isinstance(found, tuple) else (found, {})
         return {"loss": value, **more}
 
-    names = list(inspect.signature(module.forward).parameters)[:count]
-    names += [] if loss is None else targets_of(loss)
+    targets = [] if loss is None else list(request.by_name[len(names) :]) or targets_of(loss)
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     forward.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [inspect.Parameter("self", kind), *(inspect.Parameter(n, kind) for n in names)]
+        [inspect.Parameter("self", kind), *(inspect.Parameter(n, kind) for n in [*names, *targets])]
     )
-    Joint.forward = forward
-    return Joint()
+    Joined.forward = forward
+    return Joined()
 
 
 @contextmanager
