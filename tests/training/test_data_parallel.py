@@ -104,6 +104,36 @@ def test_a_checkpoint_of_divided_states_serves_any_number_of_processes(tmp_path:
     np.testing.assert_allclose([float(step(X, Y)) for _ in range(2)], later, rtol=2e-5)
 
 
+def test_processes_draw_different_numbers_and_agree_on_statistics() -> None:
+    class Noisy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.drop, self.norm = nn.Linear(80, 8), nn.Dropout(0.5), nn.BatchNorm2d(8)
+
+        def forward(self, x: tw.Tensor) -> tw.Tensor:
+            return self.norm(self.drop(self.linear(x)).reshape(x.shape[0], 8, 1, 1))
+
+    def squares(y: tw.Tensor) -> tw.Tensor:
+        return (y**2).sum()
+
+    groups = [td.Group(engine) for engine in ThreadEngine.of_size(2)]
+    nn.seed(0)
+    models = [Noisy(), Noisy()]
+
+    def run(rank: int) -> Any:
+        x = parts(0, 2)[0]  # the same in both
+        step = tw.train_step(models[rank], squares, optim.SGD(lr=0.0), (x,), group=groups[rank])
+        return float(step(x)), step.state_dict()["norm.running_mean"], step
+
+    (first, mean, _), (second, other, _) = together(run, 2)
+    assert first == second
+    np.testing.assert_array_equal(mean, other)
+    nn.seed(0)
+    single = tw.train_step(Noisy(), squares, optim.SGD(lr=0.0), (parts(0, 2)[0],))
+    single(parts(0, 2)[0])
+    assert np.abs(single.state_dict()["norm.running_mean"] - mean).max() > 1e-3
+
+
 def test_an_optimizer_of_matrices_cannot_be_divided() -> None:
     groups = [td.Group(engine) for engine in ThreadEngine.of_size(2)]
     with pytest.raises(tw.CompileError, match="Adafactor cannot be sharded"):
