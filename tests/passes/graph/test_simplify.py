@@ -47,6 +47,12 @@ def cut(b: Any, x: Any, axis: int, start: Any, stop: Any) -> Any:
 CASES: list[tuple[str, dict[str, Any], Callable[..., Any], str]] = [
     ("add zero", X, lambda b, x: b(g.Add(x, literal(b, 0.0))), ""),
     ("add to zero", X, lambda b, x: b(g.Add(literal(b, np.zeros(6, np.float32)), x)), ""),
+    (
+        "transpose of a product of matrices",
+        {"x": (BATCH, 6), "y": (BATCH, 5)},
+        lambda b, x, y: turned(b, b(g.Einsum([x, y], equation="bm,bn->mn")), 1, 0),
+        "Einsum",
+    ),
     ("times one", X, lambda b, x: b(g.Mul(literal(b, 1.0), x)), ""),
     ("divide by one", X, lambda b, x: b(g.Div(x, literal(b, 1.0))), ""),
     ("one divided stays", X, lambda b, x: b(g.Div(literal(b, 1.0), b(g.Exp(x)))), "Div Exp"),

@@ -15,6 +15,7 @@ from ...dialects import graph
 from ...dialects.graph.base import GraphOp, broadcast_shapes, normalize_axis, tensor_type
 from ...dialects.graph.conv import spatial_axes
 from ...dialects.graph.elementwise import Binary, same_shape, splat_value
+from ...ir import notes
 from ...ir.builder import Builder
 from ...ir.constant import Constant
 from ...ir.core import Module, Value
@@ -431,6 +432,22 @@ def reshape_between_transposes(op: graph.Transpose, rewriter: Rewriter) -> bool:
     return True
 
 
+@pattern(graph.Transpose)
+def transposed_product(op: graph.Transpose, rewriter: Rewriter) -> bool:
+    """``transpose(einsum("mk,mn->kn"))`` -> ``einsum("mk,mn->nk")``: the gradient of a weight that a layer
+    transposes.
+    """
+    inner = only(op.x, graph.Einsum)
+    if inner is None or len(op.permutation) != 2 or "->" not in inner.equation or "." in inner.equation:
+        return False
+    terms, result = inner.equation.replace(" ", "").split("->")
+    order = "".join(result[p] for p in op.permutation)
+    new = graph.Einsum(list(inner.inputs), equation=f"{terms}->{order}")
+    notes.copy(inner, new)
+    rewriter.replace(op, rewriter.builder(new))
+    return True
+
+
 def merges_leading(op: graph.Reshape) -> bool:
     """Whether a reshape keeps the last dimension and lowers the rank."""
     before, after = tensor_type(op.x).shape, op.shape
@@ -654,6 +671,7 @@ PATTERNS = [
     transpose_of_units,
     transpose_between_reshapes,
     reshape_between_transposes,
+    transposed_product,
     merge_behind_matmul,
     merge_behind_elementwise,
     slice_of_concat,

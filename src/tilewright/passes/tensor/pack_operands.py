@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ...analysis.axis_roles import Roles
-from ...analysis.contraction import Contraction, has_few_readers, match_contraction
+from ...analysis.contraction import Contraction, Operand, has_few_readers, match_contraction
 from ...analysis.index_maps import product, row_major_strides, substitute_all
 from ...dialects import graph, tensor
 from ...dialects.simd import Panel
@@ -90,6 +90,11 @@ def _prepare(
     constant = c.b.value.defining_op
     source = constant.value if isinstance(constant, graph.Constant) else None
     panel = panel_rule(factor, c.b.type.dtype, None if source is None else _number(extent(last)))
+    if c.index is None and _columns_lie_apart(c, panel):
+        _transpose_left(c)
+        again = match_contraction(compute)
+        assert again is not None
+        c = again
     if panel.group > 1 and not prove_eq(c.a.coefficients[k[-1]], 1):
         panel = Panel(panel.nr)  # groups of elements of the left operand cannot be loaded as one
     padded = False
@@ -140,18 +145,71 @@ def _has_many_rows(c: Contraction) -> bool:
 
 
 def _rows_lie_apart(c: Contraction) -> bool:
-    """Whether the rows of a run-time right operand are short parts of longer rows and are read often.
+    """Whether the rows of a run-time right operand are read often and are long, or short parts of longer
+    rows.
 
-    One head's values among those of all heads are an example. A stride that is a power of two would map the
-    rows to few sets of the caches.
+    One head's values among those of all heads are an example, and a weight in training. A stride that is a
+    power of two would map the rows to few sets of the caches.
     """
-    if len(c.k) != 1 or prove_eq(c.b.coefficients[c.k[0]], extent(c.n[-1])):
+    if len(c.k) != 1:
+        return False
+    if prove_eq(c.b.coefficients[c.k[0]], extent(c.n[-1])) and not _is_far(c.b, c.k[0]):
         return False
     rows, readers = bounds(extent(c.k[0]))[1], bounds(product(extent(a) for a in c.m))[1]
     return rows is None or readers is None or (rows >= SCATTERED_ROWS and readers >= SCATTERED_ROWS)
 
 
+def _columns_lie_apart(c: Contraction, panel: Panel) -> bool:
+    """Whether a run-time left operand is the transpose of a row-major matrix and is better copied to one: its
+    rows are far apart in memory, or the target multiplies groups of neighbours along the sum.
+
+    The gradient of a layer's weight is an example: a sum over rows of both factors.
+    """
+    if len(c.k) != 1 or isinstance(c.a.value.defining_op, graph.Constant) or c.a.read.dynamic:
+        return False
+    (k,) = c.k
+    step = c.a.coefficients[k]
+    if not c.m or prove_eq(step, 1) or not prove_eq(c.a.coefficients[c.m[-1]], 1):
+        return False
+    if not (panel.group > 1 or _is_far(c.a, k)):
+        return False
+    sizes = (bounds(product(extent(a) for a in axes))[1] for axes in (c.m, c.n, c.k))
+    return all(n is None or n >= SCATTERED_ROWS for n in sizes)
+
+
+def _is_far(x: Operand, axis: Expr) -> bool:
+    step = x.coefficients[axis]
+    return isinstance(step, int) and step * x.type.dtype.bits // 8 >= FAR_BYTES
+
+
+def _transpose_left(c: Contraction) -> None:
+    """Insert a computation that copies the left operand, so that it lies row by row."""
+    read = c.a.read
+    (k,) = c.k
+    lead = [axis for axis in c.batch if c.a.moves_with(axis)]
+    axes = [*lead, *c.m, k]
+    fixed: dict[Expr, Dim] = {axis: 0 for axis in c.batch if axis not in lead}
+    t = TensorBuilder(Builder.before(c.compute))
+    source = t.wrap(c.a.value)
+
+    def element(*i: Dim) -> Any:
+        return source.at(*substitute_all(read.indices, {**fixed, **dict(zip(axes, i, strict=True))}))
+
+    copy = t.compute([extent(a) for a in axes], element)
+    computation = copy.value.defining_op
+    assert computation is not None
+    notes.ORIGIN.set(computation, "transpose")
+    _replace(read, copy.value, tuple(axes))
+
+
 SCATTERED_ROWS = 128
+"""Least number of rows, and of their readers, for which an operand is copied because its rows lie apart. A
+larger value copies fewer operands.
+"""
+FAR_BYTES = 1024
+"""Distance in bytes from which on rows lie apart: a tile of them is on many pages, and their addresses fall
+into few sets of the caches. A larger value copies fewer operands.
+"""
 PACKING_ROWS = 9
 
 
@@ -165,7 +223,10 @@ def _order(axis: Expr, coefficient: Dim) -> tuple[int, int]:
 
 
 def _replace_b(c: Contraction, value: Value, index: tuple[Dim, ...]) -> None:
-    read = c.b.read
+    _replace(c.b.read, value, index)
+
+
+def _replace(read: tensor.Read, value: Value, index: tuple[Dim, ...]) -> None:
     new = Builder.before(read)(
         tensor.Read(value, list(read.dynamic), None, indices=index, location=read.location)
     )
