@@ -181,3 +181,20 @@ def test_second_order_equals_that_of_torch(name: str) -> None:
     twice = tw.grad(squares, places)
     same(twice(*map(tw.Tensor, inputs)), expected, "float64")
     same(tw.jit(lambda *x: twice(*x))(*inputs), expected, "float64")
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("zeros", [0, 1, 5])
+def test_products_with_zeros_have_second_derivatives(zeros: int, axis: int) -> None:
+    random = np.random.default_rng(zeros)
+    x = random.normal(size=(3, 4, 2))
+    x.reshape(-1)[random.permutation(24)[:zeros]] = 0
+    weight = np.cos(np.arange(24.0)).reshape(x.shape)
+
+    def slope(x: tw.Tensor) -> tw.Tensor:
+        return (tw.grad(lambda x: (tnp.prod(x, axis) ** 2).sum())(x) * weight).sum()
+
+    leaf = torch.tensor(x, requires_grad=True)
+    (first,) = torch.autograd.grad((leaf.prod(axis) ** 2).sum(), leaf, create_graph=True)
+    (second,) = torch.autograd.grad((first * torch.tensor(weight)).sum(), leaf)
+    np.testing.assert_allclose(tw.grad(slope)(x).numpy(), second.numpy(), rtol=1e-9, atol=1e-12)

@@ -76,12 +76,22 @@ def _of_extreme(x: Term, y: Term, dy: Term, axes: Sequence[int]) -> Term:
 
 
 def _of_product(x: Term, y: Term, dy: Term, axes: Sequence[int]) -> Term:
-    """The gradient of a product: ``y / x``, or for the only zero the product of the other elements."""
-    zero = x.equals(0)
-    factors = zero.select(1, x)
-    rest = factors.apply("reduce_prod", factors.value, axes=tuple(axes), keepdims=True)
-    single = zero.cast(dy.dtype).sum(axes, keepdims=True).equals(1)
-    return zero.select(dy * single.select(rest, 0), dy * y / factors)
+    """The gradient of a product: for each element the product of those before and of those behind it, which
+    is right for any number of zeros, in the second order too.
+    """
+    kept = [k for k in range(len(x.shape)) if k not in axes]
+    order = (*kept, *axes)
+    moved = x.transpose(order)
+    size: Dim = 1
+    for k in axes:
+        size = size * x.shape[k]
+    flat = moved.reshape((*(x.shape[k] for k in kept), size))
+    before, behind = (
+        flat.apply("cumprod", flat.value, axis=len(kept), exclusive=True, reverse=reverse)
+        for reverse in (False, True)
+    )
+    others = (before * behind).reshape(moved.shape)
+    return dy * others.transpose([order.index(k) for k in range(len(order))])
 
 
 def _count(x: Term, axes: Sequence[int]) -> Term:
