@@ -185,3 +185,18 @@ def test_one_spatial_dimension_and_a_foreign_operand() -> None:
     module = build({"x": (2, 5, 5)}, body)
     run(module, choose_layout)
     assert layouts(module) == {"channels_last"}
+
+
+def test_gradient_of_a_weight() -> None:
+    """The gradient of a convolution's weight reads the layer's tensors as they lie."""
+
+    def body(b: Any, x: Any) -> Any:
+        y = b(g.Relu(conv(b, x, 8)))
+        dy = b(g.Relu(conv(b, y, 6)))
+        window = {"strides": (1, 1), "padding": ((1, 1), (1, 1)), "dilations": (1, 1)}
+        return b(g.ConvWeightGradient(y, dy, kernel=(3, 3), **window))
+
+    module = build(IMAGE, body)
+    run(module, choose_layout)
+    assert layouts(module) == {"channels_last"}
+    assert transposes(module) == 1  # The transpose of the image.

@@ -34,7 +34,8 @@ def choose_layout(module: Module) -> int:
 
     Returns the number of rewrites, 0 without such operators.
     """
-    if not any(isinstance(op, (graph.Conv, graph.ConvTranspose)) for op in module.walk()):
+    spatial = (graph.Conv, graph.ConvTranspose, graph.ConvWeightGradient)
+    if not any(isinstance(op, spatial) for op in module.walk()):
         return 0
     return apply_patterns(module, [*PATTERNS, *SIMPLIFY], materialize=materialize)
 
@@ -59,6 +60,17 @@ def channels_last(op: Any, rewriter: Rewriter) -> bool:
     x = transpose(b, op.operands[0], to_last(rank))
     y = b(rebuild(op, [x, *op.operands[1:]], layout="channels_last"))
     rewriter.replace(op, transpose(b, y, to_first(rank)))
+    return True
+
+
+@pattern(graph.ConvWeightGradient)
+def weight_gradient_last(op: graph.ConvWeightGradient, rewriter: Rewriter) -> bool:
+    """The gradient of a weight from channels-first tensors -> from these in channels-last."""
+    if op.layout != "channels_first":
+        return False
+    b = rewriter.builder
+    operands = [transpose(b, v, to_last(tensor_type(v).rank)) for v in op.operands]
+    rewriter.replace(op, b(rebuild(op, operands, layout="channels_last")))
     return True
 
 
@@ -307,6 +319,7 @@ def group_norm_last(op: graph.GroupNorm, rewriter: Rewriter) -> bool:
 
 PATTERNS = [
     channels_last,
+    weight_gradient_last,
     whole_phases,
     behind_unary,
     behind_binary,
