@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import tilewright as tw
+import tilewright.numpy as tnp
 from tilewright.dialects import graph
 from tilewright.frontends.trace.operands import apply, apply_several, as_tensor
 
