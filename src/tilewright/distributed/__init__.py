@@ -13,7 +13,6 @@ from .functions import (
     shift,
 )
 from .groups import Group, GroupError, connect, init, init_mpi
-from .overlap import start_collectives_early
 
 __all__ = [
     "Group",
@@ -29,5 +28,4 @@ __all__ = [
     "rank",
     "reduce_scatter",
     "shift",
-    "start_collectives_early",
 ]

@@ -166,7 +166,7 @@ def all_reduce_tree(
 
     Tensors of one element type are joined to buckets, the last ones first, since a backward pass computes
     them first (Li et al., "PyTorch Distributed", 2020). In compiled code each bucket is reduced while the
-    rest is still computed (`overlap.py`).
+    rest is still computed.
 
     Args:
         tensors: This process's tensors by name, of any shapes and types of numbers.

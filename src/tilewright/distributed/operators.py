@@ -1,8 +1,8 @@
 """The dialect ``ccl``: collective operations as graph operators.
 
 Every process runs the same program. An operator starts its operation and waits for it; between both,
-`overlap.py` places other work. Compiled code calls the group's engine through the handle, an operand: one u64
-with the address of a C structure (`C_HEADER`).
+the pass `start_early` places other work. Compiled code calls the group's engine through the handle, an
+operand: one u64 with the address of a C structure (`C_HEADER`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..dialects.graph.base import Adjoint, GraphOp, tensor_type
+from ..dialects.graph.base import Adjoint, AsynchronousOp, GraphOp, tensor_type
 from ..dialects.graph.control_flow import Check
 from ..dialects.graph.operands import need_choice
 from ..dialects.graph.term import Term
@@ -157,7 +157,7 @@ def _apply(b: Builder, kernel: Kernel, operands: Sequence[Value], *numbers: int)
     return tuple(b.insert(op).results)
 
 
-class Collective(GraphOp):
+class Collective(AsynchronousOp):
     """A collective operation on `x` of the group with the handle `group` (one u64)."""
 
     x: Operand
@@ -213,17 +213,15 @@ class Collective(GraphOp):
         y, status = _apply(b, kernel, (self.group, flat), *numbers)
         return (y, status) if self.in_place else (y, status, flat)
 
-    def wait(self, b: Builder, y: Value, status: Value, *held: Value) -> Value:
+    def wait(self, b: Builder, *started: Value) -> Value:
         """Build the wait for a started operation; return its result."""
+        y, status, *held = started
         kernel = wait_kernel(tensor_type(self.x).dtype, *self.ratio, self.in_place)
         done, after = _apply(b, kernel, (self.group, status, *held, y))
         code = Term(b, after).reshape(())
         b.insert(Check(code.equals(2).unary("not").value, message=UNCONNECTED))
         b.insert(Check(code.equals(0).value, message=FAILED))
         return Term(b, done).reshape(self.result.type.shape).value
-
-    def decompose(self, b: Builder) -> Value:
-        return self.wait(b, *self.start(b))
 
     def like(self, at: Adjoint, cls: type[GraphOp], **attributes: Any) -> Term:
         """Another collective operation of the same group on the gradient of the result."""

@@ -23,6 +23,7 @@ from .graph.merge_matmuls import merge_matmuls
 from .graph.recognize import recognize
 from .graph.remove_checks import drop_known_checks
 from .graph.simplify import simplify
+from .graph.start_early import start_early
 from .graph.update_slices import update_slices
 from .info import Condition, PassInfo, describe
 from .tensor.align_epilogues import align_epilogues
@@ -79,6 +80,7 @@ PASSES: tuple[PassInfo, ...] = (
     _graph(simplify),
     _graph(cse),
     _graph(dce),
+    _graph(start_early, min_opt=1),
     # The first pass of the tensor level replaces operators by computations; form_groups decides the kernels.
     _tensor(lower_to_tensor, required=True),
     _tensor(hoist_invariants, min_opt=1),

@@ -123,6 +123,21 @@ class GraphOp(Operation):
         raise IRError("has neither a method `lower` nor `decompose`", self)
 
 
+class AsynchronousOp(GraphOp):
+    """An operator whose work runs beside other operators, between its start and a wait."""
+
+    def start(self, b: Builder) -> tuple[Value, ...]:
+        """Build the start of the work; return what `wait` takes."""
+        raise NotImplementedError
+
+    def wait(self, b: Builder, *started: Value) -> Value:
+        """Build the wait for started work; return the result."""
+        raise NotImplementedError
+
+    def decompose(self, b: Builder) -> Value:
+        return self.wait(b, *self.start(b))
+
+
 def broadcast_shapes(*shapes: Sequence[Dim], op: Operation | None = None) -> tuple[Dim, ...]:
     """The NumPy broadcast of shapes.
 
@@ -169,6 +184,7 @@ def normalize_axis(axis: int, rank: int, op: Operation | None = None) -> int:
 
 __all__ = [
     "Adjoint",
+    "AsynchronousOp",
     "GraphOp",
     "broadcast_index",
     "broadcast_shapes",

@@ -1,28 +1,27 @@
-"""A graph pass: collective operations begin as soon as their operands are there.
+"""Starts asynchronous work, such as collective operations, as soon as its operands are there.
 
-The wait stays where the operation was, before its first reader, so other kernels run meanwhile. All
-processes compile the same program, so they begin their operations in the same order.
+The wait stays where the operator was, before its first reader, so other kernels run meanwhile. All processes
+of a group compile the same program, so they start their operations in the same order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..dialects import graph as g
-from ..ir.builder import Builder
-from ..ir.core import Block, Module, Operation, OpResult, Value
-from ..passes.registry import register_pass
-from .operators import Collective
+from ...dialects import graph as g
+from ...dialects.graph.base import AsynchronousOp
+from ...ir.builder import Builder
+from ...ir.core import Block, Module, Operation, OpResult, Value
 
 _LIGHT = (g.Reshape, g.Concat, g.Cast, g.Transpose, g.Slice, g.BroadcastTo)
-"""Operators that join and convert what an operation sends; they move with its start."""
+"""Operators that join and convert operands; they move with the start."""
 
 
-def start_collectives_early(module: Module) -> None:
-    """Replace each collective operation by its start, moved up behind the last of its operands, and its
+def start_early(module: Module) -> None:
+    """Replace each asynchronous operator by its start, moved up behind the last of its operands, and its
     wait.
     """
-    for op in [op for op in module.walk() if isinstance(op, Collective)]:
+    for op in [op for op in module.walk() if isinstance(op, AsynchronousOp)]:
         builder = Builder.before(op)
         before = op.previous
         begun = op.start(builder)
@@ -65,6 +64,4 @@ def _last(values: Sequence[Value], block: Block) -> Operation | None:
     return found
 
 
-register_pass(start_collectives_early, level="graph", after="choose-layout")
-
-__all__ = ["start_collectives_early"]
+__all__ = ["start_early"]
