@@ -199,3 +199,26 @@ def test_products_with_zeros_have_second_derivatives(zeros: int, axis: int) -> N
     (first,) = torch.autograd.grad((leaf.prod(axis) ** 2).sum(), leaf, create_graph=True)
     (second,) = torch.autograd.grad((first * torch.tensor(weight)).sum(), leaf)
     np.testing.assert_allclose(tw.grad(slope)(x).numpy(), second.numpy(), rtol=1e-9, atol=1e-12)
+
+
+def test_second_derivatives_of_scattered_products_end_at_two_zeros() -> None:
+    indices = np.zeros((2, 3), np.int64)
+
+    def product(x: tw.Tensor, updates: tw.Tensor) -> tw.Tensor:
+        found = apply(
+            graph.ScatterElements, x, as_tensor(indices), as_tensor(updates), axis=0, combiner="prod"
+        )
+        return (found**2).sum()
+
+    def second(x: tw.Tensor, updates: tw.Tensor) -> tw.Tensor:
+        return tw.grad(lambda x, u: (tw.grad(product)(x, u) ** 2).sum())(x, updates)
+
+    x, updates = np.ones((2, 3)), np.ones((2, 3))
+    updates[0, 1] = 0
+    library = tw.compile(second, (x, updates))
+    np.testing.assert_allclose(library(x, updates), second(tw.Tensor(x), tw.Tensor(updates)).numpy())
+    updates[1, 1] = 0
+    assert tw.grad(product)(x, updates).numpy()[0, 1] == 0
+    for run in (library, second):
+        with pytest.raises(tw.TilewrightError, match="two factors of one element are zero"):
+            run(tw.Tensor(x), tw.Tensor(updates))

@@ -37,6 +37,11 @@ def _custom_gradient(b: Builder, d: Any, x: Value, y: Value) -> Any:
     return b.insert(op).results[0]
 
 
+def _once(b: Builder, d: Any, x: Value) -> Any:
+    true = b(graph.ReduceAll(b(graph.Eq(x, x)), axes=(0, 1)))
+    return b(graph.OnceDifferentiable(x, true, message="not twice"))
+
+
 VECTORS = (F("n", 3), F("n", 3))
 
 CASES = [
@@ -48,5 +53,6 @@ CASES = [
         lambda d, x, y: (np.tanh(np.sin(x) * y), np.sin(x) * y),
         SIZES,
     ),
+    Case("OnceDifferentiable", VECTORS[:1], _once, lambda d, x: x, SIZES),
     Case("CustomGradient", VECTORS, _custom_gradient, lambda d, x, y: x * y, SIZES),
 ]

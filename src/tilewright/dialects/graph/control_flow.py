@@ -77,7 +77,7 @@ class Check(GraphOp):
         return ()
 
     def verify(self) -> None:
-        _check_condition(self, self.condition)
+        check_condition(self, self.condition)
 
     def interpret(self, env: Frame, condition: Array) -> Any:
         return tensor.check(self, condition)
@@ -177,7 +177,7 @@ class If(GraphOp):
         return tuple(v.type for v in self.regions[0].block.terminator.operands)
 
     def verify(self) -> None:
-        _check_condition(self, self.condition)
+        check_condition(self, self.condition)
         first, second = ([v.type for v in r.block.terminator.operands] for r in self.regions)
         if len(first) != len(second) or not all(map(same_type, first, second)):
             raise IRError(f"one branch yields {first}, the other {second}", self)
@@ -233,8 +233,8 @@ class While(GraphOp):
         )
 
     def verify(self) -> None:
-        _check_condition(self, self.condition)
-        _check_condition(self, self.body.terminator.operands[0])
+        check_condition(self, self.condition)
+        check_condition(self, self.body.terminator.operands[0])
         if self.limit is not None and self.limit.type is not TensorType(i64, ()):
             raise IRError(f"the limit is an i64 scalar, not {self.limit.type}", self)
         if [a.type for a in self.body.args] != [TensorType(i64, ()), *(v.type for v in self.initial)]:
@@ -301,7 +301,12 @@ def _move(source: Block, target: Block, values: dict[Value, Value]) -> None:
             target.append(op.clone(values))
 
 
-def _check_condition(op: Operation, value: Value) -> None:
+def check_condition(op: Operation, value: Value) -> None:
+    """Check that a value is a condition, a bool scalar.
+
+    Raises:
+        IRError: It is not.
+    """
     if value.type is not TensorType(boolean, ()):
         raise IRError(f"a condition is a bool scalar, not {value.type}", op)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -80,15 +81,16 @@ class ConvWeightGradient(GraphOp):
         n, _, *positions = dy.shape
         g = self.groups
         result = np.zeros((g, dy.shape[1] // g, x.shape[1] // g, *self.kernel))
-        right = dy.reshape(n, g, dy.shape[1] // g, -1)
+        places = math.prod(positions)
+        right = dy.reshape(n, g, dy.shape[1] // g, places)
         for taps in np.ndindex(*self.kernel):
             where = tuple(
                 slice(r * d, r * d + (p - 1) * s + 1, s)
                 for r, d, p, s in zip(taps, self.dilations, positions, self.strides, strict=True)
             )
-            left = x[(slice(None), slice(None), *where)].reshape(n, g, x.shape[1] // g, -1)
+            left = x[(slice(None), slice(None), *where)].reshape(n, g, x.shape[1] // g, places)
             result[(..., *taps)] = np.einsum("ngop,ngcp->goc", right, left)
-        return result.reshape(-1, *result.shape[2:]).astype(self.result.type.dtype.numpy)
+        return result.reshape(dy.shape[1], *result.shape[2:]).astype(self.result.type.dtype.numpy)
 
     def gradient(self, at: Adjoint) -> Sequence[Term | None]:
         x, dy = at.operands

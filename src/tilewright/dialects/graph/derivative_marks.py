@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...ir.builder import Builder
-from ...ir.core import Block, IRError, Operand, Value, VariadicOperand, operation
+from ...ir.core import Attr, Block, IRError, Operand, Value, VariadicOperand, operation
 from ...ir.interpreter import Array, Frame
 from ...ir.types import Type
 from .. import tensor
 from ..tensor_builder import TensorBuilder, TensorRef
 from .base import Adjoint, GraphOp
+from .control_flow import Check, check_condition
 from .elementwise import Constant
 from .residuals import inner_uses, values_of
 from .scan import same_type
@@ -42,6 +43,35 @@ class After(GraphOp):
     def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         x, *others = operands
         return t.wrap(t.builder(tensor.After(x.value, [y.value for y in others])))
+
+
+@operation
+class OnceDifferentiable(GraphOp):
+    """`x` itself, in a gradient formula that is right, but whose own derivative is right only where the bool
+    scalar `condition` holds: a run that needs that derivative ends with `message` otherwise.
+    """
+
+    name = "graph.once_differentiable"
+    x: Operand
+    condition: Operand
+    message: Attr
+
+    def infer_types(self) -> Sequence[Type]:
+        check_condition(self, self.condition)
+        return (self.x.type,)
+
+    def reference(self, x: Array, condition: Array) -> Any:
+        return x
+
+    def gradient(self, at: Adjoint) -> Sequence[Term | None]:
+        at.b.insert(Check(self.condition, message=self.message))
+        return at.cotangent, None
+
+    def fold(self) -> Value:
+        return self.x
+
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
+        return operands[0]
 
 
 @operation
@@ -146,4 +176,4 @@ def _inlined(b: Builder, block: Block, values: dict[Value, Value]) -> list[Value
     return [values.get(v, v) for v in block.terminator.operands]
 
 
-__all__ = ["After", "Checkpoint", "CustomGradient"]
+__all__ = ["After", "Checkpoint", "CustomGradient", "OnceDifferentiable"]

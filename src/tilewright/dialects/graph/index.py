@@ -337,8 +337,13 @@ class Scattering(GraphOp):
 
     def _of_product(self, x: Term, indices: Term, updates: Term, y: Term, dy: Term) -> tuple[Term, Term]:
         # The product of all factors but one: y / factor, or of the factors that are not zero if it is the
-        # only zero.
+        # only zero. The derivative of this formula is wrong where two factors are zero.
         zeros = self._written(x.equals(0).cast(y.dtype), indices, updates.equals(0).cast(y.dtype), "sum")
+        flat = (zeros <= 1).reshape((tensor_type(zeros.value).size,))
+        safe = flat.apply("reduce_all", flat.value, axes=(0,))
+        x, updates = (
+            v.apply("once_differentiable", v.value, safe.value, message=_SECOND) for v in (x, updates)
+        )
         rest = self._written(x.equals(0).select(1, x), indices, updates.equals(0).select(1, updates), "prod")
         rest = dy * zeros.equals(1).select(rest, 0)
         whole = dy * y
@@ -359,6 +364,10 @@ class Scattering(GraphOp):
         return first * share, hits.select(self._read(share, indices), 0)
 
 
+_SECOND = (
+    "the second derivative of a scatter by products does not exist in this form where two factors of one "
+    "element are zero"
+)
 _UFUNC = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 _COMBINERS = (None, *_UFUNC)
 

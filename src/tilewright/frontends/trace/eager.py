@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from ...dialects import func
-from ...ir.core import Module, Operation, Value
+from ...errors import CompileError
+from ...ir.core import IRError, Module, Operation, Value
 from ...ir.interpreter import Array, Frame
 from .operands import as_tensor
 from .tensor import Tensor, traced
@@ -43,7 +44,10 @@ class EagerTrace(Trace):
                 # The backward pass adds results to loops and branches that have run already.
                 if op not in self._run or any(r not in known for r in op.results):
                     self._run.add(op)
-                    self._frame.run(op)
+                    try:
+                        self._frame.run(op)
+                    except IRError as error:  # a check of the program's own
+                        raise CompileError(str(error)) from None
         found: Any = self._frame.values.get(value)
         return found
 
