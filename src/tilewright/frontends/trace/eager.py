@@ -12,7 +12,7 @@ from ...errors import CompileError
 from ...ir.core import IRError, Module, Operation, Value
 from ...ir.interpreter import Array, Frame
 from .operands import as_tensor
-from .tensor import Tensor, traced
+from .tensor import Tensor, concrete, traced
 from .tracing import Trace, tracing
 from .tree import flatten, unflatten
 
@@ -35,6 +35,16 @@ class EagerTrace(Trace):
         self.function.arg_names = (*self.function.arg_names, name)
         self._frame.values[argument] = x.numpy()
         return argument
+
+    def begin_with(self, argument: Value, elements: Callable[[], Array]) -> None:
+        self._frame.values[argument] = elements()
+
+    def keep_states(self) -> None:
+        """Give the states that the function has replaced their new contents."""
+        for state, held in self.states.values():
+            elements = self.elements(held[0])
+            assert elements is not None
+            state.keep(concrete(elements))
 
     def elements(self, value: Value) -> Array | None:
         """The elements of a value outside of branches and loop bodies; None for others."""

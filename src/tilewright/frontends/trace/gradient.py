@@ -192,6 +192,7 @@ def recording() -> Iterator[Callable[[Any], Any]]:
     with tracing(EagerTrace(IRModule().body.append(Func(sym_name="main")))) as trace:
         assert isinstance(trace, EagerTrace)
         yield functools.partial(_known, trace)
+        trace.keep_states()
 
 
 def _known(trace: EagerTrace, tree: Any) -> Any:

@@ -100,6 +100,14 @@ class State:
             )
         self._traced(trace)[0] = value_of(new)
 
+    def keep(self, content: Tensor) -> None:
+        """Replace the content by that of a function that has run outside of a trace.
+
+        Args:
+            content: A tensor of the state's shape and type.
+        """
+        self._value = content
+
     def __getitem__(self, index: Index) -> Tensor:
         return self.value[index]
 
@@ -119,6 +127,7 @@ class State:
             )
             trace.function.arg_names = (*trace.function.arg_names, self.name)
             known = trace.states[self.name] = self, [argument]
+            trace.begin_with(argument, self._value.numpy)
         if known[0] is not self:
             raise TraceError(f"two states are called '{self.name}': give one of them another name")
         return known[1]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -85,6 +85,9 @@ class Trace:
     def elements(self, value: Value) -> Array | None:
         """The elements of a value, or None if only a run has them."""
         return None
+
+    def begin_with(self, argument: Value, elements: Callable[[], Array]) -> None:
+        """Note the elements that a state has when the function begins; only a trace that runs needs them."""
 
     def emit(self, op: Operation) -> tuple[Value, ...]:
         """Insert an operation, unless it folds to a value or constant; return its results."""
