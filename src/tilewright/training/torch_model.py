@@ -60,9 +60,12 @@ def _array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
 
 def _graph(module: torch.nn.Module, examples: Sequence[Any], request: Request, kept: Sequence[str]) -> Graph:
     """Import a module of `_joined` whose tensors called `kept` are arguments of the function."""
+    import torch
+
     names = list(inspect.signature(module.forward).parameters)
+    tensors = [torch.from_numpy(np.array(x)) if isinstance(x, np.ndarray) else x for x in examples]
     imported = import_torch(
-        module, examples, request.dims_of(names), kept=frozenset(f"model.{n}" for n in kept)
+        module, tensors, request.dims_of(names), kept=frozenset(f"model.{n}" for n in kept)
     )
     function = imported.symbol("main")
     assert isinstance(function, Func)
