@@ -17,6 +17,7 @@ KINDS = {
     "gemm": "[matrix products](../gemm.py)",
     "memory_ops": "[operators bound by memory](../memory_ops.py)",
     "llm": "[language models](../llm/__main__.py)",
+    "training": "[training steps](../training.py)",
 }
 
 
