@@ -278,7 +278,7 @@ def test_saved_and_opened(folder: Path, tmp_path: Path) -> None:
         r"estimated memory: .*KV cache 0.1 MiB \(256 bytes a token\)\nmemory: .*, arena .* MiB \(prefill\)",
         found.output,
     )
-    assert "optimization O1 (LLVM 1): cse, " in found.output
+    assert "optimization O1 (LLVM 1): drop-derivative-marks, cse, " in found.output
     opened, tokenizer, config = open_library(tmp_path / "model.so")
     with opened.library:
         assert (opened.context, opened.max_batch, opened.pages) == (256, 2, 8)
