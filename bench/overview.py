@@ -64,7 +64,8 @@ def _date(path: Path) -> str:
     if "note" in content:
         return str(content["note"]).partition(",")[0]
     found = [row["date"] for row in content["rows"] if "date" in row]
-    found += [f["date"] for row in content["rows"] for f in row.get("engines", {}).values()]
+    engines = [f for row in content["rows"] for f in row.get("engines", {}).values()]
+    found += [f["date"] for f in engines if "date" in f]
     return str(max(found, default=path.stem))
 
 

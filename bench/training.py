@@ -213,7 +213,8 @@ def markdown(result: dict[str, Any]) -> str:
     parts = [
         f"{date}, {info['processor']} ({features(info['flags'])}), {info['cores']} cores; "
         "`python -m bench.training`. Median milliseconds of a training step; peak memory in MiB above that "
-        "after the imports. The ratio is the fastest peer's time over Tilewright's."
+        "after the imports; Tilewright's contains that of exporting and compiling. The ratio is the fastest "
+        "peer's time over Tilewright's."
     ]
     keys = sorted(
         {(r["precision"], r["threads"]) for r in result["rows"]}, key=lambda k: (k[0] != "float32", -k[1])
