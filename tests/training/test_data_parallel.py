@@ -104,6 +104,38 @@ def test_a_checkpoint_of_divided_states_serves_any_number_of_processes(tmp_path:
     np.testing.assert_allclose([float(step(X, Y)) for _ in range(2)], later, rtol=2e-5)
 
 
+def test_a_divided_state_belongs_to_the_parameter_of_its_whole_name() -> None:
+    """A parameter's name may end another's, here with as many elements in another shape."""
+
+    class Nested(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(RANDOM.normal(size=(80, 72)).astype(np.float32) / 9)
+            self.linear = nn.Linear(80, 72)
+
+        def forward(self, x: tw.Tensor) -> tw.Tensor:
+            return self.linear(x) + x @ self.weight
+
+    def mean_square(y: tw.Tensor) -> tw.Tensor:
+        return (y**2).mean()
+
+    groups = [td.Group(engine) for engine in ThreadEngine.of_size(2)]
+    model = Nested()
+
+    def run(rank: int) -> Any:
+        x, _ = parts(rank, 2)
+        adam = optim.AdamW(lr=0.01)
+        step = tw.train_step(model, mean_square, adam, (x,), group=groups[rank], sharded=True, threads=1)
+        step(x)
+        return step.state_dict(), step
+
+    whole = tw.train_step(model, mean_square, optim.AdamW(lr=0.01), (X,))
+    whole(X)
+    for found, _ in together(run, 2):
+        for name, value in whole.state_dict().items():
+            np.testing.assert_allclose(found[name], value, rtol=1e-3, atol=1e-6, err_msg=name)
+
+
 def test_processes_draw_different_numbers_and_agree_on_statistics() -> None:
     class Noisy(nn.Module):
         def __init__(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,20 +24,19 @@ class States(Mapping[str, Array]):
     def __init__(self, library: CompiledModel, parallel: DataParallel | None = None) -> None:
         self.library, self.parallel = library, parallel
         self.names = [n for n in library.state if not n.startswith(_HANDLES)]
-
-    def _shard(self, name: str) -> Shard | None:
-        """The division of an optimizer's state ``optimizer.SLOT.PARAMETER``; None if it is whole."""
-        if self.parallel is None or not name.startswith("optimizer."):
-            return None
-        for parameter, shard in self.parallel.shards.items():
-            if name.endswith(f".{parameter}"):
-                shape = next(e["shape"] for e in self.library.metadata["states"] if e["name"] == name)
-                return shard if tuple(shape) == (shard.rows,) else None
-        return None
+        shards = {} if parallel is None else parallel.shards
+        shapes = {e["name"]: tuple(e["shape"]) for e in library.metadata.get("states", ()) if shards}
+        known = set(self.names)
+        self._shards: dict[str, Shard] = {}
+        """The divisions of the optimizer's states ``optimizer.SLOT.PARAMETER`` that are divided."""
+        for name in shapes:
+            shard = shards.get(_parameter_of(name, known))
+            if shard is not None and shapes[name] == (shard.rows,):
+                self._shards[name] = shard
 
     def __getitem__(self, name: str) -> Array:
         value = self.library.state[name]
-        shard = self._shard(name)
+        shard = self._shards.get(name)
         if shard is None:
             return value
         from ..distributed import all_gather
@@ -47,7 +46,7 @@ class States(Mapping[str, Array]):
         return whole
 
     def __setitem__(self, name: str, value: Array) -> None:
-        shard = self._shard(name)
+        shard = self._shards.get(name)
         if shard is not None:
             assert self.parallel is not None
             padded = np.zeros(shard.size * shard.rows, value.dtype)
@@ -60,6 +59,16 @@ class States(Mapping[str, Array]):
 
     def __len__(self) -> int:
         return len(self.names)
+
+
+def _parameter_of(name: str, known: Container[str]) -> str:
+    """The parameter of an optimizer's state: the longest name in `known` that ends it, or no name."""
+    rest = name
+    while rest:
+        rest = rest.partition(".")[2]
+        if rest in known:
+            return rest
+    return ""
 
 
 __all__ = ["States"]
