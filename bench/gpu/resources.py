@@ -227,8 +227,8 @@ def markdown(found: dict[str, Any]) -> str:
     lines += [f"- {n}, {a}: `{k['kernel']}`, {k['spill_bytes']} bytes" for n, a, k in spilling] or ["None."]
     lines += ["", "## Accesses that touch parts of sectors", ""]
     lines += [
-        f"Those whose excess is at least {LISTED:.0%} of all sectors that a case's requests touch; the",
-        "excess is what requests touch beyond the sectors that their bytes fill.",
+        f"The table lists accesses whose excess is at least {LISTED:.0%} of a case's sectors of requests.",
+        "The excess is the number of sectors that an access touches beyond those that its bytes fill.",
         "",
         "| case | architecture | kernel | access | why | excess |",
         "|---|---|---|---|---|---|",

@@ -121,7 +121,6 @@ def test_dynamic_sizes() -> None:
         assert five[:, 0].tolist() == [2.0] * 5 + [4.0] * 5
 
 
-W = np.random.default_rng(1).normal(size=(2, 2)).astype(np.float32)
 GRADIENTS: dict[str, Callable[..., Any]] = {
     "sum": lambda g, x: td.all_reduce(tnp.sin(x), "sum", g),
     "mean": lambda g, x: td.all_reduce(tnp.sin(x), "mean", g),

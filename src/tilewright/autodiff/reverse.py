@@ -108,18 +108,16 @@ class _Backward:
         return []
 
     def _decomposed(self, op: GraphOp, given: Sequence[Value | None]) -> list[Operation]:
-        before = op.previous
+        before, block = op.previous, op.parent
+        assert block is not None
         made = op.decompose(Builder.before(op))
         if made is None:
             self._refuse(op)
             return []
         results = [made] if isinstance(made, Value) else list(made)
-        first = before.next if before is not None else op.parent.first if op.parent is not None else None
-        ops: list[Operation] = []
-        while first is not None and first is not op:
-            ops.append(first)
-            self._spread(first)
-            first = first.next
+        ops = block.between(before, op)
+        for part in ops:
+            self._spread(part)
         for new, gradient in zip(results, given, strict=True):
             if gradient is not None:
                 self._add(new, Term(self.b, gradient))

@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from ..frontends.trace.eager import EagerTrace
+from ..frontends.trace.eager import is_compiling
 from ..frontends.trace.numpy import concatenate
 from ..frontends.trace.operands import apply, as_tensor
 from ..frontends.trace.tensor import Tensor, TensorLike
-from ..frontends.trace.tracing import current
 from . import operators
 from .groups import Group, world
 
@@ -26,10 +25,7 @@ ones begin earlier, while the rest of the backward pass still runs.
 
 
 def _handle(group: Group) -> Tensor:
-    trace = current()
-    if trace is None or isinstance(trace, EagerTrace):
-        return Tensor(np.array([group.address], np.uint64))
-    return group.state.value
+    return group.state.value if is_compiling() else Tensor(np.array([group.address], np.uint64))
 
 
 def all_reduce(x: TensorLike, reduction: str = "sum", group: Group | None = None) -> Tensor:

@@ -647,6 +647,15 @@ class Block:
         """The last operation, or None for an empty block."""
         return self._last
 
+    def between(self, before: Operation | None, end: Operation | None) -> list[Operation]:
+        """The operations after `before` (None: from the first) and in front of `end` (None: to the last)."""
+        found: list[Operation] = []
+        op = self._first if before is None else before._next
+        while op is not None and op is not end:
+            found.append(op)
+            op = op._next
+        return found
+
     @property
     def terminator(self) -> Operation:
         """The last operation, which ends the block.

@@ -55,7 +55,7 @@ def torch_model(request: Request) -> Found:
 def _array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     from ..frontends.torch.tensors import array_of
 
-    return np.array(array_of(tensor.detach().clone().contiguous(), "a parameter"))
+    return np.array(array_of(tensor.detach().contiguous(), "a parameter"))
 
 
 def _graph(module: torch.nn.Module, examples: Sequence[Any], request: Request, kept: Sequence[str]) -> Graph:

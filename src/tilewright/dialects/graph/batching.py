@@ -396,7 +396,7 @@ RULES: dict[type, Rule] = {
     **dict.fromkeys(
         (
             *(elementwise.Unary, elementwise.Binary, elementwise.Select, elementwise.Cast),
-            *(elementwise.Activation, elementwise.Identity, elementwise.StopGradient, Threefry),
+            *(elementwise.Activation, elementwise.Identity, Threefry),
         ),
         _broadcasting,
     ),

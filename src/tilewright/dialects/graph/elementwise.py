@@ -459,26 +459,13 @@ class Identity(GraphOp):
 
 
 @operation
-class StopGradient(GraphOp):
+class StopGradient(Identity):
     """The operand itself, as a constant of differentiation."""
 
     name = "graph.stop_gradient"
-    x: Operand
-
-    def infer_types(self) -> Sequence[Type]:
-        return (self.x.type,)
-
-    def reference(self, x: Array) -> Any:
-        return x
 
     def gradient(self, at: Adjoint) -> Sequence[Term | None]:
         return (None,)
-
-    def fold(self) -> Value | ConstantData | None:
-        return self.x
-
-    def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
-        return operands[0]
 
 
 @operation

@@ -16,12 +16,12 @@ from ...ir.symbolic import Expr
 from ...ir.types import TensorType
 from .base import tensor_type
 from .contract import Matmul
-from .elementwise import Binary, Cast, Constant, Identity, Select, StopGradient, Symbolic, Unary
+from .elementwise import Binary, Cast, Constant, Identity, Select, Symbolic, Unary
 from .shape import BroadcastTo, Iota, Reshape, Transpose
 
 _GENERATED = (Constant, Symbolic, Iota, BroadcastTo)
 """Operators whose results are larger than what they read."""
-_MOVED = (Reshape, Transpose, Identity, StopGradient)
+_MOVED = (Reshape, Transpose, Identity)
 """Operators whose results are what they read, at other places."""
 _CHEAP = (Binary, Select, Cast)
 """Operators of a few instructions an element."""

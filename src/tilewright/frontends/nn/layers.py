@@ -11,8 +11,8 @@ import numpy as np
 from ...errors import CompileError
 from ..trace import Tensor, random, stop_gradient
 from ..trace import numpy as tnp
-from ..trace.eager import EagerTrace
-from ..trace.tracing import current, user_location
+from ..trace.eager import is_compiling
+from ..trace.tracing import user_location
 from . import functional as F
 from .init import generator
 from .module import Module, Parameter, parameter
@@ -223,7 +223,7 @@ class Dropout(Module):
         key = random.key_for(self.path)
         if key is not None:
             return F.dropout(x, self.p, key)
-        if current() is not None and not isinstance(current(), EagerTrace):
+        if is_compiling():
             raise CompileError(
                 f"Dropout '{self.path}' in training mode needs a key when it is compiled: write `with "
                 "tw.random.using(key):` in the function, with a key that it takes as an argument, or call "

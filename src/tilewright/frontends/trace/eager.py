@@ -13,7 +13,7 @@ from ...ir.core import IRError, Module, Operation, Value
 from ...ir.interpreter import Array, Frame
 from .operands import as_tensor
 from .tensor import Tensor, concrete, traced
-from .tracing import Trace, tracing
+from .tracing import Trace, current, tracing
 from .tree import flatten, unflatten
 
 
@@ -24,8 +24,8 @@ class EagerTrace(Trace):
     for, so that Python's own branches and loops work in it.
     """
 
-    def __init__(self, function: func.Func) -> None:
-        super().__init__(function)
+    def __init__(self) -> None:
+        super().__init__(Module().body.append(func.Func(sym_name="main")))
         self._frame = Frame(Module(), {}, {})
         self._run: set[Operation] = set()
 
@@ -62,6 +62,12 @@ class EagerTrace(Trace):
         return found
 
 
+def is_compiling() -> bool:
+    """Return whether operators are recorded in a function whose elements only a run knows."""
+    trace = current()
+    return trace is not None and not isinstance(trace, EagerTrace)
+
+
 def run_eagerly(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> EagerTrace:
     """Run a function on tensors with all operators recorded.
 
@@ -74,8 +80,7 @@ def run_eagerly(function: Callable[..., Any], args: Sequence[Any], kwargs: Mappi
         The trace, which knows the elements of its values.
     """
     leaves, names, structure = flatten((list(args), dict(kwargs)))
-    with tracing(EagerTrace(Module().body.append(func.Func(sym_name="main")))) as trace:
-        assert isinstance(trace, EagerTrace)
+    with tracing(EagerTrace()) as trace:
         given = []
         for leaf, name in zip(leaves, names, strict=True):
             if isinstance(leaf, (Tensor, np.ndarray)) or hasattr(leaf, "__dlpack__"):
@@ -87,4 +92,4 @@ def run_eagerly(function: Callable[..., Any], args: Sequence[Any], kwargs: Mappi
     return trace
 
 
-__all__ = ["EagerTrace", "run_eagerly"]
+__all__ = ["EagerTrace", "is_compiling", "run_eagerly"]

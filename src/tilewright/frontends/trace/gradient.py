@@ -15,9 +15,7 @@ import numpy as np
 
 from ...autodiff.reverse import backward
 from ...dialects import graph as g
-from ...dialects.func import Func
 from ...errors import GradientError
-from ...ir.core import Module as IRModule
 from ...ir.core import Operation, Value
 from .eager import EagerTrace
 from .operands import apply, as_tensor, value_of
@@ -189,8 +187,7 @@ def recording() -> Iterator[Callable[[Any], Any]]:
     if current() is not None:
         yield lambda tree: tree
         return
-    with tracing(EagerTrace(IRModule().body.append(Func(sym_name="main")))) as trace:
-        assert isinstance(trace, EagerTrace)
+    with tracing(EagerTrace()) as trace:
         yield functools.partial(_known, trace)
         trace.keep_states()
 
@@ -253,7 +250,8 @@ def _vjp(function: Callable[..., Any], primals: Sequence[Any], has_aux: bool) ->
     outputs, _, output_structure = flatten(result)
     ends = [end(x) for x in outputs]
     first, last = marks[0].defining_op, ends[-1]
-    assert first is not None
+    assert first is not None and first.parent is not None
+    block = first.parent
     results = [traced(op.result) for op in ends]
 
     def pull(cotangents: Any) -> tuple[Any, ...]:
@@ -269,7 +267,7 @@ def _vjp(function: Callable[..., Any], primals: Sequence[Any], has_aux: bool) ->
         ]
         inner = current()
         assert inner is not None
-        found = iter(backward(inner.builder, list(_between(first, last)), pairs, marks))
+        found = iter(backward(inner.builder, block.between(first.previous, last.next), pairs, marks))
         gradients = {mark: _gradient(mark, value) for mark, value in zip(marks, found, strict=True)}
         trees = [
             None
@@ -294,14 +292,6 @@ def _gradient(mark: Value, value: Value | None) -> Tensor:
     like = traced(mark)
     zero = as_tensor(np.zeros((), like.dtype))
     return apply(g.BroadcastTo, traced(value_of(zero)), shape=tuple(like.shape))
-
-
-def _between(first: Operation, last: Operation) -> Iterator[Operation]:
-    """The operations from `first` to `last`, of one block."""
-    op: Operation | None = first
-    while op is not None:
-        yield op
-        op = None if op is last else op.next
 
 
 __all__ = ["grad", "jvp", "recording", "stop_gradient", "value_and_grad", "vjp"]

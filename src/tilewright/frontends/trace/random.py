@@ -19,10 +19,8 @@ import ml_dtypes
 import numpy as np
 
 from ...dialects import graph as g
-from ...dialects.func import Func
 from ...dialects.graph.elementwise import UNARY
 from ...errors import ShapeError
-from ...ir.core import Module as IRModule
 from ...ir.core import Operation, Value
 from ...ir.types import DType, u32
 from ..random import Key, Random
@@ -382,7 +380,7 @@ def _drawn(build: Callable[..., Value | tuple[Value, ...]], *operands: Tensor) -
     """Build a draw from values in the current trace, or at once; several results are stacked."""
     trace = current()
     if trace is None:
-        with tracing(EagerTrace(IRModule().body.append(Func(sym_name="main")))):
+        with tracing(EagerTrace()):
             return concrete(np.asarray(_drawn(build, *operands)._known("an array")))
 
     def emit_all(op: Operation) -> tuple[Value, ...]:

@@ -11,7 +11,7 @@ from ...dialects.graph.scan import Yield
 from ...errors import GradientError
 from ...ir.core import Block, Operation, OpResult, Region, Value
 from ...ir.run_time_symbols import defined_by, mentions
-from .eager import EagerTrace
+from .eager import is_compiling
 from .operands import as_tensor, value_of
 from .tensor import Tensor, traced
 from .tracing import Trace, TraceError, current, user_location
@@ -114,17 +114,14 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function, updated=())
     def again(*args: Any, **kwargs: Any) -> Any:
         trace = current()
-        if trace is None or isinstance(trace, EagerTrace):
+        if trace is None or not is_compiling():
             return function(*args, **kwargs)
-        before = trace.builder.block.last
+        block = trace.builder.block
+        before = block.last
         result = function(*args, **kwargs)
         leaves, _, structure = flatten(result)
-        first = trace.builder.block.first if before is None else before.next
-        ops: list[Operation] = []
-        while first is not None:
-            if not isinstance(first, g.Constant):  # the trace uses constants again
-                ops.append(first)
-            first = first.next
+        # The trace uses constants again.
+        ops = [op for op in block.between(before, None) if not isinstance(op, g.Constant)]
         made: set[Value] = {r for op in ops for r in op.results}
         held = [state for _, state in trace.states.values()]
         inside = [x._value for x in leaves if isinstance(x, Tensor)] + [h[0] for h in held]

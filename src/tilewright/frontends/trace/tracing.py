@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -135,6 +135,7 @@ class Trace:
         return {s.name for a in self.function.body.args for d in a.type.shape for s in free_symbols(d)}
 
 
+TraceT = TypeVar("TraceT", bound=Trace)
 _active = threading.local()
 
 
@@ -145,7 +146,7 @@ def current() -> Trace | None:
 
 
 @contextmanager
-def tracing(trace: Trace) -> Iterator[Trace]:
+def tracing(trace: TraceT) -> Iterator[TraceT]:
     """Make `trace` the current one."""
     stack = _active.__dict__.setdefault("stack", [])
     stack.append(trace)

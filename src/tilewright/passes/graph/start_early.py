@@ -22,21 +22,11 @@ def start_early(module: Module) -> None:
     wait.
     """
     for op in [op for op in module.walk() if isinstance(op, AsynchronousOp)]:
-        builder = Builder.before(op)
-        before = op.previous
+        builder, before, block = Builder.before(op), op.previous, op.parent
+        assert block is not None
         begun = op.start(builder)
-        started = op.previous
-        result = op.wait(builder, *begun)
-        block = op.parent
-        assert block is not None and started is not None
-        first = before.next if before is not None else block.first
-        moved: list[Operation] = []
-        while first is not None:
-            moved.append(first)
-            if first is started:
-                break
-            first = first.next
-        op.replace_by(result)
+        moved = block.between(before, op)
+        op.replace_by(op.wait(builder, *begun))
         for part in moved:
             _move_up(part, block)
 

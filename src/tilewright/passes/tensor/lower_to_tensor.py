@@ -14,7 +14,7 @@ from ...ir import notes
 from ...ir.builder import Builder
 from ...ir.cleanup import dce
 from ...ir.constant import Constant
-from ...ir.core import Block, IRError, Module, Operation, Value
+from ...ir.core import IRError, Module, Operation, Value
 from ...ir.origin import place_outside
 from ...ir.symbolic import Dim
 from ..graph.fold_constants import empty_results
@@ -66,10 +66,11 @@ def _lower(op: Operation, origin: str | None, missing: list[Operation]) -> None:
     origin = origin or (op.kernel if isinstance(op, kernels.Apply) else op.name.partition(".")[2])
     builder = Builder.before(op)
     before, block = op.previous, op.parent
+    assert block is not None
     results = empty_results(op, builder) or _defined(op, "decompose", lambda: op.decompose(builder))
     if results is not None:
         values = (results,) if isinstance(results, Value) else tuple(results)
-        inserted = _between(before, block, op)
+        inserted = block.between(before, op)
         op.replace_by(_matching(builder, op, values))
         for new in inserted:
             _lower(new, origin, missing)
@@ -80,17 +81,15 @@ def _lower(op: Operation, origin: str | None, missing: list[Operation]) -> None:
         return
     lowered = _defined(op, "lower", lambda: op.lower(t, *(t.wrap(v) for v in op.operands)))
     tensors = (lowered,) if isinstance(lowered, TensorRef) else tuple(lowered)
-    start = before.next if before is not None else (block.first if block is not None else None)
-    while start is not None and start is not op:
-        if isinstance(start, (tensor.Compute, tensor.Scatter, tensor.Argsort, kernels.Run)):
-            notes.copy(op, start)
-            if not notes.ORIGIN.present(start):
-                notes.ORIGIN.set(start, start.kernel if isinstance(start, kernels.Run) else origin)
-        if isinstance(start, tensor.Nested):
-            for region in start.regions:
+    for new in block.between(before, op):
+        if isinstance(new, (tensor.Compute, tensor.Scatter, tensor.Argsort, kernels.Run)):
+            notes.copy(op, new)
+            if not notes.ORIGIN.present(new):
+                notes.ORIGIN.set(new, new.kernel if isinstance(new, kernels.Run) else origin)
+        if isinstance(new, tensor.Nested):
+            for region in new.regions:
                 for inner in list(region.block.ops):
                     _lower(inner, None, missing)
-        start = start.next
     op.replace_by(_matching(builder, op, tuple(x.value for x in tensors)))
 
 
@@ -123,19 +122,6 @@ def _lower_splat(op: Operation) -> None:
     scalar = t.wrap(element)
     op.replace_by([t.compute(value.shape, lambda *_: scalar[()]).value])
     op.erase()
-
-
-def _between(before: Operation | None, block: Block | None, op: Operation) -> list[Operation]:
-    """The operations that were inserted between `before` and `op`; empty if the result is one of the
-    operands.
-    """
-    inserted: list[Operation] = []
-    new = before.next if before is not None else block.first if block is not None else None
-    while new is not op:
-        assert new is not None
-        inserted.append(new)
-        new = new.next
-    return inserted
 
 
 def _matching(builder: Builder, op: Operation, values: tuple[Value, ...]) -> tuple[Value, ...]:
