@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ import tilewright as tw
 import tilewright.distributed as td
 import tilewright.numpy as tnp
 from tilewright.distributed.engine import ThreadEngine
+from tilewright.errors import OutOfRangeError
 
 SIZE = 3
 Array = np.ndarray[Any, Any]
@@ -218,3 +220,55 @@ def test_wrong_operands_are_refused_where_they_are() -> None:
         td.all_reduce(np.ones(3), "product", group)
     with pytest.raises(tw.ShapeError, match="cannot be sent"):
         td.all_reduce(np.ones(3, bool), "sum", group)
+
+
+class Slow(ThreadEngine):
+    """Writes each result in a thread of its own, some time after the start."""
+
+    def __init__(self, rank: int, size: int, shared: dict[str, Any]) -> None:
+        super().__init__(rank, size, shared)
+        self.writers: list[threading.Thread] = []
+
+    def start(self, operation: Any) -> Callable[[], None]:
+        finish = super().start(operation)
+
+        def later() -> None:
+            time.sleep(0.3)
+            finish()
+
+        writer = threading.Thread(target=later)
+        self.writers.append(writer)
+        writer.start()
+        return writer.join
+
+
+def test_no_operation_runs_on_after_an_error() -> None:
+    """An index out of range ends the run between the start of a sum and its wait."""
+    shared = ThreadEngine.of_size(2)[0].shared
+    engines = [Slow(rank, 2, shared) for rank in range(2)]
+    groups = [td.Group(engine) for engine in engines]
+
+    def summed(x: Any, index: Any) -> Any:
+        doubled, taken = x * 2, tnp.take(tnp.sin(x), index, 0)
+        return taken + td.all_reduce(doubled, "sum", groups[0])
+
+    x = np.ones(4, np.float32)
+    library = tw.compile(summed, (x, np.zeros(4, np.int64)))
+    lines = library.ir("host").splitlines()
+    start, check, wait = (
+        next(k for k, line in enumerate(lines) if word in line)
+        for word in ("ccl_start", "host.check", "ccl_wait")
+    )
+    assert start < check < wait
+
+    def run(rank: int) -> Any:
+        session = library.session()
+        td.connect(session, groups[rank])
+        with pytest.raises(OutOfRangeError):
+            session(x, np.array([0, 1, 2, 9]))
+        running = [writer.is_alive() for writer in engines[rank].writers]
+        return running, session(x, np.zeros(4, np.int64))
+
+    for running, result in together(run, 2):
+        assert running == [False]
+        np.testing.assert_allclose(result, np.sin(1) + 4, rtol=1e-6)

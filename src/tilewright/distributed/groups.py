@@ -119,6 +119,13 @@ class Group:
             self.error = self.error or error
             return 1
 
+    def settle(self) -> None:
+        """Wait for all operations that a run has begun and, since it ended with an error, will not wait for:
+        the engine must not write to its memory any more. Their errors are those of `check`.
+        """
+        for target in list(self._waiting):
+            self.finish(target)
+
     def check(self) -> None:
         """Raise the error of the first collective operation of a compiled function that failed.
 
@@ -258,8 +265,7 @@ def connect(library: CompiledModel, *groups: Group) -> None:
         if name not in library.state:
             raise CompileError(f"the model has no collective operations of a group '{group.name}'")
         library.state[name] = np.array([group.address], np.uint64)
-        held = library.__dict__.setdefault("_groups", {})
-        held[group.name] = group
+        library.after_error(name, group.settle)  # also keeps the group as long as the library
 
 
 __all__ = [

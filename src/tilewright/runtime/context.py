@@ -8,7 +8,7 @@ import os
 import struct
 import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -205,7 +205,9 @@ class Context:
             ArtifactError: this processor lacks a feature, or the weights are not those of the library.
         """
         self.native = native
-        self.check = partial(check, self.native)
+        self.after_error: dict[str, Callable[[], None]] = {}
+        """Called by name before the error of a run is raised: they end what the run has left unfinished."""
+        self.check = partial(check, self.native, self.after_error)
         # The trailer's checksum covers embedded weights; the compiler's own are trusted.
         flags = _SKIP_VERIFY | (_PIN_THREADS if pin_threads else 0)
         flags |= _VERIFY_FILE if check_weights else 0
@@ -271,10 +273,13 @@ def _destroy(native: NativeCode, handle: ctypes.c_void_p) -> None:
         native.tw_destroy(handle)
 
 
-def check(native: NativeCode, status: int) -> None:
-    """Raise the exception for a status of the C interface other than 0."""
+def check(native: NativeCode, after_error: Mapping[str, Callable[[], None]], status: int) -> None:
+    """Raise the exception for a status of the C interface other than 0, after the calls of `after_error`."""
     if status:
-        raise exception_for(status, native.explain(native.tw_last_error().decode(errors="replace")))
+        error = exception_for(status, native.explain(native.tw_last_error().decode(errors="replace")))
+        for end in after_error.values():
+            end()
+        raise error
 
 
 class Calls:

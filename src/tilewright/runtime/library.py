@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -92,6 +92,10 @@ class _Native(CompiledModel):
         call = BoundCall(inputs, out, run, context.check, (context, binding, arrays, targets))
         context.bound.add(call)
         return call
+
+    def after_error(self, name: str, end: Callable[[], None]) -> None:
+        """Have `end` called before the error of a run is raised: see `CompiledModel.after_error`."""
+        self.library._context().after_error[name] = end
 
     def profile_raw(self, /, *args: object, **kwargs: object) -> list[KernelTime]:
         """Run once and measure every kernel; return launches and nanoseconds in the metadata's order."""

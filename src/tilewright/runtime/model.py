@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
@@ -15,6 +15,7 @@ import numpy as np
 from tilewright.artifact.trailer import damaged
 from tilewright.errors import (
     ArtifactError,
+    CompileError,
     DeviceError,
     DivisionError,
     InternalError,
@@ -173,6 +174,19 @@ class CompiledModel(ABC):
 
     def _state_memory(self) -> Memory:
         raise InternalError("this kind of library keeps no state")
+
+    def after_error(self, name: str, end: Callable[[], None]) -> None:
+        """Have `end` called after a failed run, before its error is raised. It ends what the run has begun
+        and not waited for, which may still write to the model's memory.
+
+        Args:
+            name: A later call with the same name replaces `end`.
+            end: A function that raises nothing.
+
+        Raises:
+            CompileError: Nothing runs beside the kernels of this kind of library.
+        """
+        raise CompileError("collective operations run in native libraries only; compile the model for a CPU")
 
     origin: Any = None
     """The compilation that made the model in this process, with ``ir(level, library)``; None for a loaded
