@@ -1,6 +1,7 @@
 """Train a small language model of bytes on the source of Python's standard library, from nothing.
 
-    python examples/train_gpt.py --steps 300
+    python examples/train_gpt.py --steps 300 --log runs/gpt
+    tensorboard --logdir runs
 
 The model is a transformer with 4 layers (0.8 million parameters). The compiled training step contains the
 forward pass, the backward pass and AdamW. After training, the model writes some text.
@@ -14,12 +15,14 @@ import json
 import shutil
 import textwrap
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 import tilewright as tw
 from tilewright import nn, optim
+from tilewright.training import Log
 
 LENGTH, BATCH, WIDTH, HEADS, LAYERS = 128, 8, 128, 4, 4
 
@@ -80,13 +83,11 @@ def compile_step(steps: int) -> tw.TrainStep:
     return tw.train_step(Gpt(), loss, optim.AdamW(lr=rate), next(batches(0)), clip=1.0)
 
 
-def train(steps: int) -> tuple[list[float], tw.TrainStep]:
-    """Train and print; return the losses and the step."""
-    step, losses = compile_step(steps), []
-    for number, (text, following) in zip(range(1, steps + 1), batches(1), strict=False):
-        losses.append(float(step(text, following)))
-        if number % 20 == 0:
-            print(f"step {number}: loss {np.mean(losses[-20:]):.3f}", flush=True)
+def train(steps: int, folder: str | None = None) -> tuple[list[float], tw.TrainStep]:
+    """Train, and write losses to a folder for TensorBoard; return the losses and the step."""
+    step = compile_step(steps)
+    with Log(folder, step, total=steps) as log:
+        losses = [float(log(step(*batch))) for batch in islice(batches(1), steps)]
     return losses, step
 
 
@@ -104,5 +105,6 @@ def written(step: tw.TrainStep, prompt: str, count: int) -> str:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--log", help="a folder for TensorBoard")
     options = parser.parse_args()
-    print(written(train(options.steps)[1], "def copy(self, ", 200))
+    print(written(train(options.steps, options.log)[1], "def copy(self, ", 200))

@@ -19,7 +19,7 @@ PAGES = {
     "guide/performance.md": ("torch",),
     "guide/precision.md": (),
     "guide/pytorch.md": ("torch",),
-    "guide/training.md": ("torch",),
+    "guide/training.md": ("torch", "tensorboardX"),
     "guide/tuning.md": ("sklearn",),
     "index.md": (),
     "internals/block-programs.md": (),

@@ -111,6 +111,11 @@ class TrainStep:
         return [n for n in self.states if not n.startswith((OPTIMIZER, OWN))]
 
     @property
+    def rank(self) -> int:
+        """The number of this process among those that train together; 0 if it is alone."""
+        return 0 if self._parallel is None else self._parallel.group.rank
+
+    @property
     def steps(self) -> int:
         """The updates made so far, those before a checkpoint included."""
         return int(self.library.state[OWN + "step"])
