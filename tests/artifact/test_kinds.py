@@ -157,7 +157,7 @@ def contents(data: bytes) -> dict[str, bytes]:
         return {m.name: made.extractfile(m).read() for m in made.getmembers()}  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("name", ["program.json", "metadata.json", "weights.npz"])
+@pytest.mark.parametrize("name", ["program.json", "metadata.json"])
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"{}", b"\xff\xfe", b"null", b"3"])
 def test_a_resealed_archive_is_refused(
     saved: dict[str, Path], tmp_path: Path, name: str, data: bytes
@@ -167,6 +167,17 @@ def test_a_resealed_archive_is_refused(
     )
     with pytest.raises(ArtifactError, match="damaged file"):
         tw.load(path)
+
+
+@pytest.mark.parametrize("data", [b"", b"{"])
+def test_an_archive_with_weights_cut_off_is_refused(tmp_path: Path, data: bytes) -> None:
+    library = tw.compile(lambda x: x * np.arange(4, dtype=np.float32), (X,), target="webgpu", cache=False)
+    path = library.save(tmp_path / "w.tar")
+    short = resealed(
+        path, tmp_path / "m.tar", lambda whole: archive({**contents(whole), "weights.bin": data})
+    )
+    with pytest.raises(ArtifactError, match="damaged file"):
+        tw.load(short)
 
 
 @pytest.mark.parametrize("change", [{"slots": [], "version": None}, {"version": 99}])
@@ -181,7 +192,7 @@ def test_an_archive_of_another_version_is_refused(
 
     version = change["version"] or 1
     sentence = (
-        f"its program has version {version}, this Tilewright supports version 3: compile the model again"
+        f"its program has version {version}, this Tilewright supports version 4: compile the model again"
     )
     with pytest.raises(ArtifactError, match=sentence):
         tw.load(resealed(saved["webgpu"], tmp_path / "m.tar", changed))

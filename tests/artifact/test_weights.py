@@ -145,7 +145,12 @@ def test_other_artifacts_have_weights_beside_them_too(tmp_path: Path) -> None:
     pytest.importorskip("wasmtime")
     path = tw.compile(model(), (X,), target="wasm32", cache=False).save(tmp_path / "m.wasm", weights="beside")
     np.testing.assert_allclose(tw.load(path)(X), expected(), atol=1e-5)
+    path = tw.compile(model(), (X,), target="webgpu", cache=False).save(tmp_path / "g.tar", weights="beside")
+    tw.load(path)
     other = tw.compile(model(1), (X,), cache=False).save(tmp_path / "o.so", weights="beside")
+    with pytest.raises(ArtifactError, match="belong to another model"):
+        tw.load(path, weights=other.with_suffix(".weights"))
+    path = tmp_path / "m.wasm"
     with pytest.raises(ArtifactError, match="belong to another model"):
         tw.load(path, weights=other.with_suffix(".weights"))
 

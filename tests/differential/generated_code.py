@@ -134,7 +134,7 @@ def _saved(library: Any, target: str) -> Iterator[tuple[str, str]]:
         with tarfile.open(library.save(Path(folder, "model.tar"))) as archive:
             files = {m.name: archive.extractfile(m).read() for m in archive if m.isfile()}  # type: ignore[union-attr]
         yield "program", files["program.json"].decode()
-        yield "weights", _digest(files["weights.npz"])
+        yield "weights", _digest(files["weights.bin"])
 
 
 def _digest(data: bytes) -> str:

@@ -230,7 +230,7 @@ def test_an_unknown_target_is_told(folder: Path, tmp_path: Path) -> None:
     assert "unknown target 'nowhere'; known: cpu" in str(found.exception)
 
 
-def test_a_library_for_webgpu_has_its_weights_inside(folder: Path, tmp_path: Path) -> None:
+def test_a_library_for_webgpu_has_its_weights_beside_it(folder: Path, tmp_path: Path) -> None:
     need("webgpu")
     path = tmp_path / "small.tar"
     options = ["--context-window-size", "64", "--prefill-chunk-size", "32", "--max-batch-size", "1"]
@@ -238,7 +238,7 @@ def test_a_library_for_webgpu_has_its_weights_inside(folder: Path, tmp_path: Pat
         command, ["compile", str(folder), "-o", str(path), "--target", "webgpu", *options]
     )
     assert done.exit_code == 0, done.output
-    assert not path.with_suffix(".weights").exists()
+    assert path.with_suffix(".weights").exists()
     runner = LibraryRunner(tw.load(path))
     token = runner.prefill(TOKENS[:9], 0, np.array([1], np.int32), 0)
     compiled = compile_library(folder, LibraryOptions(context=64, chunk=32, max_batch=1))

@@ -186,8 +186,7 @@ def compile_command(
 ) -> None:
     """Compile the model library of MODEL: a folder from `llm convert`, a Hugging Face folder, or a GGUF file.
 
-    The weights (model.weights) and the tokenizer (model.tokenizer) are written next to the library. A library
-    for WebGPU (model.tar) has its weights inside.
+    The weights (model.weights) and the tokenizer (model.tokenizer) are written next to the library.
     """
     from pathlib import Path
 
@@ -251,10 +250,8 @@ def compile_command(
     show("memory", planned(library.metadata))
     for line in library.report.opt_lines():
         out.print(line, highlight=False, markup=False)
-    sizes = number(path.stat().st_size, "B")
-    if library.weights_beside:
-        sizes += f", weights {number(path.with_suffix('.weights').stat().st_size, 'B')}"
-    show(str(path), sizes)
+    sizes = [number(file.stat().st_size, "B") for file in (path, path.with_suffix(".weights"))]
+    show(str(path), f"{sizes[0]}, weights {sizes[1]}")
     sys.stdout.flush()
 
 

@@ -61,7 +61,7 @@ def load(
     if kind.format == "tar":
         from ..runtime.webgpu import load_webgpu
 
-        return load_webgpu(path)
+        return load_webgpu(path, weights)
     from ..artifact.kinds import check_native
     from ..artifact.trailer import read_metadata, verify_file
     from ..runtime.device_library import DeviceLibrary, is_for_device

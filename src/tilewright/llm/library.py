@@ -220,7 +220,7 @@ def described(config: Config) -> dict[str, Any]:
 
 def save_library(library: CompiledModel, checkpoint: Checkpoint, path: str | Path) -> Path:
     """Write a library, its weights (``model.weights``) and its tokenizer (folder ``model.tokenizer``) side by
-    side. A library for WebGPU has its weights inside.
+    side.
 
     Args:
         library: The compiled library.
@@ -235,7 +235,7 @@ def save_library(library: CompiledModel, checkpoint: Checkpoint, path: str | Pat
     """
     path = Path(path)
     _write_files(checkpoint, path.with_suffix(TOKENIZER))
-    saved: Path = library.save(path, weights="beside" if library.weights_beside else "inside")
+    saved: Path = library.save(path, weights="beside")
     return saved
 
 

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -116,8 +116,6 @@ class CompiledModel(ABC):
     """The artifact's metadata: inputs, outputs, symbols and their bounds, target, kernels, memory."""
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    weights_beside: ClassVar[bool] = True
-    """Whether `save` can write the weights into a file beside the artifact."""
 
     @property
     def kernels(self) -> dict[str, KernelDescription]:

@@ -1,20 +1,22 @@
 """`WebgpuLibrary`: a compiled model run on a GPU through wgpu, with the interface of `Library`.
 
-The artifact is a ``.tar`` of ``metadata.json``, ``program.json``, ``kernels/*.wgsl`` and ``weights.npz``. On
-the device 64-bit integers take 32 bits (see `tilewright.targets.gpu.dialects.wgsl`): they are converted
-before and after a run.
+The artifact is a ``.tar`` of ``metadata.json``, ``program.json``, ``kernels/*.wgsl`` and ``weights.bin``.
+The weights are bytes as the device has them, so that a page in a browser copies them as they arrive; they can
+be in a file beside the archive. On the device 64-bit integers take 32 bits (see
+`tilewright.targets.gpu.dialects.wgsl`): they are converted before and after a run.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import tarfile
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -25,10 +27,13 @@ from tilewright.runtime.tensors import dtype_named
 from tilewright.runtime.webgpu_device import Device, Place, on_device, stored_as
 from tilewright.runtime.webgpu_program import Run, check_program
 
-VERSION = 3
-"""The version of the form of ``program.json``: 2 had elements in place of bytes; 1, with ``slots``, does not
-state its version.
+VERSION = 4
+"""The version of the form of ``program.json``: 3 had weights in the format of NumPy; 2 had elements in place
+of bytes; 1, with ``slots``, does not state its version.
 """
+_ALIGNMENT = 64
+"""Bytes; each weight begins at a multiple of it."""
+_WEIGHTS = "weights.bin"
 
 
 class WebgpuLibrary(CompiledModel):
@@ -41,8 +46,6 @@ class WebgpuLibrary(CompiledModel):
         ArtifactError: At the first run: wgpu is not installed, or there is no adapter (a GPU or a software
             Vulkan driver).
     """
-
-    weights_beside = False
 
     def __init__(
         self,
@@ -58,7 +61,8 @@ class WebgpuLibrary(CompiledModel):
             metadata: The artifact's metadata; see `CompiledModel.metadata`.
             program: The host programs; see `tilewright.targets.webgpu.program`.
             kernels: The WGSL text of each kernel by name.
-            weights: The constants in the order of their numbers in `program`, each of shape (elements).
+            weights: The constants in the order of their numbers in `program`: their memory on the device, as
+                `on_device` gives it, each uint8 of shape (bytes).
             where: The path of the artifact, for messages.
         """
         self._where = where
@@ -85,12 +89,15 @@ class WebgpuLibrary(CompiledModel):
     def _weight(self, number: int) -> Place:
         key = ("weight", number)
         if key not in self._memory:
-            self._keep(key, self._weights[number])
+            self._write(key, self._weights[number])
         return self._memory[key]
 
     def _keep(self, key: Any, array: np.ndarray) -> Place:
         """Write an array to a buffer that is kept."""
-        data = on_device(array)
+        return self._write(key, on_device(array))
+
+    def _write(self, key: Any, data: np.ndarray) -> Place:
+        """Write the bytes of `on_device` to a buffer that is kept."""
         place = self._memory[key] = self._device.at_least(self._memory.get(key), data.nbytes)
         self._device.write(place, data)
         return place
@@ -151,14 +158,13 @@ class WebgpuLibrary(CompiledModel):
     def _state(self, index: int) -> Place:
         key = ("state", index)
         if key not in self._memory:
-            self._keep(key, self._first(index))
+            self._write(key, self._first(index))
         return self._memory[key]
 
     def _first(self, index: int) -> np.ndarray:
-        state, entry = self._program["states"][index], self.metadata["states"][index]
+        state = self._program["states"][index]
         if state["first"] is None:
-            dtype = dtype_named(entry["dtype"])
-            return np.zeros(evaluate(state["bytes"], {}) // stored_as(dtype).itemsize, dtype)
+            return np.zeros(-(-evaluate(state["bytes"], {}) // 4) * 4, np.uint8)
         return self._weights[state["first"]]
 
     def _state_memory(self) -> WebgpuLibrary:
@@ -203,7 +209,7 @@ class WebgpuLibrary(CompiledModel):
         with self._lock:
             self._refuse_closed()
             for index in range(len(self._program["states"])):
-                self._keep(("state", index), self._first(index))
+                self._write(("state", index), self._first(index))
 
     def session(self) -> WebgpuLibrary:
         """A library with the same code and weights and with states of its own.
@@ -217,39 +223,46 @@ class WebgpuLibrary(CompiledModel):
         return made
 
     def save(self, path: str | Path, *, weights: str | None = None, prefix: str | None = None) -> Path:
-        """Write the artifact (a ``.tar``), with its weights inside.
+        """Write the artifact.
 
         Args:
             path: The file to write, with the suffix ``.tar``.
-            weights: None or ``"inside"``; an artifact for WebGPU has its weights inside.
+            weights: None or ``"inside"``, or ``"beside"``: in a file of the same name with the suffix
+                ``.weights``.
             prefix: None: an artifact for WebGPU has no functions in C.
 
         Raises:
-            ArtifactError: The suffix is another one, a prefix or weights beside the artifact are asked for,
-                or the file cannot be written.
+            ArtifactError: The suffix is another one, a prefix is asked for, or a file cannot be written.
         """
         from tilewright.artifact.kinds import check_suffix
         from tilewright.artifact.package import save_files
+        from tilewright.artifact.weights import SUFFIX, gather_weights, write_weights
         from tilewright.runtime.model import goes_beside
 
+        path = Path(path)
         check_suffix(path, (".tar",), "webgpu")
         if prefix is not None:
             raise ArtifactError(
                 f"{path}: a prefix is for shared libraries; an artifact for WebGPU has no functions in C"
             )
+        sizes = [data.nbytes for data in self._weights]
+        ends = list(accumulate(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes))
+        offsets = [0, *ends][: len(sizes)]
+        parts = [(at, _Bytes(data)) for at, data in zip(offsets, self._weights, strict=True)]
+        metadata, files = {k: v for k, v in self.metadata.items() if k != "weights"}, {}
         if goes_beside(path, weights):
-            raise ArtifactError(
-                f"{path}: an artifact for WebGPU has its weights inside: leave weights='beside' out"
-            )
-        files = {
-            "metadata.json": json.dumps(self.metadata, ensure_ascii=False).encode(),
-            "program.json": json.dumps({**self._program, "version": VERSION}).encode(),
+            file = path.with_suffix(SUFFIX)
+            identity = write_weights(file, parts, max(ends, default=0))
+            metadata["weights"] = identity.to_metadata(file.name)
+        else:
+            files[_WEIGHTS] = gather_weights(parts, max(ends, default=0)).tobytes()
+        places = [list(place) for place in zip(offsets, sizes, strict=True)]
+        files |= {
+            "metadata.json": json.dumps(metadata, ensure_ascii=False).encode(),
+            "program.json": json.dumps({**self._program, "version": VERSION, "weights": places}).encode(),
             **{f"kernels/{name}.wgsl": text.encode() for name, text in self._kernels.items()},
         }
-        stream = io.BytesIO()
-        np.savez(stream, *self._weights)
-        files["weights.npz"] = stream.getvalue()
-        return save_files(Path(path), files)
+        return save_files(path, files)
 
     def close(self) -> None:
         """Free the memory on the device."""
@@ -259,13 +272,38 @@ class WebgpuLibrary(CompiledModel):
             self.__dict__.pop("_device", None)
 
 
-def load_webgpu(path: str | Path) -> WebgpuLibrary:
+@dataclass(frozen=True)
+class _Bytes:
+    """A weight for a file of weights."""
+
+    array: np.ndarray
+    numpy_dtype: ClassVar[np.dtype] = np.dtype(np.uint8)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.array.shape
+
+    @property
+    def nbytes(self) -> int:
+        return self.array.nbytes
+
+    def write_to(self, out: np.ndarray) -> None:
+        out[...] = self.array
+
+
+def load_webgpu(path: str | Path, weights: str | Path | None = None) -> WebgpuLibrary:
     """Load an artifact that `WebgpuLibrary.save` wrote.
 
+    Args:
+        path: The archive.
+        weights: The file of its weights, if they are not inside. The default is the file beside it.
+
     Raises:
-        ArtifactError: The file is not such an artifact, is damaged, or is of another version.
+        ArtifactError: The file is not such an artifact, is damaged, or is of another version; or its weights
+            are missing.
     """
     from tilewright.artifact.trailer import damaged, parse_metadata, verify_file
+    from tilewright.artifact.weights import find_beside, read_weights
 
     verify_file(Path(path))
     with damaged(path, "the archive"):
@@ -287,16 +325,23 @@ def load_webgpu(path: str | Path) -> WebgpuLibrary:
                 f"{path}: its program has version {version}, this Tilewright supports version {VERSION}: "
                 "compile the model again"
             )
-        with np.load(io.BytesIO(files["weights.npz"]), allow_pickle=False) as stored:
-            weights = [stored[f"arr_{k}"] for k in range(len(stored.files))]
         kernels = {
             name.removeprefix("kernels/").removesuffix(".wgsl"): data.decode()
             for name, data in files.items()
             if name.startswith("kernels/")
         }
         metadata = parse_metadata(path, files["metadata.json"])
-        check_program(program, kernels, len(weights))
-    return WebgpuLibrary(metadata, program, kernels, weights, str(path))
+        places = [(int(at), int(size)) for at, size in program.pop("weights")]
+        check_program(program, kernels, len(places))
+        beside = find_beside(Path(path), metadata) if weights is None else Path(weights)
+        if beside is None:
+            block = np.frombuffer(files[_WEIGHTS], np.uint8)
+        else:
+            block = read_weights(beside, metadata)
+        if any(at < 0 or size < 0 or at + size > block.nbytes for at, size in places):
+            raise ValueError("a weight lies outside of the weights")
+    arrays = [block[at : at + size] for at, size in places]
+    return WebgpuLibrary(metadata, program, kernels, arrays, str(path))
 
 
 def _refuse(array: np.ndarray, spec: TensorSpec) -> None:

@@ -159,4 +159,6 @@ def webgpu_target(name: str) -> WebgpuTarget:
 
 
 def _flat(constants: Sequence[Constant]) -> list[np.ndarray[Any, Any]]:
-    return [np.ascontiguousarray(c.array).reshape(-1) for c in constants]
+    from ...runtime.webgpu_device import on_device
+
+    return [on_device(c.array) for c in constants]

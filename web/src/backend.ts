@@ -1,0 +1,26 @@
+/** The interface of WebAssembly and WebGPU to `Model`. Another thread may stand between them. */
+
+import type { Metadata } from "./metadata.js";
+import type { Tensor } from "./tensors.js";
+
+export type BackendName = "wasm32" | "webgpu";
+
+export interface Backend {
+  readonly name: BackendName;
+  readonly metadata: Metadata;
+  /** Threads that kernels run on. */
+  readonly threads: number;
+  /** Runs a function. `inputs` are in the model's order, and `outputs` too. The second list holds the new
+   * values of the inputs that the model changes, by their numbers. */
+  run(name: string, inputs: readonly Tensor[]): Promise<RunResult>;
+  readState(index: number): Promise<Tensor>;
+  /** `data`: the bytes of the whole state. */
+  writeState(index: number, data: Uint8Array): Promise<void>;
+  reset(): Promise<void>;
+  close(): Promise<void>;
+}
+
+export interface RunResult {
+  readonly outputs: Tensor[];
+  readonly updated: readonly (readonly [number, Tensor])[];
+}

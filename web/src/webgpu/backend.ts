@@ -1,0 +1,239 @@
+/** `Backend` for WebGPU. */
+
+import { filesOf, verify } from "../archive.js";
+import type { Backend, RunResult } from "../backend.js";
+import { elementNamed } from "../elements.js";
+import { ArtifactError, DeviceError, MemoryError, ShapeError } from "../errors.js";
+import { type FetchOptions, type FileSource, nameOf } from "../fetching.js";
+import { evaluate, solveSymbols } from "../formulas.js";
+import {
+  type FunctionEntry,
+  functionsOf,
+  type Metadata,
+  parseMetadata,
+  type TensorEntry,
+} from "../metadata.js";
+import { product, type Tensor } from "../tensors.js";
+import { readWeights } from "../weights.js";
+import { fromDevice, onDevice, storedBytes } from "./convert.js";
+import { Commands, openDevice, type Place } from "./device.js";
+import { type Program, type ProgramFunction, parseProgram } from "./program.js";
+import { type Memory, Run } from "./run.js";
+
+export interface WebgpuOptions extends FetchOptions {
+  readonly weights?: FileSource | undefined;
+  readonly device?: GPUDevice | undefined;
+}
+
+export class WebgpuBackend implements Backend {
+  readonly name = "webgpu";
+  readonly threads = 1;
+  /** Buffers that are kept between runs. */
+  private readonly memory: Memory = new Map();
+
+  private constructor(
+    readonly metadata: Metadata,
+    private readonly program: Program,
+    private readonly commands: Commands,
+    private readonly weights: readonly Place[],
+    private readonly ownsDevice: boolean,
+  ) {}
+
+  /** Opens the archive `file`, which was read from `source`. Kernels are compiled while weights arrive. */
+  static async open(file: Uint8Array, source: FileSource, options: WebgpuOptions): Promise<WebgpuBackend> {
+    const where = nameOf(source);
+    await verify(file, where);
+    const files = filesOf(file, where);
+    const text = (name: string): string => {
+      const bytes = files.get(name);
+      if (!bytes)
+        throw new ArtifactError(
+          `${where}: an archive without ${name}: it is not for WebGPU. Compile the model for webgpu`,
+        );
+      return new TextDecoder().decode(bytes);
+    };
+    const program = parseProgram(text("program.json"), where);
+    const metadata = parseMetadata(text("metadata.json"), where);
+    const kernels = new Map<string, string>();
+    for (const name of Object.keys(program.kernels)) kernels.set(name, text(`kernels/${name}.wgsl`));
+    const device = options.device ?? (await openDevice());
+    const commands = new Commands(device, where, program.kernels);
+    try {
+      const compiled = commands.compile(kernels);
+      compiled.catch(() => undefined); // reported below
+      const weights = await guarded(device, where, async () => {
+        const places = program.weights.map(([, size]) => ({ buffer: commands.buffer(size), offset: 0 }));
+        const copy = writer(device, program, places);
+        const entry = metadata.weights;
+        if (entry) await readWeights(entry, source, options.weights, copy, options);
+        else copy(files.get("weights.bin") ?? new Uint8Array(), 0);
+        return places;
+      });
+      await compiled;
+      return new WebgpuBackend(metadata, program, commands, weights, !options.device);
+    } catch (thrown) {
+      commands.destroy();
+      if (!options.device) device.destroy();
+      throw thrown;
+    }
+  }
+
+  async run(name: string, inputs: readonly Tensor[]): Promise<RunResult> {
+    this.commands.refuseLost();
+    const entry = functionsOf(this.metadata)[name] as FunctionEntry;
+    const program = this.program.functions[name] as ProgramFunction;
+    const shapes = inputs.map(({ shape }) => shape);
+    const symbols = solveSymbols(entry.solver, entry.inputs, shapes);
+    const run = new Run(this.commands, this.weights, this.memory, name, program, symbols);
+    inputs.forEach(({ data }, k) => {
+      const bytes = onDevice(data);
+      const place = run.keep(`input ${name} ${k}`, bytes.length);
+      this.commands.write(place, bytes);
+      run.places[program.inputs[k] as number] = place;
+    });
+    for (const [number, state] of program.states) run.places[number] = this.state(state);
+    entry.outputs.forEach((spec, k) => {
+      if (!spec.late)
+        run.places[program.outputs[k] as number] = run.keep(
+          `output ${name} ${k}`,
+          bytesOn(spec, sizesOf(spec, symbols)),
+        );
+    });
+    await run.steps(program.steps);
+    const updated = entry.inputs.flatMap((spec, k) => (spec.updated ? [[spec, k] as const] : []));
+    const wanted = [
+      ...entry.outputs.map((spec, k) => ({
+        spec,
+        shape: sizesOf(spec, symbols),
+        number: program.outputs[k] as number,
+      })),
+      ...updated.map(([spec, k]) => ({
+        spec,
+        shape: shapes[k] as readonly number[],
+        number: program.inputs[k] as number,
+      })),
+    ];
+    const read = await this.commands.read(
+      wanted.map(({ spec, shape, number }) => ({
+        place: run.places[number] as Place,
+        bytes: bytesOn(spec, shape),
+      })),
+    );
+    this.commands.freeRetired();
+    const tensors = wanted.map(({ spec, shape }, k) => ({
+      data: fromDevice(read[k] as Uint8Array<ArrayBuffer>, spec.dtype, spec.name),
+      shape,
+    }));
+    const outputs = tensors.slice(0, entry.outputs.length);
+    return {
+      outputs,
+      updated: updated.map(([, k], n) => [k, tensors[entry.outputs.length + n] as Tensor]),
+    };
+  }
+
+  async readState(index: number): Promise<Tensor> {
+    this.commands.refuseLost();
+    const spec = this.stateEntry(index);
+    const shape = sizesOf(spec, {});
+    const [bytes] = await this.commands.read([{ place: this.state(index), bytes: bytesOn(spec, shape) }]);
+    return { data: fromDevice(bytes as Uint8Array<ArrayBuffer>, spec.dtype, spec.name), shape };
+  }
+
+  async writeState(index: number, data: Uint8Array): Promise<void> {
+    this.commands.refuseLost();
+    const spec = this.stateEntry(index);
+    const copy = data.slice();
+    const { array } = elementNamed(spec.dtype, spec.name);
+    const elements = new array(copy.buffer);
+    this.commands.write(this.state(index), onDevice(elements));
+  }
+
+  async reset(): Promise<void> {
+    this.commands.refuseLost();
+    for (const key of [...this.memory.keys()])
+      if (key.startsWith("state ")) this.first(Number(key.slice(6)), this.memory.get(key) as Place);
+  }
+
+  async close(): Promise<void> {
+    this.commands.destroy();
+    if (this.ownsDevice) this.commands.device.destroy();
+  }
+
+  private stateEntry(index: number): TensorEntry {
+    const spec = this.metadata.states?.[index];
+    if (!spec) throw new ShapeError(`no state ${index}`);
+    return spec;
+  }
+
+  /** The memory of a state, which has its first value when it is first used. */
+  private state(index: number): Place {
+    const key = `state ${index}`;
+    const known = this.memory.get(key);
+    if (known) return known;
+    const { bytes } = this.program.states[index] as Program["states"][number];
+    const place = this.commands.atLeast(undefined, evaluate(bytes, {}));
+    this.memory.set(key, place);
+    this.first(index, place);
+    return place;
+  }
+
+  private first(index: number, place: Place): void {
+    const { first } = this.program.states[index] as Program["states"][number];
+    if (first !== null) {
+      const size = (this.program.weights[first] as readonly [number, number])[1];
+      this.commands.copy(this.weights[first] as Place, place, size);
+    } else this.commands.clear(place);
+  }
+}
+
+function sizesOf(spec: TensorEntry, symbols: Record<string, number>): number[] {
+  return spec.shape.map((size) => evaluate(size, symbols));
+}
+
+function bytesOn(spec: TensorEntry, shape: readonly number[]): number {
+  return product(shape) * storedBytes(elementNamed(spec.dtype, spec.name));
+}
+
+/** Returns a function that copies parts of the block of weights, in order, into the buffers of the weights.
+ * Bytes that are no whole words wait for the next part. */
+function writer(
+  device: GPUDevice,
+  program: Program,
+  places: readonly Place[],
+): (part: Uint8Array, at: number) => void {
+  const order = program.weights.map(([at, size], k) => ({ at, size, k })).sort((a, b) => a.at - b.at);
+  let rest = new Uint8Array(0);
+  return (part, at) => {
+    if (at === 0) rest = new Uint8Array(0);
+    const start = at - rest.length;
+    const joined = new Uint8Array(rest.length + part.length);
+    joined.set(rest);
+    joined.set(part, rest.length);
+    const end = start + joined.length;
+    const whole = end - (end % 4);
+    for (const { at: first, size, k } of order) {
+      const from = Math.max(first, start);
+      const to = Math.min(first + size, whole);
+      if (from < to)
+        device.queue.writeBuffer((places[k] as Place).buffer, from - first, joined, from - start, to - from);
+    }
+    rest = joined.slice(whole - start);
+  };
+}
+
+/** Runs `act`, and turns the device's lack of memory into a MemoryError. */
+async function guarded<T>(device: GPUDevice, where: string, act: () => Promise<T>): Promise<T> {
+  device.pushErrorScope("out-of-memory");
+  device.pushErrorScope("validation");
+  let failure: unknown = null;
+  const result = await act().catch((thrown: unknown) => {
+    failure = thrown;
+    return undefined;
+  });
+  const validation = await device.popErrorScope();
+  const memory = await device.popErrorScope();
+  if (memory) throw new MemoryError(`${where}: the GPU has no memory for the model: ${memory.message}`);
+  if (validation) throw new DeviceError(`${where}: the GPU refuses a command: ${validation.message}`);
+  if (failure) throw failure;
+  return result as T;
+}
