@@ -32,6 +32,7 @@ from .tensor.copy_changed import copy_changed
 from .tensor.defer_row_scales import defer_row_scales
 from .tensor.expand_argsort import expand_argsort
 from .tensor.form_groups import form_groups
+from .tensor.free_early import free_early
 from .tensor.fuse_elementwise import absorb_permutations, fuse_elementwise
 from .tensor.lower_precision import lower_precision, round_factors
 from .tensor.lower_to_tensor import lower_to_tensor
@@ -107,6 +108,7 @@ PASSES: tuple[PassInfo, ...] = (
     _tensor(form_groups, required=True, arguments=("info", "row_groups")),
     _tensor(narrow_results, min_opt=1),
     _tensor(collapse_axes),
+    _tensor(free_early, min_opt=1),
     _tensor(write_in_place, condition=Condition.IN_PLACE),
     _tensor(copy_changed, arguments=("info",)),
 )

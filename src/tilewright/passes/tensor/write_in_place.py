@@ -50,7 +50,7 @@ def _same_memory(value: Value) -> Value | None:
         if number is None:
             return None
         before = op.operands[number]
-        return None if isinstance(_root(before), BlockArgument) else before
+        return None if isinstance(memory_of(before), BlockArgument) else before
     return None
 
 
@@ -84,7 +84,7 @@ def _overwrite_dying(block: Block) -> None:
         ):
             continue
         number = _overwritten(result, version, block)
-        readers = _readers(version, block) - {op}
+        readers = readers_in(version, block) - {op}
         if (
             number is None
             or number < 0
@@ -125,7 +125,7 @@ def _write_in_place(main: func.Func) -> None:
         chain = computed(value, main.body)
         if chain is None:
             continue
-        results = _versions(cast(OpResult, chain[-1]), argument)
+        results = versions_of(cast(OpResult, chain[-1]), argument)
         steps = list(zip((argument, *results), results, strict=False))
         overwritten = [_overwritten(result, version, main.body) for version, result in steps]
         if taken.intersection(results) or None in overwritten:
@@ -133,8 +133,8 @@ def _write_in_place(main: func.Func) -> None:
         # All readers of a version of the argument's value run before the next version is computed.
         wanted = {op: set(before) for op, before in earlier.items()}
         for version, result in steps:
-            readers = _readers(version, main.body) - {result.op}
-            for maker in _makers(result.op):
+            readers = readers_in(version, main.body) - {result.op}
+            for maker in makers_of(result.op):
                 wanted.setdefault(maker, set()).update(readers)
         if not _put_before(main.body, wanted):
             continue
@@ -164,7 +164,7 @@ def _put_before(block: Block, earlier: dict[Operation, set[Operation]]) -> bool:
     return True
 
 
-def _versions(result: OpResult, argument: Value) -> list[OpResult]:
+def versions_of(result: OpResult, argument: Value) -> list[OpResult]:
     """The successive values in an argument's buffer, first to last; several if operations change it one after
     another.
     """
@@ -179,7 +179,7 @@ def _versions(result: OpResult, argument: Value) -> list[OpResult]:
 def _changed_version(result: OpResult) -> Value | None:
     """The tensor that a result is but for some elements, see `changed_operand`."""
     number = changed_operand(result)
-    return None if number is None else _root(result.op.operands[number])
+    return None if number is None else memory_of(result.op.operands[number])
 
 
 def changed_operand(result: OpResult) -> int | None:
@@ -208,7 +208,7 @@ def updates_in_place(main: func.Func) -> set[Value]:
     }
 
 
-def _makers(op: Operation | None) -> list[Operation]:
+def makers_of(op: Operation | None) -> list[Operation]:
     """The operations that write the memory of an operation's results; for a concatenation, those that compute
     its parts.
     """
@@ -218,7 +218,7 @@ def _makers(op: Operation | None) -> list[Operation]:
     return [x for x in parts if x is not None and not isinstance(x, tensor.Concat)]
 
 
-def _readers(value: Value, block: Block) -> set[Operation]:
+def readers_in(value: Value, block: Block) -> set[Operation]:
     """The operations of `block` that read a value, themselves or in their regions, also through views."""
     readers: set[Operation] = set()
     for op in tensor.readers(value, tensor.View):
@@ -230,7 +230,8 @@ def _readers(value: Value, block: Block) -> set[Operation]:
     return readers
 
 
-def _root(value: Value) -> Value:
+def memory_of(value: Value) -> Value:
+    """The value behind a chain of views."""
     while isinstance(op := value.defining_op, tensor.View):
         value = op.x
     return value
@@ -243,9 +244,9 @@ def _overwritten(result: OpResult, version: Value, block: Block) -> int | None:
     it may not overwrite it.
     """
     maker = result.op
-    if maker not in _readers(version, block):
+    if maker not in readers_in(version, block):
         return -1
-    numbers = [k for k, v in enumerate(maker.operands) if _root(v) is version]
+    numbers = [k for k, v in enumerate(maker.operands) if memory_of(v) is version]
     if not isinstance(maker, tensor.Group) or len(numbers) != 1:
         return None
     if maker.kind in (tensor.GroupKind.SCATTER, tensor.GroupKind.CALL):
@@ -322,7 +323,11 @@ __all__ = [
     "changed_operand",
     "computed",
     "in_place_pairs",
+    "makers_of",
+    "memory_of",
     "overwrite",
+    "readers_in",
     "updates_in_place",
+    "versions_of",
     "write_in_place",
 ]
