@@ -253,3 +253,32 @@ def test_inputs_of_a_module_by_name() -> None:
     step = tw.train_step(perceptron(), squares, Momentum(), {"x": x, "wanted": y})
     assert [spec.name for spec in step.library.inputs] == ["x", "wanted"]
     check(step)
+
+
+def test_a_function_of_jax_with_sizes_that_change() -> None:
+    jax = pytest.importorskip("jax")
+    weights = perceptron().state_dict()
+    parameters = {n.replace(".", "_"): jax.numpy.asarray(a) for n, a in weights.items()}
+
+    def model(p: Any, x: Any) -> Any:
+        hidden = jax.nn.relu(x @ p["first_weight"].T + p["first_bias"])
+        return hidden @ p["second_weight"].T + p["second_bias"]
+
+    dims = {"x": {0: "n<=32"}, "target": {0: "n<=32"}}
+    for function in (model, jax.jit(model)):
+        step = tw.train_step(function, squares, Momentum(), batch(), parameters=parameters, dims=dims)
+        batches = [batch(k, n) for k, n in enumerate((12, 1, 32))]
+        losses = [float(step(*b)) for b in batches]
+        np.testing.assert_allclose(losses, torch_losses(in_torch(perceptron()), batches), rtol=1e-5)
+        assert step.predict(batch(0, 7)[0]).shape == (7, 3)
+        with pytest.raises(tw.ShapeError, match="'x'"):
+            step(*batch(0, 33))
+    with pytest.raises(tw.CompileError, match="no_such"):
+        tw.train_step(
+            model, squares, Momentum(), batch(), parameters=parameters, dims={**dims, "no_such": {0: "n"}}
+        )
+    with pytest.raises(tw.CompileError, match="JAX cannot export <lambda> with the dynamic dimensions"):
+        tw.train_step(
+            lambda p, x: model(p, x.reshape(12, -1)), squares, Momentum(), batch(),
+            parameters=parameters, dims=dims,
+        )  # fmt: skip

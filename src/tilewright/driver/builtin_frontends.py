@@ -109,14 +109,14 @@ def _import_jitted_jax(
     model: Callable[..., Any], args: Examples, kwargs: dict[str, Any], dims: DimsArgument | None
 ) -> Module:
     """Export a function of `jax.jit`, which has no shapes of its own, with the shapes of the examples."""
-    import jax
+    from ..frontends.stablehlo.exporting import export_function
 
     if args is None and not kwargs:
         raise CompileError(
             "a function of jax.jit has no shapes: give examples, tw.compile(f, args), "
             "or export it with shapes, which may be symbolic: jax.export.export(f)(...)"
         )
-    exported = jax.export.export(model, platforms=["cpu"])(*args or (), **kwargs)
+    exported = export_function(model, args or (), kwargs, dims)
     return _import_stablehlo(exported, None, {}, dims)
 
 

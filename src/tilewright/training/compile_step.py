@@ -46,8 +46,9 @@ def train_step(
     model in inference mode with the same parameters.
 
     Args:
-        model: A `tw.nn` module, a `torch.nn.Module`, an ONNX model or the path of one, or a function of JAX
-            whose first argument is a tree of parameters.
+        model: A `tw.nn` module; a `torch.nn.Module`; a `torch.export.ExportedProgram` or the path of a
+            ``.pt2`` file; an ONNX model or the path of one; or a function of JAX whose first argument is a
+            tree of parameters.
         loss: A function of the model's outputs and of the last example inputs, which returns a floating-point
             scalar, or a pair of it and a dictionary of further results. For a module of PyTorch it is a
             function on PyTorch's tensors, unless it is one of `tilewright`. None: the model returns the loss.
@@ -97,7 +98,9 @@ def train_step(
         raise CompileError(f"clip={clip}: the largest norm of a gradient is positive")
     by_name = tuple(example_inputs) if isinstance(example_inputs, Mapping) else ()
     examples = tuple(example_inputs.values() if isinstance(example_inputs, Mapping) else example_inputs)
-    found = as_model(Request(model, loss, examples, dims, trainable, parameters, by_name))
+    request = Request(model, loss, examples, dims, trainable, parameters, by_name)
+    found = as_model(request)
+    dims = request.dims  # those of a model that was exported with dynamic ones, too
     scaled = precision == "f16"
     parallel = None if group is None else DataParallel(group, sharded)
     program = Program(

@@ -17,7 +17,7 @@ from ..frontends.trace.tensor import traced
 from ..frontends.trace.tracing import current
 from ..ir.core import Module, Value
 from ..ir.symbolic import prove_eq
-from .models import Tensors
+from .models import ModelFile, Tensors
 
 Sync = Callable[[Mapping[str, np.ndarray[Any, Any]]], None]
 
@@ -124,6 +124,7 @@ class GraphModel:
         sync: Sync,
         is_loss: bool = False,
     ) -> None:
+        self.file: ModelFile | None = None
         self.training, self.inference, self.sync = training, inference, sync
         self.parameters = {n: first[n] for n in trained}
         changed = {training.held[n] for n in training.function.updates if n in training.held}

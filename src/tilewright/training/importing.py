@@ -27,9 +27,13 @@ def as_model(request: Request) -> Found:
         from .torch_model import torch_model
 
         return torch_model(request)
-    if has_base(model, "onnx", "ModelProto") or (
-        isinstance(model, (str, Path)) and Path(model).suffix.lower() == ".onnx"
-    ):
+    is_file = isinstance(model, (str, Path))
+    suffix = Path(model).suffix.lower() if is_file else ""
+    if has_base(model, "torch.export", "ExportedProgram") or suffix == ".pt2":
+        from .exported_model import exported_model
+
+        return exported_model(request)
+    if has_base(model, "onnx", "ModelProto") or suffix == ".onnx":
         from .onnx_model import onnx_model
 
         return Found(onnx_model(request), request.loss)
@@ -38,8 +42,8 @@ def as_model(request: Request) -> Found:
 
         return Found(jax_model(request), request.loss)
     raise CompileError(
-        f"cannot train a {type(model).__name__}: expected a tw.nn module, a torch.nn.Module, an ONNX model, "
-        "or a JAX function with parameters=..."
+        f"cannot train a {type(model).__name__}: expected a tw.nn module, a torch.nn.Module or an exported "
+        "program of it, an ONNX model, or a JAX function with parameters=..."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,17 +10,18 @@ import numpy as np
 
 from ..errors import CompileError
 from ..frontends.stablehlo import import_stablehlo
+from ..frontends.stablehlo.exporting import export_function
 from ..frontends.trace import Tensor
 from .graph_model import Graph, GraphModel
 from .models import chosen
-from .request import Request
+from .request import Request, targets_of
 
 
 def jax_model(request: Request) -> GraphModel:
     """Return a function ``f(parameters, *inputs)`` of JAX, or an export of one, whose parameters are trained.
 
     Raises:
-        CompileError: There are no parameters, or `dims` are given, which `jax.export` has in its shapes.
+        CompileError: There are no parameters, or `dims` do not fit the function.
     """
     import jax
 
@@ -29,18 +31,17 @@ def jax_model(request: Request) -> GraphModel:
         raise CompileError("parameters: the tree has no arrays")
     exported = request.model
     if not isinstance(exported, jax.export.Exported):
-        if request.dims:
-            raise CompileError(
-                "dims: a function of JAX has the sizes of its examples; export it with symbolic ones, "
-                "jax.export.export(jax.jit(f))(...)"
-            )
-        function = exported if hasattr(exported, "lower") else jax.jit(exported)
-        exported = jax.export.export(function, platforms=["cpu"])(
-            request.parameters, *map(np.asarray, request.inputs)
-        )
-    module = import_stablehlo(exported, None)
+        inputs = list(map(np.asarray, request.inputs))
+        arguments = list(inspect.signature(exported).parameters)[1 : 1 + len(inputs)]
+        dims = request.dims_of(arguments)
+        exported = export_function(exported, (request.parameters, *inputs), None, dims)
+        module = import_stablehlo(exported, dims)
+    else:
+        targets = [] if request.loss is None else targets_of(request.loss)
+        own = {n: d for n, d in (request.dims or {}).items() if n not in targets}
+        module = import_stablehlo(exported, own or None)
     main = module.symbol("main")
-    arguments = dict(zip(main.attributes["arg_names"], names, strict=False))
+    held = dict(zip(main.attributes["arg_names"], names, strict=False))
     floating = [
         n for n, (_, x) in zip(names, leaves, strict=True) if jax.numpy.issubdtype(x, jax.numpy.floating)
     ]
@@ -50,7 +51,7 @@ def jax_model(request: Request) -> GraphModel:
     def sync(values: Mapping[str, Any]) -> None:
         raise CompileError("JAX's arrays do not change: take the parameters from step.state_dict()")
 
-    graph = Graph(module, arguments)
+    graph = Graph(module, held)
     return GraphModel(graph, None if request.loss is None else graph, first, trained, sync)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,8 +25,21 @@ Trainable = Callable[[str], bool] | Sequence[str] | None
 """Chooses parameters by name: a function, patterns as of `fnmatch`, or None for all."""
 
 
+@dataclass
+class ModelFile:
+    """The file that a model of another framework is kept in."""
+
+    write: Callable[[Path], None]
+    """Writes the model with its present parameters to a file."""
+    source: str | Path | None
+    """The file that it was read from; None: the user has the object."""
+
+
 class Model(Protocol):
     """A model of any front end, as a function of its parameters."""
+
+    file: ModelFile | None
+    """How to write it to a file; None: it has no file of its own."""
 
     parameters: dict[str, Tensor]
     """The first values of the parameters that training changes. Tied parameters have one name."""
@@ -105,6 +120,7 @@ class ModuleModel:
         trainable: Trainable,
         predicts: bool,
     ) -> None:
+        self.file: ModelFile | None = None
         self.module, self.names, self.predicts = module, names, names if predicts else None
         unique: dict[int, tuple[str, Tensor]] = {}
         for name, parameter in module.named_parameters():

@@ -12,7 +12,7 @@ from ..errors import CompileError
 from ..frontends.onnx import import_onnx
 from ..frontends.trace import Tensor
 from .graph_model import Graph, GraphModel
-from .models import chosen
+from .models import ModelFile, chosen
 from .request import Request
 
 if TYPE_CHECKING:
@@ -32,11 +32,12 @@ def onnx_model(request: Request) -> GraphModel:
     """
     import onnx
 
-    model = request.model
+    model, source = request.model, None
     if isinstance(model, (str, Path)):
-        if not Path(model).exists():
-            raise CompileError(f"{model}: no such file")
-        model = onnx.load(str(model))
+        source = model
+        if not Path(source).exists():
+            raise CompileError(f"{source}: no such file")
+        model = onnx.load(str(source))
     trained = chosen(_candidates(model, request), request.trainable)
     initializers = {t.name: t for t in model.graph.initializer}
     changed = onnx.ModelProto()
@@ -60,7 +61,9 @@ def onnx_model(request: Request) -> GraphModel:
             initializers[name].CopyFrom(onnx.numpy_helper.from_array(value, name))
 
     function = Graph(module, {n: n for n in trained})
-    return GraphModel(function, None if request.loss is None else function, first, trained, sync)
+    found = GraphModel(function, None if request.loss is None else function, first, trained, sync)
+    found.file = ModelFile(lambda place: onnx.save(model, str(place)), source)
+    return found
 
 
 def _candidates(model: onnx.ModelProto, request: Request) -> list[str]:

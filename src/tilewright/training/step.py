@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..distributed import broadcast, connect
-from ..errors import CompileError, TilewrightError, TrainingError
+from ..errors import CompileError, TilewrightError, TrainingError, WeightsError
 from ..runtime.model import CompiledModel
 from .checkpoint import read_checkpoint, set_states, write_checkpoint
 from .data_parallel import DataParallel
@@ -208,16 +208,38 @@ class TrainStep:
         """
         return self.library.save(path, weights=weights, prefix=prefix)
 
-    def sync(self) -> None:
+    def sync(self, path: str | Path | None = None) -> None:
         """Write the present parameters and buffers into the model that the step was made of.
 
+        Args:
+            path: The file to write an ONNX model or an exported program of PyTorch to, after that. A model
+                that was read from a file needs it.
+
         Raises:
-            CompileError: The step was loaded from a file, or its model keeps no parameters.
+            CompileError: The step was loaded from a file, its model keeps no parameters, or there is no file
+                to write it to.
+            WeightsError: The file cannot be written.
         """
         if self._model is None:
             raise CompileError("a step that was loaded from a file has no model; use state_dict()")
+        file = self._model.file
+        if path is None and file is not None and file.source is not None:
+            raise CompileError(
+                f"the model is the file '{file.source}', which stays as it is: name a file for the trained "
+                f"one, sync('trained{Path(file.source).suffix}')"
+            )
+        if path is not None and file is None:
+            raise CompileError(
+                f"sync({str(path)!r}): only ONNX models and exported programs of PyTorch are written to "
+                "files; call sync() and save the model, or use save_checkpoint"
+            )
         state = self.library.state
         self._model.sync({n: state[n] for n in self.parameter_names})
+        if path is not None and file is not None:
+            try:
+                file.write(Path(path))
+            except (OSError, RuntimeError) as error:  # torch's writer raises the second
+                raise WeightsError(f"cannot write {path}: {error}") from error
 
     def __repr__(self) -> str:
         return f"TrainStep({len(self.parameter_names)} parameters, {self.steps} steps made)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,13 +19,22 @@ from .request import Found, Request, targets_of
 if TYPE_CHECKING:
     import torch
 
+Mode = Callable[[Any, bool], AbstractContextManager[None]]
 
-def torch_model(request: Request) -> Found:
+
+def torch_model(request: Request, mode: Mode | None = None) -> Found:
     """Return a module of PyTorch, with a loss of PyTorch's as part of its graph.
 
     A loss that is defined in this package is computed from the graph's outputs instead.
+
+    Args:
+        request: The module and its loss.
+        mode: Puts the module into training mode (True) or inference mode while it is exported; None: by its
+            methods ``train`` and ``eval``.
     """
     import torch
+
+    mode = mode or _mode
 
     module, loss = request.model, request.loss
     own_loss = loss is None or not getattr(loss, "__module__", "").startswith("tilewright")
@@ -34,12 +43,12 @@ def torch_model(request: Request) -> Found:
     trained = chosen(names, request.trainable)
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     whole = _joined(module, loss if own_loss else None, request, is_loss=own_loss)
-    with _mode(module, True), torch.enable_grad():
+    with mode(module, True), torch.enable_grad():
         training = _graph(whole, request.examples if own_loss else request.inputs, request, trained)
     changed = [n for n in training.held.values() if n not in trained]
     inference = None
     if loss is not None:
-        with _mode(module, False):
+        with mode(module, False):
             alone = _joined(module, None, request, is_loss=False)
             inference = _graph(alone, request.inputs, request, [*trained, *changed])
     first = {n: Tensor(_array(tensors[n])) for n in (*trained, *changed)}

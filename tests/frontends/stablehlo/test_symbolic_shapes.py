@@ -58,3 +58,17 @@ def test_sizes_that_follow_from_others(
         for got, wanted in zip(found, jax.tree.leaves(function(*args)), strict=True):
             assert got.shape == wanted.shape
             np.testing.assert_allclose(got, wanted, 1e-5, 1e-5)
+
+
+def test_dims_of_a_jitted_function_are_symbolic_in_its_export() -> None:
+    import tilewright as tw
+
+    def scaled(p: Any, x: Any) -> Any:
+        return p["w"] * x + x.sum(0)
+
+    library = tw.compile(jax.jit(scaled), ({"w": f(3)}, f(4, 3)), dims={"x": {0: "2<=n<=16"}})
+    for size in (2, 5, 16):
+        w, x = f(3), f(size, 3)
+        np.testing.assert_allclose(library(w, x), scaled({"w": w}, x), 1e-5, 1e-6)
+    with pytest.raises(tw.CompileError, match="dims names 'y'"):
+        tw.compile(jax.jit(scaled), ({"w": f(3)}, f(4, 3)), dims={"y": {0: "n"}})

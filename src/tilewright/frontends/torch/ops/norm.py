@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 from ....dialects import graph as g
@@ -174,6 +176,43 @@ def native_batch_norm(
     y = batch_norm(n, x, weight, bias, mean, variance, False, momentum, eps)
     unused = (n.broadcast(n.constant(0, n.result_dtype(k)), n.result_shape(k)) for k in (1, 2))
     return y, *unused  # The tensors that training keeps for the gradient are empty here.
+
+
+@importer("aten._native_batch_norm_legit_functional.default")
+def batch_norm_with_statistics(
+    n: Node,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value,
+    running_variance: Value,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Any, ...]:
+    """Return the result, the batch's mean and inverse deviation, and the new running statistics, that of the
+    variance from the unbiased one.
+    """
+    if not training:
+        found = native_batch_norm(n, x, weight, bias, running_mean, running_variance, momentum, eps)
+        return *found, running_mean, running_variance
+    dtype = f32 if x.type.dtype.bits == 16 else x.type.dtype
+    axes, wide = (0, *range(2, x.type.rank)), n.cast(x, dtype)
+    mean = n.emit(g.ReduceMean(wide, axes=axes, keepdims=False))
+    variance = n.emit(g.Variance(wide, axes=axes, keepdims=False))
+    y = batch_norm(n, x, weight, bias, mean, variance, False, momentum, eps)
+    deviation = n.unary("rsqrt", n.binary("add", variance, n.constant(eps, dtype)))
+    count: Any = reduce(operator.mul, (x.type.shape[a] for a in axes), 1)
+    size = n.scalar(count, dtype)
+    unbiased = n.binary("mul", variance, n.binary("div", size, n.scalar(count - 1, dtype)))
+    share, rest = (n.constant(s, dtype) for s in (momentum, 1 - momentum))
+
+    def moved(old: Value, new: Value) -> Value:
+        mixed = n.binary("add", n.binary("mul", n.cast(old, dtype), rest), n.binary("mul", new, share))
+        return n.cast(mixed, old.type.dtype)
+
+    kept = (n.cast(v, n.result_dtype(k)) for k, v in ((1, mean), (2, deviation)))
+    return y, *kept, moved(running_mean, mean), moved(running_variance, unbiased)
 
 
 @importer("aten.embedding_renorm.default")
