@@ -72,7 +72,8 @@ def recurrence() -> Example:
 EXAMPLES: dict[str, Callable[[], Example]] = {
     "product": lambda: product(67, 300, 200),
     "product of bf16": lambda: product(67, 300, 200, "bf16"),
-    "convolution": lambda: convolution(13, 48, 3),
+    "convolution": lambda: convolution(13, 48, 5),
+    "convolution by tiles": lambda: convolution(21, 80, 3),
     "convolution of bf16": lambda: convolution(13, 48, 3, "bf16"),
     "attention": lambda: attention(50, 70),
     "softmax": lambda: Example(lambda x: F.softmax(x), (numbers(9, 11, 130),)),

@@ -510,6 +510,10 @@ class GroupKind(enum.StrEnum):
     """A matrix product or convolution that `tensorize` can take, with its epilogue."""
     CHAIN = "chain"
     """Two contractions with a row-wise computation in between: attention."""
+    TILES = "tiles"
+    """A transform of tiles of an image, their products with transformed kernels, and the transform of the
+    results with its epilogue (`graph.winograd_conv`).
+    """
     ROWS = "rows"
     """Computations that share their leading axes (`ir.notes.ROW_AXES`), reductions along the others
     included.

@@ -229,6 +229,11 @@ writes the tuple. Written by `pack_operands` and `pack_quantized` on computation
 a matrix micro-kernel; read by grouping and schedules.
 """
 
+TRANSFORMED = Note("tw.transformed", is_flag, "bool", on=_COMPUTED, kept=True)
+"""A product of transformed tiles of an image, whose result another computation transforms back. Written by
+the lowering of `graph.winograd_conv`, read by fusion, grouping and schedules: the three are one kernel.
+"""
+
 FACTORS = Note("tw.factors", is_str, "str", on=("graph.einsum", *_COMPUTED), kept=True)
 """The name of a type of 16 bits to which the factors of a product may be rounded: the operator that it is a
 part of rounds its result to that type, and does not say how exact its intermediate values are. Written by the

@@ -320,9 +320,14 @@ def _name(group: tensor.Group, taken: set[str]) -> str:
 
 
 def group_flops(group: tensor.Group) -> Dim:
-    """The number of arithmetic operations of a group; a function such as ``exp`` counts as one."""
+    """The number of arithmetic operations of a group; a function such as ``exp`` counts as one.
+
+    Transformed tiles count with their products only: the points of a tile share the sums of its transforms.
+    """
     total: Dim = 0
     for m in _computations(group):
+        if group.kind == tensor.GroupKind.TILES and not notes.CONTRACTION.present(m):
+            continue
         reduce_axes = getattr(m, "reduce_axes", ())
         around = m.parent_op
         points = (extent(around.step) if isinstance(around, tensor.Scan) else 1) * product(

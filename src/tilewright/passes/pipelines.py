@@ -25,6 +25,7 @@ from .graph.remove_checks import drop_known_checks
 from .graph.simplify import simplify
 from .graph.start_early import start_early
 from .graph.update_slices import update_slices
+from .graph.winograd import winograd
 from .info import Condition, PassInfo, describe
 from .tensor.align_epilogues import align_epilogues
 from .tensor.collapse_axes import collapse_axes
@@ -77,6 +78,7 @@ PASSES: tuple[PassInfo, ...] = (
     _graph(hoist, min_opt=1),
     _graph(merge_matmuls, min_opt=2),
     _graph(choose_layout, min_opt=2),
+    _graph(winograd, min_opt=2, condition=Condition.PACKED_OPERANDS, arguments=("info", "precision")),
     _graph(flatten_indices, min_opt=2),
     _graph(simplify),
     _graph(cse),

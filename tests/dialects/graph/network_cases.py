@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as nn
 
 from tilewright.dialects import graph
+from tilewright.dialects.graph.winograd import KERNEL
+from tilewright.ir.constant import Constant
 from tilewright.ir.types import DType, bf16, boolean, f16, f32, f64, i8, i32, i64
 
 from .harness import Case, F, Input, bools, integers, positive
@@ -234,6 +236,31 @@ spatial_case(
     ({"b": 2, "h": 3}, {"b": 1, "h": 6}),
     bounds={"h": (2, 64)},
 )
+
+
+def _winograd(b: Any, padding: Any, x: Any, w: Any) -> Any:
+    """A `graph.winograd_conv` of kernels (O, C, 3, 3), which other operators transform."""
+    g = b(graph.Constant(value=Constant(np.asarray(KERNEL, np.float32))))
+    rows = b(graph.Einsum([g, w], equation="ai,ocij->aocj"))
+    kernels = b(graph.Einsum([rows, g], equation="aocj,bj->abco"))
+    kernels = b(graph.Reshape(kernels, shape=(16, *w.type.shape[1::-1])))
+    return b(graph.WinogradConv(x, kernels, padding=padding))
+
+
+for _note, _edges in (("same", ((1, 1), (1, 1))), ("uneven", ((0, 2), (3, 0))), ("none", ((0, 0), (0, 0)))):
+    CASES.append(
+        Case(
+            "WinogradConv",
+            (F("b", "h", "w", 4), F(6, 4, 3, 3)),
+            lambda b, d, x, w, edges=_edges: _winograd(b, edges, x, w),
+            lambda d, x, w, edges=_edges: last(
+                nn.conv2d(nn.pad(t(first(x)), (*edges[1], *edges[0])), t(w)).numpy()
+            ),
+            IMAGES,
+            note=_note,
+            bounds={"h": (5, 64), "w": (5, 64)},
+        )
+    )
 
 for _note, _w, _strides, _padding, _extra, _dilations, _groups, _bias in [
     ("plain", (4, 6, 3, 3), (1, 1), 0, 0, 1, 1, True),

@@ -22,6 +22,7 @@ from . import (
     reduce,
     scan,
     shape,
+    winograd,
 )
 from .base import GraphOp
 
@@ -43,6 +44,7 @@ _modules = (
     random,
     linalg,
     quantized,
+    winograd,
 )
 OPERATORS: dict[str, type[GraphOp]] = {
     value.__name__: value

@@ -30,9 +30,8 @@ def collapse_axes(module: Module) -> None:
 
 def _collapse(group: tensor.Group) -> None:
     members = [op for op in group.body.ops if isinstance(op, tensor.Compute)]
-    if group.kind in (tensor.GroupKind.SCATTER, tensor.GroupKind.CHAIN) or len(members) + 1 != len(
-        group.body
-    ):
+    apart = (tensor.GroupKind.SCATTER, tensor.GroupKind.CHAIN, tensor.GroupKind.TILES)
+    if group.kind in apart or len(members) + 1 != len(group.body):
         return
     shapes: dict[Value, Shape] = {m.result: m.result.type.shape for m in members}
     rows = notes.ROW_AXES.get(group, len(members[0].axes))

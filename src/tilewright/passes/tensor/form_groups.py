@@ -77,6 +77,7 @@ def form_groups(module: Module, info: TargetInfo, *, row_groups: bool = True) ->
         drafts = _draft(block, row_groups, room, free)
         if row_groups:
             drafts = _chain_contractions(drafts, info.gpu)
+            drafts = _join_transforms(drafts)
         if info.gpu is not None:
             drafts = _absorb_prologues(drafts)
         for draft in drafts:
@@ -431,6 +432,30 @@ def _chain_contractions(drafts: list[_Draft], gpu: Gpu | None) -> list[_Draft]:
         last.members = [*first.members, *middle.members, *last.members]
         last.kind = tensor.GroupKind.CHAIN
         gone |= {first, middle}
+    return [d for d in drafts if d not in gone]
+
+
+def _join_transforms(drafts: list[_Draft]) -> list[_Draft]:
+    """Merge the transform of tiles, their products, and the transform of the results into one draft."""
+    home: dict[Operation, _Draft] = {m: d for d in drafts for m in d.members}
+    gone: set[_Draft] = set()
+    for middle in drafts:
+        (m, *others) = middle.members
+        if not notes.TRANSFORMED.present(m) or middle.kind != tensor.GroupKind.CONTRACTION or others:
+            continue
+        before = [home[p] for p in _producers(m)]
+        behind = {home.get(_computation_around(user)) for user in m.result.users}
+        if len(before) != 1 or len(behind) != 1 or None in behind:
+            continue
+        (first,), (last,) = before, behind
+        assert last is not None
+        alone = all(d.kind == tensor.GroupKind.ROWS and len(d.members) == 1 for d in (first, last))
+        if not alone or any(_computation_around(u) is not m for u in first.members[0].result.users):
+            continue
+        if isinstance(op := last.members[0], tensor.Compute) and not op.is_reduction:
+            last.members = [first.members[0], m, op]
+            last.kind = tensor.GroupKind.TILES
+            gone |= {first, middle}
     return [d for d in drafts if d not in gone]
 
 

@@ -265,13 +265,17 @@ def _behind_views(value: Value) -> Value:
 
 
 def _belongs_to_contraction(op: tensor.Compute) -> bool:
-    """Whether an elementwise computation can be the epilogue of the contraction that it reads."""
+    """Whether an elementwise computation can be the epilogue of the contraction that it reads, or transforms
+    back the tiles whose products it reads.
+    """
     for read in op.reads:
         source = read.source.defining_op
-        if (
-            isinstance(source, tensor.Compute)
-            and at_same_point(read.indices, op.axes)
-            and (notes.QUANTIZED.present(source) or match_contraction(source) is not None)
+        if isinstance(source, tensor.Compute) and (
+            notes.TRANSFORMED.present(source)
+            or (
+                at_same_point(read.indices, op.axes)
+                and (notes.QUANTIZED.present(source) or match_contraction(source) is not None)
+            )
         ):
             return set(source.result.users) <= set(op.reads)
     return False

@@ -267,11 +267,11 @@ def in_place_pairs(group: tensor.Group) -> tuple[tuple[int, int], ...]:
 
     The last read of each element of the input must be at the point where the output is written, which a
     reduction writes more than once. Members of a
-    contraction's group share no rows, so only the epilogue may read what it overwrites.
+    contraction's or tiles' group share no rows, so only the epilogue may read what it overwrites.
     """
     if notes.OVERWRITES.present(group):
         return notes.OVERWRITES.of(group)
-    if group.kind not in (tensor.GroupKind.ROWS, tensor.GroupKind.CONTRACTION):
+    if group.kind not in (tensor.GroupKind.ROWS, tensor.GroupKind.CONTRACTION, tensor.GroupKind.TILES):
         return ()
     members = [m for m in group.body.ops if isinstance(m, tensor.Compute)]
     rows = int(notes.ROW_AXES.of(group)) if group.kind == tensor.GroupKind.ROWS else None

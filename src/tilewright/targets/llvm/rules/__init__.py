@@ -4,6 +4,7 @@
   tile, and the epilogue runs over it while it is in the first-level cache.
 - chain (attention): a tile of rows passes through both contractions and the computations between them before
   the next tile.
+- tiles (Winograd): a block of tiles is transformed, multiplied and transformed back before the next block.
 - rows: all members run row by row. Rows are divided among the threads; each member is vectorized along its
   most contiguous axis. A single reduction keeps its most contiguous axis innermost, or outermost of the
   reduction loops if that axis is not reduced.
@@ -27,10 +28,12 @@ from .cumulative import cumulative
 from .recurrence import recurrence
 from .rows import rows, serial
 from .scatter import scatter
+from .tiles import tiles
 
 RULES: dict[str, ScheduleRule] = {
     GroupKind.CONTRACTION: contraction,
     GroupKind.CHAIN: chain,
+    GroupKind.TILES: tiles,
     GroupKind.ROWS: rows,
     GroupKind.CUMULATIVE: cumulative,
     GroupKind.RECURRENCE: recurrence,
