@@ -34,10 +34,10 @@ def test_memory_does_not_leak(affine_wasm: Path) -> None:
     x, z = arguments(4096)
     library(x, z)
     library(x, z)
-    before = library._memory.data_len(library._store)
+    before = library._instance.memory_bytes
     for _ in range(50):
         library(x, z)
-    assert library._memory.data_len(library._store) == before
+    assert library._instance.memory_bytes == before
 
 
 def test_errors_name_the_input(affine_wasm: Path) -> None:

@@ -41,6 +41,20 @@ def triple(target: str | Machine) -> str:
     return target if isinstance(target, str) else str(target.triple)
 
 
+def feature_flags(target: str | Machine) -> list[str]:
+    """The compiler's options for the features of a WebAssembly target, such as ``-matomics``; none for other
+    targets, whose runtime runs on every processor of the kind.
+    """
+    features: Sequence[str] = getattr(target, "features", ()) if _is_wasm(triple(target)) else ()
+    flags = [f"-m{feature.lstrip('+')}" for feature in features]
+    return [*flags, "-mthread-model", "posix"] if has_threads(target) else flags
+
+
+def has_threads(target: str | Machine) -> bool:
+    """Whether modules for a WebAssembly target share their memory with the modules of other threads."""
+    return "+atomics" in getattr(target, "features", ()) and _is_wasm(triple(target))
+
+
 def compile_c(
     sources: Sequence[Path], include_dirs: Sequence[Path], target: str | Machine, flags: Sequence[str]
 ) -> list[bytes]:
@@ -52,7 +66,8 @@ def compile_c(
     """
     name = triple(target)
     command, identity = _compiler(name)
-    options = [*flags, *(f"-I{folder}" for folder in include_dirs), *([] if _is_wasm(name) else ["-fPIC"])]
+    flags = [*flags, *feature_flags(target), *([] if _is_wasm(name) else ["-fPIC"])]
+    options = [*flags, *(f"-I{folder}" for folder in include_dirs)]
     headers = b"".join(f.read_bytes() for folder in include_dirs for f in sorted(Path(folder).glob("*.h")))
 
     def build(source: Path) -> bytes:
@@ -186,15 +201,31 @@ def link_shared(objects: Sequence[bytes], path: Path, target: str | Machine, exp
         # Only a library that calls functions of libm, as kernels of the user's may, then names it.
         math = ["-Wl,--as-needed", "-lm", "-ldl"] if elf.serves(name) else []
         _run(
-            [*command, *_link_options(name, base, exports, objects), *files, *math, "-o", str(out)],
+            [*command, *_link_options(target, base, exports, objects), *files, *math, "-o", str(out)],
             f"linking {Path(path).name}",
         )
         shutil.copyfile(out, path)
 
 
-def _link_options(name: str, folder: Path, exports: Sequence[str], objects: Sequence[bytes]) -> list[str]:
+_SHARED_MEMORY = (
+    "-Wl,--import-memory",
+    "-Wl,--shared-memory",
+    f"-Wl,--max-memory={(1 << 32) - (1 << 16)}",
+    "-Wl,-z,stack-size=1048576",
+)
+"""Every thread has an instance of its own, so the memory comes from outside. The stack is that of the first
+thread; platform_wasm_threads.c allocates the others.
+"""
+
+
+def _link_options(
+    target: str | Machine, folder: Path, exports: Sequence[str], objects: Sequence[bytes]
+) -> list[str]:
+    name = triple(target)
     if _is_wasm(name):
         return [
+            *feature_flags(target),
+            *(_SHARED_MEMORY if has_threads(target) else ()),
             "-nostdlib",
             "-lcompiler_rt",
             "-O2",

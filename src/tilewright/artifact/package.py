@@ -29,6 +29,7 @@ from tilewright.artifact.sources import (
     INCLUDE_DIR,
     PREFIX,
     WASM_EXPORTS,
+    WASM_THREAD_EXPORTS,
     check_prefix,
     exported,
     prefixed_header,
@@ -119,9 +120,10 @@ def link_library(
         if appended:
             header[_DISTANCE : _DISTANCE + len(_MARKER)] = _MARKER
         parts.append(link.blob_object(bytes(header), "tw_blob_weights", triple))
-        link.link_shared(
-            parts, partial, target, WASM_EXPORTS if is_wasm else [exported(name, prefix) for name in exports]
-        )
+        functions = [exported(name, prefix) for name in exports]
+        if is_wasm:
+            functions = [*WASM_EXPORTS, *(WASM_THREAD_EXPORTS if link.has_threads(target) else ())]
+        link.link_shared(parts, partial, target, functions)
         if appended:
             elf.append_segment(partial, embedded, _MARKER, _DISTANCE)
         sign(partial, wasm=is_wasm, metadata=text)

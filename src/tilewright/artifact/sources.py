@@ -35,6 +35,8 @@ EXPORTS = (
     "tw_profile_read",
 )
 WASM_EXPORTS = (*EXPORTS, "tw_alloc", "tw_free")
+WASM_THREAD_EXPORTS = ("tw_thread_prepare", "tw_thread_run", "tw_thread_end")
+"""Further functions of a WebAssembly module with threads."""
 DEVICE_EXPORTS = (
     *EXPORTS,
     "tw_create_on",

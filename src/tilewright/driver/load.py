@@ -30,7 +30,7 @@ def load(
         weights: The file of weights of an artifact that was saved with ``weights="beside"``. The default is
             the file beside the artifact. It is mapped into memory; a page is read when it is first used.
         threads: The most threads that a run uses. The default is all cores of the process. Native artifacts
-            only.
+            and WebAssembly with threads.
         pin_threads: Bind each worker thread to a core, for a process that has the machine to itself. The
             caller's thread is not bound. Linux only.
         check_weights: Read the whole file of weights and compare its checksum.
@@ -51,13 +51,14 @@ def load(
         CompileError: `threads` is not a whole number above 0.
     """
     from ..artifact.kinds import kind_of
+    from .options import thread_count
 
     path = Path(path)
     kind = kind_of(path)
     if kind.format == "WebAssembly":
         from ..runtime.wasm import WasmLibrary
 
-        return WasmLibrary(path, weights=weights)
+        return WasmLibrary(path, weights=weights, num_threads=thread_count(threads) or 0)
     if kind.format == "tar":
         from ..runtime.webgpu import load_webgpu
 
@@ -66,7 +67,6 @@ def load(
     from ..artifact.trailer import read_metadata, verify_file
     from ..runtime.device_library import DeviceLibrary, is_for_device
     from ..runtime.library import Library
-    from .options import thread_count
 
     num_threads = thread_count(threads) or 0
     verify_file(path)

@@ -6,8 +6,8 @@ serves one call at a time: calls take a lock.
 
 from __future__ import annotations
 
-import ctypes
 import struct
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from tilewright.errors import ArtifactError, TilewrightError
 from tilewright.runtime.model import CompiledModel, LibraryFunction, exception_for
 from tilewright.runtime.save_copy import Saved
 from tilewright.runtime.tensors import DTYPES
+from tilewright.runtime.wasm_instance import WasmInstance
 
 _TENSOR = struct.Struct("<IiiiBBHII4xQ")  # DLTensor of wasm32
 _OPTIONS = struct.Struct("<IiI4xQII")  # tw_options of wasm32
@@ -36,6 +37,8 @@ class WasmLibrary(CompiledModel):
         path: The ``.wasm`` file.
         weights: The weights, where the file does not hold them: one array of bytes, or the path of a file.
             The default is the file that was saved with the library.
+        num_threads: The threads that run a module compiled for threads; 0: as many as processors. Other
+            modules run on one.
 
     Raises:
         ArtifactError: Wasmtime is not installed, or the file is not an artifact, is damaged, or is of another
@@ -45,23 +48,15 @@ class WasmLibrary(CompiledModel):
     index = 0
     """The number of its main function at run time."""
 
-    def __init__(self, path: str | Path, *, weights: np.ndarray | str | Path | None = None) -> None:
-        try:
-            import wasmtime
-        except ImportError:
-            raise ArtifactError(f"{path}: running WebAssembly needs wasmtime: pip install wasmtime") from None
+    def __init__(
+        self, path: str | Path, *, weights: np.ndarray | str | Path | None = None, num_threads: int = 0
+    ) -> None:
         self.path = Path(path).absolute()
-        self.num_threads = 1
         verify_file(self.path)
         self._fingerprint = fingerprint(self.path)
-        self._store: Any = wasmtime.Store()
-        try:
-            module = wasmtime.Module.from_file(self._store.engine, str(self.path))
-            self._exports: Any = wasmtime.Instance(self._store, module, []).exports(self._store)
-        except wasmtime.WasmtimeError as error:
-            raise ArtifactError(f"{path}: wasmtime cannot load it: {error}") from error
-        self._trap = (wasmtime.Trap, wasmtime.WasmtimeError)
-        self._memory = self._exports["memory"]
+        self._instance = WasmInstance(self.path, num_threads)
+        self._call, self._view = self._instance.call, self._instance.view
+        self.num_threads = self._instance.threads
         version = self._call("tw_abi_version")
         if version != ABI_VERSION:
             raise ArtifactError(
@@ -75,29 +70,17 @@ class WasmLibrary(CompiledModel):
             self._weights_file = file
             weights = None if file is None else read_weights(file, self.metadata)
         self._context = self._create(weights)
-
-    def _call(self, name: str, *arguments: int) -> int:
-        try:
-            return self._exports[name](self._store, *arguments)
-        except self._trap as error:
-            raise TilewrightError(f"{self.path}: {name} failed inside WebAssembly: {error}") from error
+        self._ended = weakref.finalize(self, _end, self._instance, self._context)
+        self._ended.atexit = False  # the process frees everything
 
     def _checked(self, name: str, *arguments: int) -> None:
         status = self._call(name, *arguments)
         if status:
             raise exception_for(status, self._text("tw_last_error"))
 
-    def _view(self, pointer: int, size: int) -> np.ndarray:
-        """A uint8 view of `size` bytes of the linear memory. It becomes invalid when the memory grows, so use
-        it at once.
-        """
-        base = ctypes.addressof(self._memory.data_ptr(self._store).contents)
-        memory: Any = (ctypes.c_uint8 * size).from_address(base + pointer)
-        return np.frombuffer(memory, np.uint8)
-
     def _text(self, function: str) -> str:
         pointer = self._call(function) & 0xFFFFFFFF
-        data = self._view(pointer, self._memory.data_len(self._store) - pointer)
+        data = self._view(pointer, self._instance.memory_bytes - pointer)
         end = 256
         while (zeros := np.flatnonzero(data[:end] == 0)).size == 0 and end < data.size:
             end *= 4
@@ -117,7 +100,7 @@ class WasmLibrary(CompiledModel):
     def _create(self, weights: np.ndarray | None) -> int:
         held = 0 if weights is None else self._place(weights)  # allocated for the life of the instance
         size = 0 if weights is None else weights.nbytes
-        options = self._place(_OPTIONS.pack(ABI_VERSION, 1, held, size, _SKIP_VERIFY, 0))
+        options = self._place(_OPTIONS.pack(ABI_VERSION, self.num_threads, held, size, _SKIP_VERIFY, 0))
         slot = self._place(bytes(4))
         self._checked("tw_create", options, slot)
         context = int(self._view(slot, 4).view(np.uint32)[0])
@@ -239,9 +222,13 @@ class WasmLibrary(CompiledModel):
             TilewrightError: The code inside WebAssembly fails.
         """
         with self._turn:
-            if self._context:
-                self._call("tw_destroy", self._context)
             self._context = 0
+            self._ended()
 
     def __repr__(self) -> str:
         return f"WasmLibrary({str(self.path)!r})"
+
+
+def _end(instance: WasmInstance, context: int) -> None:
+    instance.call("tw_destroy", context)
+    instance.end_threads()

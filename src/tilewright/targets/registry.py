@@ -90,7 +90,11 @@ register_target(
     known_names=("cpu", "cpu:x86-64-v2", "cpu:x86-64-v3", "cpu:x86-64-v4"),
 )
 register_target("aarch64-linux", _built_in(".cpu.target", "cpu_target"))
-register_target("wasm32", _built_in(".wasm.target", "wasm_target"))
+register_target(
+    "wasm32",
+    _built_in(".wasm.target", "wasm_target"),
+    known_names=("wasm32", "wasm32:relaxed", "wasm32:threads", "wasm32:relaxed+threads"),
+)
 register_target("opencl", _built_in(".opencl.target", "opencl_target"))
 register_target(
     "cuda",

@@ -1,6 +1,6 @@
 /* platform.h - the runtime's interface to the operating system. The other files are plain C11.
  *
- * platform_posix.c, platform_windows.c and platform_wasm.c implement it. All C files are compiled for every
+ * platform_posix.c, platform_windows.c, platform_wasm.c and platform_wasm_threads.c implement it. All C files are compiled for every
  * target; a file for another system compiles to nothing. The functions are thread-safe unless their comment
  * says otherwise. */
 #ifndef TILEWRIGHT_PLATFORM_H_
@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#if defined(__wasm__) || defined(TW_SINGLE_THREADED)
+#if (defined(__wasm__) && !defined(__wasm_atomics__)) || defined(TW_SINGLE_THREADED)
 #define TW_THREADS 0
 #else
 #define TW_THREADS 1
@@ -52,6 +52,11 @@ const char* tw_environment(const char* name);
 
 /* A monotonic clock in nanoseconds; always 0 on wasm32, which has no clock. */
 uint64_t tw_clock(void);
+#if defined(__wasm__)
+#define TW_HAS_CLOCK 0
+#else
+#define TW_HAS_CLOCK 1
+#endif
 
 /* Returns the number of physical cores that this process may use, as its affinity and the quota of its
  * container allow; at least 1. */
@@ -85,6 +90,11 @@ typedef void* tw_thread; /* HANDLE */
 typedef struct {
   void* lock;      /* SRWLOCK */
   void* condition; /* CONDITION_VARIABLE */
+} tw_parking;
+#elif defined(__wasm__)
+typedef struct tw_wasm_thread* tw_thread;
+typedef struct {
+  char unused; /* an instruction waits on any word */
 } tw_parking;
 #else
 #include <pthread.h>

@@ -1,5 +1,5 @@
 /* platform_wasm.c - platform.h for wasm32, without an operating system and without a C library. Memory comes
- * from the instruction memory.grow. */
+ * from the instruction memory.grow. Only the thread that runs the model allocates memory. */
 #if defined(__wasm__)
 
 #include "platform.h"
@@ -130,7 +130,9 @@ int tw_exported_later(const char* name) { return (void)name, 0; }
 
 uint64_t tw_clock(void) { return 0; }
 
+#if !TW_THREADS
 int32_t tw_core_count(void) { return 1; }
+#endif
 
 int64_t tw_process_id(void) { return 0; }
 

@@ -24,6 +24,7 @@
 #define SPIN_NANOSECONDS 200000u       /* the time for which a waiting thread spins before it parks */
 #define YIELD_AFTER_NANOSECONDS 20000u /* of this time; a thread that spins longer yields its processor */
 #define SPINS_PER_CLOCK_READ 64
+#define SPINS_WITHOUT_CLOCK 100000 /* reads of a waiting thread before it parks, about as long */
 #define SLICES_PER_PART 6 /* a launch may wait for one slice of a slow thread */
 
 enum { IDLE, POSTED, ASLEEP, STOP };
@@ -101,6 +102,13 @@ static void leave_cpu_of_caller(const tw_pool* pool) {
 
 /* Reads `word` until it differs from `value` or SPIN_NANOSECONDS are over. Returns the last value read. */
 static uint32_t spin_while(_Atomic uint32_t* word, uint32_t value) {
+#if !TW_HAS_CLOCK
+  for (int i = 0; i < SPINS_WITHOUT_CLOCK; ++i) {
+    uint32_t seen = atomic_load_explicit(word, memory_order_acquire);
+    if (seen != value) return seen;
+  }
+  return value;
+#else
   uint64_t start = 0;
   for (;;) {
     for (int i = 0; i < SPINS_PER_CLOCK_READ; ++i) {
@@ -114,6 +122,7 @@ static uint32_t spin_while(_Atomic uint32_t* word, uint32_t value) {
     /* The thread that will change the word may itself wait for this processor. */
     if (now - start >= YIELD_AFTER_NANOSECONDS) tw_thread_yield();
   }
+#endif
 }
 
 /* Waits until the state is POSTED or STOP, spinning first, then parked. Returns the state. */

@@ -10,7 +10,8 @@ from functools import cache
 
 from ...errors import CompileError
 from ..llvm.isa import Isa
-from .machine import common, stated, this_machine
+from ..llvm.machine import stated
+from .machine import common, this_machine
 
 _V2 = ("+cx16", "+popcnt", "+sahf", "+sse3", "+ssse3", "+sse4.1", "+sse4.2")
 _V3 = (*_V2, "+avx", "+avx2", "+bmi", "+bmi2", "+f16c", "+fma", "+lzcnt", "+movbe")

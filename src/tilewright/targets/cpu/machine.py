@@ -1,28 +1,21 @@
-"""The machines that schedules are made for: common ones for each instruction set, this one, and those that a
-target's name states.
-"""
+"""The machines that schedules are made for: common ones for each instruction set, and this one."""
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ...errors import CompileError
 from ...ir.target_info import CacheLevel, Machine
+from ..llvm.machine import UNITS
 
 _CPUS = Path("/sys/devices/system/cpu")
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 CORES = 16
 """Cores of a machine of which only the instruction set is known. A larger value gives more and smaller pieces
 of work.
 """
-
-FACTS = ("cores", "l1", "l2", "l3", "bandwidth")
-"""The facts that a target's name may state beside features: ``cpu:x86-64-v4+cores=64+l2=2M``."""
 
 
 def common(l1: int, l2: int, cores: int = CORES) -> Machine:
@@ -62,7 +55,7 @@ def _caches_of(cpus: Path, number: int) -> dict[int, CacheLevel]:
             size = (index / "size").read_text().strip()
             sharing = _numbers((index / "shared_cpu_list").read_text())
             cores = {(cpus / f"cpu{k}" / "topology" / "core_cpus_list").read_text() for k in sharing}
-            found[level] = CacheLevel(level, int(size[:-1]) * _UNITS[size[-1]], len(cores))
+            found[level] = CacheLevel(level, int(size[:-1]) * UNITS[size[-1]], len(cores))
         except (OSError, ValueError, KeyError, IndexError):
             continue
     return {level: cache for level, cache in found.items() if cache.size > 0 and cache.cores > 0}
@@ -75,31 +68,3 @@ def _numbers(text: str) -> list[int]:
         first, _, last = part.partition("-")
         numbers += range(int(first), int(last or first) + 1)
     return numbers
-
-
-def stated(machine: Machine, facts: Iterable[str], where: str) -> Machine:
-    """Return `machine` with the facts of a target's name: ``cores=64``, ``l2=2M``, ``l3=32M/8`` (a cache that
-    eight cores share), ``bandwidth=2.5`` (bytes per cycle and core). Messages call the name `where`.
-
-    Raises:
-        CompileError: An unknown fact or a value that is no number.
-    """
-    for fact in facts:
-        name, _, text = fact.partition("=")
-        if name not in FACTS:
-            raise CompileError(f"{where}: unknown fact {name!r} of a machine; known: {', '.join(FACTS)}")
-        if name == "bandwidth" and re.fullmatch(r"\d+(\.\d+)?", text) and float(text):
-            machine = replace(machine, bandwidth=float(text))
-        elif name == "cores" and re.fullmatch(r"[1-9]\d*", text):
-            machine = replace(machine, cores=int(text))
-        elif name[0] == "l" and (match := re.fullmatch(r"([1-9]\d*)([KMG]?)(?:/([1-9]\d*))?", text)):
-            size = int(match[1]) * _UNITS[match[2]]
-            cache = CacheLevel(int(name[1]), size, int(match[3] or 1))
-            others = [c for c in machine.caches if c.level != cache.level]
-            machine = replace(machine, caches=tuple(sorted([*others, cache], key=lambda c: c.level)))
-        else:
-            example = {"bandwidth": "bandwidth=2.5", "cores": "cores=64"}.get(
-                name, f"{name}=2M or {name}=32M/8"
-            )
-            raise CompileError(f"{where}: {fact!r} has no valid value; an example is {example}")
-    return machine

@@ -214,7 +214,7 @@ def _machine_flags(isa: Isa) -> list[str]:
         level = [f"-march={isa.cpu}"]
         return level + [f"-m{f.lstrip('+')}" for f in isa.features if f.lstrip("+") in _EXTENSIONS]
     if isa.triple.startswith("wasm"):
-        return [f"-m{f.lstrip('+')}" for f in isa.features if f.startswith("+simd")]
+        return link.feature_flags(isa)
     return []
 
 

@@ -132,10 +132,10 @@ class Emitter:
         return self.op(f"shufflevector {kind} {a}, {kind} {b}, <{len(order)} x i32> <{text}>")
 
     def fma(self, kind: str, a: str, b: str, c: str, fused: bool) -> str:
-        """``a * b + c``, with one rounding if `fused`."""
+        """``a * b + c``: with one rounding if `fused`, otherwise with one or two, as is faster."""
         if fused:
             return self.op(f"call {kind} @llvm.fma.{mangled(kind)}({kind} {a}, {kind} {b}, {kind} {c})")
-        return self.op(f"fadd {kind} {self.op(f'fmul {kind} {a}, {b}')}, {c}")
+        return self.op(f"fadd contract {kind} {self.op(f'fmul contract {kind} {a}, {b}')}, {c}")
 
     def add_numbers(self, kind: str, a: str, b: str) -> str:
         """``a + b`` of floating-point numbers, or of integers, which wrap around."""

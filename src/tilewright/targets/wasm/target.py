@@ -1,14 +1,16 @@
-"""The target ``wasm32``: WebAssembly with 128-bit SIMD, one thread, run by wasmtime, Node or a browser."""
+"""The target ``wasm32``: WebAssembly with 128-bit SIMD, run by wasmtime, Node or a browser; with relaxed SIMD
+and threads where the name asks for them.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...errors import CompileError, is_installed
+from ...errors import is_installed
 from ...runtime.model import CompiledModel
 from ...runtime.wasm import WasmLibrary
 from ..llvm.target import BuiltCode, ForeignLibrary, LlvmTarget
-from .isa import WASM32
+from .isa import wasm_isa
 
 if TYPE_CHECKING:
     from ..llvm.build import BuiltLibrary
@@ -17,14 +19,14 @@ if TYPE_CHECKING:
 class BuiltWasmLibrary(BuiltCode, WasmLibrary):
     """A module just compiled, which wasmtime runs. It can be saved with its weights inside."""
 
-    def __init__(self, built: BuiltLibrary) -> None:
+    def __init__(self, built: BuiltLibrary, threads: int | None) -> None:
         self.built = built
-        super().__init__(built.path, weights=built.weights)
+        super().__init__(built.path, weights=built.weights, num_threads=threads or 0)
 
 
 class WasmTarget(LlvmTarget):
-    def __init__(self) -> None:
-        super().__init__("wasm32", WASM32)
+    def __init__(self, name: str) -> None:
+        super().__init__(name, wasm_isa(name))
         self.runs_here = is_installed("wasmtime")
 
     def load(self, built: BuiltLibrary, threads: int | None) -> CompiledModel:
@@ -32,15 +34,13 @@ class WasmTarget(LlvmTarget):
             return ForeignLibrary(
                 built, self.name, "running WebAssembly here needs wasmtime: pip install wasmtime"
             )
-        return BuiltWasmLibrary(built)
+        return BuiltWasmLibrary(built, threads)
 
 
 def wasm_target(name: str) -> WasmTarget:
-    """Return the target ``wasm32``.
+    """Return the target ``wasm32``, ``wasm32:relaxed``, ``wasm32:threads``, ...
 
     Raises:
-        CompileError: `name` has features.
+        CompileError: An unknown feature or fact of the machine.
     """
-    if name != "wasm32":
-        raise CompileError(f"unknown target {name!r}: the target wasm32 has no features to choose")
-    return WasmTarget()
+    return WasmTarget(name)
