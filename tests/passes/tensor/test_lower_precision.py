@@ -188,3 +188,14 @@ def test_models_in_other_types_keep_them() -> None:
     module = build({"x": ((4, 8), f64), "y": ((8, 5), f64)}, lambda b, x, y: b(G.Matmul(x, y)))
     (op,) = lowered(module)
     assert factors(op) == [f64, f64]
+
+
+def test_products_behind_a_checkpoint_are_narrow() -> None:
+    """A value that is read again after others is converted there; the product stays a product of 16 bits."""
+
+    def again(b: Builder, x: Value) -> list[Value]:
+        other = b(G.Exp(x))
+        return [other, b(G.Matmul(b(G.After(x, [other])), weight(b, 64, 64)))]
+
+    (product,) = sums(lowered(build({"x": (BATCH, 64)}, again)))
+    assert factors(product) == [bf16, bf16]

@@ -13,7 +13,8 @@ float32. The number of conversions depends on where the 16-bit values come from:
   float32 and the others are rounded.
 - A value that a normalization or a statistic also needs in float32 (the residual stream of a transformer) is
   stored in both types, by a computation that joins the producer's row group.
-- An input of the function and a value that a loop carries are converted by computations of their own.
+- An input of the function, a value that a loop carries and one that waits for others (`tensor.after`) are
+  converted by computations of their own.
 
 Depthwise convolutions, and computations that only rearrange elements or take maxima, read 16 bits where their
 source has them, but do not cause a conversion. Activations thus stay in 16 bits between the layers of a
@@ -141,14 +142,15 @@ class _Lowering:
                     self._constant(op)
                 elif isinstance(op, (tensor.Compute, tensor.Scatter)) and op.result.type.dtype is f32:
                     self._produced(op)
-                elif isinstance(op, tensor.Nested):
+                elif isinstance(op, (tensor.Nested, tensor.After)):
                     for result in op.results:
                         self._given(result, Builder.after(op))
             for arg in block.args:
                 self._given(arg, Builder(block, block.first))
 
     def _given(self, value: Value, builder: Builder) -> None:
-        """Convert a value that no computation of the block produces (an argument, a result of a loop) if
+        """Convert a value that no computation of the block produces (an argument, a result of a loop, a
+        value after others) if
         16-bit reads need it.
         """
         reads = [r for r in tensor.readers(value) if r in self.needed]
