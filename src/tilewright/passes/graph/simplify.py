@@ -7,6 +7,7 @@ result by more than rounding.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -448,6 +449,48 @@ def transposed_product(op: graph.Transpose, rewriter: Rewriter) -> bool:
     return True
 
 
+@pattern(graph.Einsum)
+def merge_summed(op: graph.Einsum, rewriter: Rewriter) -> bool:
+    """``einsum("bsm,bsn->mn", x, y)`` -> ``einsum("sm,sn->mn", reshape(x), reshape(y))``: dimensions that are
+    summed and neighbours in both operands become one, as batch and rows in the gradient of a weight, and
+    those of size 1 are left out. Kernels copy operands for a sum over one dimension.
+    """
+    left, arrow, result = op.equation.replace(" ", "").partition("->")
+    terms, shapes = left.split(","), [tensor_type(x).shape for x in op.inputs]
+    if not arrow or "." in left or len(terms) != 2 or any(len(set(t)) != len(t) for t in terms):
+        return False
+    sizes = [dict(zip(t, s, strict=True)) for t, s in zip(terms, shapes, strict=True)]
+    for c in dict.fromkeys("".join(terms)):
+        if c not in result and c not in terms and all(is_one(s[c]) for s in sizes if c in s):
+            return _sums(op, left.replace(c, ""), result, rewriter)
+    for a, b in itertools.pairwise(terms[0]):
+        neighbours = a not in result and b not in result and all(a + b in t for t in terms)
+        if neighbours and same_shape(*((s[a], s[b]) for s in sizes)):
+            return _sums(op, left.replace(a + b, b), result, rewriter)
+    return False
+
+
+def _sums(op: graph.Einsum, left: str, result: str, rewriter: Rewriter) -> bool:
+    """Replace an einsum by one with fewer summed dimensions: those that `left` lacks are part of the next."""
+    b = rewriter.builder
+    inputs = []
+    for x, before, after in zip(
+        op.inputs, op.equation.replace(" ", "").split("->")[0].split(","), left.split(","), strict=True
+    ):
+        shape: list[Dim] = []
+        size: Dim = 1
+        for c, n in zip(before, tensor_type(x).shape, strict=True):
+            size = size * n
+            if c in after:
+                shape.append(size)
+                size = 1
+        inputs.append(reshape(b, x, shape))
+    new = graph.Einsum(inputs, equation=f"{left}->{result}")
+    notes.copy(op, new)
+    rewriter.replace(op, b(new))
+    return True
+
+
 def merges_leading(op: graph.Reshape) -> bool:
     """Whether a reshape keeps the last dimension and lowers the rank."""
     before, after = tensor_type(op.x).shape, op.shape
@@ -672,6 +715,7 @@ PATTERNS = [
     transpose_between_reshapes,
     reshape_between_transposes,
     transposed_product,
+    merge_summed,
     merge_behind_matmul,
     merge_behind_elementwise,
     slice_of_concat,
