@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,6 +13,20 @@ import torch.nn.functional as F
 import tilewright as tw
 import tilewright.frontends.nn.functional as tf
 from tests.autodiff.against_torch import check_gradients, random
+from tilewright.dialects.graph import attention_blocks
+
+
+@pytest.fixture(params=["at once", "blocks"])
+def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both forms of the gradients, whatever the sizes; the blocks have two rows, or three where that leaves
+    fewer.
+    """
+    limits = {"DENSE_BYTES": 1 << 40, "DENSE_HEAD": 1 << 40}
+    if request.param == "blocks":
+        limits = {"DENSE_BYTES": 0, "DENSE_HEAD": 0, "BLOCK_BYTES": 8, "LEAST_ROWS": 2}
+    for name, limit in limits.items():
+        monkeypatch.setattr(attention_blocks, name, limit)
+    return str(request.param)
 
 
 def formula(
@@ -59,18 +74,21 @@ CASES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "scale and cap": ((Q, K, V), {"scale": 0.7, "softcap": 1.5}),
     "grouped queries": ((Q, *GROUPED), {"causal": True}),
     "one batch of keys": ((Q, K[:1], V[:1]), {}),
+    "more rows than keys": ((random(1, 2, 11, 4), K[:1, :2, :4, :4], V[:1, :2, :4]), {"causal": True}),
     "added mask": ((Q, K, V, random(2, 4, 5, 7, seed=4)), {}),
     "added mask that broadcasts": ((Q, *GROUPED, random(1, 4, 1, 7, seed=4)), {}),
     "added mask of two dimensions": ((Q, *GROUPED, random(5, 7, seed=4)), {"softcap": 2.0}),
 }
 
 
+@pytest.mark.usefixtures("form")
 @pytest.mark.parametrize("name", CASES)
 def test_attention(name: str) -> None:
     args, attributes = CASES[name]
     check_gradients(lambda *a: tf.attention(*a, **attributes), lambda *a: formula(*a, **attributes), *args)
 
 
+@pytest.mark.usefixtures("form")
 @pytest.mark.parametrize("grouped", [False, True])
 def test_boolean_masks_that_hide_a_whole_row(grouped: bool) -> None:
     check_gradients(
@@ -83,6 +101,7 @@ def test_boolean_masks_that_hide_a_whole_row(grouped: bool) -> None:
     )
 
 
+@pytest.mark.usefixtures("form")
 @pytest.mark.parametrize("masked", [False, True])
 def test_sinks(masked: bool) -> None:
     """Scores without a value take part in a row's softmax; where all keys are hidden they change nothing."""
@@ -98,6 +117,7 @@ def test_sinks(masked: bool) -> None:
     )
 
 
+@pytest.mark.usefixtures("form")
 def test_scales_of_keys_and_values() -> None:
     check_gradients(
         lambda q, k, v, a, b: tf.attention(q, k, v, k_scale=a, v_scale=b),
@@ -109,6 +129,7 @@ def test_scales_of_keys_and_values() -> None:
     )
 
 
+@pytest.mark.usefixtures("form")
 @pytest.mark.parametrize("name", ["causal", "grouped queries"])
 def test_second_order(name: str) -> None:
     args, attributes = CASES[name]
@@ -117,6 +138,7 @@ def test_second_order(name: str) -> None:
     )
 
 
+@pytest.mark.usefixtures("form")
 def test_second_order_where_a_row_is_hidden() -> None:
     check_gradients(
         lambda q, k, v, m: tf.attention(q, k, v, m),
@@ -131,6 +153,23 @@ def test_second_order_where_a_row_is_hidden() -> None:
     )
 
 
+@pytest.mark.usefixtures("form")
+def test_dynamic_lengths_with_a_mask() -> None:
+    """A mask without a gradient of its own, added to the scores."""
+    names = {k: {2: "length"} for k in ("args_0", "args_1", "args_2")}
+    check_gradients(
+        lambda q, k, v, m: tf.attention(q, k, v, m),
+        lambda q, k, v, m: formula(q, k, v, m),
+        random(2, 4, 6, 4),
+        random(2, 2, 6, 4, seed=1),
+        random(2, 2, 6, 4, seed=2),
+        random(2, 1, 6, 6, seed=3),
+        count=3,
+        dims={**names, "args_3": {2: "length", 3: "length"}},
+    )
+
+
+@pytest.mark.usefixtures("form")
 def test_dynamic_lengths() -> None:
     check_gradients(
         lambda q, k, v: tf.attention(q, k, v, causal=True),
@@ -140,6 +179,26 @@ def test_dynamic_lengths() -> None:
         random(2, 2, 6, 4, seed=2),
         dims={f"args_{k}": {2: "length"} for k in range(3)},
     )
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_memory_of_long_sequences(causal: bool, dynamic: bool) -> None:
+    """The working memory grows with the rows, not with their square."""
+    sizes = []
+    for rows in (1024, 2048):
+        q, k, v, dy = (random(2, 4, rows, 16, seed=s).astype(np.float32) for s in range(4))
+        dims = {n: {2: f"rows<={rows}"} for n in ("q", "k", "v", "dy")} if dynamic else None
+
+        def gradients(q: Any, k: Any, v: Any, dy: Any) -> Any:
+            return tw.vjp(lambda *x: tf.attention(*x, causal=causal), q, k, v)[1](dy)
+
+        library = tw.compile(gradients, (q, k, v, dy), dims=dims)
+        sizes.append(library.report.memory["arena_bytes"])
+    block = attention_blocks.BLOCK_BYTES
+    operands = 2 * 4 * 2048 * 16 * 4
+    assert sizes[1] < 4 * block + 4 * operands < 2 * 4 * 2048 * 2048 * 4 / 4
+    assert sizes[1] < 2.2 * sizes[0]
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
@@ -162,6 +221,7 @@ def test_rotary(interleaved: bool) -> None:
     )
 
 
+@pytest.mark.usefixtures("form")
 def test_bfloat16_products_are_rounded_once() -> None:
     q, k, v = (torch.from_numpy(random(2, 4, 16, 32, seed=s)).bfloat16() for s in range(3))
     function = tw.grad(lambda q, k, v: tf.attention(q, k, v, causal=True).sum(), (0, 1, 2))

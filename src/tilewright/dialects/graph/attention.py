@@ -13,6 +13,7 @@ from ...ir.core import Attr, IRError, Operand, OptionalOperand, Value, operation
 from ...ir.interpreter import Array
 from ...ir.symbolic import prove_eq
 from ...ir.types import TensorType, Type
+from .attention_blocks import gradients_in_blocks, in_blocks
 from .attention_terms import AttentionTerms
 from .base import Adjoint, GraphOp, tensor_type
 from .elementwise import BINARY, UNARY
@@ -135,9 +136,15 @@ class Attention(GraphOp):
         )
 
     def gradient(self, at: Adjoint) -> Sequence[Term | None]:
-        found = self._terms(at.operands).gradients(at.result, at.cotangent)
-        names = ("q", "k", "v", "mask", "k_scale", "v_scale", "sinks")
-        return [found.get(name) for name in names if getattr(self, name) is not None]
+        names = [
+            n for n in ("q", "k", "v", "mask", "k_scale", "v_scale", "sinks") if getattr(self, n) is not None
+        ]
+        terms = self._terms(at.operands)
+        # The gradient of a mask is as large as all scores.
+        masked = "mask" in names and at.needed[names.index("mask")]
+        blocks = in_blocks(terms) and not masked
+        found = (gradients_in_blocks if blocks else AttentionTerms.gradients)(terms, at.result, at.cotangent)
+        return [found.get(name) for name in names]
 
     def decompose(self, b: Builder) -> Value:
         return self._terms([Term(b, v) for v in self.operands]).result().value

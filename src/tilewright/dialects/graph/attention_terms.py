@@ -30,6 +30,8 @@ class AttentionTerms:
     k_scale: Term | None = None
     v_scale: Term | None = None
     sinks: Term | None = None
+    places: Term | None = None
+    """The numbers (S) of the rows of `q` for `causal`; None: 0, 1, ..."""
 
     @property
     def groups(self) -> tuple[int, int]:
@@ -94,6 +96,8 @@ class AttentionTerms:
             )
         if self.causal:
             row, column = (scores.apply("iota", shape=(rows, keys), axis=a) for a in (0, 1))
+            if self.places is not None:
+                row = self.places.unsqueeze(1)
             scores = (column <= row).select(scores, -math.inf)
         return scores
 

@@ -264,15 +264,27 @@ def loop(b: Builder, steps: Term, carried: Sequence[Term], body: Body) -> tuple[
     """Run ``next, slices = body(step, *carried)`` for each element of `steps`, an i64 vector. Return the last
     carried terms and the stacked slices.
     """
+    return scan(b, [steps], carried, body)
+
+
+def scan(
+    b: Builder, scanned: Sequence[Term], carried: Sequence[Term], body: Body
+) -> tuple[list[Term], list[Term]]:
+    """Run ``next, slices = body(*parts, *carried)`` for each slice of the terms `scanned`, of which there is
+    one at least, along their leading axis. Return the last carried terms and the stacked slices.
+    """
     block = Block([])
     arguments = [block.add_arg(x.value.type) for x in carried]
-    step = block.add_arg(TensorType(i64, ()))
+    parts = [block.add_arg(TensorType(x.dtype, x.shape[1:])) for x in scanned]
     inside = Builder(block, location=b.location)
-    after, slices = body(Term(inside, step), *(Term(inside, a) for a in arguments))
+    after, slices = body(*(Term(inside, a) for a in (*parts, *arguments)))
     inside.insert(operator("yield")([x.value for x in (*after, *slices)]))
     op = b.insert(
         operator("scan")(
-            [x.value for x in carried], [steps.value], length=steps.shape[0], regions=[Region([block])]
+            [x.value for x in carried],
+            [x.value for x in scanned],
+            length=scanned[0].shape[0],
+            regions=[Region([block])],
         )
     )
     results = [Term(b, r) for r in op.results]
@@ -300,4 +312,4 @@ def repeat(
     return [Term(b, r) for r in op.results]
 
 
-__all__ = ["Term", "loop", "repeat"]
+__all__ = ["Term", "loop", "repeat", "scan"]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ....dialects import graph as g
+from ....dialects.graph.attention_blocks import gradients_in_blocks, in_blocks
 from ....dialects.graph.attention_terms import AttentionTerms
 from ....dialects.graph.conv import Window
 from ....dialects.graph.term import Term
@@ -90,12 +91,15 @@ def attention_backward(
     attn_mask: Value | None = None,
     scale: float | None = None,
 ) -> tuple[Value, ...]:
-    """Return the gradients of q, k, v; the weights are recomputed from the logarithms of their sums."""
+    """Return the gradients of q, k, v. Scores at once are turned into weights by the logarithms of their
+    sums; blocks of scores need no others.
+    """
     if dropout_p > 0:
         raise Unsupported("attention with dropout (training mode)")
     terms = _terms(n, q, k, v, attn_mask, causal, scale)
     of_y, left, sums = (Term(n.importer.builder, x) for x in (grad, y, logsumexp))
-    found = terms.gradients(left, of_y, sums)
+    blocks = in_blocks(terms)
+    found = gradients_in_blocks(terms, left, of_y) if blocks else terms.gradients(left, of_y, sums)
     return tuple(
         t.cast(n.result_dtype(index)).value
         for index, t in enumerate((found["q"], found["k"], found["v"]))
