@@ -146,3 +146,45 @@ def test_a_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.M
     check_refused(step, lambda: step.save_checkpoint(path), str(path), "No space left")
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["a.safetensors"]
+
+
+_LOAD = """
+import sys
+from pathlib import Path
+import tilewright as tw
+
+def resident(kind):
+    line = next(x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith(kind))
+    return int(line.split()[1]) * 1024
+
+tw.TrainStep
+before = resident("VmRSS")
+step = tw.TrainStep(tw.load(sys.argv[1]))
+for path in sys.argv[2:]:
+    step.save_checkpoint(path)
+print(resident("VmHWM") - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("weights", ["inside", "beside"])
+def test_loading_a_step_holds_its_parameters_once(tmp_path: Path, weights: str) -> None:
+    """The first values in the file are not in memory beside the states that begin with them."""
+    x, y = np.zeros((2, 8), np.float32), np.zeros((2, 3), np.float32)
+    step = tw.train_step(perceptron(hidden=2**21), squares, tw.optim.SGD(lr=0.1), (x, y))
+    parameters = sum(step.state_dict()[n].nbytes for n in step.parameter_names)
+    assert parameters > 2**26
+    path = step.save(tmp_path / "step.so", weights=weights)
+    found = subprocess.run([sys.executable, "-c", _LOAD, path], capture_output=True, text=True, check=True)
+    assert int(found.stdout) < 1.3 * parameters
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_saving_a_checkpoint_copies_one_state_at_a_time(tmp_path: Path) -> None:
+    x, y = np.zeros((2, 2048), np.float32), np.zeros((2, 2048), np.float32)
+    layers = [tw.nn.Linear(2048, 2048, bias=False) for _ in range(8)]
+    step = tw.train_step(tw.nn.Sequential(*layers), squares, tw.optim.SGD(lr=0.1), (x, y))
+    path = step.save(tmp_path / "step.so")
+    command = [sys.executable, "-c", _LOAD, path, tmp_path / "a.safetensors"]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert int(found.stdout) < 1.5 * sum(w.weight.numpy().nbytes for w in layers)

@@ -42,6 +42,7 @@ from .tensor.narrow_results import narrow_results
 from .tensor.pack_constants import pack_constants
 from .tensor.pack_operands import pack_operands
 from .tensor.pad_reductions import pad_reductions
+from .tensor.recompute import recompute
 from .tensor.split_borders import split_borders
 from .tensor.split_concat import split_concat
 from .tensor.split_cumulative import split_cumulative
@@ -102,6 +103,7 @@ PASSES: tuple[PassInfo, ...] = (
     _tensor(pack_constants, condition=Condition.GPU),
     _packing(hoist_invariants, min_opt=1),
     _packing(align_epilogues, min_opt=1),
+    _tensor(recompute, min_opt=2),
     _tensor(split_borders, min_opt=1),
     _tensor(split_concat),
     _tensor(split_keys, min_opt=1, condition=Condition.GPU, arguments=("info",)),

@@ -23,13 +23,13 @@ def write_checkpoint(states: Mapping[str, Array], path: Path) -> None:
         WeightsError: The file cannot be written.
     """
     try:
-        write_safetensors(path, dict(states), {"format": FORMAT})
+        write_safetensors(path, states, {"format": FORMAT})
     except OSError as error:
         raise WeightsError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 def read_checkpoint(path: Path) -> dict[str, Array]:
-    """Return the states in a file of `write_checkpoint`.
+    """Return the states in a file of `write_checkpoint`, which is mapped, not read into memory as a whole.
 
     Raises:
         WeightsError: There is no such file, it is damaged, or it is no checkpoint of training.
@@ -40,7 +40,7 @@ def read_checkpoint(path: Path) -> dict[str, Array]:
             f"{path}: is no checkpoint of a training step but {metadata.get('format', 'weights alone')!r}; "
             "load weights alone by step.load_state_dict(tensors, strict=False)"
         )
-    return {n: np.array(t.load()) for n, t in tensors.items()}
+    return {n: t.load() for n, t in tensors.items()}
 
 
 def set_states(present: States, values: Mapping[str, Any], source: str, strict: bool) -> None:

@@ -4,6 +4,7 @@
 #include "libraries.h"
 
 #define MAX_THREADS 1024
+#define COPIED_PIECE ((size_t)1 << 20) /* bytes of first values that are in memory twice at a time */
 #define STRINGIZE_EXPANDED(name) #name
 /* The exported name of a function: in a library with a prefix, the name is a macro for the prefixed name. */
 #define STRINGIZE(name) STRINGIZE_EXPANDED(name)
@@ -19,6 +20,7 @@ struct tw_context {
   tw_pool* pool;
   tw_device* device;      /* NULL: the CPU */
   const uint8_t* weights; /* in the memory of the device */
+  int weights_in_file;    /* embedded or mapped, so that the system can read them again */
   tw_mapping mapping;     /* of the weights file, if there is one */
   allocation arena;
   allocation scratch;
@@ -140,13 +142,29 @@ static size_t state_bytes(int32_t i) {
   return (size_t)tw_tensor_bytes(state->shape, state->tensor.ndim, state->tensor.dtype_bits);
 }
 
+/* Copies first values from the weights. Those of a file are copied in pieces whose pages are then given back,
+ * so that a second copy of a large state is never in memory as a whole. */
+static int copy_first_values(tw_context* context, void* state, const uint8_t* from, size_t size) {
+#if !TW_ON_DEVICE
+  if (context->weights_in_file) {
+    for (size_t at = 0; at < size; at += COPIED_PIECE) {
+      size_t piece = size - at < COPIED_PIECE ? size - at : COPIED_PIECE;
+      __builtin_memcpy((uint8_t*)state + at, from + at, piece);
+      tw_memory_reread(from + at, piece);
+    }
+    return TW_OK;
+  }
+#endif
+  return tw_data_copy(context->device, state, from, size);
+}
+
 static int initialize_states(tw_context* context) {
   int status = TW_OK;
   for (int32_t i = 0; i < tw_module.num_states && !status; ++i) {
     int64_t offset = tw_module.states[i].initial_offset;
     if (offset < 0) status = tw_data_zero(context->device, context->states[i], state_bytes(i));
     else
-      status = tw_data_copy(context->device, context->states[i], context->weights + offset, state_bytes(i));
+      status = copy_first_values(context, context->states[i], context->weights + offset, state_bytes(i));
   }
   return status;
 }
@@ -208,6 +226,7 @@ static int create(const tw_options* options, const tw_device_options* device_opt
   atomic_flag_clear(&context->busy);
   lay_out_context((uint8_t*)context, context);
   context->weights = weights;
+  context->weights_in_file = !(options && options->weights);
   context->mapping = mapping;
   context->num_threads = threads ? threads : tw_core_count();
   context->pool = tw_pool_create(context->num_threads, options && (options->flags & TW_PIN_THREADS));

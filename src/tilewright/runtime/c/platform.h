@@ -27,6 +27,10 @@ void tw_memory_free(void* pointer);
  * by pages of zeros, a large block is not written. */
 void tw_memory_zero(void* pointer, size_t size);
 
+/* Lets the system take back the whole pages in `size` bytes of a read-only mapping of a file, which it reads
+ * again when they are used again. Other memory would lose its contents. */
+void tw_memory_reread(const void* pointer, size_t size);
+
 /* A file that is mapped into memory, read-only. */
 typedef struct {
   const uint8_t* data; /* NULL: no file is mapped */

@@ -52,6 +52,17 @@ void tw_memory_zero(void* pointer, size_t size) {
   memset(pointer, 0, size);
 }
 
+void tw_memory_reread(const void* pointer, size_t size) {
+#if defined(__linux__)
+  uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+  uintptr_t begin = ((uintptr_t)pointer + page - 1) / page * page;
+  uintptr_t end = ((uintptr_t)pointer + size) / page * page;
+  if (begin < end) (void)madvise((void*)begin, end - begin, MADV_DONTNEED);
+#else
+  (void)pointer, (void)size; /* other systems take back clean pages only when memory is short */
+#endif
+}
+
 const char* tw_map_file(const char* path, tw_mapping* mapping) {
   struct stat info;
   int file = open(path, O_RDONLY | O_CLOEXEC);

@@ -82,6 +82,8 @@ void tw_memory_free(void* pointer) {
 
 void tw_memory_zero(void* pointer, size_t size) { __builtin_memset(pointer, 0, size); }
 
+void tw_memory_reread(const void* pointer, size_t size) { (void)pointer, (void)size; }
+
 /* Adds a block of at least `size` bytes to the free list; returns 0 if the memory cannot grow. */
 static int grow_heap(size_t size) {
   uintptr_t start = heap_end;

@@ -15,6 +15,8 @@ void tw_memory_free(void* pointer) { _aligned_free(pointer); }
 
 void tw_memory_zero(void* pointer, size_t size) { ZeroMemory(pointer, size); }
 
+void tw_memory_reread(const void* pointer, size_t size) { (void)pointer, (void)size; }
+
 const char* tw_map_file(const char* path, tw_mapping* mapping) {
   const char* problem = NULL;
   LARGE_INTEGER size = {0};
