@@ -60,21 +60,33 @@ def gradient_of(case: Case, values: Mapping[str, Dim]) -> Gradient:
     Raises:
         GradientError: An operator has no gradient.
     """
-    forward = build_module(case, values)
+    return differentiate(build_module(case, values))
+
+
+def differentiate(forward: Module, inputs: Sequence[int] | None = None) -> Gradient:
+    """Differentiate the function ``main`` of a module; `inputs` are the positions of the inputs whose
+    gradients are asked for, by default of all that are floating point.
+
+    Raises:
+        GradientError: An operator has no gradient.
+    """
     module = forward.clone()
     f = module.symbol("main")
     end = f.body.terminator
-    inputs = list(f.body.args)
+    args = list(f.body.args)
     ops = [op for op in f.body.ops if op is not end]
-    floating = [k for k, y in enumerate(end.operands) if tensor_type(y).dtype.is_float]
+    floating = [k for k, y in enumerate(f.outputs) if tensor_type(y).dtype.is_float]
+    first = sum(n.startswith("dy") for n in f.arg_names)
     pairs = [(end.operands[k], f.body.add_arg(end.operands[k].type)) for k in floating]
-    f.arg_names = (*f.arg_names, *(f"dy{k}" for k in floating))
-    floats = [k for k, x in enumerate(inputs) if tensor_type(x).dtype.is_float]
-    found = backward(Builder.before(end), ops, pairs, [inputs[k] for k in floats])
+    f.arg_names = (*f.arg_names, *(f"dy{first + k}" for k in range(len(floating))))
+    floats = [k for k, x in enumerate(args) if tensor_type(x).dtype.is_float]
+    floats = floats if inputs is None else [k for k in floats if k in inputs]
+    found = backward(Builder.before(end), ops, pairs, [args[k] for k in floats])
     wanted = [k for k, g in zip(floats, found, strict=True) if g is not None]
     end.replace_by([])
     Builder(f.body).insert(func.Return([g for g in found if g is not None]))
     f.result_names = tuple(f"dx{k}" for k in wanted)
+    f.updates = f.nested = ()
     verify(module)
     return Gradient(forward, module, wanted, floating)
 
@@ -152,6 +164,7 @@ __all__ = [
     "Gradient",
     "check_differences",
     "cotangents",
+    "differentiate",
     "gradient_of",
     "in_float64",
     "is_precise",

@@ -39,6 +39,7 @@ def page() -> Iterator[str]:
     opinfo = HERE / "opinfo_suite.json"
     if opinfo.exists():
         yield from _opinfo(json.loads(opinfo.read_text()))
+    yield from _gradients(json.loads((HERE / "opinfo_gradients.json").read_text()))
     for name, section in (("stablehlo_suite", _stablehlo), ("jax_programs", _jax)):
         yield from section(json.loads((HERE / name).with_suffix(".json").read_text()))
     yield from _numpy(json.loads((HERE / "numpy_names.json").read_text()))
@@ -230,16 +231,42 @@ def _opinfo(found: dict[str, Any]) -> Iterator[str]:
         ]
         yield f"| {' | '.join(map(str, cells))} |"
     for dtype, row in found.items():
-        yield from reasons.table(
-            f"{dtype}: not passing because",
-            "operators",
-            (
-                (name, outcome)
-                for name, outcomes in row["not_passed"].items()
-                for outcome in outcomes
-                if outcome != "pass" and not outcome.startswith("not exported")
-            ),
-        )
+        yield from _reasons_of_operators(dtype, row)
+
+
+def _reasons_of_operators(dtype: str, row: dict[str, Any]) -> Iterator[str]:
+    """A table of the reasons why samples in an element type do not pass."""
+    return reasons.table(
+        f"{dtype}: not passing because",
+        "operators",
+        (
+            (name, outcome)
+            for name, outcomes in row["not_passed"].items()
+            for outcome in outcomes
+            if outcome != "pass" and not outcome.startswith("not exported")
+        ),
+    )
+
+
+def _gradients(found: dict[str, Any]) -> Iterator[str]:
+    yield ""
+    yield "## PyTorch: gradients of OpInfo's operators"
+    yield ""
+    yield (
+        "Gradients of all operators of the database that torch differentiates and that draw no random"
+        " numbers, against torch.autograd: to 1e-9 of the largest element in float64, to 1e-5 in float32. The"
+        " first sample of each is compiled and differentiated twice, the others are interpreted (`python -m"
+        " tests.conformance.opinfo_gradients`). Gradients that equal central differences where torch's do not"
+        " are named below: elements that are written twice or over, and a constant that torch rounds."
+    )
+    yield ""
+    yield "| element type | torch | date | operators | whole | samples | pass |"
+    yield "|---|---|---|---|---|---|---|"
+    for dtype, row in found.items():
+        cells = [row[key] for key in ("torch", "date", "operators", "whole", "samples", "passed")]
+        yield f"| {' | '.join(map(str, [dtype, *cells]))} |"
+    for dtype, row in found.items():
+        yield from _reasons_of_operators(dtype, row)
 
 
 def _numpy(found: dict[str, Any]) -> Iterator[str]:

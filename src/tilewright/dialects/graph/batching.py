@@ -379,8 +379,8 @@ def _checkpoint(batch: Batch, op: Checkpoint) -> list[Term]:
 def _custom_gradient(batch: Batch, op: CustomGradient) -> list[Term]:
     """The gradient of an input that is the same for all elements is the sum of theirs."""
     values = [batch.whole(v) for v in op.values]
-    floating = [x for x in values if x.dtype.is_float]
-    block = Block([x.value.type for x in floating])
+    taken = [*(x for x in values if x.dtype.is_float), *values][: len(op.body.args)]
+    block = Block([x.value.type for x in taken])
     inner = batch.inside(block, op.location)
     inner.values |= dict(zip(op.body.args, block.args, strict=True))
     ends = [

@@ -16,7 +16,7 @@ from .control_flow import Check, check_condition
 from .elementwise import Constant
 from .residuals import inner_uses, values_of
 from .scan import same_type
-from .term import Term
+from .term import Term, tensor_type
 
 
 @operation
@@ -123,8 +123,10 @@ class Checkpoint(GraphOp):
 class CustomGradient(GraphOp):
     """The `values`, with a gradient rule of their own.
 
-    The region takes the gradients of those values that are floating point, and yields the gradients of the
-    `inputs`, which are. The operators that compute the values are not differentiated.
+    The region takes the gradients of those values that are floating point, and may take all results after
+    them. It yields the gradients of the `inputs`, which are floating point. The operators that compute the
+    values are not differentiated for them; a rule that reads a result instead of the value of that operator
+    has the derivatives of every order.
     """
 
     name = "graph.custom_gradient"
@@ -142,6 +144,9 @@ class CustomGradient(GraphOp):
         for k, (x, dx) in enumerate(zip(self.inputs, ends, strict=True)):
             if not same_type(x.type, dx.type):
                 raise IRError(f"the gradient of input {k} is {dx.type}, the input {x.type}", self)
+        floating = [v.type for v in self.values if tensor_type(v).dtype.is_float]
+        if [a.type for a in self.body.args] not in (floating, [*floating, *(v.type for v in self.values)]):
+            raise IRError("the region takes neither the gradients nor these and the results", self)
 
     def interpret(self, env: Frame, *operands: Array) -> Any:
         return operands[len(self.inputs) :]
@@ -152,7 +157,8 @@ class CustomGradient(GraphOp):
             for r, dy in zip(self.results, at.cotangents, strict=True)
             if r.type.dtype.is_float
         ]
-        found = _inlined(at.b, self.body, {a: x.value for a, x in zip(self.body.args, given, strict=True)})
+        known = [*(x.value for x in given), *self.results][: len(self.body.args)]
+        found = _inlined(at.b, self.body, dict(zip(self.body.args, known, strict=True)))
         rest = len(self.values) + len(at.captured)
         return [*(Term(at.b, v) for v in found), *(None for _ in range(rest))]
 

@@ -368,6 +368,8 @@ class Pad(GraphOp):
 
     def reference(self, *operands: Array, env: Any = None) -> Any:
         x, *fill = operands
+        if not self.low:  # NumPy pads no scalar
+            return x
         low, high = _ints(env, self.low), _ints(env, self.high)
         pads = [(max(l, 0), max(h, 0)) for l, h in zip(low, high, strict=True)]
         options = (

@@ -10,6 +10,7 @@ from ....dialects import graph as g
 from ....dialects.graph.term import Term, repeat
 from ....ir.core import Value
 from ....ir.types import DType, boolean, f32, i16, i32, i64
+from ..gradient_rules import with_gradient
 from ..importer import Node, Number, Operand
 from ..registry import importer
 
@@ -158,7 +159,7 @@ def nextafter(n: Node, a: Value, b: Value) -> Value:
     """Import nextafter: the magnitude's bits, as an integer, increase by one away from 0 and decrease by one
     towards it.
     """
-    x, y = both(n, a, b, n.result_dtype())
+    x, y = (n.broadcast(v, n.result_shape()) for v in both(n, a, b, n.result_dtype()))
     dtype, bits = x.type.dtype, _BITS[x.type.dtype.bits]
     zero = n.constant(0, dtype)
     one = n.constant(1, bits)
@@ -170,7 +171,8 @@ def nextafter(n: Node, a: Value, b: Value) -> Value:
     result = n.emit(g.Select(still, smallest, n.emit(g.Bitcast(moved, dtype=dtype))))
     result = n.emit(g.Select(n.binary("eq", x, y), y, result))
     missing = n.binary("or", n.unary("isnan", x), n.unary("isnan", y))
-    return n.emit(g.Select(missing, n.constant(math.nan, dtype), result))
+    result = n.emit(g.Select(missing, n.constant(math.nan, dtype), result))
+    return with_gradient(n, x, result, lambda x, _, dy: x.equals(x.of(y)).select(0, dy))
 
 
 @importer("aten.angle.default")

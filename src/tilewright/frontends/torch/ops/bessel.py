@@ -124,12 +124,12 @@ def _i(x: Real, order: int) -> Real:
     near = (
         polynomial(q, _series(60, lambda k: _inverse(k, order)))
         * (-small)("exp")
-        * (small * 0.5 if order else 1.0)
+        * (x.min(20.0).max(-20.0) * 0.5 if order else 1.0)
     )
     big = 1.0 / a.max(20.0)
     terms = [float(c) * (-1) ** k for k, c in enumerate(_hankel(order, 16))]
     far = polynomial(big, terms[::-1]) * (big * (1 / (2 * math.pi)))("sqrt")
-    return (a > 20.0).select(far, near)
+    return (a > 20.0).select(far * x("sign") if order else far, near)
 
 
 @special("aten.i0.default", "aten.special_i0.default", "aten.special_modified_bessel_i0.default")
@@ -144,12 +144,12 @@ def i0e(x: Real) -> Real:
 
 @special("aten.special_i1.default", "aten.special_modified_bessel_i1.default")
 def i1(x: Real) -> Real:
-    return _i(x, 1) * x("abs")("exp") * x("sign")
+    return _i(x, 1) * x("abs")("exp")
 
 
 @special("aten.special_i1e.default")
 def i1e(x: Real) -> Real:
-    return _i(x, 1) * x("sign")
+    return _i(x, 1)
 
 
 # -- K -------------------------------------------------------------------------------------------------------

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from ....dialects import graph as g
+from ....dialects.graph.term import Term
 from ....ir.core import Value
 from ....ir.types import boolean, f64, i32, i64
 from ...unsupported import Unsupported
+from ..gradient_rules import with_gradient
 from ..importer import Node
 from ..registry import importer
 from .linalg import term
@@ -33,7 +36,14 @@ def frexp(n: Node, x: Value) -> tuple[Value, Value]:
     half = (bits & ~(_EXPONENT << _MANTISSA)) | (_BIAS << _MANTISSA)
     mantissa = plain.select(half.of(n.emit(g.Bitcast(half.value, dtype=f64))), wide)
     exponent = plain.select(power - _BIAS - tiny.select(power.number(54), 0), 0)
-    return mantissa.cast(x.type.dtype).value, exponent.cast(i32).value
+    return with_gradient(n, x, mantissa.cast(x.type.dtype).value, _scaled), exponent.cast(i32).value
+
+
+def _scaled(x: Term, y: Term, dy: Term) -> Term:
+    """The gradient of a mantissa: the power of two that divides the number is a constant."""
+    plain = (x.abs() > 0) & (x.abs() < math.inf)
+    power = plain.select(y / plain.select(x, 1), 1)
+    return dy * power.apply("stop_gradient", power.value)
 
 
 @importer("aten.hash_tensor.default")

@@ -12,6 +12,7 @@ from ....ir.core import Value
 from ....ir.symbolic import Dim, prove_le, smax
 from ....ir.types import f64, i32, i64
 from ...unsupported import Unsupported
+from ..gradient_rules import with_gradient
 from ..importer import Node
 from ..registry import complex_importer, importer
 from .arithmetic import widened
@@ -379,7 +380,16 @@ def pinv(
         limit = top if atol is None else limit.of(limit.b(g.Max(limit.value, top.value)))
     kept = sizes > (limit.unsqueeze(-1) if limit.shape else limit)
     inverse = kept.select(1 / kept.select(s, 1), 0)
-    return _matmul(v * inverse.unsqueeze(-2), u.transpose()).value
+    return with_gradient(n, a, _matmul(v * inverse.unsqueeze(-2), u.transpose()).value, _of_pinv)
+
+
+def _of_pinv(a: Term, p: Term, dp: Term) -> Term:
+    """The gradient of a pseudoinverse for matrices of the same rank (Golub and Pereyra, 1973)."""
+    t, g = p.transpose(), dp.transpose()
+    left = g - _matmul(a, _matmul(p, g))
+    right = g - _matmul(_matmul(g, p), a)
+    inside = _matmul(_matmul(t, dp), t)
+    return _matmul(_matmul(left, p), t) + _matmul(t, _matmul(p, right)) - inside
 
 
 @importer("aten.linalg_matrix_exp.default")

@@ -181,14 +181,12 @@ def logcumsumexp(n: Node, x: Value, dim: int) -> Value:
     size = shape[axis]
     top = n.emit(g.Cummax(x, axis=axis))
     shift = n.emit(g.Select(n.unary("isinf", top), n.constant(0, dtype), top))
+    shift = n.emit(g.StopGradient(shift))  # the result is the same for every shift
     lead, rest = shape[:axis], shape[axis + 1 :]
-    terms = n.unary(
-        "exp",
-        n.binary("sub", n.reshape(x, (*lead, 1, size, *rest)), n.reshape(shift, (*lead, size, 1, *rest))),
-    )
+    powers = n.binary("sub", n.reshape(x, (*lead, 1, size, *rest)), n.reshape(shift, (*lead, size, 1, *rest)))
     ends, places = (n.emit(g.Iota(shape=(size, size), axis=a)) for a in (0, 1))
     before = n.reshape(n.binary("le", places, ends), (size, size, *[1] * len(rest)))
-    terms = n.emit(g.Select(before, terms, n.constant(0, dtype)))
+    terms = n.unary("exp", n.emit(g.Select(before, powers, n.constant(-math.inf, dtype))))
     total = n.emit(g.ReduceSum(terms, axes=(axis + 1,), keepdims=False))
     return n.binary("add", n.unary("log", total), shift)
 

@@ -6,9 +6,11 @@ import math
 from collections.abc import Callable, Sequence
 
 from ....dialects import graph as g
+from ....dialects.graph.term import Term
 from ....ir.core import Operation, Value
 from ....ir.types import DType, boolean, i64
 from ...unsupported import Unsupported
+from ..gradient_rules import Rule, with_gradient
 from ..importer import Node
 from ..registry import importer
 from .arithmetic import widened
@@ -163,7 +165,8 @@ def vector_norm(
 def _norm(n: Node, x: Value, order: float, dim: int | Sequence[int] | None, keepdim: bool) -> Value:
     size = x.type.dtype
     if order == 2:
-        return n.unary("sqrt", reduced(n, g.ReduceSum, n.binary("mul", x, x), dim, keepdim))
+        root = n.unary("sqrt", reduced(n, g.ReduceSum, n.binary("mul", x, x), dim, keepdim))
+        return with_gradient(n, x, root, _rule_of_norm(x, order, dim, keepdim))
     magnitude = n.unary("abs", x)
     if math.isinf(order):
         return reduced(n, g.ReduceMax if order > 0 else g.ReduceMin, magnitude, dim, keepdim)
@@ -173,7 +176,24 @@ def _norm(n: Node, x: Value, order: float, dim: int | Sequence[int] | None, keep
         counted = n.cast(n.binary("ne", x, n.constant(0, size)), size)
         return reduced(n, g.ReduceSum, counted, dim, keepdim)
     total = reduced(n, g.ReduceSum, n.binary("pow", magnitude, n.constant(order, size)), dim, keepdim)
-    return n.binary("pow", total, n.constant(1.0 / order, size))
+    root = n.binary("pow", total, n.constant(1.0 / order, size))
+    return with_gradient(n, x, root, _rule_of_norm(x, order, dim, keepdim))
+
+
+def _rule_of_norm(x: Value, order: float, dim: int | Sequence[int] | None, keepdim: bool) -> Rule:
+    """The gradient ``sign(x) (|x| / norm)^(order - 1)``, which is 0 where the norm or the element is 0."""
+    axes = () if keepdim else axes_of(x, dim)
+
+    def rule(x: Term, y: Term, dy: Term) -> Term:
+        y, dy = y.unsqueeze(*axes), dy.unsqueeze(*axes)
+        none = y.equals(0)
+        outer = dy * none.select(0, none.select(1, y) ** (1.0 - order))
+        if order == 2:
+            return outer * x
+        zero = x.equals(0)
+        return outer * zero.select(0, zero.select(1, x.abs()) ** (order - 1.0)) * x.unary("sign")
+
+    return rule
 
 
 @importer("aten.cumsum.default")
@@ -237,7 +257,13 @@ def safe_softmax(n: Node, x: Value, dim: int, dtype: DType | None = None) -> Val
     zero = n.constant(0, x.type.dtype)
     hidden = n.binary("eq", x, n.constant(-math.inf, x.type.dtype))
     empty = n.emit(g.ReduceAll(hidden, axes=(axis,), keepdims=True))
-    return n.emit(g.Select(empty, zero, n.emit(g.Softmax(x, axis=axis))))
+    y = n.emit(g.Select(empty, zero, n.emit(g.Softmax(x, axis=axis))))
+
+    def rule(x: Term, y: Term, dy: Term) -> Term:
+        y, dy = y.wide(), dy.wide()
+        return (y * (dy - (y * dy).sum(axis, True))).cast(x.dtype)
+
+    return with_gradient(n, x, y, rule)
 
 
 @importer("aten._cdist_forward.default", "aten.cdist.default")

@@ -11,6 +11,7 @@ from typing import Any
 from ....dialects import graph as g
 from ....ir.core import Value
 from ....ir.types import f64
+from ..gradient_rules import Rule, with_gradient
 from ..importer import Node, Operand
 from ..registry import importer
 
@@ -79,6 +80,10 @@ class Real:
         """Return `a` where this condition holds, else `b`."""
         values = (x.value if isinstance(x, Real) else self.n.constant(x, f64) for x in (a, b))
         return Real(self.n, self.n.emit(g.Select(self.value, *values)))
+
+    def with_gradient(self, y: Real, rule: Rule) -> Real:
+        """Return `y`, a function of this tensor, with a gradient rule: see `gradient_rules`."""
+        return Real(self.n, with_gradient(self.n, self.value, y.value, rule))
 
 
 Formula = Callable[..., Real]
@@ -242,7 +247,8 @@ def erfinv(x: Real) -> Real:
     for _ in range(3):
         y = y - (y("erf") - u) / ((-(y * y))("exp") * (2.0 / math.sqrt(math.pi)))
     edge = x("abs").equals(1.0).select(x * math.inf, math.nan)
-    return inside.select(y, edge)
+    half = 0.5 * math.sqrt(math.pi)
+    return x.with_gradient(inside.select(y, edge), lambda x, y, dy: dy * (y * y).unary("exp") * half)
 
 
 @special("aten.special_erfcx.default")
@@ -264,7 +270,7 @@ def log_ndtr(x: Real) -> Real:
     """Return the logarithm of the normal distribution function."""
     t = x * math.sqrt(0.5)
     tail = (erfcx(-t.min(0.0)) * 0.5)("log") - (t.min(0.0) * t.min(0.0))
-    return (x < -1.0).select(tail, (0.5 + 0.5 * t("erf"))("log"))
+    return (x < -1.0).select(tail, (0.5 + 0.5 * t.max(-1.0)("erf"))("log"))
 
 
 @special("aten.special_ndtri.default")
