@@ -290,3 +290,30 @@ def test_a_number_of_which_some_digits_are_written_in_another_form() -> None:
     ((first, second),) = _composed(pairs)
     assert {str(first), str(second)} == {"16*ai + 2*aj + ak", "16*bi + 2*bj + bk"}
     assert not list(_composed(pairs[1:]))
+
+
+Y, X = symbol("y", 0, 3), symbol("x", 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("indices", "by_indices", "by_address"),
+    [
+        ((4 * Y + 4 * X, 4 * Y + 2 * X), (None, None), (0, 0)),
+        ((Y + 3 * (X // 2), 2 * Y + X), (None, None), (0, 0)),
+        ((2 * Y + 4 * X, 4 * X + 2 * Y), (None, None), (None, None)),  # equal where 2 * X + Y is
+    ],
+)
+def test_the_flat_address_determines_what_the_indices_leave_open(
+    indices: tuple[Dim, ...],
+    by_indices: tuple[int | None, ...],
+    by_address: tuple[int | None, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loops, (store,) = nest([indices], [Y, X])
+    pairs = [(f, f) for f in loops]
+    assert distance(store, store, pairs) == by_address
+    every = [{"y": y, "x": x} for y in range(4) for x in range(3)]
+    places = {tuple(int(evaluate(e, p)) for e in indices) for p in every}
+    assert (len(places) == len(every)) == (by_address == (0, 0))
+    monkeypatch.setattr("tilewright.analysis.dependence._flat_places", lambda a, b: None)
+    assert distance(store, store, pairs) == by_indices

@@ -1,16 +1,21 @@
 """Random differentiable programs of operators on tensors: their gradients in float64, at once and compiled,
 are compared with those of PyTorch for the same program.
 
-``python -m tests.autodiff.random_programs --count 1000 --first 0`` runs many of them.
+``python -m tests.autodiff.random_programs --count 1000 --first 0`` runs many of them; ``--record`` keeps the
+outcome in ``random_programs.json``.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
+import json
 import math
+import platform
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +28,8 @@ Shape = tuple[int, ...]
 TOLERANCE = 1e-9
 """The largest difference of two gradients, relative to the largest element."""
 LARGEST_ELEMENTS = 600
+DATA = Path(__file__).with_suffix(".json")
+"""Outcomes of ranges of programs, by the first of each."""
 
 
 @dataclass(frozen=True)
@@ -465,11 +472,101 @@ def looped(p: Program, x: torch.Tensor) -> Made:
     return (), ours, theirs
 
 
+@maker
+def scanned(p: Program, x: torch.Tensor) -> Made:
+    """A loop over the rows, as many as the run has, which carries a row; from the first one or the last."""
+    reverse = bool(p.rng.random() < 0.5)
+
+    def ours(x: Any) -> Any:
+        def step(h: Any, row: Any) -> Any:
+            h = xp.tanh(0.6 * h + row)
+            return h, h * row
+
+        return tw.scan(step, xp.sin(x[0]), x, reverse=reverse)[1]
+
+    def theirs(x: Any) -> Any:
+        h, found = x[0].sin(), {}
+        for t in reversed(range(len(x))) if reverse else range(len(x)):
+            h = torch.tanh(0.6 * h + x[t])
+            found[t] = h * x[t]
+        return torch.stack([found[t] for t in range(len(x))])
+
+    return (), ours, theirs
+
+
+@maker
+def repeated(p: Program, x: torch.Tensor) -> Made:
+    """A loop whose number of steps, at most five, the data tell."""
+
+    def ours(x: Any) -> Any:
+        def goes_on(state: Any) -> Any:
+            return (state[0] < 5) & (xp.sum(state[1] * state[1]) > 0.4)
+
+        def body(state: Any) -> Any:
+            return state[0] + 1, state[1] * 0.7 + 0.05 * xp.sin(x)
+
+        return tw.while_loop(goes_on, body, (tw.tensor(0), x))[1]
+
+    def theirs(x: Any) -> Any:
+        count, y = 0, x
+        while count < 5 and bool((y * y).sum() > 0.4):
+            count, y = count + 1, y * 0.7 + 0.05 * x.sin()
+        return y
+
+    return (), ours, theirs
+
+
+@maker
+def branched(p: Program, x: torch.Tensor) -> Made:
+    """A branch that the data choose."""
+
+    def ours(x: Any) -> Any:
+        return tw.cond(xp.sum(x) > 0.1, lambda: xp.sin(x) * x, lambda: x * 0.5 + xp.tanh(x))
+
+    return (), ours, lambda x: x.sin() * x if bool(x.sum() > 0.1) else x * 0.5 + x.tanh()
+
+
+@maker
+def masked(p: Program, x: torch.Tensor) -> Made:
+    """Elements that a mask hides, where the formula beneath it is infinite or not a number."""
+    return (
+        (),
+        lambda x: xp.where(x > 0.2, xp.log(xp.maximum(x, 0.2)), 0.3) * (x < 2.0),
+        lambda x: torch.where(x > 0.2, torch.maximum(x, torch.tensor(0.2).double()).log(), 0.3) * (x < 2.0),
+    )
+
+
+@maker
+def counted(p: Program, x: torch.Tensor) -> Made:
+    """Integers and booleans that the data tell, among floating-point numbers."""
+    axis = p.axis(x)
+
+    def ours(x: Any) -> Any:
+        return x * xp.sum(x > 0, axis, keepdims=True) * 0.25 + xp.floor(x).astype("int64")
+
+    def theirs(x: Any) -> Any:
+        return x * (x > 0).sum(axis, True) * 0.25 + x.floor().long()
+
+    return (), ours, theirs
+
+
+@maker
+def tied(p: Program, x: torch.Tensor) -> Made:
+    """The largest of elements that are equal in pairs: each has a part of the gradient."""
+    axis = p.axis(x)
+    return (
+        (),
+        lambda x: xp.max(xp.concatenate([x, x * 1.0], axis), axis, keepdims=True) + 0.0 * x,
+        lambda x: torch.cat([x, x * 1.0], axis).amax(axis, True) + 0.0 * x,
+    )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--length", type=int, default=8, help="steps of a program")
+    parser.add_argument("--record", action="store_true", help="add the outcome to random_programs.json")
     options = parser.parse_args()
     failed = 0
     for seed in range(options.first, options.first + options.count):
@@ -479,6 +576,16 @@ def main() -> int:
             failed += 1
             print(f"seed {seed}: {type(e).__name__}: {e}", flush=True)
     print(f"{options.count} programs from {options.first} on: {failed} failed")
+    if options.record:
+        found = json.loads(DATA.read_text()) if DATA.exists() else {}
+        found[str(options.first)] = {
+            "count": options.count,
+            "failed": failed,
+            "length": options.length,
+            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+            "machine": f"{platform.machine()}, {platform.system()}",
+        }
+        DATA.write_text(json.dumps(found, indent=1) + "\n")
     return 1 if failed else 0
 
 

@@ -43,6 +43,7 @@ from .loop_nest import (
     keeps_contents,
     resolved,
 )
+from .sample_points import fails_somewhere
 
 LoopPair = tuple[loop.For, loop.For]
 """The loops of two accesses whose iterations are compared: the same loop twice, or two neighbours."""
@@ -294,7 +295,12 @@ def _separable(op: Touch, d: int) -> bool:
     lower, end, stride = (
         substitute(e, positive) for e in (within.lower, within.lower + within.extent, stride)
     )
-    return prove_le(0, lower) and prove_le(end, stride)
+    return (
+        not fails_somewhere(end, stride)
+        and not fails_somewhere(0, lower)
+        and prove_le(0, lower)
+        and prove_le(end, stride)
+    )
 
 
 def _whole(where: Dim, stride: Dim) -> Dim:
