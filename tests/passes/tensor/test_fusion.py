@@ -266,3 +266,18 @@ def test_a_roll_over_two_axes_is_one_kernel_of_reads() -> None:
     (once,) = check_passes(build({"x": (9, 40)}, lambda b, x: rolled(b, x, 1, 7)))
     assert len(group.inputs) == 1
     assert not any(op.name == "scalar.select" for op in once.walk())
+
+
+@pytest.mark.parametrize(("channels", "kernels"), [(64, 3), (4, 2)])
+def test_rearrangements_along_short_axes_are_copied_for_arithmetic(channels: int, kernels: int) -> None:
+    """The gradient of a weight has kernel elements outermost, its update has them innermost."""
+    window = {"kernel": (3, 3), "strides": (1, 1), "padding": ((0, 0), (0, 0)), "dilations": (1, 1)}
+
+    def body(b: Builder, x: Value, dy: Value, w: Value) -> Value:
+        gradient = b(graph.ConvWeightGradient(x, dy, layout="channels_last", **window))
+        return b(graph.Sub(w, b(graph.Neg(gradient))))
+
+    module = build(
+        {"x": (1, 6, 6, channels), "dy": (1, 4, 4, channels), "w": (channels, channels, 3, 3)}, body
+    )
+    assert len(check_passes(module)) == kernels

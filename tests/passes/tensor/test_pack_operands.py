@@ -74,3 +74,40 @@ def test_groups_of_neighbours_need_rows() -> None:
     assert "transpose" in copies(module, Panel(32, 2))
     (main,) = (op for op in module.walk() if isinstance(op, tensor.Compute) and op.is_reduction)
     assert notes.CONTRACTION.present(main)
+
+
+def windows(channels: int, stride: int, taps: int = 3) -> Module:
+    """The gradient of a convolution's weight in bf16, from a padded image, channels last."""
+    module = Module()
+    f = func.Func(sym_name="main", arg_names=("a", "b"), result_names=("y",))
+    module.body.append(f)
+    t = TensorBuilder(Builder(f.body))
+    size = (7 if taps > 1 else 8) * stride + taps
+    a = t.wrap(f.body.add_arg(TensorType(bf16, (2, size, size, channels))))
+    b = t.wrap(f.body.add_arg(TensorType(bf16, (2, 8, 8, 64))))
+
+    def element(r: Any, s: Any, c: Any, o: Any, n: Any, p: Any, q: Any) -> Any:
+        return a[n, p * stride + r, q * stride + s, c].cast(f32) * b[n, p, q, o].cast(f32)
+
+    y = t.reduce("sum", (taps, taps, channels, 64), (2, 8, 8), element)
+    Builder(f.body).insert(func.Return([y.value]))
+    verify(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("channels", "stride", "taps", "expected"),
+    [
+        (64, 1, 3, ["pack", "transpose"]),
+        (64, 2, 3, ["pack", "transpose"]),
+        (8, 1, 1, []),  # too few products for the elements that would be copied
+        (64, 1, 5, ["pack", "transpose"]),
+    ],
+)
+def test_images_under_windows(channels: int, stride: int, taps: int, expected: list[str]) -> None:
+    module = windows(channels, stride, taps)
+    assert copies(module, Panel(32, 2)) == expected
+    (main,) = (op for op in module.walk() if isinstance(op, tensor.Compute) and op.is_reduction)
+    (left, _) = main.reads
+    one_copy = len(left.source.type.shape) == 4  # all windows read one copy of the image
+    assert one_copy == (stride == 1 and bool(expected) or not expected)

@@ -216,6 +216,29 @@ def test_squares_are_transposed_in_registers(isa: Isa, dtype: DType) -> None:
 
 
 @ISAS
+@pytest.mark.parametrize("dtype", [f32, bf16], ids=lambda d: d.name)
+def test_squares_along_an_axis_of_two_dimensions(isa: Isa, dtype: DType) -> None:
+    """A step along the lanes is not one stride: kernel elements of a weight move behind its channels."""
+    lanes = isa.lanes(32)
+    for channels, outputs in ((lanes, 2 * lanes), (lanes + 1, lanes - 1), (3, 2 * lanes + 3)):
+        types = [TensorType(dtype, (9, channels, outputs))]
+        shape = (outputs, 9 * channels)
+
+        def body(t: Any, x: Any, shape: tuple[int, int] = shape) -> list[Any]:
+            return [t.compute(shape, lambda o, e: x[e % 9, e // 9, o])]
+
+        def rule(s: Schedule) -> None:
+            o, e = s.loops("map")
+            s.reorder(e, o)
+            s.unroll(o, lanes)
+            s.vectorize(e, lanes)
+
+        check(types, body, isa, rule, exact=True)
+        if channels % lanes == outputs % lanes == 0:
+            assert "gather" not in print_kernel(scheduled(make_group(types, body), rule), isa, "k").text
+
+
+@ISAS
 @pytest.mark.parametrize("otherwise", [0.0, 2.5])
 def test_squares_with_guards_and_other_operands(isa: Isa, otherwise: float) -> None:
     """Rows after the end are not read. One operand varies along the lanes, and another is the same in all of

@@ -108,6 +108,8 @@ class ConvWeightGradient(GraphOp):
         rank, g, taps = x.rank, self.groups, tuple(self.kernel)
         per_in = result.shape[1]
         per_out = result.shape[0] // g
+        if g == 1 and self.layout == "channels_last" and all(k == 1 for k in taps):
+            return t.reshape(self._of_points(t, x, dy), result.shape)
         count = len(taps)
         positions = tuple(dy.shape[a] for a in spatial_axes(rank, self.layout))
         # Output channels are last: for channels-last tensors they are the contiguous columns of a
@@ -127,13 +129,33 @@ class ConvWeightGradient(GraphOp):
             return widen(left) * widen(dy[place(self.layout, n, q * per_out + o, at)])
 
         y = accumulate(t, TensorType(result.dtype, shape), (x.shape[0], *positions), body)
+        # All elements of a filter are one axis, so that a kernel that moves them writes contiguous memory.
+        size = math.prod(taps)
+        steps = [math.prod(taps[a + 1 :]) for a in range(count)]
 
-        def moved(*i: Dim) -> Scalar:
-            o, c, *kernel = i
+        def moved(o: Dim, e: Dim) -> Scalar:
+            c, tap = e // size, e % size
+            kernel = [tap // step % k for k, step in zip(taps, steps, strict=True)]
             q, inner = o // per_out, o % per_out
             return y[(*kernel, c, q, inner)] if alone else y[(q, *kernel, c, inner)]
 
-        return t.compute(result.shape, moved)
+        return t.reshape(t.compute((result.shape[0], per_in * size), moved), result.shape)
+
+    def _of_points(self, t: TensorBuilder, x: TensorRef, dy: TensorRef) -> TensorRef:
+        """The gradient (O, C) of a kernel of one element, from channels-last tensors: a product of matrices
+        that sums over all positions. It is computed in the order of the weight.
+        """
+        result: TensorType = self.result.type
+        positions = math.prod(dy.shape[:-1])
+        if any(s != 1 for s in self.strides):
+            source = x
+            x = t.compute(
+                (*dy.shape[:-1], x.shape[-1]),
+                lambda n, *i: source[(n, *(p * s for p, s in zip(i, self.strides, strict=False)), i[-1])],
+            )
+        left, right = t.reshape(dy, (positions, dy.shape[-1])), t.reshape(x, (positions, x.shape[-1]))
+        shape = TensorType(result.dtype, result.shape[:2])
+        return accumulate(t, shape, (positions,), lambda o, c, p: widen(left[p, o]) * widen(right[p, c]))
 
 
 __all__ = ["ConvWeightGradient"]

@@ -28,7 +28,7 @@ from ...ir.builder import Builder
 from ...ir.cleanup import cse, dce
 from ...ir.core import BlockArgument, Module, Operation, Value
 from ...ir.substitution import substitute
-from ...ir.symbolic import Dim, Expr, depth_of, free_symbols, prove_le, symbol
+from ...ir.symbolic import Dim, Expr, bounds, depth_of, free_symbols, prove_le, symbol
 from ...ir.target_info import TargetInfo
 from ...ir.types import boolean, f32, i64
 
@@ -42,6 +42,16 @@ MAX_DEPTH = 3
 
 Reshapes and transpositions that do not cancel nest divisions ever deeper. Each level costs more to compute
 than a load, and more to simplify than all levels before it. A larger value fuses longer chains of them.
+"""
+
+SHORT = 8
+"""Iterations of an innermost axis that fill a vector. With a larger value, more rearranged operands with a
+stride along that axis are copied (`_turns`).
+"""
+
+LARGE = 1 << 14
+"""Elements from which on such an operand is copied: fewer stay in the first-level cache. A larger value
+copies fewer.
 """
 
 Computation = tensor.Compute | tensor.Scatter
@@ -216,6 +226,8 @@ def _worthwhile(consumer: Computation, read: tensor.Read, producer: Producer, on
         return False
     if read.guard and read.dynamic:
         return False
+    if not on_gpu and _turns(consumer, read, producer):
+        return False
     heavy, cheap, reads = cost_of(op)
     if heavy == 0 and reads <= 1 and cheap <= 1:
         return True  # rearrangement, conversion, fill or ramp: recomputing costs no more than loading
@@ -233,6 +245,32 @@ def _worthwhile(consumer: Computation, read: tensor.Read, producer: Producer, on
         return True
     # It would be evaluated more often than it has elements, which is worthwhile only if it is cheap.
     return heavy == 0 and (cheap + reads) * copies <= 8
+
+
+def _turns(consumer: Computation, read: tensor.Read, producer: Producer) -> bool:
+    """Whether a rearrangement makes an elementwise consumer that calculates read with a stride along a short
+    innermost axis: the kernel elements of a weight, whose gradient has them outermost.
+
+    The lanes of a vector would have to run along another axis, with a stride in all other operands. A copy in
+    the consumer's order costs less.
+    """
+    reads = producer.op.reads
+    if not isinstance(consumer, tensor.Compute) or consumer.is_reduction or len(reads) != 1:
+        return False
+    axes = [axis for axis in consumer.axes if extent(axis) != 1]
+    if not axes or prove_le(SHORT, extent(axes[-1])) or is_relabelling(consumer):
+        return False
+    (inner,) = reads
+    mapping: dict[Expr, Dim] = dict(zip(producer.op.axes, producer.indices, strict=True))
+    address = flatten_index(substitute_all(inner.indices, mapping), inner.source.type.shape)
+    affine = affine_coefficients(address, axes)
+    size = bounds(product(inner.source.type.shape))[1]
+    return (
+        affine is not None
+        and affine[0][-1] not in (0, 1)
+        and 1 in affine[0]
+        and (size is None or size >= LARGE)
+    )
 
 
 def _would_overwrite(consumer: Computation, producer: tensor.Compute) -> bool:

@@ -31,6 +31,7 @@ from ...ir.builder import Builder
 from ...ir.cleanup import dce
 from ...ir.constant import Constant
 from ...ir.core import Module, Value
+from ...ir.substitution import linear_in
 from ...ir.symbolic import Dim, Expr, bounds, ceildiv, free_symbols, prove_eq, prove_le
 from ...ir.types import DType, bf16, f16, f32, f64, i4, i8, i32, u8, u16, u32
 from .pack_quantized import Packing, pack_quantized, read_from_panels
@@ -90,8 +91,8 @@ def _prepare(
     constant = c.b.value.defining_op
     source = constant.value if isinstance(constant, graph.Constant) else None
     panel = panel_rule(factor, c.b.type.dtype, None if source is None else _number(extent(last)))
-    if c.index is None and _columns_lie_apart(c, panel):
-        _transpose_left(c)
+    if c.index is None and _columns_lie_apart(c, k[-1], panel):
+        _transpose_left(c, k[-1])
         again = match_contraction(compute)
         assert again is not None
         c = again
@@ -159,22 +160,25 @@ def _rows_lie_apart(c: Contraction) -> bool:
     return rows is None or readers is None or (rows >= SCATTERED_ROWS and readers >= SCATTERED_ROWS)
 
 
-def _columns_lie_apart(c: Contraction, panel: Panel) -> bool:
+def _columns_lie_apart(c: Contraction, k: Expr, panel: Panel) -> bool:
     """Whether a run-time left operand is the transpose of a row-major matrix and is better copied to one: its
-    rows are far apart in memory, or the target multiplies groups of neighbours along the sum.
+    rows are far apart in memory, or the target multiplies groups of neighbours along `k`, the innermost axis
+    of the sum.
 
     The gradient of a layer's weight is an example: a sum over rows of both factors.
     """
-    if len(c.k) != 1 or isinstance(c.a.value.defining_op, graph.Constant) or c.a.read.dynamic:
+    if isinstance(c.a.value.defining_op, graph.Constant) or c.a.read.dynamic:
         return False
-    (k,) = c.k
     step = c.a.coefficients[k]
     if not c.m or prove_eq(step, 1) or not prove_eq(c.a.coefficients[c.m[-1]], 1):
         return False
-    if not (panel.group > 1 or _is_far(c.a, k)):
+    m, n, terms = (bounds(product(extent(a) for a in axes))[1] for axes in (c.m, c.n, c.k))
+    if terms is not None and terms < SCATTERED_ROWS:
         return False
-    sizes = (bounds(product(extent(a) for a in axes))[1] for axes in (c.m, c.n, c.k))
-    return all(n is None or n >= SCATTERED_ROWS for n in sizes)
+    if panel.group > 1:
+        # Both operands are copied: m + n elements for m * n products.
+        return m is None or n is None or m * n >= GROUPED_PRODUCTS * (m + n)
+    return _is_far(c.a, k) and len(c.k) == 1 and all(x is None or x >= SCATTERED_ROWS for x in (m, n))
 
 
 def _is_far(x: Operand, axis: Expr) -> bool:
@@ -182,24 +186,51 @@ def _is_far(x: Operand, axis: Expr) -> bool:
     return isinstance(step, int) and step * x.type.dtype.bits // 8 >= FAR_BYTES
 
 
-def _transpose_left(c: Contraction) -> None:
-    """Insert a computation that copies the left operand, so that it lies row by row."""
-    read = c.a.read
-    (k,) = c.k
+def _transpose_left(c: Contraction, k: Expr) -> None:
+    """Insert a computation that copies the left operand, so that its elements along `k` are neighbours.
+
+    Where they are rows of a tensor, its last dimension becomes its first: windows of an image still share
+    elements. Otherwise the copy has the axes of the operand, row by row, unless windows make it `MOST_COPIES`
+    times as large; the operand then stays.
+    """
+    read, t = c.a.read, TensorBuilder(Builder.before(c.compute))
+    source, (*others, last) = t.wrap(c.a.value), read.indices
     lead = [axis for axis in c.batch if c.a.moves_with(axis)]
-    axes = [*lead, *c.m, k]
-    fixed: dict[Expr, Dim] = {axis: 0 for axis in c.batch if axis not in lead}
-    t = TensorBuilder(Builder.before(c.compute))
-    source = t.wrap(c.a.value)
+    reduced = [axis for axis in c.k if axis is not k]
+    axes = [*lead, *c.m, *reduced, k]
+    if others and _moves_alone(others, last, k, c):
+        copy = t.compute((source.shape[-1], *source.shape[:-1]), lambda first, *i: source[(*i, first)])
+        index: tuple[Dim, ...] = (last, *others)
+    elif _is_larger(product(extent(a) for a in axes), product(source.shape)):
+        return
+    else:
+        fixed: dict[Expr, Dim] = {axis: 0 for axis in c.batch if axis not in lead}
 
-    def element(*i: Dim) -> Any:
-        return source.at(*substitute_all(read.indices, {**fixed, **dict(zip(axes, i, strict=True))}))
+        def element(*i: Dim) -> Any:
+            return source.at(*substitute_all(read.indices, {**fixed, **dict(zip(axes, i, strict=True))}))
 
-    copy = t.compute([extent(a) for a in axes], element)
+        copy = t.compute([extent(a) for a in axes], element)
+        index = tuple(axes)
     computation = copy.value.defining_op
     assert computation is not None
     notes.ORIGIN.set(computation, "transpose")
-    _replace(read, copy.value, tuple(axes))
+    _replace(read, copy.value, index)
+
+
+def _moves_alone(others: Sequence[Dim], last: Dim, k: Expr, c: Contraction) -> bool:
+    """Whether `k` is a unit step of the dimension before the last one, which no reduction axis moves."""
+    *outer, row = others
+    parts = linear_in(row, k) if isinstance(row, Expr) else None
+    return (
+        parts is not None
+        and prove_eq(parts[0], 1)
+        and not any(isinstance(e, Expr) and k in free_symbols(e) for e in outer)
+        and not (isinstance(last, Expr) and free_symbols(last) & set(c.k))
+    )
+
+
+def _is_larger(copy: Dim, source: Dim) -> bool:
+    return not prove_le(copy, source * MOST_COPIES)
 
 
 SCATTERED_ROWS = 128
@@ -209,6 +240,15 @@ larger value copies fewer operands.
 FAR_BYTES = 1024
 """Distance in bytes from which on rows lie apart: a tile of them is on many pages, and their addresses fall
 into few sets of the caches. A larger value copies fewer operands.
+"""
+GROUPED_PRODUCTS = 40
+"""Products for each element of both operands from which on both are copied for instructions that multiply
+groups of neighbours: a copied element costs about as much as so many products. A larger value copies fewer
+operands.
+"""
+MOST_COPIES = 4
+"""The most times that a copy of an operand has as many elements as the tensor that it is read from: windows
+share elements. A larger value copies the operands of windows that overlap more.
 """
 PACKING_ROWS = 9
 

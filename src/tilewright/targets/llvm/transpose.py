@@ -30,7 +30,12 @@ def rows_of_tile(
         return None
     start = g.index.resolve(substitute(address, {tile.iv: tile.first}))
     across = linear_in(start, lanes.iv)
-    if across is None or across[0] in (0, 1) or lanes.varies(across[0]) or _varying(lanes.varying, across[1]):
+    if across is None:  # an axis that stands for several dimensions of the other tensor
+        if _varying(lanes.varying, start):
+            return None
+        places = [substitute(start, {lanes.iv: lanes.iv + lane}) for lane in range(lanes.lanes)]
+        return [g.index.pointer(base, place, itemsize) for place in places]
+    if across[0] in (0, 1) or lanes.varies(across[0]) or _varying(lanes.varying, across[1]):
         return None
     pointer, stride = g.index.pointer(base, start, itemsize), g.index.value(across[0])
     return [g.e.at(pointer, g.e.mul(str(lane), stride), itemsize) for lane in range(lanes.lanes)]

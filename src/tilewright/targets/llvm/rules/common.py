@@ -17,9 +17,10 @@ from ....dialects.scalar import EXPENSIVE, Constant
 from ....dialects.tensor import free_symbols_of
 from ....ir.core import Value
 from ....ir.substitution import linear_in
-from ....ir.symbolic import Dim, Expr, bounds, free_symbols, smax
+from ....ir.symbolic import Dim, Expr, bounds, free_symbols, smax, symbol
 from ....ir.walk import operands_of, reachable
 from ....schedule import Schedule
+from ..index_expr import split_lanes
 
 CHUNK = 4096
 """Lower bound on the elements that a thread takes from a flat elementwise loop. A larger value gives fewer,
@@ -202,9 +203,11 @@ def vectorize_inner(s: Schedule, block: loop.Block, own: list[loop.For]) -> None
     s.vectorize(chosen.iv.name)
 
 
-def square_loop(blocks: list[loop.Block], chosen: loop.For, candidates: list[loop.For]) -> loop.For | None:
+def square_loop(
+    blocks: list[loop.Block], chosen: loop.For, candidates: list[loop.For], lanes: int
+) -> loop.For | None:
     """Return a loop along which some read is contiguous although it is strided along the vector loop
-    `chosen`, as in a transposition.
+    `chosen` of `lanes` lanes, as in a transposition.
 
     None if the computation is so costly that repeating it for each lane outweighs the gathers saved.
     """
@@ -214,10 +217,20 @@ def square_loop(blocks: list[loop.Block], chosen: loop.For, candidates: list[loo
         if f is chosen or upper_limit(f.extent) < SHORT:
             continue
         for op in (x for b in blocks for x in b.body.ops if isinstance(x, loop.Load) and not x.dynamic):
-            along, across = (linear_in(address(op), x.iv) for x in (f, chosen))
-            if along is not None and along[0] == 1 and across is not None and across[0] not in (0, 1):
+            along = linear_in(address(op), f.iv)
+            if along is not None and along[0] == 1 and _jumps(address(op), chosen.iv, lanes):
                 return f
     return None
+
+
+def _jumps(e: Dim, iv: Expr, lanes: int) -> bool:
+    """Whether an address neither stays nor moves by one element from lane to lane of a vector loop."""
+    parts = linear_in(e, iv)
+    if parts is None:
+        block, lane = symbol("block_", 0, None), symbol("lane_", 0, lanes - 1)
+        split = split_lanes(e, iv, lanes, block, lane)
+        parts = None if iv in free_symbols_of(split) else linear_in(split, lane)
+    return parts is None or parts[0] not in (0, 1)
 
 
 def vectorize_square(s: Schedule, x: str, y: str, blocks: list[loop.Block]) -> list[str]:

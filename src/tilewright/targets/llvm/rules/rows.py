@@ -434,7 +434,7 @@ def elementwise(s: Schedule, blocks: list[loop.Block]) -> None:
         if best_score is None or score >= best_score:
             best, best_score = f.iv.name, score
     around = enclosing_loops(first)
-    square = square_loop(blocks, s.loop(best), around) if independent(around) else None
+    square = square_loop(blocks, s.loop(best), around, s.info.lanes(32)) if independent(around) else None
     *outer, inner = [*(x for x in shared if x != best and (square is None or x != square.iv.name)), best]
     work = float(sum(point_cost(b) for b in blocks))
     if square is not None:
