@@ -148,3 +148,17 @@ def test_half_precision_accumulates_in_float32() -> None:
     wanted = torch.autograd.grad(F.conv2d(*tensors).sum(), tensors)
     for got, want in zip(found, wanted, strict=True):
         np.testing.assert_allclose(np.asarray(got, np.float64), want.numpy(), rtol=1e-3, atol=1e-2)
+
+
+@pytest.mark.parametrize(("kernel", "padding"), [(1, 0), (3, 1), (5, 2)])
+def test_gradients_of_strided_convolutions_multiply_no_zeros(kernel: int, padding: int) -> None:
+    """The gradient of the input takes as many products as the convolution, but for those at the borders."""
+    attributes = attributes_of(2, {"strides": (2, 2), "padding": ((padding, padding),) * 2})
+    x, w = random(1, 32, 28, 28), random(32, 32, kernel, kernel, seed=1)
+
+    def gradient(x: Tensor, w: Tensor) -> Tensor:
+        return tw.grad(lambda x: tw.numpy.sum(tw.numpy.square(apply(g.Conv, x, w, None, **attributes))))(x)
+
+    flops = {k.name: k.flops for k in tw.compile(gradient, (x, w)).profile(x, w, repeat=1)}
+    products = sum(n for name, n in flops.items() if name.startswith("conv_transpose"))
+    assert products <= 1.2 * 2 * 32 * 32 * (14 * kernel) ** 2

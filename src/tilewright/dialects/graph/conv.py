@@ -4,6 +4,7 @@ ones to guarded reads.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ import numpy as np
 
 from ...ir.core import Attr, IRError, Operand, OptionalOperand, operation
 from ...ir.interpreter import Array
-from ...ir.symbolic import Dim, ceildiv, prove_divisible, prove_eq, prove_le
+from ...ir.symbolic import Dim, ceildiv, prove_divisible, prove_eq, prove_le, smax
 from ...ir.types import TensorType, Type, f32
 from ..tensor_builder import Scalar, TensorBuilder, TensorRef
 from .base import Adjoint, GraphOp, tensor_type
@@ -367,6 +368,53 @@ class Conv(GraphOp):
         return t.reshape(y, result.shape)
 
 
+def _largest(sizes: Sequence[Dim]) -> Dim:
+    total = sizes[0]
+    for size in sizes[1:]:
+        total = smax(total, size)
+    return total
+
+
+MOST_PHASES = 16
+"""The most phases of a transposed convolution that are computed apart, each by a kernel of its own. With a
+larger value fewer products with inserted zeros are computed, by more kernels.
+"""
+
+
+@dataclass(frozen=True)
+class _Phase:
+    """The output positions ``stride * q + phase`` of a dimension of a transposed convolution (before padding
+    is cut off), for the `count` successive q from `first` on.
+
+    They are sums over kernel elements ``tap + step * u`` for u below `taps`. The products with
+    ``u = taps - 1 - v`` have input ``q - first + start + reach * v``.
+    """
+
+    phase: int
+    first: int
+    count: Dim
+    tap: int
+    step: int
+    taps: int
+    start: int
+    reach: int
+
+    @staticmethod
+    def of(phase: int, stride: int, kernel: int, dilation: int, low: int, size: Dim) -> _Phase | None:
+        """The phase of a dimension of `size` positions behind `low` that are cut off; None if no kernel
+        element reaches it.
+        """
+        step = stride // math.gcd(stride, dilation)
+        tap = next((r for r in range(min(step, kernel)) if (r * dilation - phase) % stride == 0), None)
+        if tap is None:
+            return None
+        taps, reach = -(-(kernel - tap) // step), step * dilation // stride
+        first = -(-(low - phase) // stride)
+        count = (low + size - 1 - phase) // stride - first + 1
+        start = first - (tap * dilation - phase) // stride - (taps - 1) * reach
+        return _Phase(phase, first, count, tap, step, taps, start, reach)
+
+
 @operation
 class ConvTranspose(GraphOp):
     """Transposed convolution: the gradient of `Conv` with respect to its input. `w` is (C, O / groups,
@@ -460,6 +508,8 @@ class ConvTranspose(GraphOp):
         )
         if whole and self.layout == "channels_last":
             return self._by_phases(t, x, w, *rest)
+        if math.prod(self.strides) <= MOST_PHASES:
+            return self._phases_apart(t, x, w, *rest)
         return self._stretched(t, x, w, *rest)
 
     def _by_phases(self, t: TensorBuilder, x: TensorRef, w: TensorRef, *rest: TensorRef) -> TensorRef:
@@ -512,6 +562,76 @@ class ConvTranspose(GraphOp):
         return t.compute(
             result.shape, lambda n, *i: y[(n, *(e + c for e, c in zip(i[:-1], cut, strict=True)), i[-1])]
         )
+
+    def _phases_apart(self, t: TensorBuilder, x: TensorRef, w: TensorRef, *rest: TensorRef) -> TensorRef:
+        """A dense convolution for each of the `stride` phases of an output pixel that any kernel element
+        reaches, of its own kernel elements; the result takes each pixel from the convolution of its phase.
+        """
+        result: TensorType = self.result.type
+        axes, layout = spatial_axes(result.rank, self.layout), self.layout
+        kinds = [
+            [f for p in range(s) if (f := _Phase.of(p, s, cast(int, k), d, low, result.shape[a])) is not None]
+            for a, s, k, d, (low, _) in zip(
+                axes, self.strides, w.shape[2:], self.dilations, self.padding, strict=True
+            )
+        ]
+        # All phases read one padded input.
+        pads = []
+        for a, phases in zip(axes, kinds, strict=True):
+            low = max(0, *(-f.start for f in phases))
+            ends = [f.start + f.count + (f.taps - 1) * f.reach for f in phases]
+            pads.append((low, _largest([0, *(end - x.shape[a] for end in ends)])))
+        z = pad_spatial(t, x, layout, pads)
+        lows = [low for low, _ in pads]
+        parts = [(f, self._phase(t, z, w, f, lows)) for f in itertools.product(*kinds)]
+        channels = channel_axis(result.rank, layout)
+
+        def pixel(*i: Dim) -> Scalar:
+            value: Scalar | float = 0
+            for phases, part in parts:
+                where, guard = list(i), []
+                for a, f, s, (low, _) in zip(axes, phases, self.strides, self.padding, strict=True):
+                    at = i[a] + low - f.phase
+                    where[a] = at // s - f.first
+                    if s > 1:
+                        guard.append(-(at % s))
+                value = part.at(*where, guard=guard, otherwise=value) if guard else part[tuple(where)]
+            assert isinstance(value, Scalar)
+            return (
+                value + rest[0][within(i[channels], result.shape[channels], rest[0].shape[0])]
+                if rest
+                else value
+            )
+
+        return (
+            parts[0][1] if not rest and all(s == 1 for s in self.strides) else t.compute(result.shape, pixel)
+        )
+
+    def _phase(
+        self, t: TensorBuilder, z: TensorRef, w: TensorRef, phases: Sequence[_Phase], lows: Sequence[int]
+    ) -> TensorRef:
+        """The pixels of one phase, from the input with `lows` zeros before it."""
+        result: TensorType = self.result.type
+        g, per_out, per_in = self.groups, w.shape[1], w.shape[0] // self.groups
+        first = self.layout == "channels_first"
+        counts = tuple(f.count for f in phases)
+        shape = (result.shape[0], g, per_out, *counts) if first else (result.shape[0], *counts, g, per_out)
+
+        def body(*i: Dim) -> Scalar:
+            own, (*taps, c) = i[: len(shape)], i[len(shape) :]
+            n, q, o, at = (
+                (own[0], own[1], own[2], own[3:]) if first else (own[0], own[-2], own[-1], own[1:-2])
+            )
+            where = [
+                e + r * f.reach + f.start + low for e, r, f, low in zip(at, taps, phases, lows, strict=True)
+            ]
+            kernel = [f.tap + f.step * (f.taps - 1 - r) for r, f in zip(taps, phases, strict=True)]
+            c = q * per_in + c
+            return widen(z[place(self.layout, n, c, where)]) * widen(w[(c, o, *kernel)])
+
+        taps = tuple(f.taps for f in phases)
+        y = accumulate(t, TensorType(result.dtype, shape), (*taps, per_in), body)
+        return t.reshape(y, place(self.layout, result.shape[0], g * per_out, counts))
 
     def _stretched(self, t: TensorBuilder, x: TensorRef, w: TensorRef, *rest: TensorRef) -> TensorRef:
         result: TensorType = self.result.type

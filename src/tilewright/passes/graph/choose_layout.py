@@ -78,10 +78,17 @@ def weight_gradient_last(op: graph.ConvWeightGradient, rewriter: Rewriter) -> bo
 def whole_phases(op: graph.ConvTranspose, rewriter: Rewriter) -> bool:
     """The kernel of a transposed convolution -> padded with zeros to a multiple of the stride, so that all
     phases have equally many elements.
+
+    Constant kernels are padded at compile time. In a depthwise convolution reading and writing images takes
+    the time, not the products with zeros.
     """
     kernel = tensor_type(op.w).shape[2:]
     missing = [-k % s if d == 1 else 0 for k, s, d in zip(kernel, op.strides, op.dilations, strict=True)]
-    if not any(missing):
+    depthwise = op.groups == tensor_type(op.w).shape[0]
+    filled = producer(op.w, graph.Constant) is not None and all(
+        k >= s for k, s in zip(kernel, op.strides, strict=True)
+    )
+    if not any(missing) or not (depthwise or filled):
         return False
     b = rewriter.builder
     w = b(graph.Pad(op.w, low=(0,) * (len(kernel) + 2), high=(0, 0, *missing), value=0.0))

@@ -249,7 +249,8 @@ def _worthwhile(consumer: Computation, read: tensor.Read, producer: Producer, on
 
 def _turns(consumer: Computation, read: tensor.Read, producer: Producer) -> bool:
     """Whether a rearrangement makes an elementwise consumer that calculates read with a stride along a short
-    innermost axis: the kernel elements of a weight, whose gradient has them outermost.
+    innermost axis, and has a long one itself: the kernel elements of a weight, whose gradient has them
+    outermost, are a part of a long axis of the copy.
 
     The lanes of a vector would have to run along another axis, with a stride in all other operands. A copy in
     the consumer's order costs less.
@@ -259,6 +260,8 @@ def _turns(consumer: Computation, read: tensor.Read, producer: Producer) -> bool
         return False
     axes = [axis for axis in consumer.axes if extent(axis) != 1]
     if not axes or prove_le(SHORT, extent(axes[-1])) or is_relabelling(consumer):
+        return False
+    if not producer.op.axes or not prove_le(SHORT, extent(producer.op.axes[-1])):
         return False
     (inner,) = reads
     mapping: dict[Expr, Dim] = dict(zip(producer.op.axes, producer.indices, strict=True))
