@@ -102,8 +102,8 @@ def models() -> dict[str, Callable[[], tuple[Any, tuple[Any, Any]]]]:
     }
 
 
-def step_of(engine: str, name: str, precision: str, threads: int) -> Callable[[], float]:
-    """A function that makes one step and returns the loss."""
+def step_of(engine: str, name: str, precision: str, threads: int, group: Any = None) -> Callable[[], float]:
+    """A function that makes one step and returns the loss; with a group of processes as its part of them."""
     import torch
 
     torch.set_num_threads(threads)
@@ -121,10 +121,13 @@ def step_of(engine: str, name: str, precision: str, threads: int) -> Callable[[]
             threads=threads,
             precision=None if precision == "float32" else precision,
             nonfinite="ignore",
+            group=group,
         )
         return lambda: float(step(x, labels))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     called = torch.compile(model) if engine == "inductor" else model
+    if group is not None:
+        called = torch.nn.parallel.DistributedDataParallel(called)
 
     def run() -> float:
         optimizer.zero_grad(set_to_none=True)

@@ -167,6 +167,19 @@ def test_terms_of_different_sizes_are_told_apart(offset: int, expected: int | No
     assert distance(a, b, [(loops[1], loops[1])]) == (expected,)
 
 
+@pytest.mark.parametrize("row, expected", [(72, (0, 0, 0)), (71, None)])
+def test_tiles_of_rows_in_one_flat_buffer(row: int, expected: tuple[int, int, int] | None) -> None:
+    """The last tile of a row ends with it: rows of 72 elements that lie 72 apart do not overlap, but those that
+    lie 71 apart do.
+    """
+    o = symbol("o", 0, 1)
+    i = symbol("i", 0, 39)
+    j = symbol("j", 0, smin(64, 72 - 64 * o) - 1)
+    loops, (store,) = nest([[row * i + 64 * o + j]], [o, i, j])
+    found = distance(store, store, [(f, f) for f in loops])
+    assert found == expected if expected else found is not None and None in found
+
+
 def test_a_loop_of_one_iteration_is_any_distance_from_a_longer_one() -> None:
     """As the first thread of a block, which writes what all threads read."""
     kernel = loop.Kernel(sym_name="k", num_outputs=1)

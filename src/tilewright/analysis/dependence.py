@@ -29,7 +29,19 @@ from ..dialects.tensor import free_symbols_of, is_dynamic_symbol
 from ..ir import notes
 from ..ir.core import Operation, Value
 from ..ir.substitution import linear_in, substitute
-from ..ir.symbolic import Dim, Expr, FloorDiv, Mod, Symbol, bounds, free_symbols, prove_eq, prove_le, symbol
+from ..ir.symbolic import (
+    Dim,
+    Expr,
+    FloorDiv,
+    Min,
+    Mod,
+    Symbol,
+    bounds,
+    free_symbols,
+    prove_eq,
+    prove_le,
+    symbol,
+)
 from .index_maps import divisions, flatten_index, product
 from .loop_nest import (
     Access,
@@ -530,6 +542,10 @@ class _System:
             left = equation.rest % divisor
             for rest in (left, left - divisor) if left else (0,):
                 low, high = _span(rest, [ranges[k] for k in sorted(small)])
+                if max(small) < len(equation.paired):
+                    width = _width([terms[k] for k in sorted(small)])
+                    if width is not None and isinstance(low, int) and isinstance(high, int):
+                        low, high = max(low, rest - width), min(high, rest + width)
                 if isinstance(low, int) and isinstance(high, int) and -divisor < low and high < divisor:
                     large = {e for k, (e, _) in enumerate(terms) if k not in small}
                     others = _Equation(
@@ -656,6 +672,39 @@ def _span(rest: Dim, unknowns: Iterable[tuple[Dim, Range]]) -> Range:
         low = None if low is None or lower is None else low + coefficient * lower
         high = None if high is None or upper is None else high + coefficient * upper
     return low, high
+
+
+def _width(terms: Sequence[tuple[Expr, Dim]]) -> int | None:
+    """The largest difference of two values of a sum of coefficients times variables, where the end of a loop
+    over a tile depends on the tile: ``64 * o + i`` with i < min(64, 72 - 64 * o) is less than 72. None where
+    no end does.
+    """
+    low: Dim = 0
+    high: Dim = 0
+    depends = False
+    for e, c in terms:
+        if not isinstance(e.atom, Symbol) or not prove_le(0, c):
+            return None
+        low = low + c * e
+        depends = depends or isinstance(e.atom.upper, Expr)
+    high = low
+    if not depends:
+        return None
+    for e, _ in sorted(terms, key=lambda term: bounds(term[1])):  # inner variables first
+        if isinstance(e.atom, Symbol) and isinstance(e.atom.upper, Expr):
+            high = substitute(high, {e: e.atom.upper})
+    least, most = bounds(low)[0], _upper(high)
+    return None if least is None or most is None else most - least
+
+
+def _upper(e: Dim) -> int | None:
+    """The greatest value of an expression, in which each minimum is one or the other of its operands."""
+    for c, atoms in e.terms if isinstance(e, Expr) else ():
+        if len(atoms) == 1 and isinstance(atoms[0], Min) and c > 0:
+            rest = e - c * atoms[0].expr
+            known = [u for x in (atoms[0].a, atoms[0].b) if (u := _upper(rest + c * x)) is not None]
+            return min(known, default=None)
+    return bounds(e)[1]
 
 
 def _excluded(equation: _Equation, unknowns: Sequence[tuple[Dim, Range]]) -> bool:

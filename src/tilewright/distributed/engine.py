@@ -32,7 +32,7 @@ class Kind(IntEnum):
     SHIFT = 5
 
 
-REDUCTIONS = ("sum", "mean", "max", "min")
+REDUCTIONS = ("sum", "max", "min")
 """Reductions, in the order of their numbers in C sources."""
 
 
@@ -117,7 +117,8 @@ class TorchEngine(Engine):
         works: list[Any]
         after: Callable[[], object] = lambda: None  # noqa: E731
         if kind is Kind.ALL_REDUCE:
-            target.copy_(source)
+            if source.data_ptr() != target.data_ptr():
+                target.copy_(source)
             works = [dist.all_reduce(target, op, **options)]
         elif kind is Kind.ALL_GATHER:
             works = [dist.all_gather(list(target.chunk(self.size)), source, **options)]
@@ -146,8 +147,6 @@ class TorchEngine(Engine):
             for work in works:
                 work.wait()
             after()
-            if operation.reduction == "mean":
-                target.div_(self.size)
 
         return wait
 
@@ -218,8 +217,6 @@ class MpiEngine(Engine):
 
         def wait() -> None:
             MPI.Request.Waitall(requests)
-            if operation.reduction == "mean":
-                np.divide(target, self.size, out=target)
             if narrow and reduces:
                 operation.target.reshape(-1)[...] = target
 
@@ -271,8 +268,6 @@ class ThreadEngine(Engine):
             total = sources[0]
             for source in sources[1:]:
                 total = combine(total, source)
-            if operation.reduction == "mean":
-                total = total / np.asarray(self.size, total.dtype)
             target[...] = total if kind is Kind.ALL_REDUCE else np.split(total, self.size)[rank]
         elif kind is Kind.ALL_GATHER:
             target[...] = np.concatenate(sources)

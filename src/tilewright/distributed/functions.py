@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from ..dialects.graph.base import GraphOp
+from ..errors import ShapeError
 from ..frontends.trace.eager import is_compiling
 from ..frontends.trace.numpy import concatenate
 from ..frontends.trace.operands import apply, as_tensor
@@ -22,10 +24,26 @@ BUCKET_BYTES = 4 << 20
 """Bytes of gradients that one operation of `all_reduce_tree` reduces: larger ones have less overhead, smaller
 ones begin earlier, while the rest of the backward pass still runs.
 """
+ALIGNMENT = 64
+"""Bytes of a line of the cache."""
 
 
 def _handle(group: Group) -> Tensor:
     return group.state.value if is_compiling() else Tensor(np.array([group.address], np.uint64))
+
+
+def _reduced(cls: type[GraphOp], x: TensorLike, reduction: str, group: Group, **options: int) -> Tensor:
+    """A reduction over the group. A mean is a sum that the reader of the result divides, in its own kernel.
+
+    Raises:
+        ShapeError: There is no such reduction, or it is the mean of integers.
+    """
+    x = as_tensor(x)
+    if reduction != "mean":
+        return apply(cls, x, _handle(group), reduction=reduction, **options)
+    if not x.type.dtype.is_float:
+        raise ShapeError(f"the mean of {x.dtype} over processes is no integer: reduce the sum, and divide it")
+    return apply(cls, x, _handle(group), reduction="sum", **options) / np.asarray(group.size, x.dtype)
 
 
 def all_reduce(x: TensorLike, reduction: str = "sum", group: Group | None = None) -> Tensor:
@@ -33,7 +51,8 @@ def all_reduce(x: TensorLike, reduction: str = "sum", group: Group | None = None
 
     Args:
         x: This process's tensor, of any shape and type of numbers.
-        reduction: "sum", "mean", "max" or "min" of each element. Only sums and means have gradients.
+        reduction: "sum", "mean" (of floating-point numbers), "max" or "min" of each element. Only sums and
+            means have gradients.
         group: The processes; None is the group of `init`.
 
     Returns:
@@ -41,10 +60,9 @@ def all_reduce(x: TensorLike, reduction: str = "sum", group: Group | None = None
 
     Raises:
         GroupError: The group is not connected, or a process has ended.
-        ShapeError: There is no such reduction, or no numbers of this type can be sent.
+        ShapeError: There is no such reduction for this type, or no numbers of it can be sent.
     """
-    group = group or world()
-    return apply(operators.AllReduce, as_tensor(x), _handle(group), reduction=reduction)
+    return _reduced(operators.AllReduce, x, reduction, group or world())
 
 
 def all_gather(x: TensorLike, group: Group | None = None) -> Tensor:
@@ -81,7 +99,7 @@ def reduce_scatter(x: TensorLike, reduction: str = "sum", group: Group | None = 
         ShapeError: The first dimension has no equal parts for all processes.
     """
     group = group or world()
-    return apply(operators.ReduceScatter, as_tensor(x), _handle(group), size=group.size, reduction=reduction)
+    return _reduced(operators.ReduceScatter, x, reduction, group, size=group.size)
 
 
 def broadcast(x: TensorLike, root: int = 0, group: Group | None = None) -> Tensor:
@@ -201,7 +219,8 @@ def _buckets(tensors: Mapping[str, Tensor], limit: int) -> list[list[str]]:
             buckets.append(bucket)
         bucket.append(name)
         last[x.dtype] = bucket, size + int(x.nbytes)
-    return buckets
+    # Kernels write their results into the bucket: those of odd sizes come last, so that others are aligned.
+    return [sorted(bucket, key=lambda n: int(tensors[n].nbytes) % ALIGNMENT != 0) for bucket in buckets]
 
 
 __all__ = [

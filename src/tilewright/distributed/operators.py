@@ -242,9 +242,9 @@ class AllReduce(Collective):
         return str(self.reduction)
 
     def gradient(self, at: Adjoint) -> Sequence[Term | None] | NotImplementedType:
-        if self.reduction not in ("sum", "mean"):
+        if self.reduction != "sum":
             return NotImplemented
-        return self.like(at, AllReduce, reduction=self.reduction), None
+        return self.like(at, AllReduce, reduction="sum"), None
 
 
 @operation
@@ -293,10 +293,9 @@ class ReduceScatter(Collective):
         return 1, int(self.size)
 
     def gradient(self, at: Adjoint) -> Sequence[Term | None] | NotImplementedType:
-        if self.reduction not in ("sum", "mean"):
+        if self.reduction != "sum":
             return NotImplemented
-        whole = self.like(at, AllGather, size=self.size)
-        return (whole / self.size if self.reduction == "mean" else whole), None
+        return self.like(at, AllGather, size=self.size), None
 
 
 @operation

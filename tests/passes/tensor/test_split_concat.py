@@ -47,6 +47,10 @@ def normalized(b: Builder, x: Value) -> Value:
     return b(g.Softmax(x, axis=-1))  # type: ignore[no-any-return]
 
 
+def flat(part: Callable[[Builder, Value], Value]) -> Callable[[Builder, Value], Value]:
+    return lambda b, x: b(g.Reshape(y := part(b, x), shape=(y.type.size,)))
+
+
 CASES: dict[str, tuple[tuple[Any, ...], Callable[[Builder, Value], Value], int]] = {
     "products": ((3, 7, 24), joined(-1, columns(48), columns(40)), 2),
     "epilogues": ((3, 7, 24), joined(-1, activated(48), activated(33), columns(20)), 3),
@@ -54,6 +58,11 @@ CASES: dict[str, tuple[tuple[Any, ...], Callable[[Builder, Value], Value], int]]
     "outermost axis": ((3, 7, 24), joined(0, columns(48), activated(48)), 2),
     "one part is an input": ((5, 40), joined(-1, lambda b, x: x, normalized), 2),
     "stacked": ((40, 24), joined(0, row(g.ReduceSum), row(g.ReduceMax)), 2),
+    "a short part among long ones": (
+        (40, 24),
+        joined(0, flat(columns(48)), flat(lambda b, x: b(g.ReduceMax(x, axes=(0, 1)))), flat(columns(9))),
+        4,
+    ),
     "dynamic rows": ((BATCH, SEQ, 24), joined(-1, columns(48), activated(40)), 2),
     "dynamic parts": ((BATCH, SEQ, 32), joined(1, normalized, activated(32)), 2),
     "axis in the middle": (

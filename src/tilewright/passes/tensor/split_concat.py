@@ -29,8 +29,8 @@ with the limits of all pieces. A larger value splits fewer concatenations.
 """
 
 RUN = 16
-"""Least number of contiguous elements in every piece: one vector. A larger value splits fewer
-concatenations.
+"""Least number of contiguous elements in a piece: one vector. In every piece, or where each piece is one run,
+on average. A larger value splits fewer concatenations.
 """
 
 
@@ -118,10 +118,13 @@ def _cut(op: tensor.Compute, cuts: _Cuts) -> None:
 
 def _pays(op: tensor.Compute, cuts: _Cuts, pieces: list[tensor.Compute]) -> bool:
     inner = product(op.shape[cuts.axis + 1 :])
-    for piece in pieces:
-        run = bounds(extent(piece.axes[cuts.axis]) * inner)[1]
-        if run is not None and run < RUN:
-            return False
+    runs = [bounds(extent(piece.axes[cuts.axis]) * inner)[1] for piece in pieces]
+    known = [run for run in runs if run is not None]
+    is_one_run = product(op.shape[: cuts.axis]) == 1
+    if len(known) == len(runs) and is_one_run:
+        known = [sum(known) // len(known)]
+    if any(run < RUN for run in known):
+        return False
     return len(pieces) >= MANY or any(_own_sources(op, piece) for piece in pieces)
 
 
