@@ -1,14 +1,15 @@
-"""Training steps: Tilewright against PyTorch eager and Inductor, on the same models and batches.
+"""Training steps: Tilewright against PyTorch eager, Inductor and JAX, on the same models and batches.
 
     python -m bench.training                        # all models in float32
     python -m bench.training -m gpt,lstm -p bf16 --threads 1
 
 A step is forward pass, backward pass and update by AdamW. Tilewright runs it as one library; PyTorch runs
 ``loss.backward()`` and ``torch.optim.AdamW(fused=True)``, Inductor the same with the module compiled by
-``torch.compile``. With bf16 PyTorch uses ``torch.autocast``, Tilewright ``precision="bf16"``; parameters stay
-float32. Each engine has a process of its own; the processes take turns, one step at a time. Medians of step
-times, and the peak memory of each process above that after its imports, are written to
-bench/results/training-CLASS.json and .md.
+``torch.compile``; JAX compiles the step by ``jax.jit`` (`bench.training_jax`). With bf16 PyTorch uses
+``torch.autocast``, Tilewright ``precision="bf16"``, JAX factors of that type; parameters stay float32. Each
+engine has a process of its own; the processes take turns, one step at a time. Medians of step times, and the
+peak memory of each process above that after its imports, are written to bench/results/training-CLASS.json and
+.md.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import Any
 from .machines import features, machine, results_file
 from .report import table
 
-ENGINES = ("tilewright", "torch", "inductor")
+ENGINES = ("tilewright", "torch", "inductor", "jax")
 
 
 def models() -> dict[str, Callable[[], tuple[Any, tuple[Any, Any]]]]:
@@ -124,6 +125,10 @@ def step_of(engine: str, name: str, precision: str, threads: int, group: Any = N
             group=group,
         )
         return lambda: float(step(x, labels))
+    if engine == "jax":
+        from .training_jax import step_of as jax_step_of
+
+        return jax_step_of(name, precision, threads, model, x, labels)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     called = torch.compile(model) if engine == "inductor" else model
     if group is not None:

@@ -169,7 +169,7 @@ def test_terms_of_different_sizes_are_told_apart(offset: int, expected: int | No
 
 @pytest.mark.parametrize("row, expected", [(72, (0, 0, 0)), (71, None)])
 def test_tiles_of_rows_in_one_flat_buffer(row: int, expected: tuple[int, int, int] | None) -> None:
-    """The last tile of a row ends with it: rows of 72 elements that lie 72 apart do not overlap, but those that
+    """The last tile of a row ends with it: rows of 72 elements that lie 72 apart do not overlap, those that
     lie 71 apart do.
     """
     o = symbol("o", 0, 1)
