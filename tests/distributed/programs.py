@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime
 import os
+import signal
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -48,6 +50,44 @@ def train(group: td.Group, steps: int) -> list[float]:
     return [float(library(x[rows], y[rows])[0]) for _ in range(steps)]
 
 
+def resume(group: td.Group, folder: Path, steps: int, dies_after: int) -> None:
+    """Train, with a checkpoint after every second step, from the last one if there is one. After some steps
+    the process of rank 1 is killed.
+    """
+    from tilewright import nn, optim
+
+    class Network(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(12, 16), nn.Linear(16, 4)
+
+        def forward(self, x: tw.Tensor) -> tw.Tensor:
+            return self.last(tnp.tanh(self.first(x)))
+
+    _, x, y = data()
+    rows = slice(group.rank * 8 // group.size, (group.rank + 1) * 8 // group.size)
+    batch, path = (x[rows], y[rows]), folder / f"{group.rank}.safetensors"
+    nn.seed(0)
+    adam = optim.AdamW(lr=0.01)
+    step = tw.train_step(Network(), lambda y, t: ((y - t) ** 2).mean(), adam, batch, group=group)
+    if (folder / "0.safetensors").exists():
+        step.load_checkpoint(folder / "0.safetensors")
+    losses = {}
+    while step.steps < steps:
+        if group.rank == 1 and step.steps == dies_after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        number, start = step.steps, time.monotonic()
+        try:
+            losses[number] = float(step(*batch))
+        except td.GroupError as error:
+            sys.stdout.write(f"told after {time.monotonic() - start:.1f} seconds: {error}\n")
+            sys.stdout.flush()
+            os._exit(3)
+        if step.steps % 2 == 0:
+            step.save_checkpoint(path)
+    sys.stdout.write(" ".join(["losses", *(f"{n}:{x!r}" for n, x in losses.items())]) + "\n")
+
+
 def exchange(group: td.Group) -> None:
     """Every operation once, on the engine itself, with equal results in both processes' arithmetic."""
     n, k = group.size, group.rank
@@ -68,7 +108,7 @@ def exchange(group: td.Group) -> None:
         assert np.array_equal(np.asarray(found).astype(np.float32), wanted), (name, found, wanted)
 
 
-def main(name: str) -> None:
+def main(name: str, *options: str) -> None:
     if name.startswith("mpi"):
         group = td.init_mpi()
     else:
@@ -76,6 +116,8 @@ def main(name: str) -> None:
     if name.endswith("exchange"):
         exchange(group)
         print("equal")
+    elif name.endswith("resume"):
+        resume(group, Path(options[0]), *map(int, options[1:]))
     elif name.endswith("train"):
         # One write: the lines of processes that share an output do not mix.
         sys.stdout.write(" ".join(["losses", *map(str, train(group, 5))]) + "\n")
@@ -100,4 +142,4 @@ def main(name: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -123,6 +123,24 @@ def test_losses_are_those_of_torch(name: str, steps: int) -> None:
         assert expected[-20:].mean() < 0.9 * expected[:20].mean()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["bf16", "f16"])
+@pytest.mark.parametrize("name", ["gpt", "resnet"])
+def test_16_bits_reach_the_loss_of_float32(name: str, precision: str) -> None:
+    """300 steps from the same parameters on the same batches: the mean loss of the last 20 is within 2%."""
+    make, loss, data, rule, rates, _, _ = CASES[name]
+    batches = list(data(300))
+    means = {}
+    for kind in (None, precision):
+        torch.manual_seed(0)
+        step = tw.train_step(make(), loss, getattr(tw.optim, rule)(**rates), batches[0], precision=kind)
+        losses = np.array([float(step(*b)) for b in batches])
+        assert losses[-20:].mean() < 0.9 * losses[:20].mean()
+        means[kind] = losses[-20:].mean()
+    print(name, means)
+    assert abs(means[precision] / means[None] - 1) < 0.02
+
+
 def torch_curve(model: Any, loss: Any, optimizer: Any, batches: Any) -> Iterator[float]:
     for x, y in batches:
         optimizer.zero_grad()

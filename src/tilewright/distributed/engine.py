@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import TilewrightError
+from .heartbeat import Heartbeat
 
 Array = np.ndarray[Any, Any]
 
@@ -77,6 +78,12 @@ class Engine(ABC):
             A function that waits until the target is complete. The source may be changed after that.
         """
 
+    def missing(self) -> list[int]:
+        """Return the ranks whose processes have ended or do not answer, as far as the engine can tell. Called
+        after an operation has failed; may take some seconds.
+        """
+        return []
+
 
 class TorchEngine(Engine):
     """A process group of ``torch.distributed``, of any backend.
@@ -101,6 +108,13 @@ class TorchEngine(Engine):
             )
         self.torch, self.dist, self.group = torch, dist, group
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        if dist.get_world_size() > 1:
+            Heartbeat.begin(dist.distributed_c10d._get_default_store(), dist.get_rank())
+
+    def missing(self) -> list[int]:
+        places = {k: self.dist.get_global_rank(self.group, k) if self.group else k for k in range(self.size)}
+        silent = Heartbeat.silent(list(places.values()))
+        return [k for k, place in places.items() if place in silent]
 
     def _tensor(self, array: Array) -> Any:
         flat = array.reshape(-1)

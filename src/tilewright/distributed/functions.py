@@ -20,7 +20,7 @@ from ..frontends.trace.tensor import Tensor, TensorLike
 from . import operators
 from .groups import Group, world
 
-BUCKET_BYTES = 25 << 20
+BUCKET_BYTES = 8 << 20
 """Bytes of gradients that one operation of `all_reduce_tree` reduces: larger ones have less overhead, smaller
 ones begin earlier, while the rest of the backward pass still runs.
 """

@@ -27,6 +27,7 @@ from .engine import (
     TorchEngine,
     WaitFunction,
 )
+from .heartbeat import Heartbeat
 
 if TYPE_CHECKING:
     from ..runtime.model import CompiledModel
@@ -95,7 +96,7 @@ class Group:
         except GroupError:
             raise
         except Exception as error:
-            raise GroupError(f"{kind.name.lower()} of group '{self.name}' failed: {error}") from error
+            raise GroupError(self._told(f"{kind.name.lower()} of group '{self.name}'", error)) from error
         return target
 
     # -- Called by compiled code. An exception cannot pass through C, so it is kept in `error`.
@@ -134,7 +135,14 @@ class Group:
         """
         error, self.error = self.error, None
         if error is not None:
-            raise GroupError(f"a collective operation of group '{self.name}' failed: {error}") from error
+            raise GroupError(self._told(f"a collective operation of group '{self.name}'", error)) from error
+
+    def _told(self, what: str, error: Exception) -> str:
+        """The text of an error: what failed, which processes are missing, and the engine's own words."""
+        missing = ", ".join(map(str, self.engine.missing()))
+        if not missing:
+            return f"{what} failed: {error}"
+        return f"{what} failed: rank {missing} has ended or does not answer ({error})"
 
     def __repr__(self) -> str:
         return f"Group({self.name!r}, rank {self.rank} of {self.size})"
@@ -233,6 +241,7 @@ def _leave() -> None:
     import torch.distributed as dist
 
     _WORLD.clear()
+    Heartbeat.end()
     if dist.is_initialized():
         dist.destroy_process_group()
 
