@@ -11,7 +11,8 @@ loads the artifact and makes steps. PyTorch's process makes the same steps by Ad
   such as the artifact's initial weights and code that PyTorch loads at its first operators.
 - ``tensors``: the bytes that the engine allocated for tensors when most were alive, parameters, optimizer's
   state, gradients and batch included. PyTorch's are those of its allocator, by its profiler, in a process of
-  their own; Tilewright's are states, arena and scratch memory, from the library's metadata, and the batch.
+  their own; Tilewright's are states and arena, from the library's metadata, and the batch, without constants
+  and the scratch memory of threads.
 
 Results are written to bench/results/training_memory-CLASS.json and .md.
 """
