@@ -61,6 +61,26 @@ for _shapes in [
 
 CASES += [
     Case(
+        "CtcLoss",
+        (
+            F(9, "b", 5, dtype=_dtype),
+            F("b", 3, dtype=i64, fill=integers(0, 4)),
+            F("b", dtype=_index, fill=integers(6, 10)),
+            F("b", dtype=_index, fill=integers(0, 4)),
+        ),
+        lambda b, d, *v: b(graph.CtcLoss(*v, blank=4)),
+        lambda d, x, y, times, counts: nn.ctc_loss(
+            t(x), t(y), t(times), t(counts), blank=4, reduction="none"
+        ).numpy(),
+        SIZES,
+        tolerance(_dtype),
+        f"{_dtype.name} {_index.name}",
+    )
+    for _dtype, _index in ((f32, i64), (bf16, i32))
+]
+
+CASES += [
+    Case(
         "GroupedMatMul",
         (
             F("s", 4, dtype=_dtype),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import functional, init
+from .ctc import CTCLoss
 from .init import seed
 from .layers import (
     ELU,
@@ -56,6 +57,7 @@ __all__ = [
     "BCELoss",
     "BCEWithLogitsLoss",
     "CosineEmbeddingLoss",
+    "CTCLoss",
     "CrossEntropyLoss",
     "HuberLoss",
     "KLDivLoss",

@@ -15,6 +15,7 @@ from ..trace import random
 from ..trace.operands import apply, as_tensor, together
 from ..trace.pointwise import where
 from ..trace.tensor import Tensor, TensorLike
+from .ctc import ctc_loss as ctc_loss
 from .losses import binary_cross_entropy as binary_cross_entropy
 from .losses import binary_cross_entropy_with_logits as binary_cross_entropy_with_logits
 from .losses import cosine_embedding_loss as cosine_embedding_loss

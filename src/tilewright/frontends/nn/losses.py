@@ -19,7 +19,12 @@ from ..trace.tracing import user_location
 from .module import Module
 
 
-def _reduced(x: Tensor, reduction: str) -> Tensor:
+def reduced(x: Tensor, reduction: str) -> Tensor:
+    """Return a tensor of losses as it is, their sum or their mean.
+
+    Raises:
+        CompileError: There is no such reduction.
+    """
     if reduction == "none":
         return x
     if reduction == "sum":
@@ -57,7 +62,7 @@ def mse_loss(input: TensorLike, target: TensorLike, reduction: str = "mean") -> 
         CompileError: There is no such reduction.
     """
     x, y = _pair(input, target)
-    return _reduced((x - y) * (x - y), reduction)
+    return reduced((x - y) * (x - y), reduction)
 
 
 def l1_loss(input: TensorLike, target: TensorLike, reduction: str = "mean") -> Tensor:
@@ -69,7 +74,7 @@ def l1_loss(input: TensorLike, target: TensorLike, reduction: str = "mean") -> T
         CompileError: There is no such reduction.
     """
     x, y = _pair(input, target)
-    return _reduced(abs(x - y), reduction)
+    return reduced(abs(x - y), reduction)
 
 
 def huber_loss(input: TensorLike, target: TensorLike, reduction: str = "mean", delta: float = 1.0) -> Tensor:
@@ -94,7 +99,7 @@ def huber_loss(input: TensorLike, target: TensorLike, reduction: str = "mean", d
         raise ValueError(f"delta is {delta}, and must be more than 0")
     x, y = _pair(input, target)
     d = abs(x - y)
-    return _reduced(where(d <= delta, 0.5 * d * d, delta * (d - 0.5 * delta)), reduction)
+    return reduced(where(d <= delta, 0.5 * d * d, delta * (d - 0.5 * delta)), reduction)
 
 
 def smooth_l1_loss(
@@ -120,7 +125,7 @@ def smooth_l1_loss(
         raise ValueError(f"beta is {beta}, and must be at least 0")
     x, y = _pair(input, target)
     d = abs(x - y)
-    return _reduced(where(d < beta, 0.5 * d * d / beta, d - 0.5 * beta), reduction)
+    return reduced(where(d < beta, 0.5 * d * d / beta, d - 0.5 * beta), reduction)
 
 
 def binary_cross_entropy(
@@ -147,7 +152,7 @@ def binary_cross_entropy(
     first = tnp.maximum(tnp.log(tnp.maximum(x, least)), -100.0)
     second = tnp.maximum(tnp.log(tnp.maximum(1 - x, least)), -100.0)
     loss = -(y * first + (1 - y) * second)
-    return _reduced(loss if weight is None else loss * as_tensor(weight, x.dtype), reduction)
+    return reduced(loss if weight is None else loss * as_tensor(weight, x.dtype), reduction)
 
 
 def binary_cross_entropy_with_logits(
@@ -177,7 +182,7 @@ def binary_cross_entropy_with_logits(
     negative = apply(g.Softplus, -x, threshold=40.0)  # -log(sigmoid(x))
     factor: Any = 1.0 if pos_weight is None else 1 + (as_tensor(pos_weight, x.dtype) - 1) * y
     loss = (1 - y) * x + factor * negative
-    return _reduced(loss if weight is None else loss * as_tensor(weight, x.dtype), reduction)
+    return reduced(loss if weight is None else loss * as_tensor(weight, x.dtype), reduction)
 
 
 def kl_div(
@@ -206,7 +211,7 @@ def kl_div(
         loss = where(positive, y * tnp.log(where(positive, y, 1.0)), 0.0) - y * x
     if reduction == "batchmean":
         return loss.sum() / as_tensor(x.shape[0], x.dtype)
-    return _reduced(loss, reduction)
+    return reduced(loss, reduction)
 
 
 def cosine_embedding_loss(
@@ -239,7 +244,7 @@ def cosine_embedding_loss(
     cosine = dot / tnp.sqrt(a * b)
     zero = cosine * 0
     loss = where(sign == 1, 1 - cosine, zero) + where(sign == -1, tnp.maximum(cosine - margin, 0.0), zero)
-    return _reduced(loss, reduction)
+    return reduced(loss, reduction)
 
 
 def nll_loss(
@@ -332,7 +337,7 @@ def _of_probabilities(
     if weight is not None:
         y = y * as_tensor(weight, x.dtype)
     # PyTorch's mean of probabilities' losses is that over the rows, whatever the factors of the classes are.
-    return _reduced(-(apply(g.LogSoftmax, x, axis=-1) * y).sum(-1), reduction)
+    return reduced(-(apply(g.LogSoftmax, x, axis=-1) * y).sum(-1), reduction)
 
 
 def _known_classes(x: Tensor) -> int:
@@ -375,7 +380,7 @@ def _picked(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _weighted(loss: Tensor, factor: Tensor, reduction: str) -> Tensor:
-    return loss.sum() / factor.sum() if reduction == "mean" else _reduced(loss, reduction)
+    return loss.sum() / factor.sum() if reduction == "mean" else reduced(loss, reduction)
 
 
 class Loss(Module):

@@ -1,8 +1,8 @@
 """Recurrent layers stay whole in torch's exporter, which would unroll them into one copy of the cell per time
-step.
+step, and so does the CTC loss, which it refuses.
 
-During an export, calls of ``torch.lstm`` and its relatives go to custom operators for which torch knows only
-the shapes.
+During an export, calls of ``torch.lstm`` and its relatives, and of ``torch.ctc_loss``, go to custom operators
+for which torch knows only the shapes.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ _REST = (
     "batch_first"
 )
 
+_LOSSES = {"ctc_loss": "Tensor", "ctc_loss_of_lists": "SymInt[]"}
+
 
 @cache
 def operators() -> dict[Any, Any]:
@@ -39,8 +41,48 @@ def operators() -> dict[Any, Any]:
         library.impl(name, getattr(torch, name), "CompositeExplicitAutograd")
         torch.library.register_fake(f"tilewright::{name}", _shapes_of(name), lib=library)
         custom[getattr(torch, name)] = getattr(torch.ops.tilewright, name).default
+    for name, lengths in _LOSSES.items():
+        arguments = f"Tensor log_probs, Tensor targets, {lengths} input_lengths, {lengths} target_lengths"
+        library.define(
+            f"{name}({arguments}, int blank=0, int reduction=1, bool zero_infinity=False) -> Tensor"
+        )
+        library.impl(name, torch.ctc_loss, "CompositeExplicitAutograd")
+        torch.library.register_fake(f"tilewright::{name}", _shape_of_loss, lib=library)
     _libraries.append(library)
     return custom
+
+
+def _loss(
+    log_probs: torch.Tensor,
+    targets: torch.Tensor,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    reduction: int | str = 1,
+    zero_infinity: bool = False,
+) -> Any:
+    """Compute the CTC loss by the custom operator for its kind of lengths. `reduction` is a name in
+    `torch.nn.functional.ctc_loss`, a number in `torch.ctc_loss`.
+    """
+    import torch
+
+    own = torch.ops.tilewright
+    operator = own.ctc_loss if isinstance(input_lengths, torch.Tensor) else own.ctc_loss_of_lists
+    number = ("none", "mean", "sum").index(reduction) if isinstance(reduction, str) else reduction
+    return operator(log_probs, targets, input_lengths, target_lengths, blank, number, zero_infinity)
+
+
+def _shape_of_loss(
+    log_probs: torch.Tensor,
+    targets: torch.Tensor,
+    input_lengths: object,
+    target_lengths: object,
+    blank: int = 0,
+    reduction: int = 1,
+    zero_infinity: bool = False,
+) -> Any:
+    rows = log_probs.shape[1:-1] if reduction == 0 else ()
+    return log_probs.new_empty(rows)
 
 
 _libraries: list[Any] = []  # The operators exist as long as their library.
@@ -95,6 +137,7 @@ def keep_calls_whole() -> Any:
     # Create them now: Dynamo traces bodies of loops and branches in this mode and cannot trace the creation.
     known = operators()
 
+    losses = (torch.ctc_loss, torch.nn.functional.ctc_loss)
     pools = (torch.max_pool1d, torch.nn.functional.max_pool1d)
 
     class Mode(TorchFunctionMode):
@@ -109,6 +152,8 @@ def keep_calls_whole() -> Any:
             # The form for packed sequences has the batch sizes before the states.
             if operator is not None and len(args) == 9 and isinstance(args[2], (list, tuple)):
                 return operator(*args)
+            if func in losses:
+                return _loss(*args, **(kwargs or {}))
             if func in pools and (pooled := _max_pool1d(*args, **(kwargs or {}))) is not None:
                 return pooled
             return func(*args, **(kwargs or {}))

@@ -176,7 +176,7 @@ def _gather(x: Tensor, places: list[int], arrays: list[Tensor], result: int) -> 
     `result`.
     """
     for place, array in zip(places, arrays, strict=True):
-        _check(array, x.shape[place])
+        check_index(array, x.shape[place])
     if len(places) == 1:
         return apply(g.Gather, x, astype(arrays[0], i64), axis=places[0])
     shape = common_shape([a.shape for a in arrays])
@@ -186,18 +186,26 @@ def _gather(x: Tensor, places: list[int], arrays: list[Tensor], result: int) -> 
     return moveaxis(y, list(range(rank)), list(range(result, result + rank))) if result and rank else y
 
 
-def _check(index: Tensor, n: Dim) -> None:
-    """Check indices into a dimension of `n` elements: now if they are known, else in the run."""
+def check_index(index: Tensor, n: Dim, wraps: bool = True) -> None:
+    """Check indices into a dimension of `n` elements: now if they are known, else in the run. If `wraps`,
+    negative ones count from its end.
+
+    Raises:
+        IndexError: A known index is outside.
+    """
     trace = current()
     if index.is_traced and trace is not None:
         place = user_location("index")
         trace.builder.insert(
-            g.CheckIndex(value_of(index), message=index_message(place, n), size=n, location=place)
+            g.CheckIndex(
+                value_of(index), message=index_message(place, n, wraps), size=n, wraps=wraps, location=place
+            )
         )
     if not index.is_traced and isinstance(n, int) and index.size:
         array = index.numpy()
-        if array.min() < -n or array.max() >= n:
-            wrong = array[(array < -n) | (array >= n)][0]
+        least = -n if wraps else 0
+        if array.min() < least or array.max() >= n:
+            wrong = array[(array < least) | (array >= n)][0]
             raise IndexError(f"index {wrong} is outside of a dimension of {n} elements")
 
 
@@ -226,7 +234,7 @@ def _flat_places(x: Tensor, index: Index) -> Tensor:
         row = arange(sizes[0])
         behind = 0
         if isinstance(p, Tensor):
-            _check(p, sizes[0])
+            check_index(p, sizes[0])
             positions = apply(g.Gather, row, astype(p, i64), axis=0)
             behind = rank - front - width
         else:
@@ -263,7 +271,7 @@ def _slices(x: Tensor, index: Index) -> _Slices | None:
         return None
     arrays, sizes = [parts[k] for k in axes], [x.shape[k] for k in axes]
     for array, n in zip(arrays, sizes, strict=True):
-        _check(array, n)
+        check_index(array, n)
     shape = common_shape([a.shape for a in arrays])
     inside = [clip(astype(a, i64), -n, n - 1) for a, n in zip(arrays, sizes, strict=True)]
     vectors = stack([broadcast_to(a, shape) for a in inside], -1)
@@ -396,7 +404,7 @@ def take_along_axis(x: TensorLike, indices: TensorLike, axis: int = -1) -> Tenso
         raise ShapeError(f"indices have shape {indices.shape}, the data {x.shape} (at {user_location('')})")
     if not indices.type.dtype.is_integer:
         raise IndexError(f"a tensor of {indices.dtype} cannot be an index here; use integers")
-    _check(indices, x.shape[axis])
+    check_index(indices, x.shape[axis])
     lead = common_shape([(*s[:axis], 1, *s[axis + 1 :]) for s in (x.shape, indices.shape)])
     x, indices = (broadcast_to(v, (*lead[:axis], v.shape[axis], *lead[axis + 1 :])) for v in (x, indices))
     return apply(g.GatherElements, x, astype(indices, i64), axis=axis)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 from ....dialects import graph as g
 from ....ir.core import Value
+from ....ir.symbolic import Dim
 from ....ir.types import f32, f64, i64
 from ..importer import Node
 from ..registry import importer
@@ -33,6 +35,63 @@ def _cross_entropy(
         shares = n.broadcast(n.constant(1, dtype), (classes,))
     weighs = n.emit(g.Gather(n.cast(shares, dtype), known, axis=0))
     return loss, n.emit(g.Select(skipped, n.constant(0, dtype), weighs))
+
+
+@importer(
+    "tilewright.ctc_loss.default",
+    "tilewright.ctc_loss_of_lists.default",
+    "aten.ctc_loss.IntList",
+    "aten.ctc_loss.Tensor",
+)
+def ctc_loss(
+    n: Node,
+    x: Value,
+    targets: Value,
+    input_lengths: Value | Sequence[Dim],
+    target_lengths: Value | Sequence[Dim],
+    blank: int = 0,
+    reduction: int = 1,
+    zero_infinity: bool = False,
+) -> Value:
+    single = x.type.rank == 2
+    times, counts = (
+        n.cast(v, i64) if isinstance(v, Value) else n.emit(g.Symbolic(values=tuple(v), shape=(len(v),)))
+        for v in (input_lengths, target_lengths)
+    )
+    if single:
+        x = n.reshape(x, (x.type.shape[0], 1, x.type.shape[1]))
+        times, counts = n.reshape(times, (1,)), n.reshape(counts, (1,))
+        targets = n.reshape(targets, (1, targets.type.shape[0]))
+    targets = n.cast(targets, i64)
+    if targets.type.rank == 1:
+        targets = _one_row_each(n, targets, counts, target_lengths)
+    n.expect_index(times, x.type.shape[0] + 1, wraps=False)
+    n.expect_index(counts, targets.type.shape[1] + 1, wraps=False)
+    dtype = x.type.dtype
+    loss = n.emit(g.CtcLoss(x, targets, times, counts, blank=blank))
+    if zero_infinity:
+        infinite = n.binary("eq", loss, n.constant(math.inf, dtype))
+        loss = n.emit(g.Select(infinite, n.constant(0, dtype), loss))
+    if reduction == 1:
+        loss = n.binary("div", loss, n.cast(n.binary("max", counts, n.constant(1, i64)), dtype))
+        return n.emit(g.ReduceMean(loss, axes=(0,), keepdims=False))
+    if reduction == 2:
+        return n.emit(g.ReduceSum(loss, axes=(0,), keepdims=False))
+    return n.reshape(loss, ()) if single else loss
+
+
+def _one_row_each(n: Node, targets: Value, counts: Value, lengths: Value | Sequence[Dim]) -> Value:
+    """Return labels that follow each other, (sum of lengths), as rows (N, S) of the longest length; where
+    only the run knows the lengths, S is the number of all labels.
+    """
+    total = targets.type.shape[0]
+    known = not isinstance(lengths, Value) and all(isinstance(k, int) for k in lengths)
+    size: Dim = max(cast("Sequence[int]", lengths), default=0) if known else total
+    ends = n.emit(g.Cumsum(counts, axis=0))
+    starts = n.reshape(n.binary("sub", ends, counts), (counts.type.shape[0], 1))
+    places = n.binary("add", starts, n.emit(g.Iota(shape=(size,), start=0, step=1)))
+    last = n.scalar(total - 1, i64)
+    return n.emit(g.Gather(targets, n.binary("min", places, last), axis=0))
 
 
 @importer("torch_nn._linear_cross_entropy_batch_chunked_no_reduction.default")
