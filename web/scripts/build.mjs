@@ -1,21 +1,30 @@
-// Builds dist/: a bundle of each entry point, and the declarations of their types.
+// Builds dist/: modules that import their dependencies, for Node and for bundlers; dist/bundle/: the same with
+// the dependencies inside, for pages without a bundler; and the declarations of types.
 import { execFileSync } from "node:child_process";
 import { rmSync } from "node:fs";
 import { build } from "esbuild";
 
 rmSync("dist", { recursive: true, force: true });
-await build({
-  entryPoints: ["src/index.ts", "src/worker.ts"],
-  outdir: "dist",
+const options = {
+  entryPoints: {
+    index: "src/index.ts",
+    worker: "src/worker.ts",
+    llm: "src/llm.ts",
+    "llm-worker": "src/llm/worker.ts",
+  },
   bundle: true,
   splitting: true,
-  minify: true,
-  sourcemap: true,
   format: "esm",
   target: "es2022",
-  platform: "browser",
-  external: ["node:*"],
+  sourcemap: true,
   chunkNames: "chunk-[hash]",
   legalComments: "none",
+};
+await build({ ...options, outdir: "dist", packages: "external" });
+await build({
+  ...options,
+  outdir: "dist/bundle",
+  minify: true,
+  external: ["node:*", "url", "module"], // what dependencies import in Node only
 });
 execFileSync("npx", ["tsc", "--emitDeclarationOnly"], { stdio: "inherit" });

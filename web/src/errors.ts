@@ -39,6 +39,18 @@ export class AbortError extends TilewrightError {
   override name = "AbortError";
 }
 
+/** A request to a language model is not valid; `param` names the field at fault. */
+export class RequestError extends TilewrightError {
+  override name = "RequestError";
+
+  constructor(
+    message: string,
+    readonly param: string | null = null,
+  ) {
+    super(message);
+  }
+}
+
 /** A bug of the compiler or of this package. */
 export class InternalError extends TilewrightError {
   override name = "InternalError";
@@ -56,6 +68,7 @@ const KINDS: Readonly<Record<string, Kind>> = {
   DivisionError,
   MemoryError,
   AbortError,
+  RequestError,
   InternalError,
 };
 
@@ -82,7 +95,8 @@ export function errorForStatus(status: number, message: string): TilewrightError
 }
 
 /** The error with this name, as another thread threw it. */
-export function errorNamed(name: string, message: string): Error {
+export function errorNamed(name: string, message: string, param: string | null = null): Error {
+  if (name === "RequestError") return new RequestError(message, param);
   if (Object.hasOwn(KINDS, name)) return new (KINDS[name] as Kind)(message);
   const error = new Error(message);
   error.name = name;

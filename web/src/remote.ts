@@ -1,7 +1,7 @@
 /** A backend in another thread, so that a page stays responsive while a model runs. */
 
 import type { Backend, BackendName, RunResult } from "./backend.js";
-import { asError, errorNamed, InternalError } from "./errors.js";
+import { asError, errorNamed, InternalError, RequestError } from "./errors.js";
 import type { FileSource } from "./fetching.js";
 import type { Metadata } from "./metadata.js";
 import type { Tensor } from "./tensors.js";
@@ -10,6 +10,20 @@ import type { Tensor } from "./tensors.js";
 export interface Port {
   postMessage(message: unknown, transfer: Transferable[]): void;
   addEventListener(type: "message", listener: (event: { data: unknown }) => void): void;
+}
+
+/** An error as a message. */
+export interface ThrownError {
+  readonly name: string;
+  readonly message: string;
+  /** The field of a request at fault. */
+  readonly param: string | null;
+}
+
+/** Any thrown value as a message. */
+export function thrownError(thrown: unknown): ThrownError {
+  const { name, message } = asError(thrown);
+  return { name, message, param: thrown instanceof RequestError ? thrown.param : null };
 }
 
 interface Call {
@@ -21,7 +35,7 @@ interface Call {
 interface Answer {
   id: number;
   value?: unknown;
-  error?: { name: string; message: string };
+  error?: ThrownError;
 }
 
 type Methods = Readonly<Record<string, (...args: never[]) => unknown>>;
@@ -36,8 +50,7 @@ export function serve(port: Port, methods: Methods): void {
       const value = await act(...(args as never[]));
       port.postMessage({ id, value } satisfies Answer, buffersOf(value));
     } catch (thrown) {
-      const { name, message } = asError(thrown);
-      port.postMessage({ id, error: { name, message } } satisfies Answer, []);
+      port.postMessage({ id, error: thrownError(thrown) } satisfies Answer, []);
     }
   });
 }
@@ -57,7 +70,7 @@ export class Remote {
       const { id, value, error } = data as Answer;
       const [resolve, reject] = this.waiting.get(id) ?? [];
       this.waiting.delete(id);
-      if (error) reject?.(errorNamed(error.name, error.message));
+      if (error) reject?.(errorNamed(error.name, error.message, error.param));
       else resolve?.(value);
     });
   }

@@ -186,7 +186,8 @@ def compile_command(
 ) -> None:
     """Compile the model library of MODEL: a folder from `llm convert`, a Hugging Face folder, or a GGUF file.
 
-    The weights (model.weights) and the tokenizer (model.tokenizer) are written next to the library.
+    The weights (model.weights) and the tokenizer (model.tokenizer) are written next to the library. For
+    webgpu and wasm32 the output may be a folder, which then has all that a page needs.
     """
     from pathlib import Path
 
@@ -200,9 +201,12 @@ def compile_command(
         save_library,
     )
     from tilewright.llm.memory import MemoryEstimate, planned
+    from tilewright.llm.web_folder import save_web_folder, suffix_for_web
     from tilewright.llm.weights import Conversion, convert, open_checkpoint
 
-    check_output(output, target)
+    for_page = suffix_for_web(target) is not None and not Path(output).suffix
+    if not for_page:
+        check_output(output, target)
     out = console()
 
     def show(label: str, text: object) -> None:
@@ -246,7 +250,10 @@ def compile_command(
             checkpoint, options, target=target, opt=opt, progress=progress, estimate=estimate
         )
         progress("writing")
-        path = save_library(library, checkpoint, output)
+        if for_page:
+            path = save_web_folder(library, checkpoint, output, Path(model).resolve().stem)
+        else:
+            path = save_library(library, checkpoint, output)
     show("memory", planned(library.metadata))
     for line in library.report.opt_lines():
         out.print(line, highlight=False, markup=False)

@@ -94,7 +94,7 @@ class LibraryOptions:
     """The pooling of ``embed``: see `layers.pooled`."""
     draws: bool | None = None
     """Whether tokens are chosen where the logits are, by the functions of `drawing_functions`. None: for
-    targets that are devices.
+    devices and WebAssembly, whose logits the caller would have to copy.
     """
 
     @property
@@ -197,7 +197,8 @@ def for_target(options: LibraryOptions, target: str) -> LibraryOptions:
         name = next(name for name, dtype in PROMPT_FACTORS.items() if dtype is info.quantized_factors)
     elif name not in PROMPT_FACTORS:
         raise CompileError(f"prompt_factors={name!r} is unknown; known: {', '.join(PROMPT_FACTORS)}")
-    draws = info.gpu is not None if options.draws is None else options.draws
+    outside = info.gpu is not None or info.name.startswith("wasm32")
+    draws = outside if options.draws is None else options.draws
     return replace(options, prompt_factors=name, draws=draws)
 
 

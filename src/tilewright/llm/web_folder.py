@@ -1,0 +1,81 @@
+"""Folders from which a page loads a language model: the library, its weights, the tokenizer's files, and
+``web-model.json``, which tells what the model needs before anything large is loaded. Any server of static
+files can serve them.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import ArtifactError
+from .library import TOKENIZER, save_library
+from .memory import planned
+from .weights import Checkpoint
+
+if TYPE_CHECKING:
+    from ..runtime.model import CompiledModel
+
+INFO = "web-model.json"
+FORMAT = 1
+"""The version of the form of `INFO`."""
+_SUFFIXES = {"wasm32": ".wasm", "webgpu": ".tar"}
+
+
+def suffix_for_web(target: str) -> str | None:
+    """The suffix of a target's libraries in such a folder; None for a target that pages cannot run."""
+    return _SUFFIXES.get(target.partition(":")[0])
+
+
+def save_web_folder(library: CompiledModel, checkpoint: Checkpoint, folder: str | Path, name: str) -> Path:
+    """Write a library for ``wasm32`` or ``webgpu`` with all that a page needs.
+
+    Args:
+        library: The compiled library.
+        checkpoint: The checkpoint that it was compiled from, which has the tokenizer's files.
+        folder: The folder to write; it is made if it does not exist.
+        name: The model's name in answers.
+
+    Returns:
+        The path of the library in the folder.
+
+    Raises:
+        ArtifactError: A file cannot be written, or the library is for another target.
+    """
+    folder, target = Path(folder), library.metadata["target"]["name"]
+    suffix = suffix_for_web(target)
+    if suffix is None:
+        raise ArtifactError(f"{folder}: a library for {target} cannot run in a page: compile for webgpu")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ArtifactError(f"{folder}: cannot be made: {error.strerror or error}") from error
+    path = save_library(library, checkpoint, folder / f"model{suffix}")
+    tokenizer = path.with_suffix(TOKENIZER)
+    files = sorted(file.name for file in tokenizer.iterdir() if file.is_file())
+    needed = planned(library.metadata)
+    sizes = [path, path.with_suffix(".weights"), *(tokenizer / name for name in files)]
+    info = {
+        "format": FORMAT,
+        "name": name,
+        "target": target,
+        "library": path.name,
+        "tokenizer": tokenizer.name,
+        "tokenizer_files": files,
+        "context": library.metadata["llm"]["context"],
+        "download": sum(file.stat().st_size for file in sizes),
+        "memory": {
+            "weights": needed.weights,
+            "cache": needed.cache,
+            "working": max(needed.arenas.values(), default=0),
+        },
+    }
+    try:
+        (folder / INFO).write_text(json.dumps(info, indent=1))
+    except OSError as error:
+        raise ArtifactError(f"{folder / INFO}: cannot be written: {error.strerror or error}") from error
+    return path
+
+
+__all__ = ["INFO", "save_web_folder", "suffix_for_web"]

@@ -1,0 +1,372 @@
+/** Serves several requests to one model at the same time, as `tilewright.llm.engine` does. */
+
+import { asError, RequestError, TilewrightError } from "../errors.js";
+import { Grammars } from "./grammar.js";
+import { type Draw, type Runner, UNDECIDED } from "./runner.js";
+import { logprobsOf, randomSeed, Sampler, type SamplingParameters, seedOfChoice } from "./sampling.js";
+import { Scheduler } from "./scheduler.js";
+import { type Delta, Sequence } from "./sequence.js";
+import type { Tokenizer } from "./tokenizer.js";
+
+export interface EngineRequest {
+  readonly prompt: readonly number[];
+  readonly sampling: SamplingParameters;
+  readonly stop: readonly string[];
+  /** Undefined: as many as fit into the context. */
+  readonly maxTokens: number | undefined;
+  readonly ignoreEos: boolean;
+  /** The JSON schema of the output. */
+  readonly schema: object | null;
+  readonly n: number;
+  readonly seed: bigint | undefined;
+}
+
+export interface Statistics {
+  readonly running: number;
+  readonly waiting: number;
+  readonly pages: number;
+  readonly pagesUsed: number;
+  /** Pages of earlier prompts. */
+  readonly pagesKept: number;
+  readonly promptTokens: number;
+  readonly outputTokens: number;
+}
+
+/** A request's output. Leaving the loop over it early aborts the request. */
+export interface Output extends AsyncIterable<Delta> {
+  /** Prompt tokens that earlier prompts had left in the cache. */
+  readonly cachedTokens: number;
+  abort(): void;
+}
+
+/** Lets messages to this thread in between steps, which block it on WebAssembly. */
+const pause = (): Promise<void> =>
+  new Promise((resolve) => {
+    const { port1, port2 } = new MessageChannel();
+    port1.onmessage = () => {
+      port1.close();
+      resolve();
+    };
+    port2.postMessage(null);
+  });
+
+export class Engine {
+  readonly grammars: Grammars;
+  private readonly scheduler: Scheduler;
+  private order = 0;
+  private stepping: Promise<void> | null = null;
+  private aborted: Sequence[] = [];
+  private closed = false;
+  private promptTokens = 0;
+  private outputTokens = 0;
+
+  constructor(
+    readonly runner: Runner,
+    readonly tokenizer: Tokenizer,
+  ) {
+    const { pages, max_batch, context, has_state, vocabulary } = runner.description;
+    this.grammars = new Grammars(tokenizer, vocabulary);
+    this.scheduler = new Scheduler(
+      pages,
+      max_batch,
+      context,
+      !has_state,
+      (source, target) => runner.copyPage(source, target),
+      (slot) => runner.reset(slot),
+    );
+  }
+
+  /** The most tokens of prompt and output together. */
+  get limit(): number {
+    return this.scheduler.limit;
+  }
+
+  get statistics(): Statistics {
+    const { running, waiting, cache } = this.scheduler;
+    return {
+      running: running.length,
+      waiting: waiting.length,
+      pages: cache.count,
+      pagesUsed: cache.count - cache.available,
+      pagesKept: cache.kept,
+      promptTokens: this.promptTokens,
+      outputTokens: this.outputTokens,
+    };
+  }
+
+  /** Queues a request. Throws RequestError where it can never be served. */
+  async submit(request: EngineRequest): Promise<Output> {
+    this.refuseClosed();
+    const { prompt, sampling, n } = request;
+    const { vocabulary } = this.runner.description;
+    if (!prompt.length) throw new RequestError("the prompt has no tokens");
+    if (prompt.length >= this.limit)
+      throw new RequestError(
+        `the prompt has ${prompt.length} tokens; prompt and output may have ${this.limit} together: shorten ` +
+          "the prompt",
+      );
+    const wrong = prompt.find((token) => !(token >= 0 && token < vocabulary));
+    if (wrong !== undefined)
+      throw new RequestError(`the prompt has token ${wrong}; the model has 0 to ${vocabulary - 1}`);
+    const seed = request.seed ?? randomSeed();
+    const stopTokens = new Set(request.ignoreEos ? [] : this.tokenizer.eos);
+    const limits = { maxTokens: request.maxTokens ?? this.limit, stop: request.stop, stopTokens };
+    const grammars = await Promise.all(
+      Array.from({ length: n }, () => request.schema && this.grammars.jsonSchema(request.schema)),
+    );
+    const queue = new DeltaQueue(n);
+    const sequences = grammars.map((grammar, index) => {
+      const sampler = new Sampler(sampling, prompt, seedOfChoice(seed, index), grammar);
+      return new Sequence(
+        this.order++,
+        index,
+        prompt,
+        sampler,
+        limits,
+        this.tokenizer,
+        (delta) => queue.push(delta),
+        (error) => queue.fail(error),
+      );
+    });
+    this.scheduler.waiting.push(...sequences);
+    this.start();
+    const abort = (): void => {
+      this.aborted.push(...sequences);
+      this.start();
+    };
+    return {
+      get cachedTokens() {
+        return sequences[0]?.cached ?? 0;
+      },
+      abort,
+      async *[Symbol.asyncIterator]() {
+        try {
+          yield* queue.deltas();
+        } finally {
+          if (sequences.some(({ finished }) => !finished)) abort();
+        }
+      },
+    };
+  }
+
+  /** The embedding of a text. */
+  async embed(tokens: readonly number[]): Promise<Float32Array> {
+    this.refuseClosed();
+    const { context } = this.runner.description;
+    if (!tokens.length || tokens.length > context)
+      throw new RequestError(`the text has ${tokens.length} tokens; it must have 1 to ${context}`);
+    while (this.stepping) await this.stepping;
+    this.stepping = Promise.resolve();
+    const result = this.runner.embed(tokens);
+    this.stepping = result.then(
+      () => undefined,
+      () => undefined,
+    );
+    try {
+      return await result;
+    } finally {
+      this.stepping = null;
+      if (this.scheduler.waiting.length || this.scheduler.running.length) this.start();
+    }
+  }
+
+  /** Ends all requests and frees the model's memory. */
+  async dispose(): Promise<void> {
+    this.closed = true;
+    this.aborted.push(...this.scheduler.running, ...this.scheduler.waiting);
+    await this.stepping;
+    this.removeAborted();
+    await this.runner.backend.close();
+  }
+
+  private refuseClosed(): void {
+    if (this.closed) throw new TilewrightError("this engine has been disposed of: create another one");
+  }
+
+  private start(): void {
+    if (this.stepping) return;
+    this.stepping = this.steps().finally(() => {
+      this.stepping = null;
+      // A request may have come after the last step.
+      if (!this.closed && (this.scheduler.waiting.length || this.aborted.length)) this.start();
+    });
+  }
+
+  private async steps(): Promise<void> {
+    for (;;) {
+      this.removeAborted();
+      const { running, waiting } = this.scheduler;
+      if (this.closed || !(running.length || waiting.length)) return;
+      try {
+        await this.scheduler.admit();
+        await this.decode();
+        await this.prefill();
+      } catch (thrown) {
+        // The device or the memory failed: no request can go on.
+        for (const sequence of [...running, ...waiting]) {
+          this.end(sequence, false);
+          sequence.fail(asError(thrown));
+        }
+      }
+      await pause();
+    }
+  }
+
+  private removeAborted(): void {
+    for (const sequence of this.aborted.splice(0)) {
+      if (sequence.finished) continue;
+      this.end(sequence);
+      sequence.abort();
+    }
+  }
+
+  private end(sequence: Sequence, valid = true): void {
+    this.scheduler.remove(sequence, valid);
+    sequence.sampler.grammar?.dispose();
+  }
+
+  /** Computes a chunk of one prompt. */
+  private async prefill(): Promise<void> {
+    const work = await this.scheduler.nextPrefill(this.runner.description.chunk);
+    if (!work) return;
+    const { sequence, end } = work;
+    const tokens = sequence.prompt.slice(sequence.held, end);
+    const next = await this.runner.prefill(tokens, sequence.held, sequence.table, sequence.slot);
+    this.promptTokens += tokens.length;
+    this.scheduler.recordPrefill(sequence, end);
+    if (end === sequence.tokens.length) await this.choose([sequence], [0], Int32Array.of(next));
+  }
+
+  /** Computes the next token of every sequence whose prompt is computed. A sequence that was preempted feeds
+   * the tokens that were chosen before. */
+  private async decode(): Promise<void> {
+    const { running } = this.scheduler;
+    for (const sequence of running.filter((s) => s.decoding))
+      if (sequence.slot >= 0) this.scheduler.grow(sequence, sequence.held + 1);
+    const sequences = running.filter((s) => s.decoding);
+    if (!sequences.length) return;
+    const width = Math.max(...sequences.map(({ table }) => table.length));
+    const next = await this.runner.decode(
+      sequences.map(({ tokens, held }) => tokens[held] as number),
+      sequences.map(({ held }) => held),
+      sequences.map(({ table }) => [...table, ...Array(width - table.length).fill(-1)]),
+      sequences.map(({ slot }) => slot),
+    );
+    for (const sequence of sequences) sequence.held++;
+    const ready = sequences.flatMap((sequence, row) =>
+      sequence.held === sequence.tokens.length ? [{ sequence, row }] : [],
+    );
+    await this.choose(
+      ready.map(({ sequence }) => sequence),
+      ready.map(({ row }) => row),
+      next,
+    );
+  }
+
+  /** Chooses the next token of sequences, each from a row of the last call; `probable` holds the most probable
+   * token of each row. */
+  private async choose(
+    sequences: readonly Sequence[],
+    rows: readonly number[],
+    probable: Int32Array,
+  ): Promise<void> {
+    const draws: (Draw & { sequence: Sequence })[] = [];
+    for (const [k, sequence] of sequences.entries()) {
+      const { sampler } = sequence;
+      try {
+        const mask = sampler.grammar ? await sampler.grammar.mask() : null;
+        draws.push({ row: rows[k] as number, sampler, step: sequence.output, mask, sequence });
+      } catch (thrown) {
+        this.end(sequence);
+        sequence.fail(asError(thrown));
+      }
+    }
+    const tokens = new Map(draws.map((draw) => [draw.sequence, probable[draw.row] as number]));
+    const several = async (
+      some: typeof draws,
+      act: (draws: readonly Draw[]) => Promise<Int32Array>,
+    ): Promise<void> => {
+      if (!some.length) return;
+      const drawn = await act(some);
+      some.forEach(({ sequence }, k) => {
+        tokens.set(sequence, drawn[k] as number);
+      });
+    };
+    const inLibrary = draws.filter(({ sampler }) => sampler.parameters.logprobs === null);
+    await several(
+      inLibrary.filter(({ sampler }) => !sampler.adjusts && !sampler.greedy),
+      (some) => this.runner.draw(some),
+    );
+    await several(
+      inLibrary.filter(({ sampler }) => sampler.adjusts),
+      (some) => this.runner.drawAdjusted(some),
+    );
+    const here = draws.filter(
+      ({ sequence, sampler }) => sampler.parameters.logprobs !== null || tokens.get(sequence) === UNDECIDED,
+    );
+    const logits = here.length ? await this.runner.logits(here.map(({ row }) => row)) : [];
+    for (const draw of draws) {
+      const at = here.indexOf(draw);
+      this.accept(draw, draw.sequence, tokens.get(draw.sequence) as number, at < 0 ? null : logits[at]);
+    }
+  }
+
+  /** Adds a sequence's token: the one that the library chose, or one from `logits`. */
+  private accept(
+    draw: Draw,
+    sequence: Sequence,
+    drawn: number,
+    logits: Float32Array | null | undefined,
+  ): void {
+    const { sampler } = sequence;
+    try {
+      let token = drawn;
+      let logprob = null;
+      if (logits) {
+        const adjusted = logits.slice();
+        sampler.adjust(adjusted, draw.mask);
+        token = sampler.choose(adjusted, draw.step);
+        const top = sampler.parameters.logprobs;
+        if (top !== null) logprob = logprobsOf(logits, token, top);
+      }
+      if (token < 0) throw new RequestError("no token is allowed here, or a logit is not a number");
+      sequence.accept(token, logprob, this.limit);
+      this.outputTokens++;
+      if (sequence.finished) this.end(sequence);
+    } catch (thrown) {
+      this.end(sequence);
+      sequence.fail(asError(thrown));
+    }
+  }
+}
+
+/** The deltas of a request for one reader. */
+class DeltaQueue {
+  private readonly held: Delta[] = [];
+  private error: Error | null = null;
+  private wake: () => void = () => undefined;
+
+  constructor(private left: number) {}
+
+  push(delta: Delta): void {
+    this.held.push(delta);
+    if (delta.finishReason) this.left--;
+    this.wake();
+  }
+
+  fail(error: Error): void {
+    this.error ??= error;
+    this.wake();
+  }
+
+  async *deltas(): AsyncGenerator<Delta> {
+    for (;;) {
+      while (this.held.length) yield this.held.shift() as Delta;
+      if (this.error) throw this.error;
+      if (!this.left) return;
+      await new Promise<void>((resolve) => {
+        this.wake = resolve;
+      });
+    }
+  }
+}

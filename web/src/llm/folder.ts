@@ -1,0 +1,80 @@
+/** The folder that `tilewright llm compile MODEL --target webgpu -o folder/` writes. */
+
+import { ArtifactError, asError } from "../errors.js";
+import { readWhole } from "../fetching.js";
+import { TOKENIZER_FILES, type TokenizerFiles } from "./tokenizer.js";
+
+/** Bytes that a model takes, by what they are for. */
+export interface MemoryNeed {
+  readonly weights: number;
+  /** Keys and values of all sequences. */
+  readonly cache: number;
+  /** Values between kernels. */
+  readonly working: number;
+}
+
+/** What the folder tells before anything large is loaded. */
+export interface ModelInfo {
+  readonly format: number;
+  readonly name: string;
+  readonly target: string;
+  /** The file of the library. */
+  readonly library: string;
+  /** The folder of the tokenizer's files. */
+  readonly tokenizer: string;
+  /** The names of these files. */
+  readonly tokenizer_files: readonly string[];
+  /** The most tokens of a chat. */
+  readonly context: number;
+  /** Bytes to download. */
+  readonly download: number;
+  readonly memory: MemoryNeed;
+}
+
+export const INFO_FILE = "web-model.json";
+const FORMAT = 1;
+
+/** The address of a file in a folder. */
+export function inFolder(folder: string | URL, name: string): URL {
+  const base = (globalThis as { location?: { href?: string } }).location?.href;
+  const text = String(folder);
+  const local = text.startsWith("/") && base === undefined ? `file://${text}` : text;
+  return new URL(name, new URL(local.endsWith("/") ? local : `${local}/`, base));
+}
+
+/** Reads what a model needs, before it is loaded. Throws ArtifactError. */
+export async function modelInfo(folder: string | URL, signal?: AbortSignal): Promise<ModelInfo> {
+  const url = inFolder(folder, INFO_FILE);
+  const text = await readText(url, signal);
+  let info: ModelInfo;
+  try {
+    info = JSON.parse(text);
+  } catch (thrown) {
+    throw new ArtifactError(
+      `${url}: not JSON: ${asError(thrown).message}. Is this the folder that 'tilewright llm compile' wrote?`,
+    );
+  }
+  if (info.format !== FORMAT)
+    throw new ArtifactError(
+      `${url}: its format is ${info.format}, this package reads format ${FORMAT}: use the package of the ` +
+        "version that compiled the model",
+    );
+  return info;
+}
+
+/** Reads the tokenizer's files. */
+export async function tokenizerFiles(
+  folder: string | URL,
+  info: ModelInfo,
+  signal?: AbortSignal,
+): Promise<TokenizerFiles> {
+  const names = TOKENIZER_FILES.filter((name) => info.tokenizer_files.includes(name));
+  const texts = await Promise.all(
+    names.map((name) => readText(inFolder(folder, `${info.tokenizer}/${name}`), signal)),
+  );
+  return Object.fromEntries(names.map((name, k) => [name, texts[k]]));
+}
+
+async function readText(url: URL, signal: AbortSignal | undefined): Promise<string> {
+  return new TextDecoder().decode(await readWhole(url, signal ? { signal } : {}));
+}

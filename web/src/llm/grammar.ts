@@ -1,0 +1,96 @@
+/** Outputs constrained by a grammar; xgrammar, which is loaded at the first use, does the matching. */
+
+import type * as Xgrammar from "@mlc-ai/web-xgrammar";
+import { asError, RequestError } from "../errors.js";
+import type { Tokenizer } from "./tokenizer.js";
+
+/** The state of one output in its grammar. */
+export interface Grammar {
+  /** The tokens that may come next: token t is bit `t % 8` of byte `t / 8`. */
+  mask(): Promise<Uint8Array>;
+  accept(token: number): void;
+  /** Whether only the end of the text may follow. */
+  readonly complete: boolean;
+  dispose(): void;
+}
+
+/** Makes grammars over a tokenizer's vocabulary. */
+export class Grammars {
+  private compiler: Promise<Xgrammar.GrammarCompiler> | null = null;
+  private library: typeof Xgrammar | null = null;
+
+  constructor(
+    private readonly tokenizer: Tokenizer,
+    private readonly vocabulary: number,
+  ) {}
+
+  /** Constrains an output to JSON that a schema describes. Throws RequestError for a schema that is not valid. */
+  async jsonSchema(schema: object): Promise<Grammar> {
+    const compiler = await this.prepared();
+    try {
+      // Without freedom in white space, which a model may repeat until its tokens run out.
+      const compiled = await compiler.compileJSONSchema(JSON.stringify(schema), false);
+      return await this.state(compiled);
+    } catch (thrown) {
+      throw new RequestError(`the JSON schema cannot be used: ${asError(thrown).message}`);
+    }
+  }
+
+  private prepared(): Promise<Xgrammar.GrammarCompiler> {
+    this.compiler ??= this.prepare();
+    return this.compiler;
+  }
+
+  private async prepare(): Promise<Xgrammar.GrammarCompiler> {
+    if (!this.tokenizer.eos.length)
+      throw new RequestError("the tokenizer has no end-of-text token, which constrained output needs");
+    this.library = await importXgrammar();
+    const info = await this.library.TokenizerInfo.createTokenizerInfo(
+      [...this.tokenizer.names],
+      this.tokenizer.vocabularyKind,
+      false,
+      this.vocabulary,
+      [...this.tokenizer.eos],
+    );
+    return this.library.GrammarCompiler.createGrammarCompiler(info);
+  }
+
+  private async state(compiled: Xgrammar.CompiledGrammar): Promise<Grammar> {
+    const matcher = await (this.library as typeof Xgrammar).GrammarMatcher.createGrammarMatcher(compiled);
+    return {
+      async mask() {
+        const words = await matcher.getNextTokenBitmask();
+        return new Uint8Array(words.buffer, words.byteOffset, words.byteLength);
+      },
+      accept(token) {
+        if (!matcher.isTerminated() && !matcher.acceptToken(token))
+          throw new RequestError(`the grammar does not allow token ${token}`);
+      },
+      get complete() {
+        return matcher.isTerminated();
+      },
+      dispose() {
+        matcher.dispose();
+        compiled.dispose();
+      },
+    };
+  }
+}
+
+/** xgrammar's module is written for `require`: in Node it needs that function and `__filename`, and where it is
+ * loaded as a module it leaves its exports in a global variable. */
+async function importXgrammar(): Promise<typeof Xgrammar> {
+  const scope = globalThis as {
+    process?: { versions?: { node?: string } };
+    require?: unknown;
+    __filename?: string;
+    xgrammar?: typeof Xgrammar;
+  };
+  if (scope.process?.versions?.node && scope.require === undefined) {
+    const { createRequire } = await import("node:module");
+    scope.require = createRequire(import.meta.url);
+    scope.__filename = new URL(import.meta.url).pathname;
+  }
+  const module = await import("@mlc-ai/web-xgrammar");
+  return module.Grammar ? module : (scope.xgrammar as typeof Xgrammar);
+}
