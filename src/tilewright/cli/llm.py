@@ -125,8 +125,8 @@ def _perplexities(
     "-o",
     "--output",
     required=True,
-    type=click.Path(dir_okay=False),
-    help="Library to write, such as model.so.",
+    type=click.Path(),
+    help="Library to write, such as model.so; or a folder for pages (webgpu, wasm32).",
 )
 @click.option(
     "--quantization",

@@ -83,6 +83,9 @@ class Gpu:
     grid_limits: tuple[int, int, int] = (2**31 - 1, 65535, 65535)
     """The most blocks in each dimension of a launch."""
 
+    max_buffers: int | None = None
+    """The most buffers of a kernel; None: as many as it needs. Fusion keeps to it."""
+
     atoms: tuple[MatrixAtom, ...] = ()
     """The matrix instructions that the code generator uses, the preferred ones for each type first."""
 

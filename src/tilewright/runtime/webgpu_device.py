@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,9 @@ _LAUNCHES = 256
 _ROW = 256
 """Bytes between them: bindings begin at multiples of up to 256."""
 
+_PART = 16
+"""Bytes; parts that are copied into one buffer begin at multiples of it."""
+
 _COPY = "copy bytes"
 """The name of the kernel that copies what are no whole words. An invocation changes a word of the target."""
 _COPY_THREADS = 256
@@ -24,7 +28,7 @@ _COPY_ROW = 32768
 """Workgroups in the first dimension."""
 _COPY_TEXT = f"""@group(0) @binding(0) var<storage, read> source: array<u32>;
 @group(0) @binding(1) var<storage, read_write> words: array<u32>;
-@group(0) @binding(2) var<storage, read> numbers: array<u32>;
+@group(0) @binding(2) var<uniform> numbers: vec4u;
 @compute @workgroup_size({_COPY_THREADS})
 fn main(@builtin(workgroup_id) block: vec3u, @builtin(local_invocation_index) thread: u32) {{
   let first = numbers[1];
@@ -216,23 +220,36 @@ class Device:
         self, kernel: str, places: Sequence[Place], sizes: Sequence[int]
     ) -> tuple[list[Place], list[tuple[Place, Place, int]]]:
         """The places of a dispatch, none of them in a buffer that is written and has another binding, too,
-        which WebGPU forbids, and each beginning at an element: copies take the place of some. The second
-        result lists those to copy back after the dispatch, with their targets and bytes.
+        which WebGPU forbids, those of a binding in one buffer, and each beginning at an element: copies take
+        the place of some. The second result lists those to copy back after the dispatch, with their targets
+        and bytes.
         """
         used, later = list(places), []
         interface = self._interfaces[kernel]
         for binding, is_written in enumerate(interface["written"]):
             mine = [k for k, b in enumerate(interface["bindings"]) if b == binding]
-            buffer, start = places[mine[0]].buffer, min(places[k].offset for k in mine)
-            others = [k for k in range(len(used)) if k not in mine and used[k].buffer is buffer]
-            if (is_written and others) or start % interface["bytes"][mine[0]]:
-                size = max(places[k].offset + sizes[k] for k in mine) - start
-                part, copied = Place(buffer, start), self._scratch("dispatch", binding, size)
-                self.copy(part, copied, size)
+            parts: dict[int, list[int]] = {}
+            for k in mine:
+                parts.setdefault(id(places[k].buffer), []).append(k)
+            others = [k for k in range(len(used)) if k not in mine and id(used[k].buffer) in parts]
+            starts = [min(places[k].offset for k in part) for part in parts.values()]
+            spans = [
+                max(places[k].offset + sizes[k] for k in part) - start
+                for part, start in zip(parts.values(), starts, strict=True)
+            ]
+            aligned = starts[0] % interface["bytes"][mine[0]] == 0
+            if len(parts) == 1 and aligned and not (is_written and others):
+                continue
+            ends = list(accumulate(-(-size // _PART) * _PART for size in spans))
+            copied = self._scratch("dispatch", binding, ends[-1])
+            at = [0, *ends]
+            for part, start, size, begin in zip(parts.values(), starts, spans, at, strict=False):
+                source, target = Place(places[part[0]].buffer, start), Place(copied.buffer, begin)
+                self.copy(source, target, size)
                 if is_written:
-                    later.append((copied, part, size))
-                for k in mine:
-                    used[k] = Place(copied.buffer, places[k].offset - start)
+                    later.append((target, source, size))
+                for k in part:
+                    used[k] = Place(copied.buffer, begin + places[k].offset - start)
         return used, later
 
     def _pipeline(self, kernel: str) -> tuple[Any, Any]:
@@ -240,14 +257,14 @@ class Device:
             return self._pipelines[kernel]
         import wgpu
 
-        written = [*self._interfaces[kernel]["written"], 0]
+        written = self._interfaces[kernel]["written"]
         most = self._device.limits["max-storage-buffers-per-shader-stage"]
         if len(written) > most:
             raise DeviceError(f"kernel '{kernel}' has {len(written)} buffers; the device allows {most}")
-        kinds = ("read-only-storage", "storage")
+        kinds = ["storage" if w else "read-only-storage" for w in written]
         entries = [
-            {"binding": k, "visibility": wgpu.ShaderStage.COMPUTE, "buffer": {"type": kinds[w]}}
-            for k, w in enumerate(written)
+            {"binding": k, "visibility": wgpu.ShaderStage.COMPUTE, "buffer": {"type": kind}}
+            for k, kind in enumerate([*kinds, "uniform"])
         ]
         layout = self._device.create_bind_group_layout(entries=entries)
         pipeline = self._device.create_compute_pipeline(
@@ -261,10 +278,13 @@ class Device:
         return pipeline, layout
 
     def _group(self, kernel: str, layout: Any, buffers: Sequence[Any], row: int) -> Any:
+        import wgpu
+
         key = (kernel, row, *map(id, buffers))
         if key not in self._groups:
             if self._parameters is None:
-                self._parameters = self.buffer(self._numbers.nbytes)
+                usage = wgpu.BufferUsage.UNIFORM | wgpu.BufferUsage.COPY_DST
+                self._parameters = self._device.create_buffer(size=self._numbers.nbytes, usage=usage)
             entries = [
                 {"binding": k, "resource": {"buffer": b, "offset": 0, "size": b.size}}
                 for k, b in enumerate(buffers)

@@ -7,13 +7,15 @@ import type { KernelInterface } from "./program.js";
 const LAUNCHES = 1024;
 /** Bytes between them: bindings begin at multiples of up to 256. */
 const ROW = 256;
+/** Bytes; parts that are copied into one buffer begin at multiples of it. */
+const PART = 16;
 const COPY = "copy bytes";
 const COPY_THREADS = 256;
 const COPY_ROW = 32768; // workgroups in the first dimension
 /** Copies what are no whole words. An invocation changes a word of the target. */
 const COPY_TEXT = `@group(0) @binding(0) var<storage, read> source: array<u32>;
 @group(0) @binding(1) var<storage, read_write> words: array<u32>;
-@group(0) @binding(2) var<storage, read> numbers: array<u32>;
+@group(0) @binding(2) var<uniform> numbers: vec4u;
 @compute @workgroup_size(${COPY_THREADS})
 fn main(@builtin(workgroup_id) block: vec3u, @builtin(local_invocation_index) thread: u32) {
   let first = numbers[1];
@@ -115,16 +117,15 @@ export class Commands {
   }
 
   private async pipelineOf(name: string, code: string): Promise<Pipeline> {
-    const written = [...(this.interfaces[name]?.written ?? []), 0];
+    const written = this.interfaces[name]?.written ?? [];
     const most = this.device.limits.maxStorageBuffersPerShaderStage;
     if (written.length > most)
       throw new DeviceError(`kernel '${name}' has ${written.length} buffers; the device allows ${most}`);
     const layout = this.device.createBindGroupLayout({
-      entries: written.map((isWritten, binding) => ({
-        binding,
-        visibility: GPUShaderStage.COMPUTE,
-        buffer: { type: isWritten ? "storage" : "read-only-storage" },
-      })),
+      entries: [
+        ...written.map((w): GPUBufferBindingType => (w ? "storage" : "read-only-storage")),
+        "uniform" as const,
+      ].map((type, binding) => ({ binding, visibility: GPUShaderStage.COMPUTE, buffer: { type } })),
     });
     const module = this.device.createShaderModule({ code });
     try {
@@ -252,6 +253,7 @@ export class Commands {
     for (const buffer of this.buffers) buffer.destroy();
     this.buffers.clear();
     this.groups.clear();
+    this.parameters?.destroy();
   }
 
   // -- Commands ----------------------------------------------------------------------------------------------
@@ -359,8 +361,8 @@ export class Commands {
   }
 
   /** The places of a dispatch, none of them in a buffer that is written and has another binding, too, which
-   * WebGPU forbids, and each beginning at an element: copies take the place of some. `later` lists those to
-   * copy back after the dispatch, with their targets and bytes. */
+   * WebGPU forbids, those of a binding in one buffer, and each beginning at an element: copies take the place
+   * of some. `later` lists those to copy back after the dispatch, with their targets and bytes. */
   private apart(
     kernel: string,
     places: readonly Place[],
@@ -371,16 +373,30 @@ export class Commands {
     const { bytes, bindings, written } = this.interfaces[kernel] as KernelInterface;
     written.forEach((isWritten, binding) => {
       const mine = bindings.flatMap((b, k) => (b === binding ? [k] : []));
-      const buffer = (places[mine[0] as number] as Place).buffer;
-      const start = Math.min(...mine.map((k) => (places[k] as Place).offset));
-      const shared = used.some((place, k) => !mine.includes(k) && place.buffer === buffer);
-      if (!(isWritten && shared) && start % (bytes[mine[0] as number] as number) === 0) return;
-      const end = Math.max(...mine.map((k) => (places[k] as Place).offset + (sizes[k] as number)));
-      const part: Place = { buffer, offset: start };
-      const copied = this.scratch(`dispatch ${binding}`, end - start);
-      this.copy(part, copied, end - start);
-      if (isWritten) later.push([copied, part, end - start]);
-      for (const k of mine) used[k] = { buffer: copied.buffer, offset: (places[k] as Place).offset - start };
+      const parts = new Map<GPUBuffer, number[]>();
+      for (const k of mine) {
+        const { buffer } = places[k] as Place;
+        parts.set(buffer, [...(parts.get(buffer) ?? []), k]);
+      }
+      const shared = used.some((place, k) => !mine.includes(k) && parts.has(place.buffer));
+      const startOf = (part: readonly number[]): number =>
+        Math.min(...part.map((k) => (places[k] as Place).offset));
+      const sizeOf = (part: readonly number[]): number =>
+        Math.max(...part.map((k) => (places[k] as Place).offset + (sizes[k] as number))) - startOf(part);
+      const aligned = startOf(mine) % (bytes[mine[0] as number] as number) === 0;
+      if (parts.size === 1 && aligned && !(isWritten && shared)) return;
+      const whole = [...parts.values()].reduce((sum, part) => sum + Math.ceil(sizeOf(part) / PART) * PART, 0);
+      const copied = this.scratch(`dispatch ${binding}`, whole);
+      let at = 0;
+      for (const [buffer, part] of parts) {
+        const source: Place = { buffer, offset: startOf(part) };
+        const target: Place = { buffer: copied.buffer, offset: at };
+        this.copy(source, target, sizeOf(part));
+        if (isWritten) later.push([target, source, sizeOf(part)]);
+        for (const k of part)
+          used[k] = { buffer: copied.buffer, offset: at + (places[k] as Place).offset - source.offset };
+        at += Math.ceil(sizeOf(part) / PART) * PART;
+      }
     });
     return { used, later };
   }
@@ -394,7 +410,10 @@ export class Commands {
     const key = `${kernel} ${row} ${buffers.map((buffer) => this.names.get(buffer)).join()}`;
     let group = this.groups.get(key);
     if (!group) {
-      this.parameters ??= this.buffer(LAUNCHES * ROW);
+      this.parameters ??= this.device.createBuffer({
+        size: LAUNCHES * ROW,
+        usage: GPUBufferUsage.UNIFORM | GPUBufferUsage.COPY_DST,
+      });
       const entries = buffers.map((buffer, binding) => ({ binding, resource: { buffer } }));
       const numbers = { buffer: this.parameters, offset: row * ROW, size: ROW };
       group = this.device.createBindGroup({

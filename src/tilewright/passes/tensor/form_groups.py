@@ -65,6 +65,7 @@ def form_groups(module: Module, info: TargetInfo, *, row_groups: bool = True) ->
     `row_groups` the only member that a reduction's group takes is an epilogue.
     """
     room = _Room(info.row_group_bytes, info.gpu.shared_element if info.gpu is not None else 1)
+    most = info.gpu.max_buffers if info.gpu is not None else None
     inside: set[Block] = set()  # bodies of loops that are one kernel
     for block in tensor.blocks_of_computations(module):
         if block in inside:
@@ -72,9 +73,9 @@ def form_groups(module: Module, info: TargetInfo, *, row_groups: bool = True) ->
         free: frozenset[Operation] = frozenset()
         if row_groups and info.gpu is not None:
             # A block of a GPU never holds whole rows of scores, so the length of a row does not matter.
-            chains = _chain_contractions(_draft(block, row_groups, None), info.gpu)
+            chains = _chain_contractions(_draft(block, row_groups, None, most=most), info.gpu)
             free = frozenset(m for d in chains if d.kind == tensor.GroupKind.CHAIN for m in d.members)
-        drafts = _draft(block, row_groups, room, free)
+        drafts = _draft(block, row_groups, room, free, most)
         if row_groups:
             drafts = _chain_contractions(drafts, info.gpu)
             drafts = _join_transforms(drafts)
@@ -148,10 +149,14 @@ class _Room(NamedTuple):
 
 
 def _draft(
-    block: Block, row_groups: bool, room: _Room | None, free: frozenset[Operation] = frozenset()
+    block: Block,
+    row_groups: bool,
+    room: _Room | None,
+    free: frozenset[Operation] = frozenset(),
+    most: int | None = None,
 ) -> list[_Draft]:
     """The groups of a block. Intermediate values of a row of a row group fit in `room` (None: they have any
-    size), but for those of the members `free`.
+    size), but for those of the members `free`. Fusion makes no group with more than `most` buffers.
     """
     drafts: list[_Draft] = []
     home: dict[Operation, _Draft] = {}
@@ -160,9 +165,9 @@ def _draft(
         if not isinstance(op, Computation | Between):
             continue
         sources = [home[p] for p in _producers(op, symbols)]
-        target = _home_for(op, sources, row_groups, room, free)
+        target = _home_for(op, sources, row_groups, room, free, most)
         if target is None and row_groups:
-            target = _home_of_siblings(op, sources, home)
+            target = _home_of_siblings(op, sources, home, most)
         if target is None:
             target = _new_draft(op, row_groups)
             target.bit = 1 << len(home)
@@ -173,7 +178,7 @@ def _draft(
         target.members.append(op)
         home[op] = target
         before = target.needs
-        sources = _absorb(target, sources, drafts, home)
+        sources = _absorb(target, sources, drafts, home, most)
         target.needs |= _behind(sources) & ~target.bit
         if target.needs & ~before:  # drafts that depend on the target now depend on its new needs, too
             for other in drafts:
@@ -191,7 +196,11 @@ def _behind(sources: list[_Draft]) -> int:
 
 
 def _absorb(
-    target: _Draft, sources: list[_Draft], drafts: list[_Draft], home: dict[Operation, _Draft]
+    target: _Draft,
+    sources: list[_Draft],
+    drafts: list[_Draft],
+    home: dict[Operation, _Draft],
+    most: int | None,
 ) -> list[_Draft]:
     """Merge other producers' drafts that are elementwise over the same points into `target`; return the
     sources left.
@@ -207,6 +216,7 @@ def _absorb(
             or not _is_elementwise(other)
             or other.rows != target.rows
             or not _same_points(other, target)
+            or not _few_buffers([*other.members, *target.members], most)
             or any(
                 (d.needs & other.bit and wanted & d.bit) or (d.needs & target.bit and other.needs & d.bit)
                 for d in between
@@ -224,6 +234,25 @@ def _absorb(
                 if draft.needs & other.bit:
                     draft.needs = draft.needs & ~other.bit | target.bit
     return left
+
+
+def _few_buffers(members: list[Any], most: int | None) -> bool:
+    """Whether a kernel of these computations has at most `most` buffers: values from outside, and results
+    that are used outside.
+    """
+    if most is None or not all(isinstance(m, tensor.Compute) for m in members):
+        return True
+    inside = set(members)
+    read = {_behind_views(r.source) for m in members for r in m.reads}
+    taken = sum(1 for value in read if value.defining_op not in inside)
+    given = sum(1 for m in members if any(u.parent_op not in inside for u in m.result.users))
+    return taken + given <= most
+
+
+def _behind_views(value: Value) -> Value:
+    while isinstance(view := value.defining_op, tensor.View) and not isinstance(view, Between):
+        value = view.x
+    return value
 
 
 def _same_points(producer: _Draft, reader: _Draft) -> bool:
@@ -272,6 +301,7 @@ def _home_for(
     row_groups: bool,
     room: _Room | None,
     free: frozenset[Operation],
+    most: int | None,
 ) -> _Draft | None:
     """A draft among the producers' that can take the operation as a member; None where there is none."""
     if (
@@ -281,7 +311,7 @@ def _home_for(
     ):
         return None
     for draft in dict.fromkeys(sources):
-        if draft.closed:
+        if draft.closed or not _few_buffers([*draft.members, op], most):
             continue
         if any(other.needs & draft.bit for other in sources):
             continue  # another source depends on this draft
@@ -312,7 +342,9 @@ value leads to more, smaller kernels.
 """
 
 
-def _home_of_siblings(op: Operation, sources: list[_Draft], home: dict[Operation, _Draft]) -> _Draft | None:
+def _home_of_siblings(
+    op: Operation, sources: list[_Draft], home: dict[Operation, _Draft], most: int | None
+) -> _Draft | None:
     """The draft of other parts of the same concatenation, which one kernel copies row by row; None where
     there is none.
     """
@@ -332,6 +364,7 @@ def _home_of_siblings(op: Operation, sources: list[_Draft], home: dict[Operation
                 for m in draft.members
             )
             and draft.kind == tensor.GroupKind.ROWS
+            and _few_buffers([*draft.members, op], most)
             and not any(s is draft or s.needs & draft.bit for s in sources)
         ):
             draft.rows = rows

@@ -63,14 +63,15 @@ def fuse_elementwise(module: Module, info: TargetInfo | None = None) -> None:
     On a GPU, factors of contractions remain results of gathers until `form_groups` (`prologues`).
     """
     on_gpu = info is not None and info.gpu is not None
+    most = info.gpu.max_buffers if info is not None and info.gpu is not None else None
     for block in tensor.blocks_of_computations(module):
         for op in list(block.ops):
             if isinstance(op, (tensor.Compute, tensor.Scatter)):
-                _compose_into(op, on_gpu)
+                _compose_into(op, on_gpu, most)
     dce(module)
 
 
-def _compose_into(consumer: Computation, on_gpu: bool) -> None:
+def _compose_into(consumer: Computation, on_gpu: bool, most: int | None) -> None:
     if notes.QUANTIZED.present(consumer):
         return  # operands of quantized products are packed as they are
     changed = False
@@ -84,6 +85,8 @@ def _compose_into(consumer: Computation, on_gpu: bool) -> None:
             continue
         producer = producer_of(read)
         if producer is None or not _worthwhile(consumer, read, producer, on_gpu):
+            continue
+        if most is not None and not _few_buffers(consumer, producer.op, most):
             continue
         source = read.source
         pending.extend(_inline(read, producer))
@@ -274,6 +277,15 @@ def _turns(consumer: Computation, read: tensor.Read, producer: Producer) -> bool
         and 1 in affine[0]
         and (size is None or size >= LARGE)
     )
+
+
+def _few_buffers(consumer: Computation, producer: tensor.Compute, most: int) -> bool:
+    """Whether a kernel of the consumer with the producer's body has at most `most` buffers, or no more than
+    without it.
+    """
+    before = {_behind_views(r.source) for r in consumer.reads}
+    after = before - {producer.result} | {_behind_views(r.source) for r in producer.reads}
+    return len(after) + 1 <= most or len(after) <= len(before)
 
 
 def _would_overwrite(consumer: Computation, producer: tensor.Compute) -> bool:

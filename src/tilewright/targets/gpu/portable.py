@@ -34,9 +34,11 @@ WEBGPU = Gpu(
     registers=64,
     multiprocessors=16,
     grid_limits=(65535, 65535, 65535),
+    max_buffers=8,
     shuffles=False,
 )
-"""WebGPU's default limits: ``maxComputeInvocationsPerWorkgroup`` 256, ``maxComputeWorkgroupStorageSize``
+"""WebGPU's default limits: ``maxStorageBuffersPerShaderStage`` 8 (browsers give few GPUs more),
+``maxComputeInvocationsPerWorkgroup`` 256, ``maxComputeWorkgroupStorageSize``
 16384, ``maxComputeWorkgroupsPerDimension`` 65535. The feature ``subgroups`` is optional. WGSL has no
 types of 8 or 16 bits, so elements in shared memory take 4 bytes.
 """

@@ -92,7 +92,9 @@ class ScalarText:
                 return f"{self.call('nan', register)}()"
             infinity = f"{self.call('inf', register)}()"
             return infinity if real > 0 else f"(-{infinity})"
-        text = f"{real!s}{self.dialect.suffixes.get(register, '')}"
+        # The shortest text of the greatest number lies above it, and some compilers refuse it.
+        digits = repr(float(real)) if abs(real) == np.finfo(np.float32).max else str(real)
+        text = f"{digits}{self.dialect.suffixes.get(register, '')}"
         return f"({text})" if text.startswith("-") else text
 
     def integer(self, number: int, register: Register) -> str:

@@ -3,9 +3,14 @@
 A copy of the buffer could stand in, but not where a kernel writes several parts of one buffer that lie
 between each other, as those of a concatenation along the last axis do: each copy would bring back old
 elements of the other parts.
+
+A kernel with more buffers than a device binds gets some in one binding although they are not parts of one
+buffer: the runtime copies them into one before the dispatch.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from ...dialects import host
 from ...dialects.func import entries
@@ -51,4 +56,40 @@ def _numbered(kinds: list[tuple[object, ...]]) -> tuple[int, ...]:
     return tuple(numbers.setdefault(kind, len(numbers)) for kind in kinds)
 
 
-__all__ = ["shared_bindings"]
+def merged_bindings(
+    buffers: Sequence[Value], bindings: Sequence[int], written: Sequence[bool], limit: int
+) -> tuple[int, ...]:
+    """Bindings of which there are at most `limit`, if the types of elements allow that.
+
+    The smallest buffers with one type of elements share a binding, those that are only read first.
+
+    Args:
+        buffers: The kernel's buffers.
+        bindings: The number of each buffer's binding.
+        written: Whether the kernel writes each binding.
+        limit: The most bindings of a kernel.
+    """
+    groups = [[k for k, b in enumerate(bindings) if b == number] for number in range(len(written))]
+
+    def cost(group: list[int]) -> tuple[bool, int]:
+        sizes = [buffers[k].type.size for k in group]
+        return any(written[bindings[k]] for k in group), sum(
+            s if isinstance(s, int) else 1 << 40 for s in sizes
+        )
+
+    while len(groups) > limit:
+        kinds: dict[tuple[object, ...], list[list[int]]] = {}
+        for group in sorted(groups, key=cost):
+            kinds.setdefault(_stored(buffers[group[0]].type.dtype), []).append(group)
+        pairs = [found[:2] for found in kinds.values() if len(found) > 1]
+        if not pairs:
+            break
+        first, second = min(pairs, key=lambda pair: [cost(group) for group in reversed(pair)])
+        groups.remove(second)
+        first += second
+    groups.sort(key=min)
+    numbers = {k: number for number, group in enumerate(groups) for k in group}
+    return tuple(numbers[k] for k in range(len(buffers)))
+
+
+__all__ = ["merged_bindings", "shared_bindings"]

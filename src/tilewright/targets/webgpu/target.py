@@ -23,7 +23,7 @@ from ..gpu.dialects.wgsl import WGSL
 from ..gpu.portable import WEBGPU
 from ..gpu.printer import module_text, print_kernel
 from ..gpu.rules import RULES
-from .bindings import shared_bindings
+from .bindings import merged_bindings, shared_bindings
 from .program import element_bytes, host_program
 
 _ALIGNMENT = 256
@@ -115,6 +115,14 @@ class WebgpuTarget(Target):
 
     def _shader(self, kernel: loop.Kernel, bindings: Mapping[str, Sequence[int]]) -> DeviceKernel:
         shader = print_kernel(kernel, WGSL, self.info, bindings.get(kernel.sym_name, ()))
+        most = WEBGPU.max_buffers or len(shader.written)
+        if len(shader.written) > most:
+            fewer = merged_bindings(kernel.body.args, shader.bindings, shader.written, most)
+            shader = print_kernel(kernel, WGSL, self.info, fewer)
+        if (count := len(shader.written)) > most:
+            raise CompileError(
+                f"{WGSL.name} allows {most} buffers in a kernel; kernel '{kernel.sym_name}' has {count}"
+            )
         if (size := _shared_bytes(shader.text)) > WEBGPU.shared_bytes:
             raise CompileError(
                 f"{WGSL.name} has {WEBGPU.shared_bytes} bytes of shared memory; kernel '{kernel.sym_name}' "

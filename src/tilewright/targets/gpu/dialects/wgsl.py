@@ -58,7 +58,7 @@ WGSL = Dialect(
         "tw_nan_f32": "FN f32 tw_nan_f32() { return bitcast<f32>(tw_infinity | 0x400000u); }\n",
         # Sizes and offsets are not negative, which a compiler cannot know.
         "tw_opaque_f32": """FN f32 tw_opaque_f32(f32 x) {
-  return bitcast<f32>(bitcast<u32>(x) | (u32(tw_params[0]) >> 31u));
+  return bitcast<f32>(bitcast<u32>(x) | (u32(tw_params[0].x) >> 31u));
 }
 """,
         "tw_f32_of_f16": "FN f32 tw_f32_of_f16(u32 h) { return unpack2x16float(h).x; }\n",
@@ -71,8 +71,9 @@ WGSL = Dialect(
         "@builtin(local_invocation_index) tw_thread: u32)"
     ),
     buffer="@group(0) @binding({number}) var<storage, {access}> {name}: array<{type}>;",
-    params="@group(0) @binding({number}) var<storage, read> tw_params: array<i32>;",
-    param="tw_params[{number}]",
+    # Not a storage buffer, of which a kernel may have few; elements of uniform arrays have 16 bytes.
+    params="@group(0) @binding({number}) var<uniform> tw_params: array<vec4<i32>, 16>;",
+    param="tw_params[{number} >> 2u][{number} & 3u]",
     dim="",
     block=("i32(tw_block.x)", "i32(tw_block.y)", "i32(tw_block.z)"),
     thread="i32(tw_thread)",
