@@ -78,7 +78,7 @@ export async function readWhole(source: FileSource, options: FetchOptions = {}):
     source,
     (part, at) => {
       if (at === 0) parts.length = size = 0; // a damaged copy in the storage is followed by the file itself
-      parts.push(part.slice());
+      parts.push(new Uint8Array(part)); // a copy, which slice of a Buffer of Node is not
       size += part.length;
     },
     options,

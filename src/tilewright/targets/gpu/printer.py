@@ -681,9 +681,9 @@ class _Printer(MatrixText):
         tie = f"({x} == {y})"
         if dtype.is_float:
             x_nan, y_nan = f"(!({x} == {x}))", f"(!({y} == {y}))"
-            better = f"({better} || {f'{x_nan} && !{y_nan}' if largest else f'{y_nan} && !{x_nan}'})"
-            tie = f"({tie} || {x_nan} && {y_nan})"
-        return f"{better} || {tie} && {u} < {v}"
+            better = f"({better} || ({f'{x_nan} && !{y_nan}' if largest else f'{y_nan} && !{x_nan}'}))"
+            tie = f"({tie} || ({x_nan} && {y_nan}))"
+        return f"{better} || ({tie} && {u} < {v})"
 
 
 __all__ = ["identifier", "module_text", "print_kernel", "threads_of"]
