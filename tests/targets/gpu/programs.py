@@ -163,7 +163,8 @@ class WebgpuDevice:
 
     def __init__(self) -> None:
         wgpu = pytest.importorskip("wgpu", reason="needs wgpu")
-        self.usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
+        usage = wgpu.BufferUsage
+        self.usage = usage.STORAGE | usage.UNIFORM | usage.COPY_SRC | usage.COPY_DST
         try:
             adapter = wgpu.gpu.request_adapter_sync()
         except Exception as error:  # wgpu raises plain exceptions of several kinds here
@@ -178,7 +179,9 @@ class WebgpuDevice:
         )
         # Buffers begin at an offset, which the kernel adds.
         offsets = [2 + k for k in range(len(arrays))]
-        numbers = np.array([*(dims[n] for n in kernel.dims), *offsets], np.int32)
+        numbers = np.zeros(64, np.int32)  # a uniform buffer has the size that the kernel declares
+        given = [*(dims[n] for n in kernel.dims), *offsets]
+        numbers[: len(given)] = given
         buffers = [self._upload(a, o) for a, o in zip(arrays, offsets, strict=True)]
         entries = [
             {"binding": k, "resource": {"buffer": b, "offset": 0, "size": b.size}}

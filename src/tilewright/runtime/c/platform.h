@@ -1,8 +1,8 @@
 /* platform.h - the runtime's interface to the operating system. The other files are plain C11.
  *
- * platform_posix.c, platform_windows.c, platform_wasm.c and platform_wasm_threads.c implement it. All C files are compiled for every
- * target; a file for another system compiles to nothing. The functions are thread-safe unless their comment
- * says otherwise. */
+ * platform_posix.c, platform_windows.c, platform_wasm.c and platform_wasm_threads.c implement it. All C files
+ * are compiled for every target; a file for another system compiles to nothing. The functions are thread-safe
+ * unless their comment says otherwise. */
 #ifndef TILEWRIGHT_PLATFORM_H_
 #define TILEWRIGHT_PLATFORM_H_
 

@@ -266,8 +266,8 @@ TW_API const void* tw_device_code(uint64_t* size);
 TW_API void* tw_alloc(uint32_t size);
 TW_API void tw_free(void* pointer);
 
-/* Modules with threads. The host starts its threads before it creates a context, because a browser starts none
- * while the starting thread waits. Each thread has an instance of the module with the same memory.
+/* Modules with threads. The host starts its threads before it creates a context, because a browser starts
+ * none while the starting thread waits. Each thread has an instance of the module with the same memory.
  *
  * tw_thread_prepare, in the thread that runs the model: makes room for one more thread, and returns the
  * address that the thread passes to tw_thread_run; NULL if there is no memory.
