@@ -43,7 +43,7 @@ async function openInWorker(source: FileSource, options: LoadOptions): Promise<B
   const { weights, cache, onProgress, signal } = options;
   const thread = await startThread(new URL("./worker.js", import.meta.url));
   const remote = new Remote(thread, (notice) => onProgress?.(notice as Progress));
-  thread.onFailure((message) => remote.fail(new InternalError(`the worker of the model failed: ${message}`)));
+  thread.onFailure((message) => remote.end(new InternalError(`the worker of the model failed: ${message}`)));
   const abort = (): void => void remote.call("abort", []).catch(() => undefined);
   signal?.addEventListener("abort", abort);
   const request: OpenRequest = {

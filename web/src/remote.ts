@@ -58,6 +58,7 @@ export function serve(port: Port, methods: Methods): void {
 /** Calls methods of the other side of a port. */
 export class Remote {
   private next = 0;
+  private ended: Error | null = null;
   private readonly waiting = new Map<number, [(value: unknown) => void, (error: Error) => void]>();
 
   /** `onNotice` gets what the other side sends without being asked. */
@@ -76,6 +77,7 @@ export class Remote {
   }
 
   call<T>(method: string, args: unknown[], transfer: Transferable[] = []): Promise<T> {
+    if (this.ended) return Promise.reject(this.ended);
     const id = this.next++;
     return new Promise<T>((resolve, reject) => {
       this.waiting.set(id, [resolve as (value: unknown) => void, reject]);
@@ -83,8 +85,9 @@ export class Remote {
     });
   }
 
-  /** Fails all calls that have no answer, such as when the thread has ended. */
-  fail(error: Error): void {
+  /** Fails all calls that have no answer, and all later ones: the other side has ended. */
+  end(error: Error): void {
+    this.ended = error;
     for (const [, reject] of this.waiting.values()) reject(error);
     this.waiting.clear();
   }

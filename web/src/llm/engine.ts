@@ -180,7 +180,7 @@ export class Engine {
   }
 
   private refuseClosed(): void {
-    if (this.closed) throw new TilewrightError("this engine has been disposed of: create another one");
+    if (this.closed) throw new TilewrightError("this model has been disposed of: load it again");
   }
 
   private start(): void {

@@ -1,6 +1,6 @@
 /** `loadChatModel`: a language model with the calls of OpenAI's clients. */
 
-import { AbortError, errorNamed, InternalError } from "../errors.js";
+import { AbortError, errorNamed, InternalError, TilewrightError } from "../errors.js";
 import type { Progress } from "../fetching.js";
 import { Remote, type ThrownError } from "../remote.js";
 import { startThread } from "../threads.js";
@@ -130,7 +130,7 @@ async function openInWorker(folder: string | URL, options: LoadChatOptions): Pro
   });
   thread.onFailure((message) => {
     const error = new InternalError(`the worker of the model failed: ${message}`);
-    remote.fail(error);
+    remote.end(error);
     for (const reader of readers.values()) reader.fail(error);
   });
   const abort = (): void => void remote.call("abort", []).catch(() => undefined);
@@ -174,6 +174,7 @@ async function openInWorker(folder: string | URL, options: LoadChatOptions): Pro
     dispose: async () => {
       await remote.call("dispose", []);
       thread.terminate();
+      remote.end(new TilewrightError("this model has been disposed of: load it again"));
     },
   };
 }
