@@ -9,6 +9,7 @@ const options = {
   entryPoints: {
     index: "src/index.ts",
     worker: "src/worker.ts",
+    thread: "src/wasm/thread.ts",
     llm: "src/llm.ts",
     "llm-worker": "src/llm/worker.ts",
   },

@@ -22,4 +22,5 @@ export { clearStorage, type FileSource, type Progress } from "./fetching.js";
 export { type LoadOptions, load } from "./load.js";
 export type { Formula, FunctionEntry, Metadata, TensorEntry } from "./metadata.js";
 export { Model, type Results, type Signature } from "./model.js";
+export { type Sources, supportedTargets, type Target } from "./targets.js";
 export { type Tensor, type Tensors, tensor } from "./tensors.js";

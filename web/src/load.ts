@@ -6,6 +6,7 @@ import { type FileSource, nameOf, type Progress } from "./fetching.js";
 import { Model, type Signature } from "./model.js";
 import { openBackend } from "./open.js";
 import { type Opened, type OpenRequest, Remote, RemoteBackend } from "./remote.js";
+import { bestOf, isSources, type Sources } from "./targets.js";
 import { startThread } from "./threads.js";
 
 export interface LoadOptions {
@@ -19,18 +20,23 @@ export interface LoadOptions {
   /** Run the model in a worker, so that the page stays responsive. The default is true in a page, and false in
    * workers, Node and Deno. A given `device` needs false. */
   readonly worker?: boolean;
+  /** The most threads that a module with threads runs on. The default is about the number of cores, at most 8.
+   * It is one thread in a page without cross-origin isolation, and without a worker in any page. */
+  readonly threads?: number;
   /** The device for an artifact for WebGPU. Default: a new one. */
   readonly device?: GPUDevice;
 }
 
-/** Loads the `.wasm` or `.tar` that Tilewright compiled for `wasm32` or `webgpu`.
+/** Loads the `.wasm` or `.tar` that Tilewright compiled for `wasm32` or `webgpu`. Of several files by their
+ * targets, it loads the best that runs here: see `supportedTargets`.
  *
  * Throws ArtifactError where a file cannot be read, is damaged, of another version or no artifact,
  * DeviceError where WebGPU is missing, MemoryError, and AbortError. */
 export async function load<S extends Signature = Signature>(
-  source: FileSource,
+  sources: FileSource | Sources,
   options: LoadOptions = {},
 ): Promise<Model<S>> {
+  const source = isSources(sources) ? await bestOf(sources) : sources;
   if (options.signal?.aborted) throw new AbortError(`${nameOf(source)}: loading was aborted`);
   const inPage = typeof document !== "undefined" && typeof Worker !== "undefined";
   const worker = options.worker ?? (inPage && !options.device);
@@ -40,7 +46,7 @@ export async function load<S extends Signature = Signature>(
 }
 
 async function openInWorker(source: FileSource, options: LoadOptions): Promise<Backend> {
-  const { weights, cache, onProgress, signal } = options;
+  const { weights, cache, threads, onProgress, signal } = options;
   const thread = await startThread(new URL("./worker.js", import.meta.url));
   const remote = new Remote(thread, (notice) => onProgress?.(notice as Progress));
   thread.onFailure((message) => remote.end(new InternalError(`the worker of the model failed: ${message}`)));
@@ -50,6 +56,7 @@ async function openInWorker(source: FileSource, options: LoadOptions): Promise<B
     weights: weights && addressed(weights),
     progress: onProgress !== undefined,
     ...(cache !== undefined && { cache }),
+    ...(threads !== undefined && { threads }),
   };
   try {
     const opened = await remote.call<Opened>("open", [addressed(source), request]);

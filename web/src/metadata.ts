@@ -51,6 +51,7 @@ export interface Metadata extends FunctionEntry {
   readonly functions?: Readonly<Record<string, FunctionEntry>>;
   readonly states?: readonly TensorEntry[];
   readonly weights?: WeightsEntry;
+  readonly memory?: { readonly arena_bytes?: number };
   readonly [key: string]: unknown;
 }
 

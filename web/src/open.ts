@@ -8,6 +8,7 @@ import { type FetchOptions, type FileSource, nameOf, readWhole } from "./fetchin
 export interface OpenOptions extends FetchOptions {
   readonly weights?: FileSource | undefined;
   readonly device?: GPUDevice | undefined;
+  readonly threads?: number | undefined;
 }
 
 /** Opens the `.wasm` or `.tar` in `source`. */

@@ -110,6 +110,7 @@ function buffersOf(value: unknown): Transferable[] {
 export interface OpenRequest {
   readonly weights: FileSource | undefined;
   readonly cache?: boolean;
+  readonly threads?: number;
   /** Whether the page wants to see the progress. */
   readonly progress: boolean;
 }

@@ -4,12 +4,20 @@ import type { Port } from "./remote.js";
 
 export interface Thread extends Port {
   terminate(): void;
+  /** Lets a process of Node end while the thread runs. */
+  unref(): void;
   /** Calls `listener` when the thread fails. */
   onFailure(listener: (message: string) => void): void;
 }
 
 interface NodeThreads {
-  Worker: new (url: URL) => NodeEmitter & { postMessage: Port["postMessage"]; terminate(): Promise<number> };
+  Worker: new (
+    url: URL,
+  ) => NodeEmitter & {
+    postMessage: Port["postMessage"];
+    terminate(): Promise<number>;
+    unref(): void;
+  };
   parentPort: NodeEmitter & { postMessage: Port["postMessage"] };
 }
 
@@ -33,6 +41,7 @@ export async function startThread(url: URL): Promise<Thread> {
     return {
       ...portOf(worker),
       terminate: () => void worker.terminate(),
+      unref: () => worker.unref(),
       onFailure: (listener) => worker.on("error", (error) => listener((error as Error).message)),
     };
   }
@@ -41,6 +50,7 @@ export async function startThread(url: URL): Promise<Thread> {
     postMessage: (message, transfer) => worker.postMessage(message, transfer),
     addEventListener: (type, listener) => worker.addEventListener(type, listener),
     terminate: () => worker.terminate(),
+    unref: () => undefined,
     onFailure: (listener) =>
       worker.addEventListener("error", ({ message }) => listener(message || "its script cannot be loaded")),
   };

@@ -33,6 +33,7 @@ export interface Exports extends WebAssembly.Exports {
   ): number;
   tw_state(context: number, index: number, tensor: number): number;
   tw_reset(context: number): number;
+  tw_thread_prepare?(): number;
 }
 
 /** An instance with its memory and, after `create`, a context. Calls are synchronous. */
