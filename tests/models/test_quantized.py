@@ -23,6 +23,7 @@ TARGETS = pytest.mark.parametrize(
         "cpu",
         *(f"cpu:{name}" for name, isa in ISAS.items() if name.startswith("x86") and runs_here(isa)),
         "wasm32",
+        "wasm32:relaxed",
     ],
 )
 

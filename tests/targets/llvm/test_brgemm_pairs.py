@@ -266,7 +266,7 @@ def test_the_next_line_of_the_tiles_own_rows_is_prefetched(isa: Isa) -> None:
     )
     _, definitions, _ = brgemm_function(op, isa)
     (tile,) = (text for name, text in definitions.items() if name.startswith("tile"))
-    found = re.findall(r"(%\S+) = getelementptr i8, ptr (%\S+), i64 (\d+)", tile)
+    found = re.findall(r"(%\S+) = getelementptr (?:nuw )?i8, ptr (%\S+), i64 (\d+)", tile)
     steps = {value: (base, int(size)) for value, base, size in found}
     offsets = []
     for pointer in re.findall(r"prefetch\.p0\(ptr (%\S+), i32 0, i32 3", tile):

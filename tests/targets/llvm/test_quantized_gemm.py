@@ -181,3 +181,20 @@ def test_long_sums_come_in_pieces() -> None:
         np.testing.assert_allclose(
             library(x), left @ right.T, rtol=0, atol=1e-6 * (np.abs(left) @ np.abs(right).T).max()
         )
+
+
+@pytest.mark.parametrize("bits", (4, 8))
+def test_relaxed_products_are_exact(bits: int) -> None:
+    """WebAssembly's relaxed products of bytes are used where their result is that of every machine."""
+    pytest.importorskip("wasmtime")
+    groups, depth = 2, 512
+    module, weights = model((7,), depth, 33, groups, bits)
+    x = rows_of(7, depth)
+    results = {}
+    for target in ("wasm32", "wasm32:relaxed"):
+        with tw.compile(module, target=target, cache=False) as library:
+            results[target] = library(x)
+            used = "relaxed_dot" in library.ir("asm")
+            assert used == (target == "wasm32:relaxed" and bits == 4)
+        close(results[target], x, weights, groups)
+    np.testing.assert_allclose(results["wasm32:relaxed"], results["wasm32"], rtol=1e-6, atol=1e-6)

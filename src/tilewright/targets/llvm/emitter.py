@@ -113,7 +113,9 @@ class Emitter:
         if index == "0":
             return pointer
         if _known(index):
-            return self.op(f"getelementptr i8, ptr {pointer}, i64 {int(index) * itemsize}")
+            # Without `nuw`, WebAssembly's loads cannot contain the constant.
+            flag = "nuw " if int(index) > 0 else ""
+            return self.op(f"getelementptr {flag}i8, ptr {pointer}, i64 {int(index) * itemsize}")
         return self.op(f"getelementptr [{itemsize} x i8], ptr {pointer}, i64 {index}")
 
     # -- Vectors --

@@ -27,6 +27,7 @@ class Isa:
         avx512: tables of 16 numbers are looked up in registers; exponents, significands and approximate
             reciprocals are instructions.
         nan_minmax: minimum and maximum instructions propagate NaN.
+        in_order: the machine's own compiler keeps the order of instructions, as WebAssembly's do.
         machine: cores, caches and memory that schedules are made for.
         emulated: features (``amx-int8``) that the machine lacks; `emulate` replaces their instructions with
             plain code.
@@ -44,6 +45,7 @@ class Isa:
     bf16: bool = False
     avx512: bool = False
     nan_minmax: bool = False
+    in_order: bool = False
     machine: Machine = UNKNOWN_MACHINE
     emulated: tuple[str, ...] = ()
 

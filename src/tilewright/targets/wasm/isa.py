@@ -45,6 +45,7 @@ def wasm_isa(name: str) -> Isa:
         masked=False,
         fma=False,
         nan_minmax=True,
+        in_order=True,
         machine=stated(machine, [part for part in parts if "=" in part], f"target {name!r}"),
     )
 

@@ -7,9 +7,11 @@ All variants are exact:
 |---|---|---|
 | 4 or 8 bits | AVX512-VNNI, AVX-VNNI | ``vpdpbusd`` |
 | 4 bits | AVX-512, AVX2, SSSE3 | ``vpmaddubsw``, an addition; for 8 quads ``vpmaddwd`` by ones, an addition |
+| 4 bits | wasm with relaxed SIMD | ``i16x8.relaxed_dot_i8x16_i7x16_s``, otherwise the same |
 | 8 bits | the same, wasm | even and odd bytes as 16 bits: two ``vpmaddwd``, two additions |
 
-``vpmaddubsw`` saturates at 16 bits. Eight quads of 4-bit values stay below: 8 * 2 * 15 * 128 = 30720.
+``vpmaddubsw`` saturates at 16 bits. Eight quads of 4-bit values stay below: 8 * 2 * 15 * 128 = 30720. The
+relaxed product is exact where the unsigned factor has at most 7 bits.
 """
 
 from __future__ import annotations
@@ -87,7 +89,8 @@ class ByteDots:
 
     def _multiply_bytes(self, unsigned: str, signed: str) -> str:
         """The sums of the two products of each pair of bytes, in 16 bits."""
-        arguments = f"({self.bytes} {unsigned}, {self.bytes} {signed})"
+        first, second = (signed, unsigned) if self.by_bytes == _RELAXED else (unsigned, signed)
+        arguments = f"({self.bytes} {first}, {self.bytes} {second})"
         return self.e.op(f"call {self.pairs} @{self.by_bytes}{arguments}")
 
     def _add_pairs(self, x: str, y: str, total: str) -> str:
@@ -117,6 +120,10 @@ class ByteDots:
         return result
 
 
+_RELAXED = "llvm.wasm.relaxed.dot.i8x16.i7x16.signed"
+"""WebAssembly's product, which takes the signed factor first."""
+
+
 def _multiply_bytes(isa: Isa, lanes: int) -> str | None:
     """The intrinsic that multiplies unsigned by signed bytes and adds the two products of each pair in 16
     bits; None without one.
@@ -127,6 +134,8 @@ def _multiply_bytes(isa: Isa, lanes: int) -> str | None:
         4: ("ssse3", "ssse3.pmadd.ub.sw.128"),
     }
     feature, name = x86.get(lanes, ("", ""))
+    if lanes == 4 and isa.has("relaxed-simd"):
+        return _RELAXED
     return f"llvm.x86.{name}" if feature and isa.has(feature) else None
 
 

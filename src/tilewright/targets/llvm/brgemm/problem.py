@@ -30,7 +30,7 @@ def tile_rows(isa: Isa, vectors: int) -> int:
 
     Registers are also needed for a row of B, a broadcast element of A and, without FMA, two products.
     """
-    spare = vectors + (1 if isa.fma else 3)
+    spare = vectors + (1 if isa.fma or isa.has("relaxed-simd") else 3)
     return max(1, min(MAX_ROWS, (isa.vector_registers - spare) // vectors))
 
 

@@ -191,7 +191,16 @@ class _VectorTileWriter:
             factor = e.splat(self.vector, self.scalar, self._widened(element, p.dtype, 1))
             for v in range(tile.vectors):
                 result.append(self._multiply_add(factor, row[v], acc[i * tile.vectors + v]))
+            if self.isa.in_order and tile.lanes == self.isa.lanes(self.accumulator.bits):
+                row_of = slice(i * tile.vectors, None)
+                result[row_of] = [self._completed(value) for value in result[row_of]]
         return result
+
+    def _completed(self, value: str) -> str:
+        """`value`, computed before anything is loaded for the next row. LLVM would load the elements of all
+        rows first, and the engine that compiles WebAssembly keeps this order: it would spill most of them.
+        """
+        return self.emitter.op(f'call {self.vector} asm sideeffect "", "=r,0"({self.vector} {value})')
 
     def _grouped_step(self, a: str, b: str, acc: list[str], rows: int) -> list[str]:
         """``acc += a[:, :rows] @ b`` for one group of interleaved rows of B; `rows` elements of A are
