@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class BuiltWasmLibrary(BuiltCode, WasmLibrary):
     """A module just compiled, which wasmtime runs. It can be saved with its weights inside."""
 
-    def __init__(self, built: BuiltLibrary, threads: int | None) -> None:
+    def __init__(self, built: BuiltLibrary, threads: int | None = None) -> None:
         self.built = built
         super().__init__(built.path, weights=built.weights, num_threads=threads or 0)
 

@@ -1,0 +1,44 @@
+// The worker in which both engines run: they take turns, and the page gets their times.
+const [name, threads, rounds, repetitions, ortFile] = new URLSearchParams(location.search).get("run").split(",");
+
+const tilewright = await import("/tilewright/index.js");
+const ort = await import(`/ort/${ortFile}`);
+ort.env.wasm.numThreads = Number(threads);
+ort.env.wasm.wasmPaths = "/ort/";
+
+const arrays = { int64: BigInt64Array, float32: Float32Array };
+const { inputs, expected } = await (await fetch(`/models/${name}/inputs.json`)).json();
+const typed = ({ type, data }) => (type === "int64" ? arrays[type].from(data, BigInt) : arrays[type].from(data));
+
+const target = Number(threads) > 1 ? "wasm32-relaxed-threads" : "wasm32-relaxed";
+const model = await tilewright.load(`/models/${name}/${target}.wasm`, { threads: Number(threads), cache: false });
+const session = await ort.InferenceSession.create(`/models/${name}/model.onnx`, {
+  executionProviders: ["wasm"],
+  graphOptimizationLevel: "all",
+});
+const ours = Object.fromEntries(
+  Object.entries(inputs).map(([key, value]) => [key, { data: typed(value), shape: value.shape }]),
+);
+const theirs = Object.fromEntries(
+  Object.entries(inputs).map(([key, value]) => [key, new ort.Tensor(value.type, typed(value), value.shape)]),
+);
+const engines = {
+  tilewright: async () => Object.values(await model.run(ours))[0].data,
+  onnxruntime: async () => Object.values(await session.run(theirs))[0].data,
+};
+
+const error = (data) => expected.data.reduce((most, value, k) => Math.max(most, Math.abs(value - data[k])), 0);
+const result = { threads: { tilewright: model.threads }, errors: {}, milliseconds: {} };
+for (const [engine, run] of Object.entries(engines)) {
+  result.errors[engine] = error(await run());
+  for (let k = 0; k < 3; k++) await run();
+  result.milliseconds[engine] = [];
+}
+for (let round = 0; round < Number(rounds); round++)
+  for (const [engine, run] of Object.entries(engines))
+    for (let k = 0; k < Number(repetitions); k++) {
+      const start = performance.now();
+      await run();
+      result.milliseconds[engine].push(performance.now() - start);
+    }
+postMessage(result);
