@@ -95,3 +95,15 @@ def test_relaxed_code_has_fused_multiply_adds() -> None:
 def test_unknown_features_are_refused() -> None:
     with pytest.raises(CompileError, match="unknown feature 'simd256' of wasm32"):
         tw.compile(model(), (X,), target="wasm32:simd256")
+
+
+def test_a_product_that_two_sums_read_is_rounded_once() -> None:
+    """``x*y - x*y`` with one fused product would be the rounding error of the other."""
+
+    def difference(x: Any) -> Any:
+        product = x * 0.1
+        return product - product
+
+    x = np.linspace(1, 2, 100, dtype=np.float32)
+    for target in ("cpu", "wasm32:relaxed"):
+        np.testing.assert_array_equal(tw.compile(difference, (x,), target=target, cache=False)(x), 0 * x)

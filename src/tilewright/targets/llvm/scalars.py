@@ -105,7 +105,8 @@ def _emit(g: KernelContext, op: Operation, lanes: int, operands: list[Val], *x: 
         return _unary(g, name, dtype, lanes, x[0], notes.RELAXED_ACCURACY.get(op, False))
     quiet = notes.IGNORE_NAN.get(op, False)
     known = [quiet or (isinstance(v.constant, (int, float)) and v.constant == v.constant) for v in operands]
-    return binary(g, name, dtype, lanes, x[0], x[1], known[0], known[1], operands[1].constant)
+    alone = name != "mul" or op.results[0].has_one_use
+    return binary(g, name, dtype, lanes, x[0], x[1], known[0], known[1], operands[1].constant, alone)
 
 
 # -- One operand -------------------------------------------------------------------------------------------
@@ -178,10 +179,13 @@ def binary(
     a_is_number: bool = False,
     b_is_number: bool = False,
     b_constant: object = None,
+    fused: bool = True,
 ) -> str:
     """``scalar.<name>`` of two operands.
 
-    `a_is_number` states that `a` is never NaN; `b_constant` is the value of `b`, if constant.
+    `a_is_number` states that `a` is never NaN; `b_constant` is the value of `b`, if constant. A product may
+    be `fused` with the sum that reads it unless others read it too: ``x*y - x*y`` is 0, and not the rounding
+    error of the product.
     """
     kind = register(dtype, lanes)
     e = g.e
@@ -198,7 +202,7 @@ def binary(
         return _extreme(g, name, dtype, lanes, a, b, a_is_number, b_is_number)
     if dtype.is_float:
         if name in _FLOAT_BINARY:
-            return e.op(f"{_FLOAT_BINARY[name]} {FAST} {kind} {a}, {b}")
+            return e.op(f"{_FLOAT_BINARY[name]} {f'{FAST} ' if fused else ''}{kind} {a}, {b}")
         return _float_division(g, name, dtype, lanes, a, b)
     if dtype is boolean and name in ("add", "mul"):
         return e.op(f"{'or' if name == 'add' else 'and'} {kind} {a}, {b}")
