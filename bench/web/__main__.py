@@ -90,7 +90,7 @@ def main() -> None:
             prepare(model, site / "models" / model)
     (site / "index.html").write_text("<!doctype html><title>Benchmark</title>")
     shutil.copy(HERE / "page.js", site / "page.js")
-    link(site, "tilewright", ROOT / "web" / "dist")
+    link(site, "tilewright", ROOT / "web" / "dist" / "bundle")
     link(site, "ort", arguments.ort)
     rows = list(run(site, arguments))
     ratios = [row["ratio"] for row in rows]

@@ -21,7 +21,7 @@ from tests.zoo.models import MODELS
 PACKAGE = Path(__file__).parents[2] / "web" / "dist"
 CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
 pytestmark = pytest.mark.skipif(
-    not (PACKAGE / "index.js").exists(), reason="needs the package: npm ci && npm run build in web/"
+    not (PACKAGE / "bundle" / "index.js").exists(), reason="needs the package: npm ci && npm run build in web/"
 )
 
 RUN = """
@@ -136,7 +136,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "node.mjs").write_text(NODE)
     (folder / "worker.mjs").write_text(WORKER)
     (folder / "index.html").write_text("<!doctype html>")
-    (folder / "tilewright").symlink_to(PACKAGE)
+    (folder / "tilewright").symlink_to(PACKAGE / "bundle")
     return folder
 
 
