@@ -21,7 +21,7 @@ from tests.zoo.models import MODELS
 PACKAGE = Path(__file__).parents[2] / "web" / "dist"
 CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
 pytestmark = pytest.mark.skipif(
-    not (PACKAGE / "bundle" / "index.js").exists(), reason="needs the package: npm ci && npm run build in web/"
+    not (PACKAGE / "bundle" / "index.js").exists(), reason="needs web/dist: npm ci && npm run build"
 )
 
 RUN = """

@@ -16,7 +16,7 @@ export async function startTeam(
     Array.from({ length: count }, async () => {
       const thread = await startThread(new URL("./thread.js", import.meta.url));
       const remote = new Remote(thread);
-      thread.onFailure((message) => remote.fail(new InternalError(`a thread failed: ${message}`)));
+      thread.onFailure((message) => remote.end(new InternalError(`a thread failed: ${message}`)));
       try {
         await remote.call("prepare", [module, memory]);
         const place = prepare();
