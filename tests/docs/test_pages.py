@@ -12,6 +12,7 @@ from .pages import run_page
 PAGES = {
     "getting-started.md": ("torch",),
     "gpu.md": (),
+    "guide/browser.md": (),
     "guide/dynamic-sizes.md": (),
     "guide/onnx.md": ("onnx", "onnxruntime"),
     "guide/other-targets.md": ("wasmtime",),
