@@ -1,5 +1,7 @@
 // The worker in which both engines run: they take turns, and the page gets their times.
-const [name, threads, rounds, repetitions, ortFile] = new URLSearchParams(location.search).get("run").split(",");
+const [name, threads, rounds, repetitions, ortFile] = new URLSearchParams(location.search)
+  .get("run")
+  .split(",");
 
 const tilewright = await import("/tilewright/index.js");
 const ort = await import(`/ort/${ortFile}`);
@@ -8,10 +10,14 @@ ort.env.wasm.wasmPaths = "/ort/";
 
 const arrays = { int64: BigInt64Array, float32: Float32Array };
 const { inputs, expected } = await (await fetch(`/models/${name}/inputs.json`)).json();
-const typed = ({ type, data }) => (type === "int64" ? arrays[type].from(data, BigInt) : arrays[type].from(data));
+const typed = ({ type, data }) =>
+  type === "int64" ? arrays[type].from(data, BigInt) : arrays[type].from(data);
 
 const target = Number(threads) > 1 ? "wasm32-relaxed-threads" : "wasm32-relaxed";
-const model = await tilewright.load(`/models/${name}/${target}.wasm`, { threads: Number(threads), cache: false });
+const model = await tilewright.load(`/models/${name}/${target}.wasm`, {
+  threads: Number(threads),
+  cache: false,
+});
 const session = await ort.InferenceSession.create(`/models/${name}/model.onnx`, {
   executionProviders: ["wasm"],
   graphOptimizationLevel: "all",
@@ -27,7 +33,8 @@ const engines = {
   onnxruntime: async () => Object.values(await session.run(theirs))[0].data,
 };
 
-const error = (data) => expected.data.reduce((most, value, k) => Math.max(most, Math.abs(value - data[k])), 0);
+const error = (data) =>
+  expected.data.reduce((most, value, k) => Math.max(most, Math.abs(value - data[k])), 0);
 const result = { threads: { tilewright: model.threads }, errors: {}, milliseconds: {} };
 for (const [engine, run] of Object.entries(engines)) {
   result.errors[engine] = error(await run());
