@@ -18,6 +18,7 @@ from ..errors import (
     internal_errors,
 )
 from .frontend_registry import Frontend, find_frontend, import_model
+from .memory_budget import fit_memory, memory_size
 from .metadata import artifact_metadata, describe_source, mixed_metadata
 from .opt_levels import DEFAULT, opt_level
 from .options import (
@@ -71,6 +72,7 @@ def compile(
     libraries: str | Sequence[str] = (),
     schedules: Iterable[KernelSchedule] = (),
     tuned: Database | str | Path | None = None,
+    memory_budget: int | str | None = None,
     extra_metadata: Mapping[str, Any] | None = None,
 ) -> CompiledModel:
     """Compile a model for a target and load it.
@@ -119,6 +121,10 @@ def compile(
         tuned: A database of `tilewright.tune`, or its path. Kernels that it has measured choices for, on this
             target and with this number of threads, are compiled with them. `library.report.tuned` tells what
             became of each.
+        memory_budget: The most working memory of a run, beside weights, states, inputs and outputs, in bytes
+            or as text (``"2GB"``, ``"512MiB"``). Where a backward pass would keep more, it computes values of
+            the forward pass again, no more than it must by estimate. Dynamic dimensions count with their
+            upper bounds.
         extra_metadata: Entries to add to the artifact's metadata: JSON types, under names of your own. The
             model is then not kept in the cache.
 
@@ -153,6 +159,7 @@ def compile(
         libraries=_libraries(libraries, resolved_target),
         schedules=kernel_schedules(schedules),
         tuned=None if tuned is None else _tuned(tuned, resolved_target, thread_count(threads)),
+        memory_budget=None if memory_budget is None else memory_size(memory_budget),
         extra_metadata=dict(extra_metadata or {}),
         **({} if progress is None else {"progress": progress}),
     )
@@ -241,6 +248,7 @@ def _key_parts(
         # A file may name any kernel that this process has defined.
         importer += artifact_cache.key_of_kernels(options.target, (*KERNELS.values(), *options.replace))
         code += repr(options.libraries) if options.libraries else ""
+        code += "" if options.memory_budget is None else f"memory {options.memory_budget}"
         for own in options.schedules:
             code += own.key() + ("" if own.function is None else user_code.fingerprint_of(own.function))
         if options.tuned is not None:
@@ -370,6 +378,9 @@ class Compilation:
             artifact_cache.store_file(*self.file, key, self.source, leaves)
 
     def _compile(self, module: Module) -> CompiledModel:
+        budget, given = self.options.memory_budget, module
+        if budget is not None:
+            module = self._stage("fit memory", lambda: fit_memory(given, budget, self._planned_bytes))
         self._stage("optimize", lambda: self._optimize(module))
         return self._generate(module)
 
@@ -449,6 +460,14 @@ class Compilation:
             remove_checks(module)
         self._optimize(module)
         return self._lower(module)
+
+    def _planned_bytes(self, module: Module) -> int:
+        """The bytes of the largest arena of a graph-level module, which is used up."""
+        from ..lowering.memory_plan import plan_memory
+
+        options = changed(self.options, progress=CompileOptions.progress, dump=None, check=False)
+        lowered = Compilation(options, is_part=True).lower_only(module)
+        return plan_memory(lowered.module, self.target.info.alignment).largest.arena_bytes
 
     def _error(self, library: CompiledModel) -> OutputError | None:
         """The outputs' error against the same graph compiled in float32."""

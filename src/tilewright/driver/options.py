@@ -56,6 +56,10 @@ class CompileOptions:
     """The caller's schedules of kernels; of several that fit a kernel, the first counts."""
     tuned: Tuned | None = None
     """Measured choices for kernels without a schedule of the caller's."""
+    memory_budget: int | None = None
+    """The most bytes of working memory, for which a backward pass computes values of the forward pass again;
+    None: it computes again what costs no time.
+    """
     extra_metadata: Mapping[str, Any] = field(default_factory=dict)
     """Entries to add to the artifact's metadata."""
     progress: Callable[[str], None] = _no_progress

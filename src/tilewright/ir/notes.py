@@ -203,6 +203,11 @@ def is_roles(value: object) -> TypeGuard[tuple[Any, ...]]:
 
 _COMPUTED = ("tensor.compute", "tensor.scatter", "tensor.argsort", "kernel.run", "loop.block")
 
+BACKWARD = Note("tw.backward", is_flag, "bool", on=("graph.identity",))
+"""A gradient that a backward pass, recorded behind it, begins with. Written when one is recorded, read by
+`rematerialize`.
+"""
+
 LAYOUT_FIXED = Note("tw.layout_fixed", is_flag, "bool", on=("graph.transpose",))
 """A transpose that `choose_layout` does not move. With one spatial dimension, to channels-last and back are
 the same permutation, and without the note the pass would move one transpose around an operator for ever.

@@ -36,6 +36,7 @@ def train_step(
     nonfinite: str = "raise",
     group: Group | None = None,
     sharded: bool = False,
+    memory_budget: int | str | None = None,
     cache: bool = True,
     opt: str | None = None,
 ) -> TrainStep:
@@ -79,6 +80,8 @@ def train_step(
             over the processes, and begin with the parameters of the first.
         sharded: Whether each process keeps the optimizer's state of a part of the parameters only. The
             optimizer has to be elementwise.
+        memory_budget: The most working memory of a step, as for `tilewright.compile`. Parameters, the
+            optimizer's state and the batch are not part of it; gradients are.
         cache: As for `tilewright.compile`.
         opt: As for `tilewright.compile`.
 
@@ -128,6 +131,7 @@ def train_step(
         own = {n: d for n, d in (dims or {}).items() if n in inputs.parameters}
         functions["predict"] = (with_signature(program.predict, inputs), examples[:count], own or None)
     options: dict[str, Any] = {} if opt is None else {"opt": opt}
+    options["memory_budget"] = memory_budget
     library = compile(functions, target=target, precision=precision, threads=threads, cache=cache, **options)
     step = TrainStep(library, nonfinite == "raise", found.model, parallel)
     if group is not None:

@@ -84,7 +84,8 @@ def vmap(function: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> C
                 outputs, _, output_structure = flatten(result)
                 trace.builder.insert(Yield([value_of(as_tensor(x)) for x in outputs]))
             found = batched(trace.builder, block, values, size)
-            block.terminator.drop_operands()
+            for op in block.ops:  # the values from outside must not count operators that do not run
+                op.drop_all()
             places = _spread(out_axes, result, "out_axes")
             moved = [
                 _placed(traced(v), own, size, axis) for (v, own), axis in zip(found, places, strict=True)

@@ -16,6 +16,7 @@ import numpy as np
 from ...autodiff.reverse import backward
 from ...dialects import graph as g
 from ...errors import GradientError
+from ...ir import notes
 from ...ir.core import Operation, Value
 from .eager import EagerTrace
 from .operands import apply, as_tensor, value_of
@@ -254,6 +255,11 @@ def _vjp(function: Callable[..., Any], primals: Sequence[Any], has_aux: bool) ->
     block = first.parent
     results = [traced(op.result) for op in ends]
 
+    def begin(cotangent: Tensor) -> Value:
+        op = end(cotangent)
+        notes.BACKWARD.set(op, True)
+        return op.results[0]
+
     def pull(cotangents: Any) -> tuple[Any, ...]:
         parts, _, given_structure = flatten(cotangents)
         if given_structure != output_structure:
@@ -261,7 +267,7 @@ def _vjp(function: Callable[..., Any], primals: Sequence[Any], has_aux: bool) ->
                 f"the gradients of the results have the structure {given_structure}, not {output_structure}"
             )
         pairs = [
-            (op.result, value_of(as_tensor(c, op.result.type.dtype.numpy)))
+            (op.result, begin(as_tensor(c, op.result.type.dtype.numpy)))
             for op, c in zip(ends, parts, strict=True)
             if c is not None and op.result.type.dtype.is_float
         ]

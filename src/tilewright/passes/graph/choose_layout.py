@@ -135,6 +135,19 @@ def behind_unary(op: Unary | Activation | graph.Cast | graph.Identity, rewriter:
     return True
 
 
+@pattern(graph.After)
+def behind_after(op: graph.After, rewriter: Rewriter) -> bool:
+    """``after(transpose(x), transpose(y))`` -> ``transpose(after(x, y))``."""
+    inner = moving(op.x)
+    if inner is None:
+        return False
+    others = [v if (t := moving(v)) is None else t.x for v in op.others]
+    b = rewriter.builder
+    y = b(rebuild(op, [inner.x, *others]))
+    rewriter.replace(op, b(graph.Transpose(y, permutation=inner.permutation)))
+    return True
+
+
 @pattern(Binary, graph.Select)
 def behind_binary(op: Binary | graph.Select, rewriter: Rewriter) -> bool:
     """``f(transpose(x), y)`` -> ``transpose(f(x, y'))`` with `y` transposed back; constants are transposed at
@@ -329,6 +342,7 @@ PATTERNS = [
     weight_gradient_last,
     whole_phases,
     behind_unary,
+    behind_after,
     behind_binary,
     behind_concat,
     behind_movement,
