@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright import nn, optim
 
 from .rules import Momentum, Perceptron, batch, perceptron, squares
 
@@ -117,3 +118,38 @@ def test_wrong_optimizers_are_named() -> None:
                           (Growing(), "changes its state")):  # fmt: skip
         with pytest.raises(tw.CompileError, match=message):
             tw.train_step(perceptron(), squares, rule, batch())
+
+
+class Partly(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = nn.Linear(4, 2), nn.Linear(4, 2)
+
+    def forward(self, x: Any) -> Any:
+        return self.used(x)
+
+
+def test_parameters_that_do_not_affect_the_loss_are_named_and_kept() -> None:
+    nn.seed(0)
+    model, x = Partly(), np.ones((3, 4), np.float32)
+    with pytest.warns(UserWarning, match=r"not depend on the parameters 'unused.weight', 'unused.bias'"):
+        step = tw.train_step(model, lambda out: (out**2).mean(), optim.AdamW(lr=0.1), (x,))
+    before = {name: np.array(value) for name, value in step.state_dict().items()}
+    step(x)
+    after = step.state_dict()
+    np.testing.assert_array_equal(after["unused.weight"], before["unused.weight"])
+    assert not np.array_equal(after["used.weight"], before["used.weight"])
+
+
+def test_a_loss_without_parameters_is_refused() -> None:
+    x = np.ones((3, 4), np.float32)
+    with pytest.raises(tw.CompileError, match="the loss depends on no parameter that changes"):
+        tw.train_step(Partly(), lambda out: tw.stop_gradient(out).mean(), optim.SGD(lr=0.1), (x,))
+
+
+def test_an_optimizer_of_torch_is_named() -> None:
+    torch = pytest.importorskip("torch")
+    module = torch.nn.Linear(4, 2)
+    batch = (torch.ones(3, 4), torch.ones(3, 2))
+    with pytest.raises(tw.CompileError, match=r"torch.optim.sgd.SGD: give one of tilewright.optim"):
+        tw.train_step(module, torch.nn.MSELoss(), torch.optim.SGD(module.parameters(), lr=0.1), batch)

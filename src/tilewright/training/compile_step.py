@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -95,6 +96,12 @@ def train_step(
 
     if nonfinite not in _NONFINITE:
         raise CompileError(f"nonfinite={nonfinite!r}: known are {', '.join(map(repr, _NONFINITE))}")
+    if not all(callable(getattr(optimizer, name, None)) for name in ("init", "update")):
+        kind = type(optimizer)
+        raise CompileError(
+            f"the optimizer is a {kind.__module__}.{kind.__qualname__}: give one of tilewright.optim, such "
+            "as tw.optim.AdamW(lr=1e-3), or an object with the functions init and update"
+        )
     if accumulate < 1:
         raise CompileError(f"accumulate={accumulate}: a batch has one part at least")
     if clip is not None and not clip > 0:
@@ -133,6 +140,14 @@ def train_step(
     options: dict[str, Any] = {} if opt is None else {"opt": opt}
     options["memory_budget"] = memory_budget
     library = compile(functions, target=target, precision=precision, threads=threads, cache=cache, **options)
+    if program.unused:
+        names = [repr(name) for name in program.unused]
+        more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+        warnings.warn(
+            f"the loss does not depend on the parameters {', '.join(names[:8])}{more}: steps leave them as "
+            "they are",
+            stacklevel=2,
+        )
     step = TrainStep(library, nonfinite == "raise", found.model, parallel)
     if group is not None:
         step.begin_together()

@@ -26,9 +26,10 @@ from ..dialects import graph as g
 from ..errors import CompileError
 from ..frontends.trace import State, Tensor, scan, value_and_grad
 from ..frontends.trace import numpy as tnp
-from ..frontends.trace.operands import apply, as_tensor
+from ..frontends.trace.operands import apply, as_tensor, value_of
 from ..frontends.trace.pointwise import where
 from ..frontends.trace.tree import flatten, unflatten
+from ..ir.core import Value
 from ..ir.symbolic import Expr
 from .data_parallel import DataParallel
 from .models import Model, Tensors
@@ -68,6 +69,8 @@ class Program:
     targets: Sequence[str] = ()
     """The names of what the loss takes beside the outputs; none: those of its parameters."""
     parallel: DataParallel | None = None
+    unused: Sequence[str] = ()
+    """The parameters that do not affect the loss, after `train`: a step leaves them as they are."""
 
     def declare(self, seed: int) -> None:
         """Make the states, with their first values."""
@@ -125,6 +128,7 @@ class Program:
         new, state = self.optimizer.update(parameters, gradients, state)
         if self.parallel is not None:
             new = self.parallel.whole(new)
+        new = {**new, **{n: self.parameters[n].value for n in self.unused}}  # no decay either, as in PyTorch
         self._replace(new, state, buffers, ok)
         if self.scaled:
             assert ok is not None and scale is not None
@@ -178,6 +182,7 @@ class Program:
             outputs, new = self.model.train(args[:count], values, buffers, seed)
             results = _results(outputs if self.loss is None else self.loss(outputs, *args[count:]))
             loss = results["loss"]
+            self.unused = _unaffecting(loss, values)
             return (loss if scale is None else loss * scale), (results, new)
 
         (_, (results, new)), gradients = value_and_grad(total, has_aux=True)(dict(parameters))
@@ -255,6 +260,33 @@ def _results(found: Any) -> dict[str, Tensor]:
     loss = loss.reshape(())
     wide = loss if loss.type.dtype.bits >= 32 else loss.astype("float32")
     return {"loss": wide, **{n: as_tensor(x) for n, x in more.items()}}
+
+
+def _unaffecting(loss: Tensor, parameters: Tensors) -> list[str]:
+    """The names of the parameters on which the loss does not depend, but for values whose gradient is
+    stopped.
+
+    Raises:
+        CompileError: It depends on none of them.
+    """
+    wanted = {value_of(p): n for n, p in parameters.items()}
+    seen: set[Value] = set()
+    waiting = [value_of(loss)]
+    while waiting:
+        value = waiting.pop()
+        op = value.defining_op
+        if value in seen or op is None or isinstance(op, g.StopGradient):
+            seen.add(value)
+            continue
+        seen.update(op.results)
+        waiting += [v for inner in op.walk() for v in inner.operands]
+    unused = [n for value, n in wanted.items() if value not in seen]
+    if len(unused) == len(wanted):
+        raise CompileError(
+            "the loss depends on no parameter that changes: compute it from the model's outputs, without "
+            "stop_gradient, or choose other parameters by trainable="
+        )
+    return unused
 
 
 def _signature(names: Sequence[str]) -> inspect.Signature:
