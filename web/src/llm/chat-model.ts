@@ -23,6 +23,8 @@ export interface ChatModelOptions {
   readonly signal?: AbortSignal;
   /** Keep weights in the browser's storage. Default: true. */
   readonly cache?: boolean;
+  /** The most threads of a library for `wasm32:threads`. */
+  readonly threads?: number;
 }
 
 /** What a page or the worker's other side calls. */

@@ -116,7 +116,7 @@ interface Notice {
 }
 
 async function openInWorker(folder: string | URL, options: LoadChatOptions): Promise<ChatApi> {
-  const { cache, onProgress, signal } = options;
+  const { cache, threads, onProgress, signal } = options;
   const thread = await startThread(new URL("./llm-worker.js", import.meta.url));
   const readers = new Map<number, Reader>();
   let next = 0;
@@ -139,7 +139,11 @@ async function openInWorker(folder: string | URL, options: LoadChatOptions): Pro
   try {
     const base = (globalThis as { location?: { href?: string } }).location?.href;
     const address = base === undefined ? String(folder) : new URL(folder, base).href;
-    const request = { progress: onProgress !== undefined, ...(cache !== undefined && { cache }) };
+    const request = {
+      progress: onProgress !== undefined,
+      ...(cache !== undefined && { cache }),
+      ...(threads !== undefined && { threads }),
+    };
     info = await remote.call<ModelInfo>("open", [address, request]);
   } catch (thrown) {
     thread.terminate();

@@ -5,6 +5,13 @@ import { parentPort } from "../threads.js";
 import { type ChatApi, openChatModel } from "./chat-model.js";
 import type { Answer, ChatRequest, CompletionRequest } from "./openai.js";
 
+/** What the page says of loading. */
+interface WorkerOptions {
+  readonly cache?: boolean;
+  readonly threads?: number;
+  readonly progress: boolean;
+}
+
 let model: ChatApi;
 const opening = new AbortController();
 const port = await parentPort();
@@ -29,10 +36,10 @@ const whole = async (reader: number, answer: Answer<unknown, unknown>): Promise<
 };
 
 serve(port, {
-  open: async (folder: string, { cache, progress }: { cache?: boolean; progress: boolean }) => {
+  open: async (folder: string, { progress, ...options }: WorkerOptions) => {
     model = await openChatModel(folder, {
+      ...options,
       signal: opening.signal,
-      ...(cache !== undefined && { cache }),
       ...(progress && { onProgress: (notice) => port.postMessage({ notice: { progress: notice } }, []) }),
     });
     return model.info;
