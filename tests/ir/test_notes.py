@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import tilewright
-from tilewright.dialects import graph, host, loop, scalar, simd, tensor
+from tilewright.dialects import graph, host, kernels, loop, scalar, simd, tensor
 from tilewright.dialects.func import Func, Return
 from tilewright.ir import notes
 from tilewright.ir.builder import Builder
@@ -22,7 +22,7 @@ from tilewright.ir.core import IRError, Module, Operation, registered_operations
 from tilewright.ir.types import TensorType, f32
 from tilewright.ir.verifier import verify
 
-DIALECTS = (graph, host, loop, scalar, simd, tensor)  # the imports register all operations
+DIALECTS = (graph, host, kernels, loop, scalar, simd, tensor)  # the imports register all operations
 
 
 def module_with(key: str, value: Any) -> Module:

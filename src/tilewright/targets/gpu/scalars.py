@@ -93,7 +93,8 @@ class ScalarText:
             infinity = f"{self.call('inf', register)}()"
             return infinity if real > 0 else f"(-{infinity})"
         # The shortest text of the greatest number lies above it, and some compilers refuse it.
-        digits = repr(float(real)) if abs(real) == np.finfo(np.float32).max else str(real)
+        largest = abs(float(real)) == float(np.finfo(np.float32).max)
+        digits = repr(float(real)) if largest else str(real)
         text = f"{digits}{self.dialect.suffixes.get(register, '')}"
         return f"({text})" if text.startswith("-") else text
 
