@@ -103,6 +103,24 @@ def models() -> dict[str, Callable[[], tuple[Any, tuple[Any, Any]]]]:
     }
 
 
+def compiled_step(model: Any, batch: Any, precision: str, threads: int, group: Any = None) -> Any:
+    """Tilewright's step of a model of PyTorch."""
+    import torch
+
+    import tilewright as tw
+
+    return tw.train_step(
+        model,
+        torch.nn.CrossEntropyLoss(),
+        tw.optim.AdamW(lr=1e-4),
+        batch,
+        threads=threads,
+        precision=None if precision == "float32" else precision,
+        nonfinite="ignore",
+        group=group,
+    )
+
+
 def step_of(engine: str, name: str, precision: str, threads: int, group: Any = None) -> Callable[[], float]:
     """A function that makes one step and returns the loss; with a group of processes as its part of them."""
     import torch
@@ -112,18 +130,7 @@ def step_of(engine: str, name: str, precision: str, threads: int, group: Any = N
     model, (x, labels) = models()[name]()
     model.train()
     if engine == "tilewright":
-        import tilewright as tw
-
-        step = tw.train_step(
-            model,
-            torch.nn.CrossEntropyLoss(),
-            tw.optim.AdamW(lr=1e-4),
-            (x, labels),
-            threads=threads,
-            precision=None if precision == "float32" else precision,
-            nonfinite="ignore",
-            group=group,
-        )
+        step = compiled_step(model, (x, labels), precision, threads, group)
         return lambda: float(step(x, labels))
     if engine == "jax":
         from .training_jax import step_of as jax_step_of

@@ -30,7 +30,7 @@ from typing import Any
 
 from .machines import features, machine, results_file
 from .report import table
-from .training import models
+from .training import compiled_step, models
 
 ENGINES = ("tilewright", "torch", "torch checkpoint")
 STEPS = 5
@@ -75,19 +75,10 @@ def compile_step(name: str, folder: str, threads: int) -> None:
     import numpy as np
     import torch
 
-    import tilewright as tw
-
     torch.manual_seed(0)
     model, (x, labels) = models()[name]()
     model.train()
-    step = tw.train_step(
-        model,
-        torch.nn.CrossEntropyLoss(),
-        tw.optim.AdamW(lr=1e-4),
-        (x, labels),
-        threads=threads,
-        nonfinite="ignore",
-    )
+    step = compiled_step(model, (x, labels), "float32", threads)
     step.save(Path(folder, "step.so"))
     np.savez(Path(folder, "batch.npz"), x=x.numpy(), labels=labels.numpy())
 

@@ -1,5 +1,5 @@
-// Builds dist/: modules that import their dependencies, for Node and for bundlers; dist/bundle/: the same with
-// the dependencies inside, for pages without a bundler; and the declarations of types.
+// Builds dist/: modules that import their dependencies, for Node and for bundlers; dist/bundle/: the same
+// with the dependencies inside, for pages without a bundler; and the declarations of types.
 import { execFileSync } from "node:child_process";
 import { rmSync } from "node:fs";
 import { build } from "esbuild";

@@ -1,5 +1,5 @@
-// Checks the compressed sizes of what a page loads for an entry point, without the libraries of tokenizers and
-// grammars, which are of the size that they are.
+// Checks the compressed size that a page loads for each entry point. The libraries of tokenizers and grammars
+// are not counted.
 import { gzipSync } from "node:zlib";
 import { build } from "esbuild";
 

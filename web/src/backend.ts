@@ -1,5 +1,6 @@
 /** The interface of WebAssembly and WebGPU to `Model`. Another thread may stand between them. */
 
+import type { FetchOptions, FileSource } from "./fetching.js";
 import type { Metadata } from "./metadata.js";
 import type { Tensor } from "./tensors.js";
 
@@ -18,6 +19,13 @@ export interface Backend {
   writeState(index: number, data: Uint8Array): Promise<void>;
   reset(): Promise<void>;
   close(): Promise<void>;
+}
+
+/** How an artifact is opened. */
+export interface OpenOptions extends FetchOptions {
+  readonly weights?: FileSource | undefined;
+  readonly device?: GPUDevice | undefined;
+  readonly threads?: number | undefined;
 }
 
 export interface RunResult {

@@ -17,7 +17,7 @@ export type ElementType =
   | "float32"
   | "float64";
 
-/** The arrays that hold elements. Those of float16 and bfloat16 are bit patterns, those of bool are 0 or 1. */
+/** The arrays that hold elements. Elements of float16 and bfloat16 are bit patterns, those of bool 0 or 1. */
 export type ElementArray =
   | Int8Array
   | Int16Array
@@ -66,7 +66,8 @@ const ELEMENTS: Readonly<Record<ElementType, Element>> = {
   float64: element(2, 64, Float64Array),
 };
 
-/** The element type `name`; an ArtifactError that names the tensor `of` where JavaScript has no array for it. */
+/** The element type `name`. Throws ArtifactError, which names the tensor `of`, where JavaScript has no array
+ * for it. */
 export function elementNamed(name: string, of: string): Element {
   if (!Object.hasOwn(ELEMENTS, name))
     throw new ArtifactError(`'${of}': elements of type ${name} cannot be passed from JavaScript`);

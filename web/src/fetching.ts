@@ -35,7 +35,8 @@ const STORAGE = "tilewright-files-1";
 
 const isWeb = (url: URL): boolean => url.protocol === "http:" || url.protocol === "https:";
 
-function urlOf(source: string | URL): URL {
+/** The address of a source: relative to the page, or in Node and Deno to the working folder. */
+export function urlOf(source: string | URL): URL {
   const base = (globalThis as { location?: { href?: string } }).location?.href;
   try {
     return new URL(source, base);

@@ -17,11 +17,11 @@ export interface LoadOptions {
   readonly signal?: AbortSignal;
   /** Keep weights in the browser's storage, so that the next load needs no network. Default: true. */
   readonly cache?: boolean;
-  /** Run the model in a worker, so that the page stays responsive. The default is true in a page, and false in
-   * workers, Node and Deno. A given `device` needs false. */
+  /** Run the model in a worker, so that the page stays responsive. The default is true in a page, and false
+   * in workers, Node and Deno. A given `device` needs false. */
   readonly worker?: boolean;
-  /** The most threads that a module with threads runs on. The default is about the number of cores, at most 8.
-   * It is one thread in a page without cross-origin isolation, and without a worker in any page. */
+  /** The most threads that a module with threads runs on. The default is about the number of cores, at most
+   * 8. It is one thread in a page without cross-origin isolation, and without a worker in any page. */
   readonly threads?: number;
   /** The device for an artifact for WebGPU. Default: a new one. */
   readonly device?: GPUDevice;

@@ -25,7 +25,7 @@ export class Model<S extends Signature = Signature> {
     private readonly where: string,
   ) {}
 
-  /** What runs the model. */
+  /** The kind of artifact that runs. */
   get target(): BackendName {
     return this.backend.name;
   }

@@ -1,15 +1,9 @@
 /** Opening an artifact in this thread. */
 
 import { isArchive, isModule } from "./archive.js";
-import type { Backend } from "./backend.js";
+import type { Backend, OpenOptions } from "./backend.js";
 import { ArtifactError } from "./errors.js";
-import { type FetchOptions, type FileSource, nameOf, readWhole } from "./fetching.js";
-
-export interface OpenOptions extends FetchOptions {
-  readonly weights?: FileSource | undefined;
-  readonly device?: GPUDevice | undefined;
-  readonly threads?: number | undefined;
-}
+import { type FileSource, nameOf, readWhole } from "./fetching.js";
 
 /** Opens the `.wasm` or `.tar` in `source`. */
 export async function openBackend(source: FileSource, options: OpenOptions): Promise<Backend> {
@@ -27,6 +21,7 @@ export async function openBackend(source: FileSource, options: OpenOptions): Pro
   if (start.startsWith("<!doctype html") || start.startsWith("<html"))
     throw new ArtifactError(`${where}: the server sent a page of HTML, so it has no such file`);
   throw new ArtifactError(
-    `${where}: neither a WebAssembly module nor an archive for WebGPU; compile the model for wasm32 or webgpu`,
+    `${where}: neither a WebAssembly module nor an archive for WebGPU; compile the model for wasm32 or ` +
+      "webgpu",
   );
 }

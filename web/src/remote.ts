@@ -115,7 +115,7 @@ export interface OpenRequest {
   readonly progress: boolean;
 }
 
-/** What a worker tells of its model. */
+/** A worker's description of its model. */
 export interface Opened {
   readonly name: BackendName;
   readonly metadata: Metadata;

@@ -5,7 +5,7 @@ import { elementNamed } from "./elements.js";
 import { ShapeError } from "./errors.js";
 import type { TensorEntry } from "./metadata.js";
 
-/** A dense tensor: its elements row by row, and its sizes. A result that has no other owner keeps its memory. */
+/** A dense tensor: its elements row by row, and its sizes. */
 export interface Tensor<Data extends ElementArray = ElementArray> {
   readonly data: Data;
   readonly shape: readonly number[];

@@ -6,8 +6,8 @@ import type { WeightsEntry } from "./metadata.js";
 /** Bytes of the header. */
 const START = 4096;
 
-/** Reads the block of weights part by part; `sink` gets positions in the block. Throws ArtifactError where the
- * file is missing, damaged, or of another model. */
+/** Reads the block of weights part by part; `sink` gets positions in the block. Throws ArtifactError where
+ * the file is missing, damaged, or of another model. */
 export async function readWeights(
   entry: WeightsEntry,
   artifact: FileSource,

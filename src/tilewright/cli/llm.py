@@ -201,10 +201,10 @@ def compile_command(
         save_library,
     )
     from tilewright.llm.memory import MemoryEstimate, planned
-    from tilewright.llm.web_folder import save_web_folder, suffix_for_web
+    from tilewright.llm.web_folder import runs_in_pages, save_web_folder
     from tilewright.llm.weights import Conversion, convert, open_checkpoint
 
-    for_page = suffix_for_web(target) is not None and not Path(output).suffix
+    for_page = runs_in_pages(target) and not Path(output).suffix
     if not for_page:
         check_output(output, target)
     out = console()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ArtifactError
+from ..targets.registry import resolve
 from .library import TOKENIZER, save_library
 from .memory import planned
 from .weights import Checkpoint
@@ -20,12 +21,11 @@ if TYPE_CHECKING:
 INFO = "web-model.json"
 FORMAT = 1
 """The version of the form of `INFO`."""
-_SUFFIXES = {"wasm32": ".wasm", "webgpu": ".tar"}
 
 
-def suffix_for_web(target: str) -> str | None:
-    """The suffix of a target's libraries in such a folder; None for a target that pages cannot run."""
-    return _SUFFIXES.get(target.partition(":")[0])
+def runs_in_pages(target: str) -> bool:
+    """Whether pages can run libraries for a target."""
+    return target.partition(":")[0] in ("wasm32", "webgpu")
 
 
 def save_web_folder(library: CompiledModel, checkpoint: Checkpoint, folder: str | Path, name: str) -> Path:
@@ -44,14 +44,13 @@ def save_web_folder(library: CompiledModel, checkpoint: Checkpoint, folder: str 
         ArtifactError: A file cannot be written, or the library is for another target.
     """
     folder, target = Path(folder), library.metadata["target"]["name"]
-    suffix = suffix_for_web(target)
-    if suffix is None:
+    if not runs_in_pages(target):
         raise ArtifactError(f"{folder}: a library for {target} cannot run in a page: compile for webgpu")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ArtifactError(f"{folder}: cannot be made: {error.strerror or error}") from error
-    path = save_library(library, checkpoint, folder / f"model{suffix}")
+    path = save_library(library, checkpoint, folder / f"model{resolve(target).suffixes[0]}")
     tokenizer = path.with_suffix(TOKENIZER)
     files = sorted(file.name for file in tokenizer.iterdir() if file.is_file())
     needed = planned(library.metadata)
@@ -78,4 +77,4 @@ def save_web_folder(library: CompiledModel, checkpoint: Checkpoint, folder: str 
     return path
 
 
-__all__ = ["INFO", "save_web_folder", "suffix_for_web"]
+__all__ = ["INFO", "runs_in_pages", "save_web_folder"]

@@ -27,7 +27,7 @@ export interface ChatModelOptions {
   readonly threads?: number;
 }
 
-/** What a page or the worker's other side calls. */
+/** The calls of a page, or of the worker's other side. */
 export interface ChatApi {
   readonly info: ModelInfo;
   chat(body: ChatRequest): Promise<Answer<ChatCompletionChunk, ChatCompletion>>;

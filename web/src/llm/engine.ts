@@ -2,6 +2,7 @@
 
 import { asError, RequestError, TilewrightError } from "../errors.js";
 import { Grammars } from "./grammar.js";
+import { Queue } from "./queue.js";
 import { type Draw, type Runner, UNDECIDED } from "./runner.js";
 import { logprobsOf, randomSeed, Sampler, type SamplingParameters, seedOfChoice } from "./sampling.js";
 import { Scheduler } from "./scheduler.js";
@@ -102,8 +103,8 @@ export class Engine {
     if (!prompt.length) throw new RequestError("the prompt has no tokens");
     if (prompt.length >= this.limit)
       throw new RequestError(
-        `the prompt has ${prompt.length} tokens; prompt and output may have ${this.limit} together: shorten ` +
-          "the prompt",
+        `the prompt has ${prompt.length} tokens; prompt and output may have ${this.limit} together: ` +
+          "shorten the prompt",
       );
     const wrong = prompt.find((token) => !(token >= 0 && token < vocabulary));
     if (wrong !== undefined)
@@ -114,18 +115,16 @@ export class Engine {
     const grammars = await Promise.all(
       Array.from({ length: n }, () => request.schema && this.grammars.jsonSchema(request.schema)),
     );
-    const queue = new DeltaQueue(n);
+    const queue = new Queue<Delta>();
+    let left = n;
+    const emit = (delta: Delta): void => {
+      queue.push(delta);
+      if (delta.finishReason && --left === 0) queue.end();
+    };
     const sequences = grammars.map((grammar, index) => {
       const sampler = new Sampler(sampling, prompt, seedOfChoice(seed, index), grammar);
-      return new Sequence(
-        this.order++,
-        index,
-        prompt,
-        sampler,
-        limits,
-        this.tokenizer,
-        (delta) => queue.push(delta),
-        (error) => queue.fail(error),
+      return new Sequence(this.order++, index, prompt, sampler, limits, this.tokenizer, emit, (error) =>
+        queue.fail(error),
       );
     });
     this.scheduler.waiting.push(...sequences);
@@ -141,7 +140,7 @@ export class Engine {
       abort,
       async *[Symbol.asyncIterator]() {
         try {
-          yield* queue.deltas();
+          yield* queue.read();
         } finally {
           if (sequences.some(({ finished }) => !finished)) abort();
         }
@@ -263,8 +262,8 @@ export class Engine {
     );
   }
 
-  /** Chooses the next token of sequences, each from a row of the last call; `probable` holds the most probable
-   * token of each row. */
+  /** Chooses the next token of sequences, each from a row of the last call. `probable` holds the most
+   * probable token of each row. */
   private async choose(
     sequences: readonly Sequence[],
     rows: readonly number[],
@@ -336,37 +335,6 @@ export class Engine {
     } catch (thrown) {
       this.end(sequence);
       sequence.fail(asError(thrown));
-    }
-  }
-}
-
-/** The deltas of a request for one reader. */
-class DeltaQueue {
-  private readonly held: Delta[] = [];
-  private error: Error | null = null;
-  private wake: () => void = () => undefined;
-
-  constructor(private left: number) {}
-
-  push(delta: Delta): void {
-    this.held.push(delta);
-    if (delta.finishReason) this.left--;
-    this.wake();
-  }
-
-  fail(error: Error): void {
-    this.error ??= error;
-    this.wake();
-  }
-
-  async *deltas(): AsyncGenerator<Delta> {
-    for (;;) {
-      while (this.held.length) yield this.held.shift() as Delta;
-      if (this.error) throw this.error;
-      if (!this.left) return;
-      await new Promise<void>((resolve) => {
-        this.wake = resolve;
-      });
     }
   }
 }

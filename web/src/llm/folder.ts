@@ -1,7 +1,7 @@
 /** The folder that `tilewright llm compile MODEL --target webgpu -o folder/` writes. */
 
 import { ArtifactError, asError } from "../errors.js";
-import { readWhole } from "../fetching.js";
+import { readWhole, urlOf } from "../fetching.js";
 import { TOKENIZER_FILES, type TokenizerFiles } from "./tokenizer.js";
 
 /** Bytes that a model takes, by what they are for. */
@@ -13,7 +13,7 @@ export interface MemoryNeed {
   readonly working: number;
 }
 
-/** What the folder tells before anything large is loaded. */
+/** The description of a model, which is read before anything large is loaded. */
 export interface ModelInfo {
   readonly format: number;
   readonly name: string;
@@ -36,10 +36,8 @@ const FORMAT = 1;
 
 /** The address of a file in a folder. */
 export function inFolder(folder: string | URL, name: string): URL {
-  const base = (globalThis as { location?: { href?: string } }).location?.href;
   const text = String(folder);
-  const local = text.startsWith("/") && base === undefined ? `file://${text}` : text;
-  return new URL(name, new URL(local.endsWith("/") ? local : `${local}/`, base));
+  return new URL(name, urlOf(text.endsWith("/") ? text : `${text}/`));
 }
 
 /** Reads what a model needs, before it is loaded. Throws ArtifactError. */

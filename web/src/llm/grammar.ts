@@ -24,7 +24,7 @@ export class Grammars {
     private readonly vocabulary: number,
   ) {}
 
-  /** Constrains an output to JSON that a schema describes. Throws RequestError for a schema that is not valid. */
+  /** Constrains an output to JSON that a schema describes. Throws RequestError for a wrong schema. */
   async jsonSchema(schema: object): Promise<Grammar> {
     const compiler = await this.prepared();
     try {
@@ -77,8 +77,8 @@ export class Grammars {
   }
 }
 
-/** xgrammar's module is written for `require`: in Node it needs that function and `__filename`, and where it is
- * loaded as a module it leaves its exports in a global variable. */
+/** xgrammar's module is written for `require`. In Node it needs that function and `__filename`. Loaded as a
+ * module, it leaves its exports in a global variable. */
 async function importXgrammar(): Promise<typeof Xgrammar> {
   const scope = globalThis as {
     process?: { versions?: { node?: string } };

@@ -1,7 +1,7 @@
 /** `loadChatModel`: a language model with the calls of OpenAI's clients. */
 
 import { AbortError, errorNamed, InternalError, TilewrightError } from "../errors.js";
-import type { Progress } from "../fetching.js";
+import { type Progress, urlOf } from "../fetching.js";
 import { Remote, type ThrownError } from "../remote.js";
 import { startThread } from "../threads.js";
 import { type ChatApi, type ChatModelOptions, openChatModel } from "./chat-model.js";
@@ -15,6 +15,7 @@ import type {
   Completion,
   CompletionRequest,
 } from "./openai.js";
+import { Queue } from "./queue.js";
 
 export interface LoadChatOptions extends ChatModelOptions {
   /** Run the model in a worker. The default is true where there are workers. */
@@ -118,7 +119,7 @@ interface Notice {
 async function openInWorker(folder: string | URL, options: LoadChatOptions): Promise<ChatApi> {
   const { cache, threads, onProgress, signal } = options;
   const thread = await startThread(new URL("./llm-worker.js", import.meta.url));
-  const readers = new Map<number, Reader>();
+  const readers = new Map<number, Queue<unknown>>();
   let next = 0;
   const remote = new Remote(thread, (notice) => {
     const { progress, reader, chunk, done, error } = notice as Notice;
@@ -137,14 +138,12 @@ async function openInWorker(folder: string | URL, options: LoadChatOptions): Pro
   signal?.addEventListener("abort", abort);
   let info: ModelInfo;
   try {
-    const base = (globalThis as { location?: { href?: string } }).location?.href;
-    const address = base === undefined ? String(folder) : new URL(folder, base).href;
     const request = {
       progress: onProgress !== undefined,
       ...(cache !== undefined && { cache }),
       ...(threads !== undefined && { threads }),
     };
-    info = await remote.call<ModelInfo>("open", [address, request]);
+    info = await remote.call<ModelInfo>("open", [urlOf(folder).href, request]);
   } catch (thrown) {
     thread.terminate();
     throw thrown;
@@ -156,7 +155,7 @@ async function openInWorker(folder: string | URL, options: LoadChatOptions): Pro
     return {
       abort: () => void remote.call("stop", [number]).catch(() => undefined),
       async *chunks() {
-        const reader = new Reader();
+        const reader = new Queue<unknown>();
         readers.set(number, reader);
         try {
           await remote.call(stream, [number, body]);
@@ -181,38 +180,4 @@ async function openInWorker(folder: string | URL, options: LoadChatOptions): Pro
       remote.end(new TilewrightError("this model has been disposed of: load it again"));
     },
   };
-}
-
-/** The parts of one answer, as they arrive. */
-class Reader {
-  ended = false;
-  private readonly held: unknown[] = [];
-  private error: Error | null = null;
-  private wake: () => void = () => undefined;
-
-  push(chunk: unknown): void {
-    this.held.push(chunk);
-    this.wake();
-  }
-
-  end(): void {
-    this.ended = true;
-    this.wake();
-  }
-
-  fail(error: Error): void {
-    this.error = error;
-    this.end();
-  }
-
-  async *read(): AsyncGenerator<unknown> {
-    for (;;) {
-      while (this.held.length) yield this.held.shift();
-      if (this.error) throw this.error;
-      if (this.ended) return;
-      await new Promise<void>((resolve) => {
-        this.wake = resolve;
-      });
-    }
-  }
 }

@@ -1,4 +1,4 @@
-/** OpenAI's chat and completion API over an engine. The forms of requests and answers are those of the server. */
+/** OpenAI's chat and completion API over an engine. Requests and answers have the forms of the server. */
 
 import { RequestError } from "../errors.js";
 import type { Engine, EngineRequest, Output } from "./engine.js";

@@ -1,4 +1,4 @@
-/** Pages of the KV cache, and the ones that hold the beginnings of earlier prompts (SGLang, Zheng et al. 2024). */
+/** Pages of the KV cache, and pages with the beginnings of earlier prompts (SGLang, Zheng et al. 2024). */
 
 /** Tokens of a page. */
 export const PAGE = 64;
@@ -23,7 +23,7 @@ function common(a: readonly number[], b: readonly number[]): number {
   return n;
 }
 
-/** Sequences with equal beginnings share whole pages; the idle page that was used least recently is evicted. */
+/** Sequences with equal beginnings share whole pages. The least recently used idle page is evicted. */
 export class PageCache {
   readonly root = new PrefixNode(null, [], -1);
   private readonly free: number[];

@@ -6,7 +6,7 @@ import type { Sequence } from "./sequence.js";
 const pagesOf = (tokens: number): number => Math.ceil(tokens / PAGE);
 
 /** Sequences start in the order of their arrival. Prompts alternate chunk by chunk, so that a short one never
- * waits for a whole long one. If no page is left, the sequence that came last gives up its pages and waits. */
+ * waits for a whole long one. If no page is left, the last sequence gives up its pages and waits. */
 export class Scheduler {
   readonly running: Sequence[] = [];
   readonly waiting: Sequence[] = [];

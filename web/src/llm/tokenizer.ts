@@ -223,7 +223,7 @@ function reader(decoder: Step | null): (name: string) => Uint8Array {
   };
 }
 
-/** The characters that represent bytes in byte-level BPE: printable ones unchanged, the others from U+0100 on. */
+/** The characters that represent bytes in byte-level BPE: printable ones unchanged, others from U+0100 on. */
 function byteLetters(): Map<string, number> {
   const letters = new Map<string, number>();
   const plain = (byte: number): boolean =>

@@ -5,7 +5,7 @@ import { parentPort } from "../threads.js";
 import { type ChatApi, openChatModel } from "./chat-model.js";
 import type { Answer, ChatRequest, CompletionRequest } from "./openai.js";
 
-/** What the page says of loading. */
+/** The page's options of loading. */
 interface WorkerOptions {
   readonly cache?: boolean;
   readonly threads?: number;

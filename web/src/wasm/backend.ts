@@ -1,20 +1,15 @@
 /** `Backend` for WebAssembly in this thread. */
 
 import { verify } from "../archive.js";
-import type { Backend, RunResult } from "../backend.js";
+import type { Backend, OpenOptions, RunResult } from "../backend.js";
 import { ArtifactError, asError, MemoryError } from "../errors.js";
-import { type FetchOptions, type FileSource, nameOf } from "../fetching.js";
+import { type FileSource, nameOf } from "../fetching.js";
 import { type Metadata, parseMetadata } from "../metadata.js";
 import type { Tensor } from "../tensors.js";
 import { readWeights } from "../weights.js";
 import { hasRelaxedSimd, pagesOf, sharedMemory, threadCount } from "./features.js";
 import { type Exports, WasmInstance } from "./instance.js";
 import { startTeam } from "./team.js";
-
-export interface WasmOptions extends FetchOptions {
-  readonly weights?: FileSource | undefined;
-  readonly threads?: number | undefined;
-}
 
 export class WasmBackend implements Backend {
   readonly name = "wasm32";
@@ -32,7 +27,7 @@ export class WasmBackend implements Backend {
   }
 
   /** Starts the module in `file`, which was read from `source`, and reads its weights. */
-  static async open(file: Uint8Array, source: FileSource, options: WasmOptions): Promise<WasmBackend> {
+  static async open(file: Uint8Array, source: FileSource, options: OpenOptions): Promise<WasmBackend> {
     const where = nameOf(source);
     const { at, bytes } = await verify(file, where);
     const metadata = parseMetadata(new TextDecoder().decode(file.subarray(at, at + bytes)), where);

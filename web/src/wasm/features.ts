@@ -1,4 +1,4 @@
-/** What this WebAssembly engine can do. */
+/** The abilities of this WebAssembly engine. */
 
 /** A function of i8x16.relaxed_swizzle. */
 const RELAXED = [
@@ -30,7 +30,7 @@ export function hasSharedMemory(): boolean {
   }
 }
 
-/** A shared memory for a module that needs `bytes` at the beginning. Throws RangeError where there is none. */
+/** A shared memory for a module that first needs `bytes`. Throws RangeError where there is none. */
 export function sharedMemory(bytes: number): WebAssembly.Memory {
   const initial = pagesOf(bytes);
   for (const maximum of bytes ? MAXIMA : [1])
@@ -47,8 +47,8 @@ export function pagesOf(bytes: number): number {
   return Math.ceil(bytes / PAGE);
 }
 
-/** The number of threads for a model where the program asks for at most `most`: at least 1. By default as many
- * as the processor seems to have cores, since two threads of one core are no faster than one. */
+/** The number of threads for a model where the program asks for at most `most`: at least 1. The default is
+ * the number of cores that the processor seems to have: two threads of one core are no faster than one. */
 export function threadCount(most?: number): number {
   const mayWait = typeof document === "undefined"; // a page's main thread must not wait for others
   if (!mayWait || !canShareMemory()) return 1;

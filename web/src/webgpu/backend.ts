@@ -1,10 +1,10 @@
 /** `Backend` for WebGPU. */
 
 import { filesOf, verify } from "../archive.js";
-import type { Backend, RunResult } from "../backend.js";
+import type { Backend, OpenOptions, RunResult } from "../backend.js";
 import { elementNamed } from "../elements.js";
 import { ArtifactError, DeviceError, MemoryError, ShapeError } from "../errors.js";
-import { type FetchOptions, type FileSource, nameOf } from "../fetching.js";
+import { type FileSource, nameOf } from "../fetching.js";
 import { evaluate, solveSymbols } from "../formulas.js";
 import {
   type FunctionEntry,
@@ -19,11 +19,6 @@ import { fromDevice, onDevice, storedBytes } from "./convert.js";
 import { Commands, openDevice, type Place } from "./device.js";
 import { type Program, type ProgramFunction, parseProgram } from "./program.js";
 import { type Memory, Run } from "./run.js";
-
-export interface WebgpuOptions extends FetchOptions {
-  readonly weights?: FileSource | undefined;
-  readonly device?: GPUDevice | undefined;
-}
 
 export class WebgpuBackend implements Backend {
   readonly name = "webgpu";
@@ -40,7 +35,7 @@ export class WebgpuBackend implements Backend {
   ) {}
 
   /** Opens the archive `file`, which was read from `source`. Kernels are compiled while weights arrive. */
-  static async open(file: Uint8Array, source: FileSource, options: WebgpuOptions): Promise<WebgpuBackend> {
+  static async open(file: Uint8Array, source: FileSource, options: OpenOptions): Promise<WebgpuBackend> {
     const where = nameOf(source);
     await verify(file, where);
     const files = filesOf(file, where);

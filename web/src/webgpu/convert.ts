@@ -11,8 +11,8 @@ export function storedBytes(element: Element): number {
   return Math.min(element.bits / 8, 4);
 }
 
-/** The memory of an array on the device: whole words. Integers beyond 32 bits are bounds such as "to the end",
- * not data: they become the largest ones. */
+/** The memory of an array on the device: whole words. Integers beyond 32 bits are bounds such as "to the
+ * end", not data: they become the largest ones. */
 export function onDevice(data: ElementArray): Uint8Array<ArrayBuffer> {
   if (data instanceof BigInt64Array || data instanceof BigUint64Array)
     return bytesOf(

@@ -1,4 +1,4 @@
-/** A WebGPU device as the programs of models use it: memory, dispatches, copies and reads. Sizes are bytes. */
+/** A WebGPU device as programs of models use it: memory, dispatches, copies and reads. Sizes are bytes. */
 
 import { DeviceError, MemoryError } from "../errors.js";
 import type { KernelInterface } from "./program.js";
@@ -55,8 +55,8 @@ export async function openDevice(): Promise<GPUDevice> {
   const gpu = (globalThis as { navigator?: { gpu?: GPU } }).navigator?.gpu;
   if (!gpu)
     throw new DeviceError(
-      "this browser has no WebGPU, or the page is not from https or localhost: use another browser, or load " +
-        "the model that was compiled for wasm32",
+      "this browser has no WebGPU, or the page is not from https or localhost: use another browser, or " +
+        "load the model that was compiled for wasm32",
     );
   const adapter = await gpu.requestAdapter({ powerPreference: "high-performance" });
   if (!adapter)
@@ -144,7 +144,7 @@ export class Commands {
     }
   }
 
-  // -- Memory ------------------------------------------------------------------------------------------------
+  // -- Memory ----------------------------------------------------------------------------------------------
 
   /** A new buffer of zeros. Throws MemoryError where it is larger than the device allows. */
   buffer(size: number, mapped = false): GPUBuffer {
@@ -256,7 +256,7 @@ export class Commands {
     this.parameters?.destroy();
   }
 
-  // -- Commands ----------------------------------------------------------------------------------------------
+  // -- Commands --------------------------------------------------------------------------------------------
 
   /** Submits the commands. */
   submit(): void {

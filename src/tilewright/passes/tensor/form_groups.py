@@ -106,10 +106,15 @@ def _absorb_prologues(drafts: list[_Draft]) -> list[_Draft]:
 
 def _source_of(value: Value) -> Operation | None:
     """The computation, loop or concatenation that produces a value, through views."""
-    op = value.defining_op
-    while isinstance(op, tensor.View) and not isinstance(op, Between):
-        op = op.x.defining_op
+    op = _behind_views(value).defining_op
     return op if isinstance(op, Computation | Between) else None
+
+
+def _behind_views(value: Value) -> Value:
+    """The value that views show, up to an operation that stands between kernels."""
+    while isinstance(view := value.defining_op, tensor.View) and not isinstance(view, Between):
+        value = view.x
+    return value
 
 
 def _producers(op: Operation, symbols: Mapping[Expr, Operation] | None = None) -> list[Operation]:
@@ -247,12 +252,6 @@ def _few_buffers(members: list[Any], most: int | None) -> bool:
     taken = sum(1 for value in read if value.defining_op not in inside)
     given = sum(1 for m in members if any(u.parent_op not in inside for u in m.result.users))
     return taken + given <= most
-
-
-def _behind_views(value: Value) -> Value:
-    while isinstance(view := value.defining_op, tensor.View) and not isinstance(view, Between):
-        value = view.x
-    return value
 
 
 def _same_points(producer: _Draft, reader: _Draft) -> bool:
