@@ -73,7 +73,7 @@ def test_readme(tmp_path: Path) -> None:
     section = (ROOT / "README.md").read_text().split("## Language models")[1].split("\n## ")[0]
     assert "python examples/train_small_model.py" in section
     printed = run(section.replace("cp -r examples/", "cp -r $TILEWRIGHT/examples/"), tmp_path)
-    assert printed["chat"].strip() and len(printed["answer"].split()) > 2
+    assert printed["chat"].strip() and printed["answer"].strip()  # the answers are drawn: any length
 
 
 def test_quickstart(tmp_path: Path) -> None:
@@ -93,4 +93,4 @@ def test_quickstart(tmp_path: Path) -> None:
     assert 1 < before < 100 and after < 1.08 * before
     assert "perplexity of 999 tokens" in printed["perplexity"]
     said = printed["chat"].splitlines()  # the compiler's report, then the answer
-    assert said[-1] and len(printed["answer"].split()) > 2
+    assert said[-1] and printed["answer"].strip()
