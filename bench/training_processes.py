@@ -1,4 +1,4 @@
-"""Data-parallel training: two single-threaded processes against one, over gloo on this machine.
+"""Data-parallel training: two single-threaded processes against one, on this machine.
 
     python -m bench.training_processes                 # gpt, bert, resnet50 in float32
     python -m bench.training_processes -m gpt -p bf16
@@ -135,7 +135,7 @@ def markdown(result: dict[str, Any]) -> str:
     return (
         f"{dates[-1]}, {info['processor']} ({features(info['flags'])}), {info['cores']} cores; "
         "`python -m bench.training_processes`. Median milliseconds of a training step in processes of one "
-        "thread: one alone; two at once, each for itself; two that reduce their gradients over gloo, each "
+        "thread: one alone; two at once, each for itself; two that reduce their gradients, each "
         "with a batch of the same size. Scaling is the first over the third; the last column compares two "
         "processes with and without communication.\n\n" + table(head, lines) + "\n"
     )

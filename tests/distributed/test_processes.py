@@ -1,4 +1,6 @@
-"""Process groups of gloo and MPI: real processes on this machine."""
+"""Process groups of gloo, of gloo with shared memory (the default on one machine), and of MPI: real
+processes on this machine.
+"""
 
 from __future__ import annotations
 
@@ -55,25 +57,33 @@ def losses_of(output: str) -> list[float]:
     return [float(x) for x in line.split()[1:]]
 
 
-def test_operations_over_gloo() -> None:
-    assert all("equal" in output for output in start("exchange", 2))
+@pytest.mark.parametrize(("program", "size"), [("gloo-exchange", 2), ("exchange", 2), ("exchange", 4)])
+def test_operations(program: str, size: int) -> None:
+    assert all("equal" in output for output in start(program, size))
 
 
+@pytest.mark.parametrize("program", ["gloo-train", "train"])
 @pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_processes_train_as_one_on_the_joint_batch(size: int) -> None:
-    outputs = [losses_of(output) for output in start("train", size)]
+def test_processes_train_as_one_on_the_joint_batch(program: str, size: int) -> None:
+    outputs = [losses_of(output) for output in start(program, size)]
+    assert program != "train" or all(losses == outputs[0] for losses in outputs)
     alone = train(td.Group(ThreadEngine.of_size(1)[0]), 5)
     assert alone[-1] < alone[0]
     for losses in outputs:
         np.testing.assert_allclose(losses, alone, rtol=1e-5)
 
 
-def test_a_process_that_ends_is_told() -> None:
-    (output, _) = start("lost", 2)
-    assert "told: a collective operation failed" in output
-    assert "because: a collective operation of group 'world' failed: rank 1 has ended" in output
-    seconds = float(output.split("seconds")[1])
-    assert seconds < 25
+@pytest.mark.parametrize(("program", "size", "most"), [("gloo-lost", 2, 25), ("lost", 2, 3), ("lost", 4, 3)])
+def test_a_process_that_is_killed_is_told(program: str, size: int, most: float) -> None:
+    names = set(os.listdir("/dev/shm")) if Path("/dev/shm").exists() else set()
+    ends = [-signal.SIGKILL if rank == 1 else 0 for rank in range(size)]
+    outputs = start(program, size, ends=ends)
+    for output in (outputs[0], *outputs[2:]):
+        assert "told: a collective operation failed" in output
+        assert "because: a collective operation of group 'world' failed: rank 1 has ended" in output
+        assert float(output.split("seconds")[1]) < most  # seconds
+    if program == "lost" and names:
+        assert not {n for n in set(os.listdir("/dev/shm")) - names if "tilewright" in n}
 
 
 def numbered(output: str) -> dict[int, float]:

@@ -108,8 +108,9 @@ class TorchEngine(Engine):
             )
         self.torch, self.dist, self.group = torch, dist, group
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        self.store = dist.distributed_c10d._get_default_store()
         if dist.get_world_size() > 1:
-            Heartbeat.begin(dist.distributed_c10d._get_default_store(), dist.get_rank())
+            Heartbeat.begin(self.store, dist.get_rank())
 
     def missing(self) -> list[int]:
         places = {k: self.dist.get_global_rank(self.group, k) if self.group else k for k in range(self.size)}

@@ -28,6 +28,7 @@ from .engine import (
     WaitFunction,
 )
 from .heartbeat import Heartbeat
+from .shared_memory import of_one_machine
 
 if TYPE_CHECKING:
     from ..runtime.model import CompiledModel
@@ -206,11 +207,13 @@ def world() -> Group:
     return _WORLD[0]
 
 
-def init(backend: str = "gloo", **options: Any) -> Group:
+def init(backend: str = "gloo", shared_memory: bool = True, **options: Any) -> Group:
     """Join the group of all processes that ``torchrun`` has started, and make it the default.
 
     Args:
         backend: The backend of ``torch.distributed``: "gloo" for CPUs, "nccl", "mpi".
+        shared_memory: Whether processes with gloo exchange tensors in shared memory if all of them run on
+            one Linux machine. Errors and other machines' processes are still found by gloo.
         **options: Further arguments of ``torch.distributed.init_process_group``, such as `timeout`.
 
     Returns:
@@ -232,7 +235,12 @@ def init(backend: str = "gloo", **options: Any) -> Group:
         except Exception as error:
             raise GroupError(f"cannot join the processes of torchrun: {error}") from error
         atexit.register(_leave)
-    _WORLD[:] = [Group(TorchEngine())]
+    engine = TorchEngine()
+    shared = None
+    if shared_memory and engine.size > 1 and dist.get_backend() == "gloo":
+        limit = options.get("timeout") or dist.distributed_c10d._get_default_timeout("gloo")
+        shared = of_one_machine(engine, limit.total_seconds())
+    _WORLD[:] = [Group(shared or engine)]
     return _WORLD[0]
 
 

@@ -1,0 +1,214 @@
+"""The engine in shared memory: threads that act as processes here, real processes in test_processes.py."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tilewright.distributed import GroupError
+from tilewright.distributed.engine import Kind, Operation
+from tilewright.distributed.shared_memory import SharedMemoryEngine, segment
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="shared memory without a name needs Linux")
+Array = np.ndarray[Any, Any]
+PIECE, SLOTS = 1 << 19, 16
+BF16 = np.dtype(ml_dtypes.bfloat16)
+TYPES = [np.dtype(t) for t in "f4 f8 f2 i1 i2 i4 i8 u1 u2 u4 u8".split()]
+
+
+def engines(size: int, patience: float = 20.0) -> list[SharedMemoryEngine]:
+    file = segment(size)
+    return [SharedMemoryEngine(os.dup(file) if k else file, k, size, patience) for k in range(size)]
+
+
+def together(size: int, run: Callable[[int], Any]) -> list[Any]:
+    results: list[Any] = [None] * size
+
+    def call(rank: int) -> None:
+        try:
+            results[rank] = run(rank)
+        except Exception as error:
+            results[rank] = error
+
+    threads = [threading.Thread(target=call, args=(k,)) for k in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return results
+
+
+def exchanged(kind: Kind, sources: list[Array], elements: int, **options: Any) -> list[Array]:
+    """The targets, of so many elements, of an operation on one source for each rank."""
+    group = engines(len(sources))
+
+    def run(rank: int) -> Array:
+        target = np.zeros(elements, sources[0].dtype)
+        group[rank].start(Operation(kind, sources[rank], target, **options))()
+        return target
+
+    found = together(len(sources), run)
+    for target in found:
+        if isinstance(target, Exception):
+            raise target
+    return found
+
+
+def values(size: int, n: int, dtype: np.dtype[Any], seed: int = 0) -> list[Array]:
+    random = np.random.default_rng(seed)
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        return [random.integers(info.min, info.max, n, dtype, endpoint=True) for _ in range(size)]
+    return [random.normal(size=n).astype(dtype) for _ in range(size)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("dtype", [*TYPES, BF16], ids=str)
+def test_sums_are_those_in_the_order_of_the_ranks_and_the_same_everywhere(
+    size: int, dtype: np.dtype[Any]
+) -> None:
+    n = PIECE // dtype.itemsize + 777  # two pieces, the last of an odd size
+    sources = values(size, n, dtype)
+    found = exchanged(Kind.ALL_REDUCE, sources, n)
+    wide = np.dtype(np.float32) if dtype.itemsize == 2 and dtype.kind not in "iu" else dtype
+    total = sources[0].astype(wide)
+    for source in sources[1:]:
+        total = total + source.astype(wide)
+    for target in found:
+        np.testing.assert_array_equal(target, total.astype(dtype))
+
+
+@pytest.mark.parametrize("dtype", [np.dtype("f2"), BF16], ids=str)
+def test_all_numbers_of_16_bits_are_converted_exactly(dtype: np.dtype[Any]) -> None:
+    every = np.arange(1 << 16, dtype=np.uint16).view(dtype)
+    other = np.roll(every, 12_345)
+    found = exchanged(Kind.ALL_REDUCE, [every, other], every.size)
+    with np.errstate(all="ignore"):
+        expected = (every.astype(np.float32) + other.astype(np.float32)).astype(dtype)
+    for target in found:
+        np.testing.assert_array_equal(target.astype(np.float32), expected.astype(np.float32))
+
+
+@pytest.mark.parametrize("reduction", ["max", "min"])
+@pytest.mark.parametrize("dtype", [*TYPES, BF16], ids=str)
+def test_extremes(reduction: str, dtype: np.dtype[Any]) -> None:
+    sources = values(3, 1000, dtype)
+    if dtype.kind not in "iu":
+        sources[1][7] = float("nan")
+    combine = np.maximum if reduction == "max" else np.minimum
+    with np.errstate(invalid="ignore"):
+        expected = combine(combine(sources[0], sources[1]), sources[2])
+    for target in exchanged(Kind.ALL_REDUCE, sources, 1000, reduction=reduction):
+        np.testing.assert_array_equal(target.astype(np.float64), expected.astype(np.float64))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("part", [0, 1, 5, 70_001])
+def test_other_operations(size: int, part: int) -> None:
+    dtype = np.dtype(np.float64)
+    blocks = [x.reshape(size, part) for x in values(size, size * part, dtype)]
+    whole = [b.reshape(-1) for b in blocks]
+    scattered = exchanged(Kind.REDUCE_SCATTER, whole, part)
+    swapped = exchanged(Kind.ALL_TO_ALL, whole, size * part)
+    gathered = exchanged(Kind.ALL_GATHER, whole, size * size * part)
+    sent = exchanged(Kind.BROADCAST, whole, size * part, peer=size - 1)
+    for distance in (1, -1, 2 * size):
+        shifted = exchanged(Kind.SHIFT, whole, size * part, peer=distance)
+        for k in range(size):
+            np.testing.assert_array_equal(shifted[k], whole[(k - distance) % size])
+    for k in range(size):
+        total = blocks[0][k]
+        for block in blocks[1:]:
+            total = total + block[k]
+        np.testing.assert_array_equal(scattered[k], total)
+        np.testing.assert_array_equal(swapped[k], np.concatenate([b[k] for b in blocks]))
+        np.testing.assert_array_equal(gathered[k], np.concatenate(whole))
+        np.testing.assert_array_equal(sent[k], whole[-1])
+
+
+def test_operations_in_place_that_overlap_and_exceed_the_slots() -> None:
+    group = engines(2)
+    n = PIECE // 4 * (SLOTS // 2)
+    numbers = range(5)  # two and a half times what the slots hold
+    sources = {k: [np.full(n, 10 * i + k, np.float32) for i in numbers] for k in range(2)}
+
+    def run(rank: int) -> None:
+        waits = []
+        for x in sources[rank]:
+            waits.append(group[rank].start(Operation(Kind.ALL_REDUCE, x, x)))
+            time.sleep(0.01 * rank)
+        for wait in reversed(waits) if rank else waits:
+            wait()
+
+    assert together(2, run) == [None, None]
+    for k in range(2):
+        for i in numbers:
+            assert (sources[k][i] == 20 * i + 1).all()
+
+
+def test_many_small_operations_of_processes_at_different_speeds() -> None:
+    group = engines(3)
+    random = np.random.default_rng(0)
+    pauses = random.random((3, 300)) * (random.random((3, 300)) < 0.05) * 0.01
+
+    def run(rank: int) -> list[float]:
+        found = []
+        for i in range(300):
+            time.sleep(pauses[rank, i])
+            x = np.array([i + rank], np.float64)
+            group[rank].start(Operation(Kind.ALL_REDUCE, x, x))()
+            found.append(float(x[0]))
+        return found
+
+    expected = [3.0 * i + 3 for i in range(300)]
+    assert together(3, run) == [expected] * 3
+
+
+def test_different_operations_are_an_error() -> None:
+    group = engines(2)
+
+    def run(rank: int) -> None:
+        x = np.zeros(3 + rank)
+        group[rank].start(Operation(Kind.ALL_REDUCE, x, x))()
+
+    for error in together(2, run):
+        assert isinstance(error, GroupError) and "different operations or sizes" in str(error)
+
+
+def test_a_process_that_does_not_take_part_is_not_waited_for_forever() -> None:
+    (first, _) = engines(2, patience=0.5)
+    x = np.zeros(3)
+    start = time.monotonic()
+    wait = first.start(Operation(Kind.ALL_REDUCE, x, x))
+    with pytest.raises(GroupError, match=r"no process has made progress for 0.5 seconds"):
+        wait()
+    assert 0.4 < time.monotonic() - start < 5
+    with pytest.raises(GroupError, match="no process has made progress"):  # the group is not used again
+        first.start(Operation(Kind.ALL_REDUCE, x, x))
+
+
+def test_types_without_arithmetic_are_refused() -> None:
+    (alone,) = engines(1)
+    x = np.zeros(3, np.complex64)
+    with pytest.raises(GroupError, match="elements of complex64 cannot be reduced"):
+        alone.start(Operation(Kind.ALL_REDUCE, x, x))
+
+
+def test_the_segment_has_no_name_and_is_freed() -> None:
+    def mapped() -> int:
+        with open("/proc/self/maps") as maps:
+            return sum("memfd:tilewright" in line for line in maps)
+
+    before, names = mapped(), os.listdir("/dev/shm")
+    group = engines(2)
+    assert mapped() == before + 2 and os.listdir("/dev/shm") == names
+    del group
+    assert mapped() == before
