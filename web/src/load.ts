@@ -1,8 +1,8 @@
 /** Loading a model. */
 
 import type { Backend } from "./backend.js";
-import { AbortError, InternalError, TilewrightError } from "./errors.js";
-import { type FileSource, nameOf, type Progress } from "./fetching.js";
+import { AbortError, ArtifactError, InternalError, TilewrightError } from "./errors.js";
+import { type FileSource, nameOf, type Progress, urlOf } from "./fetching.js";
 import { Model, type Signature } from "./model.js";
 import { openBackend } from "./open.js";
 import { type Opened, type OpenRequest, Remote, RemoteBackend } from "./remote.js";
@@ -36,6 +36,7 @@ export async function load<S extends Signature = Signature>(
   sources: FileSource | Sources,
   options: LoadOptions = {},
 ): Promise<Model<S>> {
+  if (!sources) throw new ArtifactError("load: no file is given");
   const source = isSources(sources) ? await bestOf(sources) : sources;
   if (options.signal?.aborted) throw new AbortError(`${nameOf(source)}: loading was aborted`);
   const inPage = typeof document !== "undefined" && typeof Worker !== "undefined";
@@ -47,7 +48,11 @@ export async function load<S extends Signature = Signature>(
 
 async function openInWorker(source: FileSource, options: LoadOptions): Promise<Backend> {
   const { weights, cache, threads, onProgress, signal } = options;
-  const thread = await startThread(new URL("./worker.js", import.meta.url));
+  const thread = await startThread(
+    () => new Worker(new URL("./worker.js", import.meta.url), { type: "module" }),
+    "./worker.js",
+    import.meta.url,
+  );
   const remote = new Remote(thread, (notice) => onProgress?.(notice as Progress));
   thread.onFailure((message) => remote.end(new InternalError(`the worker of the model failed: ${message}`)));
   const abort = (): void => void remote.call("abort", []).catch(() => undefined);
@@ -69,9 +74,7 @@ async function openInWorker(source: FileSource, options: LoadOptions): Promise<B
   }
 }
 
-/** A source as another thread understands it: addresses are relative to the page, not to the worker. */
+/** A source as another thread understands it: relative addresses are not relative to the worker. */
 function addressed(source: FileSource): FileSource {
-  if (source instanceof URL) return source.href;
-  if (typeof source !== "string" || typeof location === "undefined") return source;
-  return new URL(source, location.href).href;
+  return typeof source === "string" || source instanceof URL ? urlOf(source).href : source;
 }

@@ -33,11 +33,14 @@ const portOf = (node: NodeEmitter & { postMessage: Port["postMessage"] }): Port 
   addEventListener: (_type, listener) => node.on("message", (data) => listener({ data })),
 });
 
-/** Starts the module `url` in another thread. */
-export async function startThread(url: URL): Promise<Thread> {
+/** Starts the module `name` beside the module `base` in another thread: by `start`, or in Node by its address.
+ *
+ * `start` must be written as `() => new Worker(new URL("./NAME.js", import.meta.url), { type: "module" })`:
+ * bundlers recognize this form, and nothing else, as a worker to include. */
+export async function startThread(start: () => Worker, name: string, base: string): Promise<Thread> {
   if (typeof Worker === "undefined") {
     const { Worker: NodeWorker } = await nodeThreads();
-    const worker = new NodeWorker(url);
+    const worker = new NodeWorker(new URL(name, base));
     return {
       ...portOf(worker),
       terminate: () => void worker.terminate(),
@@ -45,20 +48,26 @@ export async function startThread(url: URL): Promise<Thread> {
       onFailure: (listener) => worker.on("error", (error) => listener((error as Error).message)),
     };
   }
-  const worker = new Worker(url, { type: "module" });
+  const worker = start();
   return {
     postMessage: (message, transfer) => worker.postMessage(message, transfer),
     addEventListener: (type, listener) => worker.addEventListener(type, listener),
     terminate: () => worker.terminate(),
     unref: () => undefined,
     onFailure: (listener) =>
-      worker.addEventListener("error", ({ message }) => listener(message || "its script cannot be loaded")),
+      worker.addEventListener("error", ({ message }) =>
+        listener(message || `its script ${name} cannot be loaded; it belongs beside the page's scripts`),
+      ),
   };
 }
 
-/** The port to the thread that started this one. */
-export async function parentPort(): Promise<Port> {
+/** The port to the thread that started this one. No top-level `await` is needed, which some bundlers refuse. */
+export function parentPort(): Port {
   if (typeof (globalThis as { WorkerGlobalScope?: unknown }).WorkerGlobalScope !== "undefined")
     return globalThis as unknown as Port;
-  return portOf((await nodeThreads()).parentPort);
+  const opened = nodeThreads().then(({ parentPort }) => portOf(parentPort));
+  return {
+    postMessage: (message, transfer) => void opened.then((port) => port.postMessage(message, transfer)),
+    addEventListener: (type, listener) => void opened.then((port) => port.addEventListener(type, listener)),
+  };
 }

@@ -9,7 +9,7 @@ import { parentPort } from "./threads.js";
 
 let backend: Backend;
 const opening = new AbortController();
-const port = await parentPort();
+const port = parentPort();
 
 serve(port, {
   open: async (source: FileSource, { progress, ...options }: OpenRequest): Promise<Opened> => {

@@ -118,7 +118,11 @@ interface Notice {
 
 async function openInWorker(folder: string | URL, options: LoadChatOptions): Promise<ChatApi> {
   const { cache, threads, onProgress, signal } = options;
-  const thread = await startThread(new URL("./llm-worker.js", import.meta.url));
+  const thread = await startThread(
+    () => new Worker(new URL("./llm-worker.js", import.meta.url), { type: "module" }),
+    "./llm-worker.js",
+    import.meta.url,
+  );
   const readers = new Map<number, Queue<unknown>>();
   let next = 0;
   const remote = new Remote(thread, (notice) => {

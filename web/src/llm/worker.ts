@@ -14,7 +14,7 @@ interface WorkerOptions {
 
 let model: ChatApi;
 const opening = new AbortController();
-const port = await parentPort();
+const port = parentPort();
 const answers = new Map<number, Answer<unknown, unknown>>();
 
 /** Sends the parts of an answer as notices with the reader's number. */

@@ -17,6 +17,7 @@ export class WasmBackend implements Backend {
 
   private constructor(
     private readonly instance: WasmInstance,
+    private readonly exports: Exports,
     private readonly team: readonly (() => void)[],
   ) {
     this.metadata = instance.metadata;
@@ -51,10 +52,10 @@ export class WasmBackend implements Backend {
         );
       made.create(team.length + 1, place, entry?.bytes ?? 0);
     } catch (thrown) {
-      for (const end of team) end();
+      endTeam(exports, team);
       throw thrown;
     }
-    return new WasmBackend(made, team);
+    return new WasmBackend(made, exports, team);
   }
 
   async run(name: string, inputs: readonly Tensor[]): Promise<RunResult> {
@@ -75,8 +76,14 @@ export class WasmBackend implements Backend {
 
   async close(): Promise<void> {
     this.instance.close();
-    for (const end of this.team) end();
+    endTeam(this.exports, this.team);
   }
+}
+
+/** Ends the threads of a module without a context. They return first: Deno cannot end one that waits. */
+function endTeam(exports: Exports, team: readonly (() => void)[]): void {
+  exports.tw_thread_end?.();
+  for (const end of team) end();
 }
 
 interface Started {

@@ -34,6 +34,7 @@ export interface Exports extends WebAssembly.Exports {
   tw_state(context: number, index: number, tensor: number): number;
   tw_reset(context: number): number;
   tw_thread_prepare?(): number;
+  tw_thread_end?(): void;
 }
 
 /** An instance with its memory and, after `create`, a context. Calls are synchronous. */

@@ -14,7 +14,11 @@ export async function startTeam(
 ): Promise<(() => void)[]> {
   const started = await Promise.allSettled(
     Array.from({ length: count }, async () => {
-      const thread = await startThread(new URL("./thread.js", import.meta.url));
+      const thread = await startThread(
+        () => new Worker(new URL("./thread.js", import.meta.url), { type: "module" }),
+        "./thread.js",
+        import.meta.url,
+      );
       const remote = new Remote(thread);
       thread.onFailure((message) => remote.end(new InternalError(`a thread failed: ${message}`)));
       try {

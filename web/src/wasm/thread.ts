@@ -3,7 +3,7 @@
 import { serve } from "../remote.js";
 import { parentPort } from "../threads.js";
 
-const port = await parentPort();
+const port = parentPort();
 let instance: WebAssembly.Instance;
 
 serve(port, {
