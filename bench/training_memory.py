@@ -4,8 +4,8 @@
     python -m bench.training_memory -m gpt,bert
 
 Tilewright's step is compiled and saved by one process; another, which has imported NumPy and Tilewright only,
-loads the artifact and makes steps. PyTorch's process makes the same steps by AdamW (fused), without and with
-``torch.utils.checkpoint`` around every block of the model. Two figures in MiB for each:
+loads the artifact and makes steps. PyTorch's process makes the same steps by AdamW (fused). Both do so
+without and with ``torch.utils.checkpoint`` around every block of the model. Two figures in MiB for each:
 
 - ``resident``: the peak resident memory (VmHWM) above that after the imports. It contains pages of files,
   such as the artifact's initial weights and code that PyTorch loads at its first operators.
@@ -32,7 +32,9 @@ from .machines import features, machine, results_file
 from .report import table
 from .training import compiled_step, models
 
-ENGINES = ("tilewright", "torch", "torch checkpoint")
+ENGINES = ("tilewright", "tilewright checkpoint", "torch", "torch checkpoint")
+RATIOS = (("tilewright", "torch"), ("tilewright checkpoint", "torch"))
+"""Pairs whose ratio the table shows."""
 STEPS = 5
 MIB = 2**20
 
@@ -70,7 +72,7 @@ def checkpoint_blocks(model: Any) -> None:
         block.forward = again(block.forward)
 
 
-def compile_step(name: str, folder: str, threads: int) -> None:
+def compile_step(name: str, checkpointed: bool, folder: str, threads: int) -> None:
     """Save the step of a model, and its batch."""
     import numpy as np
     import torch
@@ -78,6 +80,8 @@ def compile_step(name: str, folder: str, threads: int) -> None:
     torch.manual_seed(0)
     model, (x, labels) = models()[name]()
     model.train()
+    if checkpointed:
+        checkpoint_blocks(model)
     step = compiled_step(model, (x, labels), "float32", threads)
     step.save(Path(folder, "step.so"))
     np.savez(Path(folder, "batch.npz"), x=x.numpy(), labels=labels.numpy())
@@ -163,9 +167,10 @@ def fresh(function: Callable[..., Any], *args: Any) -> Any:
 def measure(name: str, threads: int) -> dict[str, Any]:
     """The figures of a model by engine."""
     found: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        failed = fresh(compile_step, name, folder, threads)
-        found["tilewright"] = {"failed": failed} if failed else fresh(run_tilewright, name, folder, threads)
+    for engine, checkpointed in (("tilewright", False), ("tilewright checkpoint", True)):
+        with tempfile.TemporaryDirectory() as folder:
+            failed = fresh(compile_step, name, checkpointed, folder, threads)
+            found[engine] = {"failed": failed} if failed else fresh(run_tilewright, name, folder, threads)
     for engine, checkpointed in (("torch", False), ("torch checkpoint", True)):
         found[engine] = fresh(run_torch, name, checkpointed, False, threads)
         found[engine] |= fresh(run_torch, name, checkpointed, True, threads)
@@ -181,18 +186,19 @@ def markdown(result: dict[str, Any]) -> str:
         figures = row["engines"]
         line = [row["model"]]
         for kind in ("resident", "tensors"):
-            sizes = [figures[e][kind] for e in ENGINES]
-            line += [f"{s / MIB:.0f}" for s in sizes] + [f"{sizes[0] / s:.2f}" for s in sizes[1:]]
+            sizes = {e: figures[e][kind] for e in ENGINES}
+            line += [f"{s / MIB:.0f}" for s in sizes.values()]
+            line += [f"{sizes[ours] / sizes[theirs]:.2f}" for ours, theirs in RATIOS]
         body.append(line)
     head = ["model"]
     for kind in ("resident", "tensors"):
-        head += [f"{e}, {kind}" for e in ENGINES] + ["ours ÷ torch", "ours ÷ torch checkpoint"]
+        head += [f"{e}, {kind}" for e in ENGINES] + [f"{ours} ÷ {theirs}" for ours, theirs in RATIOS]
     return (
         f"{date}, {info['processor']} ({features(info['flags'])}), {info['cores']} cores; "
         "`python -m bench.training_memory`. Peak memory of training steps by AdamW in float32, in MiB, each "
         "in a process of its own. Resident: the peak of the process above that after its imports. Tensors: "
         "the most bytes of tensors alive at one time. Tilewright loads a saved step, compiled with "
-        '`nonfinite="ignore"`; PyTorch runs eagerly, checkpoint with `torch.utils.checkpoint` around every '
+        '`nonfinite="ignore"`; PyTorch runs eagerly; checkpoint: with `torch.utils.checkpoint` around every '
         "block.\n\n" + table(head, body) + "\n"
     )
 

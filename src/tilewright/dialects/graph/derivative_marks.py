@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...ir.builder import Builder
-from ...ir.core import Attr, Block, IRError, Operand, Value, VariadicOperand, operation
+from ...ir.core import Attr, Block, IRError, Operand, Operation, Region, Value, VariadicOperand, operation
 from ...ir.interpreter import Array, Frame
+from ...ir.run_time_symbols import defined_by, mentions
 from ...ir.types import Type
 from .. import tensor
 from ..tensor_builder import TensorBuilder, TensorRef
@@ -15,7 +16,7 @@ from .base import Adjoint, GraphOp
 from .control_flow import Check, check_condition
 from .elementwise import Constant
 from .residuals import inner_uses, values_of
-from .scan import same_type
+from .scan import Yield, same_type
 from .term import Term, tensor_type
 
 
@@ -166,6 +167,28 @@ class CustomGradient(GraphOp):
         return self.values
 
 
+def enclose(b: Builder, ops: Sequence[Operation], wanted: Sequence[Value]) -> Checkpoint | None:
+    """Move operations of a block into the region of a `Checkpoint` at the builder's place.
+
+    Args:
+        b: A place behind the operations.
+        ops: The operations in their order.
+        wanted: Those of their results that the region yields.
+
+    Returns:
+        The operator, whose results are the `wanted`; None, and nothing is moved, if one of them has a size
+        that one of the operations computes.
+    """
+    symbols = {s for op in ops for s in defined_by(op)}
+    if any(mentions(tensor_type(v).shape, symbols) for v in wanted):
+        return None
+    block = Block([])
+    for op in ops:
+        block.append(op)
+    block.append(Yield(wanted))
+    return b.insert(Checkpoint(regions=[Region([block])]))
+
+
 def _captured(op: Any) -> list[Value]:
     """The values from outside of an operation that it reads."""
     made: set[Value] = {
@@ -182,4 +205,4 @@ def _inlined(b: Builder, block: Block, values: dict[Value, Value]) -> list[Value
     return [values.get(v, v) for v in block.terminator.operands]
 
 
-__all__ = ["After", "Checkpoint", "CustomGradient", "OnceDifferentiable"]
+__all__ = ["After", "Checkpoint", "CustomGradient", "OnceDifferentiable", "enclose"]

@@ -18,6 +18,7 @@ from ...ir.substitution import evaluate, linear_in
 from ...ir.symbolic import Dim, Expr
 from ..dims import DimsArgument, DimTable, DimText, check_dims_argument, parse_dim
 from .archive import load_program
+from .checkpoints import mark_checkpoints
 from .dynamic import DynamicShapes, export_for, solver_failed
 from .failures import first_lines, quiet, untraceable
 from .in_place import make_functional
@@ -152,7 +153,7 @@ def _export(
             return torch.export.export(model, *examples, dynamic_shapes=shapes, strict=False)
 
         try:
-            with quiet(), torch.no_grad(), keep_calls_whole():
+            with quiet(), torch.no_grad(), keep_calls_whole(), mark_checkpoints():
                 return export_for(run, specs, sizes)
         except CompileError:
             raise

@@ -7,9 +7,10 @@ Sizes never become operators: the value of a ``SymInt`` node is read from its me
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -32,6 +33,7 @@ from ..complex import Complex, describe_border, flat, joined, part_names
 from ..conversions import conversion_steps
 from ..refusals import refusal
 from ..unsupported import Unsupported, unsupported
+from .checkpoints import Checkpoints, number_of
 from .registry import complex_importers, importers
 from .symbols import SymbolMap, TorchSize, Untranslatable
 from .tensors import array_of, dtype_of, part_dtype_of
@@ -218,6 +220,7 @@ class Importer:
         self.constants: dict[Any, Constant] = {}
         self.values: dict[Any, Any] = {}
         self.function: Func
+        self.checkpoints = Checkpoints()
         self.seed: Value | None = None
         """The input (i64 scalar) that seeds a run; None until an operator draws random numbers."""
         self.drawn = 0
@@ -285,6 +288,7 @@ class Importer:
         func.updates, func.states = tuple(str(a.hint) for a, _ in changed), tuple(kept)
         results_of = [part for _, value in results for part in flat(value)]
         self.builder.insert(Return([*results_of, *(value for _, value in changed)]))
+        self.checkpoints.enclose()
         dce(module)
         return module
 
@@ -325,15 +329,18 @@ class Importer:
     def _graph(self, module: torch.nn.Module, graph: torch.fx.Graph) -> Any:
         """Import the nodes that the outputs need; return the argument of the output node."""
         live = _live_nodes(graph)
-        for node in graph.nodes:
-            if node.op == "output":
-                return node.args[0]
-            if node not in live or node.op == "placeholder" or node in self.values:
-                continue
-            if node.op == "get_attr":
-                self.values[node] = self._attribute(module, node)
-            elif node.op == "call_function":
-                self._call(node)
+        for number, nodes in itertools.groupby(graph.nodes, number_of):
+            kept = self.checkpoints.collecting(self.builder.block) if number else nullcontext()
+            with kept:
+                for node in nodes:
+                    if node.op == "output":
+                        return node.args[0]
+                    if node not in live or node.op == "placeholder" or node in self.values:
+                        continue
+                    if node.op == "get_attr":
+                        self.values[node] = self._attribute(module, node)
+                    elif node.op == "call_function":
+                        self._call(node)
         return None
 
     def _attribute(self, module: torch.nn.Module, node: torch.fx.Node) -> Any:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...dialects import graph as g
+from ...dialects.graph.derivative_marks import enclose
 from ...dialects.graph.scan import Yield
 from ...errors import GradientError
 from ...ir.core import Block, Operation, OpResult, Region, Value
-from ...ir.run_time_symbols import defined_by, mentions
 from .eager import is_compiling
 from .operands import as_tensor, value_of
 from .tensor import Tensor, traced
@@ -137,21 +137,18 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
     return again
 
 
-def _enclosed(trace: Trace, ops: list[Operation], wanted: list[Value]) -> list[OpResult]:
+def _enclosed(trace: Trace, ops: list[Operation], wanted: list[Value]) -> Sequence[OpResult]:
     """Move operations into the region of a `graph.checkpoint`, and return the `wanted` values from it."""
     where = user_location("checkpoint")
-    symbols = {s for op in ops for s in defined_by(op)}
-    for v in wanted:
-        if mentions(v.type.shape, symbols):
-            raise TraceError(
-                f"a result of a checkpointed function is {list(v.type.shape)}, a size that only the run of "
-                f"the function computes: take that computation out of it (at {where})"
-            )
-    block = Block([])
-    for op in ops:
-        block.append(op)
-    block.append(Yield(wanted))
-    return list(trace.builder.insert(g.Checkpoint(regions=[Region([block])], location=where)).results)
+    with trace.builder.at(where):
+        mark = enclose(trace.builder, ops, wanted)
+    if mark is None:
+        raise TraceError(
+            f"a result of a checkpointed function has a size that only the run of the function computes "
+            f"({', '.join(str(list(v.type.shape)) for v in wanted)}): take that computation out of it (at "
+            f"{where})"
+        )
+    return mark.results
 
 
 __all__ = ["checkpoint", "custom_gradient"]

@@ -131,7 +131,8 @@ def hints_wrapper(
 def tag_activation_checkpoint(
     n: Node, body: torch.fx.GraphModule, *operands: object, **_: object
 ) -> list[Any]:
-    return n.importer.subgraph(body, operands)
+    with n.importer.checkpoints.collecting(n.importer.builder.block):
+        return n.importer.subgraph(body, operands)
 
 
 # -- Loops ---------------------------------------------------------------------------------------------------
