@@ -37,7 +37,10 @@ def model(
     """Return a product with constant weights, and the weights."""
     rng = np.random.default_rng(0)
     qvalues = rng.integers(-(1 << (bits - 1)), 1 << (bits - 1), (columns, depth))
-    scales = rng.uniform(0.01, 0.1, (columns, groups)).astype(scale)
+    scales = (rng.uniform(0.01, 0.1, (columns, groups)) * rng.choice((-1, 1), (columns, groups))).astype(
+        scale
+    )
+    scales[0, 0] = 3e-6  # subnormal in float16
     module = Module()
     main = func.Func(sym_name="main", arg_names=("x",), result_names=("y",))
     module.body.append(main)
@@ -194,7 +197,10 @@ def test_relaxed_products_are_exact(bits: int) -> None:
     for target in ("wasm32", "wasm32:relaxed"):
         with tw.compile(module, target=target, cache=False) as library:
             results[target] = library(x)
-            used = "relaxed_dot" in library.ir("asm")
+            code = library.ir("asm")
+            used = "i32x4.relaxed_dot_i8x16_i7x16_add_s" in code
             assert used == (target == "wasm32:relaxed" and bits == 4)
+            loops = [part.partition("end_function")[0] for part in code.split("\nqtile_")[1:]]
+            assert loops and all("v128.load\t16" in loop for loop in loops)  # the load adds the distance
         close(results[target], x, weights, groups)
     np.testing.assert_allclose(results["wasm32:relaxed"], results["wasm32"], rtol=1e-6, atol=1e-6)

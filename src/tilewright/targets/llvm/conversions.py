@@ -111,8 +111,8 @@ def from_storage(g: KernelContext, x: str, dtype: DType, lanes: int) -> str:
     return loaded(g.e, g.isa, x, dtype, lanes)
 
 
-def loaded(e: Emitter, isa: Isa, x: str, dtype: DType, lanes: int) -> str:
-    """`from_storage` for functions that are not kernels."""
+def loaded(e: Emitter, isa: Isa, x: str, dtype: DType, lanes: int, finite: bool = False) -> str:
+    """`from_storage` for functions that are not kernels. `finite`: no element is infinite or NaN."""
     stored, kind = storage(dtype, lanes, isa.half), register(dtype, lanes)
     if stored == kind:
         return _extended(e, x, dtype, lanes)
@@ -121,6 +121,8 @@ def loaded(e: Emitter, isa: Isa, x: str, dtype: DType, lanes: int) -> str:
     if dtype is f16 and isa.half:
         return e.op(f"fpext {stored} {x} to {kind}")
     integer = "i32" if lanes == 1 else f"<{lanes} x i32>"
+    if dtype is f16 and finite:
+        return _finite_half_to_float(e, e.op(f"sext {stored} {x} to {integer}"), integer, kind, lanes)
     wide = e.op(f"zext {stored} {x} to {integer}")
     if dtype.bits <= 8:
         return minifloats.decode(e, wide, dtype, lanes)
@@ -187,6 +189,13 @@ def _half_to_float(e: Emitter, wide: str, integer: str, kind: str, lanes: int) -
     )
     sign = e.op(f"shl {integer} {e.op(f'and {integer} {wide}, {_int(0x8000, lanes)}')}, {_int(16, lanes)}")
     return e.op(f"bitcast {integer} {e.op(f'or {integer} {bits}, {sign}')} to {kind}")
+
+
+def _finite_half_to_float(e: Emitter, wide: str, integer: str, kind: str, lanes: int) -> str:
+    """`_half_to_float` of sign-extended bits of finite numbers: the sign's copies are removed."""
+    shifted = e.op(f"shl {integer} {wide}, {_int(13, lanes)}")
+    bits = e.op(f"and {integer} {shifted}, {_int(0x8FFFE000 - 2**32, lanes)}")
+    return e.op(f"fmul {kind} {e.op(f'bitcast {integer} {bits} to {kind}')}, {_float(2.0**112, lanes)}")
 
 
 def _float(value: float, lanes: int) -> str:

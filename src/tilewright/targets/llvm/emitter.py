@@ -118,6 +118,15 @@ class Emitter:
             return self.op(f"getelementptr {flag}i8, ptr {pointer}, i64 {int(index) * itemsize}")
         return self.op(f"getelementptr [{itemsize} x i8], ptr {pointer}, i64 {index}")
 
+    def completed(self, kind: str, value: str) -> str:
+        """`value` of a type, computed before anything that is written later is loaded.
+
+        LLVM would first load the operands of all products of a tile. The engine that compiles WebAssembly
+        keeps this order: it would spill most of them. An address that advances in a loop is computed once:
+        LLVM would advance one for each load from it, and WebAssembly's loads can add constants.
+        """
+        return self.op(f'call {kind} asm sideeffect "", "=r,0"({kind} {value})')
+
     # -- Vectors --
 
     def load(self, kind: str, pointer: str, align: int) -> str:

@@ -48,7 +48,7 @@ def panel_of(isa: Isa, a: DType, b: DType, columns: int | None = None) -> simd.P
     wide, so that a tile has many rows and an unpacked value serves all of them.
     """
     if b is i4:
-        vectors = 2 if isa.vector_registers >= 32 else 1
+        vectors = 2 if isa.vector_registers >= 32 or isa.has("relaxed-simd") else 1
         return simd.Panel(vectors * isa.lanes(32), 4 if has_byte_dots(isa) else 1)
     _, nr = tile_shape(isa, b)
     if b not in (bf16, *BYTES):

@@ -221,11 +221,13 @@ def _most_rows(p: QuantizedProblem, isa: Isa) -> int:
     """The largest number of rows of a vector tile.
 
     Each vector of a row needs an integer and a floating-point sum. Unpacked values, a mask and a broadcast
-    word need registers, too.
+    word need registers, too. With the relaxed product, floating-point sums may lie in memory, because they
+    are used once a group, and the engine keeps a register for itself.
     """
     dots = ByteDots(Emitter(), isa, p.lanes, p.bits)
-    spare = isa.vector_registers - 2 * p.vectors - 2
-    return max(1, min(MOST_ROWS, spare // ((1 + dots.registers) * p.vectors)))
+    spare = isa.vector_registers - 2 * p.vectors - (3 if dots.relaxed else 2)
+    sums = dots.registers if dots.relaxed else 1 + dots.registers
+    return max(1, min(MOST_ROWS, spare // (sums * p.vectors)))
 
 
 def _sums_function(p: QuantizedProblem, rows: int, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
@@ -322,7 +324,7 @@ def _tile_function(
         row = []
         for v in range(p.vectors):
             at = (step * p.vectors + v) * line
-            if at % (64 * share) == 0:
+            if at % (64 * share) == 0 and not isa.in_order:
                 e.line(
                     f"call void @llvm.prefetch.p0(ptr {e.at(ahead, str(at // share), 1)}, i32 0, i32 {near}, "
                     "i32 1)"
@@ -338,12 +340,14 @@ def _tile_function(
             acc = dots.multiply(words, qvalues, acc)
         return acc
 
+    fixed = partial(e.completed, "ptr") if isa.in_order else str
+
     def group(g: str, carried: Carried) -> list[str]:
         (_, b), (_, b_scales), (_, ahead), *totals = carried
-        a = [e.at("%a", e.add(e.mul(str(i), dims(p.a_m)), e.mul(g, str(p.size))), 1) for i in range(rows)]
+        a, first_sum = e.at("%a", e.mul(g, str(p.size)), 1), fixed(e.at("%sums", g, 4))
         acc = []
         for i in range(rows):
-            first = e.load("i32", e.at("%sums", e.add(str(i * p.groups), g), 4), 4)
+            first = e.load("i32", e.at(first_sum, str(i * p.groups), 4), 4)
             acc += [e.splat(numbers, "i32", first)] * p.vectors
         turn = next(
             u for u in range(min(UNROLL, p.quads), 0, -1) if p.quads % u == 0 and (p.bits == 8 or u % 4 == 0)
@@ -351,19 +355,23 @@ def _tile_function(
 
         def steps(j: str, inside: Carried) -> list[str]:
             sums = [x for _, x in inside]
-            a_now = [e.at(x, e.mul(j, str(turn * 32 // p.bits)), 1) for x in a]
+            start = fixed(e.at(a, e.mul(j, str(turn * 32 // p.bits)), 1))
+            a_now = [e.at(start, e.mul(str(i), dims(p.a_m)), 1) for i in range(rows)]
             size = turn * p.vectors * line
-            b_now, ahead_now = e.at(b, e.mul(j, str(size)), 1), e.at(ahead, e.mul(j, str(size // share)), 1)
+            b_now = fixed(e.at(b, e.mul(j, str(size)), 1))
+            ahead_now = e.at(ahead, e.mul(j, str(size // share)), 1)
             for step in range(turn):
                 sums = quad(a_now, b_now, ahead_now, step, sums)
             return dots.finish(sums)
 
         acc = e.loop("0", str(p.quads // turn), "1", [(numbers, x) for x in acc], steps)
         results = [x for _, x in totals]
-        wheres = [e.at(b_scales, str(v * p.lanes), p.scales.itemsize) for v in range(p.vectors)]
+        first_scales = fixed(b_scales)
+        wheres = [e.at(first_scales, str(v * p.lanes), p.scales.itemsize) for v in range(p.vectors)]
         right = [load_scales(e, isa, where, p.scales, p.lanes) for where in wheres]
+        a_scale = fixed(e.at("%a_scales", g, 4))
         for i in range(rows):
-            where = e.at("%a_scales", e.add(e.mul(str(i), dims(p.a_scales_m)), g), 4)
+            where = e.at(a_scale, e.mul(str(i), dims(p.a_scales_m)), 4)
             left = e.splat(floats, "float", e.load("float", where, 4))
             for v in range(p.vectors):
                 k = i * p.vectors + v

@@ -54,9 +54,9 @@ class QuantizedProblem:
 
 
 def load_scales(e: Emitter, isa: Isa, where: str, dtype: DType, lanes: int) -> str:
-    """`lanes` scales of `dtype`, converted to float32."""
+    """`lanes` scales of `dtype`, which are finite, converted to float32."""
     stored = f"<{lanes} x {storage(dtype, 1, isa.half)}>"
-    return loaded(e, isa, e.load(stored, where, dtype.itemsize * lanes), dtype, lanes)
+    return loaded(e, isa, e.load(stored, where, dtype.itemsize * lanes), dtype, lanes, finite=True)
 
 
 def add_scaled(e: Emitter, isa: Isa, lanes: int, sums: str, left: str, right: str, total: str) -> str:

@@ -193,14 +193,8 @@ class _VectorTileWriter:
                 result.append(self._multiply_add(factor, row[v], acc[i * tile.vectors + v]))
             if self.isa.in_order and tile.lanes == self.isa.lanes(self.accumulator.bits):
                 row_of = slice(i * tile.vectors, None)
-                result[row_of] = [self._completed(value) for value in result[row_of]]
+                result[row_of] = [self.emitter.completed(self.vector, value) for value in result[row_of]]
         return result
-
-    def _completed(self, value: str) -> str:
-        """`value`, computed before anything is loaded for the next row. LLVM would load the elements of all
-        rows first, and the engine that compiles WebAssembly keeps this order: it would spill most of them.
-        """
-        return self.emitter.op(f'call {self.vector} asm sideeffect "", "=r,0"({self.vector} {value})')
 
     def _grouped_step(self, a: str, b: str, acc: list[str], rows: int) -> list[str]:
         """``acc += a[:, :rows] @ b`` for one group of interleaved rows of B; `rows` elements of A are
@@ -228,6 +222,8 @@ class _VectorTileWriter:
         def body(_: str, carried: Carried) -> list[str]:
             (_, a_now), (_, b_now), (_, next_now), *accs = carried
             values = [v for _, v in accs]
+            if self.isa.in_order:
+                a_now, b_now = e.completed("ptr", a_now), e.completed("ptr", b_now)
             if streams:
                 e.line(f"call void @llvm.prefetch.p0(ptr {next_now}, i32 0, i32 2, i32 1)")
             if self.ahead and p.a_k == 1 and count > 1:
