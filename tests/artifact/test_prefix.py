@@ -123,6 +123,6 @@ def test_wrong_prefixes(tmp_path: Path) -> None:
     for prefix in ("tw", "", "5", "a-b", "tilewright", "ü"):
         with pytest.raises(ArtifactError, match="give letters, digits and underscores"):
             library.save(tmp_path / "m.so", prefix=prefix)
-    with pytest.raises(ArtifactError, match="a prefix is for shared libraries only"):
+    with pytest.raises(ArtifactError, match="a prefix is for shared and static libraries only"):
         library.save(tmp_path / "m.tar", prefix="model")
     assert not any(tmp_path.iterdir())

@@ -61,8 +61,12 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 
 def test_unknown_targets_name_the_known_ones() -> None:
     known = (
-        "cpu, cpu:x86-64-v2, cpu:x86-64-v3, cpu:x86-64-v4, aarch64-linux, wasm32, "
-        "wasm32:relaxed, wasm32:threads, wasm32:relaxed+threads, opencl, "
+        "this processor and x86-64: cpu, cpu:x86-64-v2, cpu:x86-64-v3, cpu:x86-64-v4; "
+        "Linux: aarch64-linux, aarch64-linux-musl, x86_64-linux, x86_64-linux-musl, riscv64-linux, "
+        "riscv64-linux-musl, armv7-linux, armv7-linux-musl; Android: aarch64-android, x86_64-android; "
+        "Apple: aarch64-macos, x86_64-macos, aarch64-ios, aarch64-ios-simulator; "
+        "Windows: x86_64-windows, aarch64-windows; "
+        "WebAssembly: wasm32, wasm32:relaxed, wasm32:threads, wasm32:relaxed+threads; GPUs: opencl, "
         "cuda, cuda:sm_80, cuda:sm_90, hip, hip:gfx90a, hip:gfx942, hip:gfx1100, metal, metal:macos, "
         "vulkan, webgpu"
     )
@@ -70,6 +74,20 @@ def test_unknown_targets_name_the_known_ones() -> None:
         registry.resolve("abacus")
     with pytest.raises(CompileError, match="unknown feature 'fast' of wasm32; known targets: wasm32"):
         registry.resolve("wasm32:fast")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("arm64-osx", "aarch64-macos"),
+        ("aarch64-linux+dotprod", "aarch64-linux:dotprod"),
+        ("x86-64-v3", "cpu:x86-64-v3"),
+        ("riscv-linux", "riscv64-linux"),
+    ],
+)
+def test_a_near_spelling_is_proposed(name: str, meant: str) -> None:
+    with pytest.raises(CompileError, match=re.escape(f"unknown target '{name}' (did you mean {meant}?)")):
+        registry.resolve(name)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tilewright.artifact.systems import system_of
 from tilewright.errors import ArtifactError
 
 _MACHINES = {
@@ -37,8 +38,7 @@ _PAGE = 1 << 16
 
 def serves(triple: str) -> bool:
     """Whether objects and libraries for a triple are ELF files of a known kind (64 bits, little-endian)."""
-    other = ("windows", "darwin", "macos", "apple")
-    return triple.split("-")[0] in _MACHINES and not any(system in triple for system in other)
+    return triple.split("-")[0] in _MACHINES and system_of(triple).format == "ELF"
 
 
 def object_file(data: bytes, symbol: str, triple: str) -> bytes:

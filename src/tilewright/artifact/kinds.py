@@ -6,20 +6,30 @@ import platform
 import re
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tilewright.artifact import elf
+from tilewright.artifact.systems import host_system, system_of
 from tilewright.errors import ArtifactError
 
 SUFFIXES = {
     ".so": "a shared library",
     ".dylib": "a shared library for macOS",
     ".dll": "a shared library for Windows",
+    ".a": "a static library",
+    ".lib": "a static library for Windows",
     ".wasm": "a WebAssembly module",
     ".tar": "an archive",
 }
 """The suffixes of all artifacts, with their formats."""
+
+UNLINKED = {
+    ".tar": "objects and sources as a .tar file",
+    ".a": "a static library",
+    ".lib": "a static library",
+}
+"""The suffixes of artifacts that a program is linked with, with what they hold."""
 
 _VERSIONED = re.compile(r"\.so(\.\d+)*$", re.IGNORECASE)
 _ELF_MACHINES = {
@@ -43,9 +53,7 @@ def suffixes_of(triple: str) -> tuple[str, ...]:
     """The suffixes of artifacts for an LLVM triple, the usual one first."""
     if triple.startswith("wasm"):
         return (".wasm", ".tar")
-    if any(system in triple for system in ("apple", "darwin", "macos")):
-        return (".dylib", ".so", ".tar")
-    return (".dll", ".tar") if "windows" in triple else (".so", ".tar")
+    return system_of(triple).suffixes
 
 
 def suffix_of(path: str | Path) -> str:
@@ -60,17 +68,33 @@ def check_suffix(path: str | Path, suffixes: Sequence[str], target: str) -> None
     if suffix_of(path) in suffixes:
         return
     ending = Path(path).suffix
-    other = ", which is that of the target wasm32" if ending.lower() == ".wasm" else ""
+    other = _owner(ending.lower())
     right = Path(path).with_suffix(suffixes[0]).name if Path(path).name else f"model{suffixes[0]}"
     raise ArtifactError(
-        f"{path}: an artifact for {target} has the suffix {' or '.join(suffixes)}, not "
+        f"{path}: an artifact for {target} has the suffix {_either(suffixes)}, not "
         f"{ending or 'none'}{other}; name it {right}"
     )
 
 
+def _either(names: Sequence[str]) -> str:
+    """``.so, .a or .tar``."""
+    *first, last = names
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+def _owner(suffix: str) -> str:
+    """The clause that says which targets have a suffix; "" for one that several systems share."""
+    if suffix == ".wasm":
+        return ", which is that of the target wasm32"
+    titles = {".dylib": "macOS and iOS", ".dll": "Windows", ".lib": "Windows"}
+    return f", which is that of {titles[suffix]}" if suffix in titles else ""
+
+
 @dataclass(frozen=True)
 class FileKind:
-    """A file's format ("ELF", "Mach-O", "PE", "WebAssembly", "tar", "" for another), and its machine."""
+    """A file's format ("ELF", "Mach-O", "PE", "WebAssembly", "tar", "ar", "" for another), and its
+    machine.
+    """
 
     format: str
     machine: str = ""
@@ -79,7 +103,11 @@ class FileKind:
     def __str__(self) -> str:
         if not self.format:
             return "a file of an unknown format"
-        names = {"WebAssembly": "a WebAssembly module", "tar": "a tar archive"}
+        names = {
+            "WebAssembly": "a WebAssembly module",
+            "tar": "a tar archive",
+            "ar": "a static library, which is linked into a program and not loaded",
+        }
         return names.get(self.format) or f"a shared library for {self.system} on {self.machine}"
 
     @property
@@ -108,6 +136,8 @@ def kind_of(path: Path) -> FileKind:
 def _kind(head: bytes) -> FileKind:
     if head[:4] == b"\0asm":
         return FileKind("WebAssembly")
+    if head[:8] == b"!<arch>\n":
+        return FileKind("ar")
     if head[257:262] == b"ustar":
         return FileKind("tar")
     if head[:4] == b"\x7fELF":
@@ -128,16 +158,21 @@ def _kind(head: bytes) -> FileKind:
     return FileKind("")
 
 
-def check_native(path: Path) -> None:
+def check_native(path: Path, triple: str = "") -> None:
     """Raises ArtifactError unless `path` is a shared library for this machine; the message says what the file
     is.
+
+    `triple` is the one that the artifact's metadata state. It tells apart systems whose files have one
+    format, such as Linux, Linux with musl and Android.
     """
     kind = kind_of(path)
-    if kind.native and not kind.runs_here:
+    if kind.native and triple:
+        kind = replace(kind, system=system_of(triple).title)
+    foreign = bool(triple) and system_of(triple) is not host_system()
+    if kind.native and (foreign or not kind.runs_here):
         raise ArtifactError(
-            f"{path}: {kind}; this machine is {platform.system()} on {platform.machine()}: run it there, or "
-            "compile the model "
-            "for the target cpu"
+            f"{path}: {kind}; this machine is {host_system().title} on {platform.machine()}: run it there, "
+            "or compile the model for the target cpu"
         )
     if not kind.native:
         raise ArtifactError(f"{path}: not a Tilewright artifact: {kind}")
@@ -145,4 +180,13 @@ def check_native(path: Path) -> None:
         raise ArtifactError(f"{path}: damaged file: it is truncated")
 
 
-__all__ = ["SUFFIXES", "FileKind", "check_native", "check_suffix", "kind_of", "suffix_of", "suffixes_of"]
+__all__ = [
+    "SUFFIXES",
+    "UNLINKED",
+    "FileKind",
+    "check_native",
+    "check_suffix",
+    "kind_of",
+    "suffix_of",
+    "suffixes_of",
+]

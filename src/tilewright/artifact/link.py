@@ -16,13 +16,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Protocol
 
-from tilewright.artifact import disk_cache, elf, temporary
+from tilewright.artifact import disk_cache, elf, stubs, temporary
+from tilewright.artifact.systems import BY_NAME, UNKNOWN, host_system, system_of
 from tilewright.errors import ArtifactError
 
 _KIND = "runtime"
@@ -182,14 +183,28 @@ def blob_object(data: bytes, symbol: str, triple: str) -> bytes:
         return out.read_bytes()
 
 
-def link_shared(objects: Sequence[bytes], path: Path, target: str | Machine, exports: Sequence[str]) -> None:
+def link_shared(
+    objects: Sequence[bytes],
+    path: Path,
+    target: str | Machine,
+    exports: Sequence[str],
+    *,
+    name: str | None = None,
+    beside: Path | None = None,
+) -> None:
     """Link objects into the shared library (or WebAssembly module) `path`, which exports `exports` only.
+
+    Args:
+        name: The file's final name, by which other libraries of the system refer to it; that of `path` if
+            None.
+        beside: Where the import library of a DLL is written, if it is.
 
     Raises:
         ArtifactError: There is no linker, or it fails; the message has its output.
     """
-    name = triple(target)
-    command, _ = _compiler(name)
+    triple_, system = triple(target), system_of(triple(target))
+    name = name or Path(path).name
+    command, _ = _compiler(triple_, linking=True)
     with tempfile.TemporaryDirectory(dir=temporary.folder()) as folder:
         base = Path(folder)
         files = []
@@ -199,12 +214,60 @@ def link_shared(objects: Sequence[bytes], path: Path, target: str | Machine, exp
             files.append(str(file))
         out = base / "linked"
         # Only a library that calls functions of libm, as kernels of the user's may, then names it.
-        math = ["-Wl,--as-needed", "-lm", "-ldl"] if elf.serves(name) else []
-        _run(
-            [*command, *_link_options(target, base, exports, objects), *files, *math, "-o", str(out)],
-            f"linking {Path(path).name}",
-        )
+        libraries = ["-Wl,--as-needed", "-lm", "-ldl"] if elf.serves(triple_) else []
+        options, environment = _link_options(target, base, exports, objects), {}
+        if system is BY_NAME["android"]:
+            libraries = ["-Wl,--as-needed", *_stubs(triple_, base)]
+            options += [*stubs.ANDROID_OPTIONS, f"-Wl,-soname,{name}"]
+        elif system.format == "Mach-O":
+            if system.name.startswith("ios"):
+                environment = {"ZIG_LIB_DIR": str(stubs.library_folder(system, command[0], base / "zig"))}
+            options.append(f"-Wl,-install_name,@rpath/{name}")
+        elif system.format == "PE" and beside is not None:
+            options.append(f"-Wl,--out-implib,{base / 'import.lib'}")
+        _run([*command, *options, *files, *libraries, "-o", str(out)], f"linking {name}", environment)
         shutil.copyfile(out, path)
+        if system.format == "PE" and beside is not None:
+            shutil.copyfile(base / "import.lib", beside)
+
+
+def archive(objects: Sequence[bytes], path: Path, target: str | Machine) -> None:
+    """Write the static library `path` of objects, in the format of the target's system.
+
+    Raises:
+        ArtifactError: zig is not installed, or fails.
+    """
+    zig_identity()
+    kinds = {"Mach-O": "darwin", "PE": "coff"}
+    form = kinds.get(system_of(triple(target)).format, "gnu")
+    with tempfile.TemporaryDirectory(dir=temporary.folder()) as folder:
+        base = Path(folder)
+        files = [base / f"{index}.o" for index in range(len(objects))]
+        for file, data in zip(files, objects, strict=True):
+            file.write_bytes(data)
+        # The library is made in a new file, since `ar` would add to one that is there.
+        command = [*zig_command(), "ar", f"--format={form}", "rcsD", str(base / "library"), *map(str, files)]
+        _run(command, f"writing {path.name}")
+        shutil.copyfile(base / "library", path)
+
+
+def _stubs(triple_: str, folder: Path) -> list[str]:
+    """Libraries with the names and functions of Android's, to link with."""
+    files = []
+    for name, functions in stubs.ANDROID.items():
+        key = disk_cache.digest("stub", triple_, zig_identity(), name, *functions)
+        file, data = folder / name, disk_cache.read(_KIND, key)
+        if data is None:
+            source = folder / "stub.c"
+            source.write_text(stubs.c_source(functions))
+            options = ["-shared", "-nostdlib", "-fno-builtin", "-w", f"-Wl,-soname,{name}"]
+            command = [*_compiler(triple_, linking=True)[0], *options, str(source), "-o", str(file)]
+            _run(command, f"making a stub of {name}")
+            disk_cache.write(_KIND, key, file.read_bytes())
+        else:
+            file.write_bytes(data)
+        files.append(str(file))
+    return files
 
 
 _SHARED_MEMORY = (
@@ -233,12 +296,13 @@ def _link_options(
             "-Wl,--strip-all",
             *(f"-Wl,--export={e}" for e in exports),
         ]
-    if _is_apple(name):
+    system = system_of(name)
+    if system.format == "Mach-O":
         listing = folder / "exports.txt"
         listing.write_text("".join(f"_{e}\n" for e in exports))
-        return ["-shared", "-O2", f"-Wl,-exported_symbols_list,{listing}"]
-    if "windows" in name:
-        return ["-shared", "-O2"]  # the runtime marks its functions dllexport
+        return ["-shared", "-O2", f"-Wl,-exported_symbols_list,{listing}", "-s"]
+    if system.format == "PE":
+        return ["-shared", "-O2", "-s"]  # the runtime marks its functions dllexport
     script = folder / "exports.map"
     script.write_text("{ global: " + "".join(f"{e}; " for e in exports) + "local: *; };\n")
     # The compiler's start files add functions that the loader calls when the process ends. If the library's
@@ -265,31 +329,21 @@ def _is_wasm(name: str) -> bool:
     return name.startswith("wasm")
 
 
-def _is_apple(name: str) -> bool:
-    return "apple" in name or "darwin" in name or "macos" in name
-
-
-_SYSTEMS = {"Linux": "linux", "Darwin": "apple", "Windows": "windows", "FreeBSD": "freebsd"}
 _ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 def _is_host(name: str) -> bool:
     """Whether a triple is this machine's system and kind of processor."""
-    arch, *rest = name.split("-")
-    machine = platform.machine().lower()
-    if _ARCHITECTURES.get(arch, arch) != _ARCHITECTURES.get(machine, machine):
-        return False
-    system = _SYSTEMS.get(platform.system(), platform.system().lower())
-    if system == "linux" and ("musl" in name or "android" in name) != (platform.libc_ver()[0] != "glibc"):
-        return False
-    return any(
-        system in part or (system == "apple" and part.startswith(("darwin", "macos"))) for part in rest
-    )
+    arch, machine = name.partition("-")[0], platform.machine().lower()
+    same = _ARCHITECTURES.get(arch, arch) == _ARCHITECTURES.get(machine, machine)
+    return same and not _is_wasm(name) and system_of(name) is host_system()
 
 
-def _compiler(name: str, need_embed: bool = False, cpp: bool = False) -> tuple[list[str], str]:
-    """The command of a C (with `cpp`: C++) compiler for a triple, and a text that identifies it in cache
-    keys.
+def _compiler(
+    name: str, need_embed: bool = False, cpp: bool = False, linking: bool = False
+) -> tuple[list[str], str]:
+    """The command of a C (with `cpp`: C++) compiler for a triple, or (`linking`) of a linker, and a text that
+    identifies it in cache keys.
 
     Raises:
         ArtifactError: There is none.
@@ -315,12 +369,14 @@ def _compiler(name: str, need_embed: bool = False, cpp: bool = False) -> tuple[l
             f"no {language} compiler for {name} was found: pip install ziglang, or, for this machine, "
             f"install any {language} compiler"
         )
-    return [
-        *zig_command(),
-        "c++" if cpp else "cc",
-        "-target",
-        zig_target(name),
-    ], f"zig {_zig_version()} {zig_target(name)}"
+    zig, target, options = zig_command(), zig_target(name), []
+    system, processor = system_of(name), target.partition("-")[0]
+    if system is BY_NAME["android"] and linking:  # zig refuses to link for Android without a C library
+        target = f"{processor}-linux-musl"
+    elif system.name in ("android", "ios", "ios-simulator") and not linking:
+        options = stubs.include_options(system, zig[0], processor)
+    command = [*zig, "c++" if cpp else "cc", "-target", target, *options]
+    return command, f"zig {_zig_version()} {target}"
 
 
 @cache
@@ -339,26 +395,22 @@ def _zig_version() -> str:
 def zig_target(name: str) -> str:
     """zig's spelling of an LLVM triple: "x86_64-unknown-linux-gnu" is "x86_64-linux-gnu"."""
     arch, *rest = name.split("-")
-    arch = {"arm64": "aarch64", "amd64": "x86_64", "i686": "x86", "i386": "x86"}.get(arch, arch)
-    text = "-".join(rest)
+    arch = {"arm64": "aarch64", "amd64": "x86_64", "i686": "x86", "i386": "x86", "armv7": "arm"}.get(
+        arch, arch
+    )
+    text, system = "-".join(rest), system_of(name)
     if arch.startswith("wasm"):
         return f"{arch}-wasi" if "wasi" in text else f"{arch}-freestanding"
-    if _is_apple(text):
-        return f"{arch}-macos"
-    if "windows" in text:
-        return f"{arch}-windows-gnu"
-    if "linux" in text:
-        abi = next((a for a in ("gnueabihf", "musleabihf", "android", "musl", "gnu") if a in text), "gnu")
-        return f"{arch}-linux-{abi}"
-    if "freebsd" in text:
-        return f"{arch}-freebsd"
-    return f"{arch}-freestanding-eabi" if arch.startswith(("arm", "thumb")) else f"{arch}-freestanding"
+    if system is UNKNOWN:
+        return f"{arch}-freestanding-eabi" if arch.startswith(("arm", "thumb")) else f"{arch}-freestanding"
+    floats = "eabihf" if "eabihf" in text else ""
+    return f"{arch}-{system.zig}{floats}"
 
 
-def _run(command: list[str], what: str) -> None:
+def _run(command: list[str], what: str, environment: Mapping[str, str] | None = None) -> None:
     try:
         # Compilers leave temporary files behind when they are killed.
-        place = {**os.environ, "TMPDIR": str(temporary.folder())}
+        place = {**os.environ, "TMPDIR": str(temporary.folder()), **(environment or {})}
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", check=False, env=place
         )

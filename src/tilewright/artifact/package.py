@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xxhash
 
-from tilewright.artifact import elf, trailer
+from tilewright.artifact import elf, macho, trailer
 from tilewright.artifact.files import copy_whole, written_whole
 from tilewright.artifact.kinds import check_suffix, suffix_of, suffixes_of
 from tilewright.artifact.sources import (
@@ -94,41 +94,92 @@ def link_library(
     from tilewright.artifact import link
 
     path = Path(path)
+    triple = link.triple(target)
     embedded: Any = weights if isinstance(weights, np.ndarray) else np.empty(0, np.uint8)
-    identity = weights if isinstance(weights, WeightsIdentity) else None
-    checksum = xxhash.xxh64_intdigest(embedded) if embedded.nbytes else 0
-    text = json.dumps(metadata, ensure_ascii=False, separators=(",", ":")).encode() + b"\0"
+    text = _metadata_text(metadata)
     needed = embedded.nbytes + sum(map(len, objects)) + len(text) + _OVERHEAD
     with written_whole(path, needed) as partial:
-        triple = link.triple(target)
-        prefix = metadata.get("prefix", PREFIX)
-        exports = exports_of(metadata)
-        renamed = [] if prefix == PREFIX else [f"-D{name}={exported(name, prefix)}" for name in exports]
-        device = metadata.get("target", {}).get("device")
-        defined = [] if device is None else [f"-DTW_DEVICE={device}"]
-        libraries = metadata.get("vendor_libraries", ())
-        defined += ["-DTW_LIBRARIES=1"] if libraries else []
-        defined += [f"-DTW_CALLS_{name.upper()}=1" for name in libraries]
-        parts = [
-            *objects,
-            *link.compile_c(runtime_sources(), [INCLUDE_DIR], target, [*COMPILE_FLAGS, *renamed, *defined]),
-            link.blob_object(bytes(blob(text)), "tw_blob_metadata", triple),
-        ]
-        is_wasm = triple.startswith("wasm")
         appended = elf.serves(triple) and embedded.nbytes > 0
-        header = blob(b"" if appended else embedded, checksum, size=embedded.nbytes, identity=identity)
-        if appended:
-            header[_DISTANCE : _DISTANCE + len(_MARKER)] = _MARKER
-        parts.append(link.blob_object(bytes(header), "tw_blob_weights", triple))
-        functions = [exported(name, prefix) for name in exports]
-        if is_wasm:
+        parts = _linked_parts(objects, metadata, target, weights, apart=appended)
+        functions = [exported(name, metadata.get("prefix", PREFIX)) for name in exports_of(metadata)]
+        if is_wasm := triple.startswith("wasm"):
             functions = [*WASM_EXPORTS, *(WASM_THREAD_EXPORTS if link.has_threads(target) else ())]
-        link.link_shared(parts, partial, target, functions)
+        link.link_shared(
+            parts, partial, target, functions, name=path.name, beside=_import_library(path, triple)
+        )
         if appended:
             elf.append_segment(partial, embedded, _MARKER, _DISTANCE)
         sign(partial, wasm=is_wasm, metadata=text)
     trailer.trust(path)
     return path
+
+
+def _metadata_text(metadata: Mapping[str, Any]) -> bytes:
+    return json.dumps(metadata, ensure_ascii=False, separators=(",", ":")).encode() + b"\0"
+
+
+def _linked_parts(
+    objects: Sequence[bytes],
+    metadata: Mapping[str, Any],
+    target: str | Machine,
+    weights: np.ndarray | WeightsIdentity | None,
+    *,
+    apart: bool = False,
+    flags: Sequence[str] = (),
+) -> list[bytes]:
+    """The object files of an artifact: the compiler's, the runtime's and those of both blobs.
+
+    With `apart`, the blob of the weights has the place of weights that are appended to the linked file.
+    """
+    from tilewright.artifact import link
+
+    triple, prefix = link.triple(target), metadata.get("prefix", PREFIX)
+    embedded: Any = weights if isinstance(weights, np.ndarray) else np.empty(0, np.uint8)
+    identity = weights if isinstance(weights, WeightsIdentity) else None
+    renamed = [] if prefix == PREFIX else [f"-D{n}={exported(n, prefix)}" for n in exports_of(metadata)]
+    device = metadata.get("target", {}).get("device")
+    defined = [] if device is None else [f"-DTW_DEVICE={device}"]
+    libraries = metadata.get("vendor_libraries", ())
+    defined += ["-DTW_LIBRARIES=1"] if libraries else []
+    defined += [f"-DTW_CALLS_{name.upper()}=1" for name in libraries]
+    options = [*COMPILE_FLAGS, *renamed, *defined, *flags]
+    checksum = xxhash.xxh64_intdigest(embedded) if embedded.nbytes else 0
+    header = blob(b"" if apart else embedded, checksum, size=embedded.nbytes, identity=identity)
+    if apart:
+        header[_DISTANCE : _DISTANCE + len(_MARKER)] = _MARKER
+    return [
+        *objects,
+        *link.compile_c(runtime_sources(), [INCLUDE_DIR], target, options),
+        link.blob_object(bytes(blob(_metadata_text(metadata))), "tw_blob_metadata", triple),
+        link.blob_object(bytes(header), "tw_blob_weights", triple),
+    ]
+
+
+def _write_static(
+    path: Path,
+    objects: Sequence[bytes],
+    metadata: dict[str, Any],
+    target: str | Machine,
+    weights: np.ndarray | WeightsIdentity,
+) -> Path:
+    """Write a static library. With a prefix, which all its symbols get, programs may be linked with
+    several.
+    """
+    from tilewright.artifact import link, static
+
+    prefix = metadata.get("prefix", PREFIX)
+    parts = _linked_parts(objects, metadata, target, weights, flags=["-DTW_STATIC"])
+    if prefix != PREFIX:
+        parts = static.prefixed(parts, prefix, [exported(name, prefix) for name in exports_of(metadata)])
+    with written_whole(path, sum(map(len, parts)) + _OVERHEAD) as partial:
+        link.archive(parts, partial, target)
+    write_headers(path, metadata)
+    return path
+
+
+def _import_library(path: Path, triple: str) -> Path | None:
+    """Where the import library of a DLL is written, which programs are linked with; None for others."""
+    return path.with_suffix(".lib") if suffix_of(path) == ".dll" and "windows" in triple else None
 
 
 def save_artifact(
@@ -156,9 +207,10 @@ def save_artifact(
     triple = target if isinstance(target, str) else str(target.triple)
     check_suffix(path, suffixes_of(triple), triple)
     if prefix is not None:
-        if suffix_of(path) not in (".so", ".dylib", ".dll"):
+        if suffix_of(path) not in (".so", ".dylib", ".dll", ".a", ".lib"):
             raise ArtifactError(
-                f"{path}: a prefix is for shared libraries only; leave it out for this kind of artifact"
+                f"{path}: a prefix is for shared and static libraries only; leave it out for this kind of "
+                "artifact"
             )
         metadata = {**metadata, "prefix": check_prefix(prefix)}
     if beside:
@@ -169,6 +221,8 @@ def save_artifact(
         weights = gather_weights(parts, size)
     if suffix_of(path) == ".tar":
         return _save_tar(path, objects, weights, metadata)
+    if suffix_of(path) in (".a", ".lib"):
+        return _write_static(path, objects, metadata, target, weights)
     link_library(path, objects, metadata, target, weights=weights)
     write_headers(path, metadata)
     return path
@@ -227,6 +281,12 @@ def sign(path: Path, *, wasm: bool = False, metadata: bytes = b"") -> None:
         name = b"\x0atilewright"
         with path.open("ab") as file:
             file.write(bytes([0, len(name) + trailer.SIZE]) + name)
+    with path.open("rb") as file:
+        is_macho = file.read(len(macho.MAGIC)) == macho.MAGIC
+    if is_macho:
+        data = bytearray(path.read_bytes())
+        macho.extend(data, trailer.SIZE)
+        path.write_bytes(data)
     ending = trailer.make_trailer(path, metadata.rstrip(b"\0"))
     with path.open("ab") as file:
         file.write(ending)

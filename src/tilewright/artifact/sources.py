@@ -100,7 +100,7 @@ def prefixed_header(prefix: str, exports: Sequence[str] = EXPORTS) -> str:
     )
 
 
-COMPILE_FLAGS = ("-std=c11", "-O2", "-fvisibility=hidden")
+COMPILE_FLAGS = ("-std=c11", "-O2", "-g0", "-fvisibility=hidden")
 
 
 def runtime_sources() -> list[Path]:

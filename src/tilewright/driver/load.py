@@ -70,8 +70,9 @@ def load(
 
     num_threads = thread_count(threads) or 0
     verify_file(path)
-    check_native(path)
-    if is_for_device(read_metadata(path) or {}):
+    metadata = read_metadata(path) or {}
+    check_native(path, metadata.get("target", {}).get("triple", ""))
+    if is_for_device(metadata):
         library = DeviceLibrary(
             path,
             weights=weights,

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..dialects.kernels import Scalar
 from ..errors import KernelError
+from ..targets.cpu.ports import PORTS
 from ..targets.gpu.user_source import sources_by_target
-from ..targets.llvm.c_kernels import FAMILIES, CSource
+from ..targets.llvm.c_kernels import CSource
 from .described import Tensors, described, text_of
 from .gpu import GpuCode
 from .kernel import Kernel
@@ -92,7 +93,10 @@ def c_kernel(
         reference,
         pattern,
         scalars,
-        {**dict.fromkeys(FAMILIES, code), **sources_by_target([source.of(name) for source in gpu])},
+        {
+            **dict.fromkeys(("cpu", *PORTS, "wasm32"), code),
+            **sources_by_target([source.of(name) for source in gpu]),
+        },
         words=(code.function,),
         split=split,
         grain=grain,

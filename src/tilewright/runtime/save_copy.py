@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.artifact.files import copy_whole
-from tilewright.artifact.kinds import check_suffix, suffix_of
+from tilewright.artifact.kinds import UNLINKED, check_suffix, suffix_of
 from tilewright.artifact.package import write_headers
 from tilewright.artifact.sources import PREFIX
 from tilewright.artifact.trailer import Fingerprint, unchanged
@@ -44,8 +44,9 @@ class Saved:
         """
         check_suffix(path, self.suffixes, self.target)
         problem = ""
-        if suffix_of(path) != suffix_of(self.path) and suffix_of(path) == ".tar":
-            problem = f"{self.path} is a linked library: to save objects and sources as a .tar file"
+        if suffix_of(path) != suffix_of(self.path) and suffix_of(path) in UNLINKED:
+            what = UNLINKED[suffix_of(path)]
+            problem = f"{self.path} is a linked library: to save {what}"
         elif weights is not None and goes_beside(path, weights) != (self.weights is not None):
             where = "inside" if self.weights is None else "beside"
             problem = f"the weights of {self.path} are {where} it: to save them elsewhere"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tilewright.artifact import disk_cache, link, temporary
+from tilewright.artifact.kinds import suffixes_of
 from tilewright.artifact.sources import COMPILE_FLAGS, INCLUDE_DIR
 
 SOURCE = Path(__file__).parent / "c" / "harness.c"
@@ -98,7 +99,7 @@ def harness_library(triple: str | None = None) -> Path:
     sources = [SOURCE, *(INCLUDE_DIR / file for file in needed)]
     headers = sorted(INCLUDE_DIR.glob("*.h"))
     key = disk_cache.digest(name, *(file.read_bytes() for file in (*sources, *headers)))
-    suffix = ".dll" if "windows" in name else ".dylib" if "apple" in name else ".so"
+    suffix = suffixes_of(name)[0]
     path = temporary.folder() / f"harness-{key}{suffix}"
     if not path.exists():
         data = disk_cache.read(_KIND, key)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..artifact import link
 from ..artifact.choices import Choice
+from ..artifact.kinds import suffixes_of
 from ..dialects import graph, loop, scalar, tensor
 from ..driver.tuned import digest_of
 from ..driver.tuning_database import KernelKey
@@ -261,7 +262,7 @@ class Builder:
     def _linked(self, point: Point, digest: str, made: KernelObjects) -> Built | TilewrightError:
         kernel = self.kernel
         triple = kernel.key.triple
-        suffix = ".dll" if "windows" in triple else ".dylib" if "apple" in triple else ".so"
+        suffix = suffixes_of(triple)[0]
         path = self.folder / f"{digest}{suffix}"
         try:
             if not path.exists():

@@ -53,7 +53,8 @@ def test_features_beside_a_level() -> None:
         ("cpu:x86-64-v5", "unknown instruction set 'x86-64-v5'"),
         ("cpu:x86-64-v4+avx1024", "unknown feature 'avx1024' of x86-64-v4; known: avx512bf16"),
         ("cpu:x86-64-v3+avx512vnni", "avx512vnni needs x86-64-v4"),
-        ("aarch64-linux+gfni", "unknown feature 'gfni' of aarch64-linux"),
+        ("aarch64-linux:gfni", "unknown feature 'gfni' of aarch64-linux; known: dotprod, i8mm, bf16"),
+        ("x86_64-windows:x86-64-v9", "unknown feature 'x86-64-v9' of x86_64-windows; known: x86-64-v2"),
     ),
 )
 def test_unknown_names(name: str, message: str) -> None:

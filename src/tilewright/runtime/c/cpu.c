@@ -103,29 +103,31 @@ static const char* why_unavailable(const char* feature) {
 static const struct {
   const char *name, *apple;
   int word, bit; /* bit of AT_HWCAP (word 1) or AT_HWCAP2 (word 2): Linux, arch/arm64, elf_hwcaps */
+  int windows;   /* PF_ARM_...: IsProcessorFeaturePresent; 0: it tells nothing */
 } known_features[] = {
-    {"fp-armv8", "hw.optional.floatingpoint", 1, 0},
-    {"neon", "hw.optional.AdvSIMD", 1, 1},
-    {"aes", "hw.optional.arm.FEAT_AES", 1, 3},
-    {"sha2", "hw.optional.arm.FEAT_SHA256", 1, 6},
-    {"crc", "hw.optional.armv8_crc32", 1, 7},
-    {"lse", "hw.optional.arm.FEAT_LSE", 1, 8},
-    {"fullfp16", "hw.optional.arm.FEAT_FP16", 1, 10},
-    {"rdm", "hw.optional.arm.FEAT_RDM", 1, 12},
-    {"jsconv", "hw.optional.arm.FEAT_JSCVT", 1, 13},
-    {"complxnum", "hw.optional.arm.FEAT_FCMA", 1, 14},
-    {"rcpc", "hw.optional.arm.FEAT_LRCPC", 1, 15},
-    {"dotprod", "hw.optional.arm.FEAT_DotProd", 1, 20},
-    {"sve", "hw.optional.arm.FEAT_SVE", 1, 22},
-    {"fp16fml", "hw.optional.arm.FEAT_FHM", 1, 23},
-    {"sve2", "hw.optional.arm.FEAT_SVE2", 2, 1},
-    {"i8mm", "hw.optional.arm.FEAT_I8MM", 2, 13},
-    {"bf16", "hw.optional.arm.FEAT_BF16", 2, 14},
-    {"sme", "hw.optional.arm.FEAT_SME", 2, 23},
+    {"aes", "hw.optional.arm.FEAT_AES", 1, 3, 30},
+    {"sha2", "hw.optional.arm.FEAT_SHA256", 1, 6, 30},
+    {"crc", "hw.optional.armv8_crc32", 1, 7, 31},
+    {"lse", "hw.optional.arm.FEAT_LSE", 1, 8, 34},
+    {"fullfp16", "hw.optional.arm.FEAT_FP16", 1, 10, 67},
+    {"rdm", "hw.optional.arm.FEAT_RDM", 1, 12, 0},
+    {"jsconv", "hw.optional.arm.FEAT_JSCVT", 1, 13, 44},
+    {"complxnum", "hw.optional.arm.FEAT_FCMA", 1, 14, 0},
+    {"rcpc", "hw.optional.arm.FEAT_LRCPC", 1, 15, 45},
+    /* macOS 11 has no name for dot products. Apple's processors have them if they have this feature. */
+    {"dotprod", "hw.optional.armv8_2_fhm", 1, 20, 43},
+    {"sve", "hw.optional.arm.FEAT_SVE", 1, 22, 46},
+    {"fp16fml", "hw.optional.arm.FEAT_FHM", 1, 23, 0},
+    {"sve2", "hw.optional.arm.FEAT_SVE2", 2, 1, 47},
+    {"i8mm", "hw.optional.arm.FEAT_I8MM", 2, 13, 66},
+    {"bf16", "hw.optional.arm.FEAT_BF16", 2, 14, 68},
+    {"sme", "hw.optional.arm.FEAT_SME", 2, 23, 0},
 };
 /* clang-format on */
 
 static const char* why_unavailable(const char* feature) {
+  /* Programs for 64-bit ARM may use these on every system. */
+  if (tw_text_equal(feature, "fp-armv8") || tw_text_equal(feature, "neon")) return NULL;
   for (size_t i = 0; i < sizeof known_features / sizeof *known_features; ++i) {
     if (!tw_text_equal(known_features[i].name, feature)) continue;
 #if defined(__APPLE__)
@@ -133,21 +135,46 @@ static const char* why_unavailable(const char* feature) {
 #elif defined(__linux__)
     return tw_hwcap(known_features[i].word) >> known_features[i].bit & 1 ? NULL
                                                                          : "the processor does not have it";
+#elif defined(_WIN32)
+    return !known_features[i].windows                  ? "the runtime cannot detect it on this operating system"
+           : tw_has_feature(known_features[i].windows) ? NULL
+                                                       : "the processor does not have it";
 #else
-    return known_features[i].bit < 2 && known_features[i].word == 1
-               ? NULL
-               : "the runtime cannot detect it on this operating system";
+    return "the runtime cannot detect it on this operating system";
 #endif
   }
+  return "this runtime cannot detect it";
+}
+
+#elif defined(__arm__)
+
+static const char* why_unavailable(const char* feature) {
+  /* Bits of AT_HWCAP: Linux, arch/arm, uapi/asm/hwcap.h */
+  static const struct {
+    const char* name;
+    int bit;
+  } known_features[] = {{"neon", 12}, {"vfp3", 13}, {"vfp4", 16}};
+  if (tw_text_equal(feature, "v7")) return NULL; /* this code itself is for ARMv7 */
+  for (size_t i = 0; i < sizeof known_features / sizeof *known_features; ++i)
+    if (tw_text_equal(known_features[i].name, feature))
+      return tw_hwcap(1) >> known_features[i].bit & 1 ? NULL : "the processor does not have it";
   return "this runtime cannot detect it";
 }
 
 #elif defined(__riscv)
 
 static const char* why_unavailable(const char* feature) {
-  if (!feature[0] || feature[1]) return "this runtime cannot detect it";
-  /* The extension with the letter x is bit x - 'a'. */
-  return tw_hwcap(1) >> (feature[0] - 'a') & 1 ? NULL : "the processor does not have it";
+  const char* missing = "the processor does not have it";
+  if (feature[0] && !feature[1]) /* The extension with the letter x is bit x - 'a'. */
+    return tw_hwcap(1) >> (feature[0] - 'a') & 1 ? NULL : missing;
+  int bits = 0; /* "zvl256b": vector registers have at least 256 bits */
+  if (feature[0] != 'z' || feature[1] != 'v' || feature[2] != 'l') return "this runtime cannot detect it";
+  for (const char* digit = feature + 3; *digit >= '0' && *digit <= '9'; ++digit)
+    bits = 10 * bits + (*digit - '0');
+  if (!(tw_hwcap(1) >> ('v' - 'a') & 1)) return missing;
+  long bytes;
+  __asm__ volatile("csrr %0, 0xc22" : "=r"(bytes)); /* vlenb */
+  return 8 * bytes >= bits ? NULL : "the processor's vector registers are narrower";
 }
 
 #elif defined(__wasm__)

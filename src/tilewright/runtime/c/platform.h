@@ -54,6 +54,12 @@ void* tw_library_symbol(void* library, const char* name);
 /* Returns a variable of the environment; NULL where it is not set. */
 const char* tw_environment(const char* name);
 
+#if defined(__ANDROID__)
+/* Returns `size` bytes that belong to the calling thread, zeros at first; the same for every call, which has
+ * to pass the same size. Threads share the memory if the system has none for them. */
+void* tw_thread_memory(size_t size);
+#endif
+
 /* A monotonic clock in nanoseconds; always 0 on wasm32, which has no clock. */
 uint64_t tw_clock(void);
 #if defined(__wasm__)
@@ -77,6 +83,10 @@ int tw_request_amx(void);
 uint64_t tw_hwcap(int which);
 /* Whether sysctl reports the feature `name` (macOS); 0 on other systems. */
 int tw_sysctl_feature(const char* name);
+#if defined(_WIN32)
+/* Whether Windows reports the feature of the processor with this number, a PF_... of its headers. */
+int tw_has_feature(int number);
+#endif
 
 /* The processor's hint for a loop that waits for another thread. */
 static inline void tw_pause(void) {

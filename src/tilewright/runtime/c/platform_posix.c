@@ -15,6 +15,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#if defined(__ANDROID__) && !defined(__BIONIC__)
+/* Other headers than Android's declare errno by their own function; Android's C library has this one. */
+extern int* __errno(void);
+#undef errno
+#define errno (*__errno())
+#endif
 #if defined(__linux__)
 #include <linux/futex.h>
 #include <sys/auxv.h>
@@ -106,6 +112,25 @@ void* tw_library_open(const char* name) { return dlopen(name, RTLD_NOW | RTLD_LO
 void* tw_library_symbol(void* library, const char* name) { return dlsym(library, name); }
 
 const char* tw_environment(const char* name) { return getenv(name); }
+#endif
+
+#if defined(__ANDROID__)
+static pthread_key_t memory_key;
+static int has_memory_key;
+
+static void make_memory_key(void) { has_memory_key = !pthread_key_create(&memory_key, free); }
+
+void* tw_thread_memory(size_t size) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  static char shared[1024];
+  pthread_once(&once, make_memory_key);
+  void* memory = has_memory_key ? pthread_getspecific(memory_key) : shared;
+  if (!memory && (memory = calloc(1, size)) && pthread_setspecific(memory_key, memory)) {
+    free(memory);
+    memory = NULL;
+  }
+  return memory ? memory : shared;
+}
 #endif
 
 uint64_t tw_clock(void) {

@@ -86,6 +86,8 @@ int tw_sysctl_feature(const char* name) {
   return 0;
 }
 
+int tw_has_feature(int number) { return IsProcessorFeaturePresent((DWORD)number) != 0; }
+
 #if TW_THREADS
 typedef struct {
   void (*body)(void*);

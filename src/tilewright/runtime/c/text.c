@@ -6,11 +6,20 @@
 
 #define CAPACITY 1024 /* bytes of an error message, including the final zero byte */
 
-static
+/* Returns the calling thread's message. */
+static char* last_error(void) {
+#if defined(__ANDROID__)
+  /* The loader of Android before 10 knows no thread-local variables. */
+  return tw_thread_memory(CAPACITY);
+#else
+  static
 #if TW_THREADS
-    _Thread_local
+      _Thread_local
 #endif
-    char last_error[CAPACITY];
+      char message[CAPACITY];
+  return message;
+#endif
+}
 
 /* Writes text to a buffer of fixed size; text that does not fit is cut. */
 typedef struct {
@@ -34,7 +43,8 @@ static void put_int(writer* out, int64_t value) {
 }
 
 int tw_fail(int status, const char* format, ...) {
-  writer out = {last_error, last_error + CAPACITY - 1};
+  char* message = last_error();
+  writer out = {message, message + CAPACITY - 1};
   va_list arguments;
   va_start(arguments, format);
   for (; *format; ++format) {
@@ -54,9 +64,9 @@ int tw_fail(int status, const char* format, ...) {
   return status;
 }
 
-void tw_clear_error(void) { last_error[0] = 0; }
+void tw_clear_error(void) { last_error()[0] = 0; }
 
-const char* tw_last_error(void) { return last_error; }
+const char* tw_last_error(void) { return last_error(); }
 
 const char* tw_dtype_name(int32_t code, int32_t bits, char* name) {
   static const char* const kinds[] = {"int", "uint", "float", "handle", "bfloat", "complex", "bool"};

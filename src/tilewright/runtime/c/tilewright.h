@@ -24,7 +24,10 @@
 
 #include <stdint.h>
 
-#if defined(_WIN32) && defined(TW_BUILDING)
+/* A program for Windows that is linked with a static library defines TW_STATIC before it includes this. */
+#if defined(_WIN32) && defined(TW_STATIC)
+#define TW_API
+#elif defined(_WIN32) && defined(TW_BUILDING)
 #define TW_API __declspec(dllexport)
 #elif defined(_WIN32)
 #define TW_API __declspec(dllimport)

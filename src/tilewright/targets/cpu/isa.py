@@ -1,4 +1,4 @@
-"""Instruction sets of CPUs: the x86-64 levels, this host, AArch64."""
+"""Instruction sets of CPUs by name: this host, and those of the tables in `ports`."""
 
 from __future__ import annotations
 
@@ -7,52 +7,31 @@ import platform
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
+from ...artifact.systems import system_of
 from ...errors import CompileError
 from ..llvm.isa import Isa
 from ..llvm.machine import stated
 from .machine import common, this_machine
-
-_V2 = ("+cx16", "+popcnt", "+sahf", "+sse3", "+ssse3", "+sse4.1", "+sse4.2")
-_V3 = (*_V2, "+avx", "+avx2", "+bmi", "+bmi2", "+f16c", "+fma", "+lzcnt", "+movbe")
-_V4 = (*_V3, "+avx512f", "+avx512bw", "+avx512cd", "+avx512dq", "+avx512vl")
-EXTENSIONS = ("avx512bf16", "avx512fp16", "avx512vnni", "avxvnni", "amx-tile", "amx-bf16", "amx-int8", "gfni")
-"""Features beyond a level that generated code may use."""
-
-_LINUX = "x86_64-unknown-linux-gnu"
-
-X86_64_V2 = Isa(
-    "x86-64-v2", _LINUX, "x86-64-v2", _V2, 128, 16, masked=False, fma=False,
-    machine=common(32, 256),
-)  # fmt: skip
-X86_64_V3 = Isa(
-    "x86-64-v3", _LINUX, "x86-64-v3", _V3, 256, 16, masked=False, fma=True, half=True,
-    machine=common(32, 512),
-)  # fmt: skip
-X86_64_V4 = Isa(
-    "x86-64-v4",
-    _LINUX,
-    "x86-64-v4",
-    _V4,
-    512,
-    32,
-    masked=True,
-    fma=True,
-    half=True,
-    avx512=True,
-    machine=common(32, 1024),
+from .ports import (
+    AARCH64,
+    EXTENSIONS,
+    FEATURES,
+    LEVELS,
+    PORTS,
+    X86_64_V2,
+    X86_64_V3,
+    X86_64_V4,
+    Feature,
+    processor_of,
 )
-AARCH64 = Isa(
-    "aarch64-linux", "aarch64-unknown-linux-gnu", "generic", ("+fp-armv8", "+neon"), 128, 32,
-    masked=False, fma=True, half=True, nan_minmax=True, machine=common(64, 1024),
-)  # fmt: skip
-"""Caches have common sizes: a second level of 256 KiB (Nehalem to Broadwell), 512 KiB (Zen 1 to 3) or 1 MiB
-(Skylake with AVX-512, Zen 4, Neoverse).
-"""
+
 WITH_TILES = common(48, 2048)
 """All processors with AMX (since Sapphire Rapids) have at least these caches."""
 
-ISAS = {isa.name: isa for isa in (X86_64_V2, X86_64_V3, X86_64_V4, AARCH64)}
+ISAS = {**LEVELS, **PORTS}
+"""Instruction sets by name: levels of x86-64, and targets with a system."""
 
 NATIVE = "native"
 """The name of this machine's instruction set, to which a target's name may add facts of another machine."""
@@ -83,7 +62,9 @@ def host_isa() -> Isa:
 
     triple = llvm.get_process_triple()
     if platform.machine() in ("aarch64", "arm64"):
-        return replace(AARCH64, name="host", triple=triple, machine=this_machine(AARCH64.machine))
+        found = [name for name in FEATURES["aarch64"] if f"+{name}" in _machine_features()]
+        isa = _with_features(AARCH64, found)
+        return replace(isa, name="host", triple=triple, machine=this_machine(isa.machine))
     if platform.machine() not in ("x86_64", "AMD64"):
         raise CompileError(
             f"cannot compile for this processor ({platform.machine()}); known: x86-64, AArch64"
@@ -91,10 +72,6 @@ def host_isa() -> Isa:
     forced = os.environ.get(FORCED)
     if forced:
         isa = _with_extensions(forced, f"the environment variable {FORCED}")
-        if not isa.triple.startswith("x86_64"):
-            raise CompileError(
-                f"the environment variable {FORCED}: {forced!r} is not a feature set of x86-64"
-            )
         return _emulated(replace(isa, name="host", triple=triple))
 
     features = _machine_features()
@@ -102,58 +79,90 @@ def host_isa() -> Isa:
         (isa for isa in (X86_64_V4, X86_64_V3, X86_64_V2) if features.issuperset(isa.features)), None
     )
     if level is None:
-        missing = ", ".join(f[1:] for f in _V2 if f not in features)
+        missing = ", ".join(f[1:] for f in X86_64_V2.features if f not in features)
         raise CompileError(f"this processor lacks {missing}; at least x86-64-v2 (SSE4.2) is needed")
     extras = [
         name for name in EXTENSIONS if f"+{name}" in features and (level is X86_64_V4 or "512" not in name)
     ]
-    isa = _extended(level, extras)
+    isa = _with_features(level, extras)
     return replace(isa, name="host", triple=triple, machine=this_machine(isa.machine))
 
 
 def isa_named(target: str) -> Isa:
     """Return the instruction set of a target's name: ``cpu`` is this host; others are ``cpu:x86-64-v3``,
-    ``cpu:x86-64-v4+avx512vnni+cores=64``, ``cpu:native+cores=8``, ``aarch64-linux``.
+    ``cpu:x86-64-v4+avx512vnni+cores=64``, ``cpu:native+cores=8``, ``aarch64-linux:dotprod+cores=4``,
+    ``x86_64-windows:x86-64-v3``.
 
     Only `cpu` and `cpu:native` depend on this machine.
 
     Raises:
         CompileError: an unknown name or feature.
     """
+    if target.partition(":")[0] in PORTS:
+        return _port(target)
+    where = f"the target {target!r}"
     name = target.removeprefix("cpu:")
     if name in ("cpu", NATIVE):
         return host_isa()
     if name.startswith(f"{NATIVE}+"):
         isa, facts = host_isa(), name.split("+")[1:]
-        return replace(isa, machine=stated(isa.machine, facts, f"the target {target!r}"))
-    isa = _with_extensions(name, f"the target {target!r}")
-    return _emulated(isa) if os.environ.get(FORCED) and isa.triple.startswith("x86_64") else isa
+        return replace(isa, machine=stated(isa.machine, facts, where))
+    isa = _with_extensions(name, where)
+    return _emulated(isa) if os.environ.get(FORCED) else isa
+
+
+def _port(target: str) -> Isa:
+    """Return the instruction set of a target with a system. The features of x86-64 may begin with a level."""
+    name, _, variant = target.partition(":")
+    port, (level, _, rest) = PORTS[name], variant.partition("+")
+    base = port
+    if processor_of(port) == "x86_64" and level in LEVELS:
+        base, variant = replace(LEVELS[level], name=name, triple=port.triple, machine=port.machine), rest
+    parts = [part for part in variant.split("+") if part]
+    return replace(_extended(base, parts, f"the target {target!r}"), name=target)
 
 
 def _with_extensions(name: str, where: str) -> Isa:
-    """Return the instruction set ``level+feature+fact=value...``; messages call its source `where`."""
+    """Return the instruction set ``level+feature+fact=value...`` of x86-64; messages call its source
+    `where`.
+    """
     level, *rest = name.split("+")
-    extras, facts = [x for x in rest if "=" not in x], [x for x in rest if "=" in x]
-    isa = ISAS.get(level)
+    isa = LEVELS.get(level)
     if isa is None:
-        known = ", ".join(f"cpu:{name}" for name in ISAS if name.startswith("x86"))
-        raise CompileError(f"{where}: unknown instruction set {level!r}; known: cpu, aarch64-linux, {known}")
-    if not rest:
-        return isa
-    for extra in extras:
-        if extra not in EXTENSIONS or isa is AARCH64:
-            known = "none" if isa is AARCH64 else ", ".join(EXTENSIONS)
-            raise CompileError(f"{where}: unknown feature {extra!r} of {level}; known: {known}")
-        if "512" in extra and isa is not X86_64_V4:
-            raise CompileError(f"{where}: {extra} needs x86-64-v4")
-    isa = _extended(isa, extras)
-    return replace(isa, name="+".join((level, *extras)), machine=stated(isa.machine, facts, where))
+        known = ", ".join(f"cpu:{name}" for name in LEVELS)
+        raise CompileError(f"{where}: unknown instruction set {level!r}; known: cpu, {known}")
+    features = [part for part in rest if "=" not in part]
+    return replace(_extended(isa, rest, where), name="+".join((level, *features)))
 
 
-def _extended(level: Isa, extras: Sequence[str]) -> Isa:
-    features = tuple(dict.fromkeys((*level.features, *(f"+{name}" for name in extras))))
-    machine = WITH_TILES if "amx-tile" in extras else level.machine
-    return replace(level, features=features, bf16="avx512bf16" in extras, machine=machine)
+def _extended(isa: Isa, parts: Sequence[str], where: str) -> Isa:
+    """Return `isa` with the features and facts ``name=value`` in `parts`.
+
+    Raises:
+        CompileError: one is unknown, or needs a higher level.
+    """
+    features, facts = [x for x in parts if "=" not in x], [x for x in parts if "=" in x]
+    processor = processor_of(isa)
+    for name in features:
+        if name not in FEATURES[processor]:
+            levels = () if isa.name in LEVELS or processor != "x86_64" else LEVELS
+            known = ", ".join((*levels, *FEATURES[processor]))
+            raise CompileError(f"{where}: unknown feature {name!r} of {isa.name}; known: {known}")
+        if "512" in name and not isa.avx512:
+            raise CompileError(f"{where}: {name} needs x86-64-v4")
+    isa = _with_features(isa, features)
+    return replace(isa, machine=stated(isa.machine, facts, where))
+
+
+def _with_features(isa: Isa, names: Sequence[str]) -> Isa:
+    """Return `isa` with features of its processor's table, and those that they need."""
+    table = FEATURES[processor_of(isa)]
+    wanted = {n for name in names for n in (name, *table[name].needs)}
+    chosen: list[Feature] = [feature for name, feature in table.items() if name in wanted]
+    flags = tuple(dict.fromkeys((*isa.features, *(flag for feature in chosen for flag in feature.flags))))
+    changes: dict[str, Any] = {key: value for feature in chosen for key, value in feature.changes}
+    machine = WITH_TILES if "amx-tile" in wanted else isa.machine
+    return replace(isa, features=flags, machine=machine, **changes)
 
 
 def _emulated(isa: Isa) -> Isa:
@@ -173,5 +182,5 @@ def _machine_features() -> frozenset[str]:
 def runs_here(isa: Isa) -> bool:
     """Whether this process can run code of `isa`."""
     host = host_isa()
-    same_system = isa.triple.split("-")[0] == host.triple.split("-")[0] and "linux" in host.triple
+    same_system = system_of(isa.triple) is system_of(host.triple) and processor_of(isa) == processor_of(host)
     return isa is host or (same_system and set(isa.machine_features) <= _machine_features())

@@ -26,8 +26,6 @@ from ...errors import ArtifactError, KernelError
 from ...ir.types import DType
 from .isa import Isa
 
-FAMILIES = ("cpu", "aarch64-linux", "wasm32")
-"""The families of targets that a C or C++ source serves."""
 HEADERS = (".h", ".hh", ".hpp", ".hxx", ".inc", ".inl")
 _C_TYPES = {"f64": "double", "f32": "float"}
 _DEFAULTS = ("-O3", "-fvisibility=hidden")

@@ -1,0 +1,1 @@
+"""Artifacts for other processors and systems, run in emulators: QEMU's user mode and Wine."""

@@ -1,0 +1,165 @@
+"""Running artifacts of other targets: which emulator runs them, and a program that runs their models.
+
+Shared libraries of Linux are loaded by a program for the C library in a folder of the system (Debian:
+``libc6-arm64-cross``, ``libc6-armhf-cross``, ``libc6-riscv64-cross``); static libraries are linked into a
+program with musl, which needs none. Windows' libraries are loaded by a program in Wine.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import subprocess
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import tilewright as tw
+from tilewright.artifact import link, temporary
+from tilewright.artifact.sources import INCLUDE_DIR
+from tilewright.artifact.systems import system_of
+from tilewright.ir.core import Module
+from tilewright.ir.types import DType
+from tilewright.runtime.tensors import DTYPES
+from tilewright.targets.cpu.isa import isa_named
+
+RUNNER = Path(__file__).with_name("runner.c")
+SECONDS = 280.0
+"""The time that a program may take in an emulator."""
+
+_PROCESSORS = {"aarch64": "aarch64", "armv7": "arm", "riscv64": "riscv64"}
+_FOLDERS = {"aarch64": "aarch64-linux-gnu", "armv7": "arm-linux-gnueabihf", "riscv64": "riscv64-linux-gnu"}
+_MODELS = {"riscv64": "rv64,v=true,vlen={bits}", "aarch64": "max", "armv7": "max"}
+
+
+class NoEmulator(Exception):
+    """This machine cannot run programs of the target; the text says what is missing."""
+
+
+def command_of(target: str) -> list[str]:
+    """The beginning of the command that runs a program of the target.
+
+    Raises:
+        NoEmulator: it cannot be run here.
+    """
+    isa = isa_named(target)
+    processor, system = isa.triple.partition("-")[0], system_of(isa.triple)
+    if system.name == "windows":
+        if processor != "x86_64" or (wine := shutil.which("wine64") or shutil.which("wine")) is None:
+            raise NoEmulator(f"{target}: Wine is not installed, or does not run this processor's programs")
+        return [wine]
+    if system.name not in ("linux", "linux-musl"):
+        raise NoEmulator(f"{target}: no emulator runs programs of {system.title}")
+    if processor == "x86_64":
+        return []
+    name = _PROCESSORS[processor]
+    emulator = shutil.which(f"qemu-{name}-static") or shutil.which(f"qemu-{name}")
+    if emulator is None:
+        raise NoEmulator(f"{target}: qemu-{name} is not installed (Debian: qemu-user-static)")
+    command = [emulator, "-cpu", _MODELS[processor].format(bits=max(128, isa.vector_bits))]
+    if system.name == "linux":
+        folder = Path("/usr") / _FOLDERS[processor]
+        if not folder.is_dir():
+            raise NoEmulator(f"{target}: there is no C library in {folder}")
+        command += ["-L", str(folder)]
+    return command
+
+
+@cache
+def _program(target: str) -> Path:
+    """The runner, for shared libraries of a target's system."""
+    triple = isa_named(target).triple
+    system = system_of(triple)
+    path = temporary.folder() / f"runner-{triple}{'.exe' if system.format == 'PE' else ''}"
+    options = ["-O1", "-s", f"-I{INCLUDE_DIR}", *(["-ldl"] if system.format == "ELF" else [])]
+    _compile(triple, [str(RUNNER), *options], path)
+    return path
+
+
+def _compile(triple: str, arguments: Sequence[str], path: Path) -> None:
+    command = [*link.zig_command(), "cc", "-target", link.zig_target(triple)]
+    subprocess.run([*command, *arguments, "-o", str(path)], check=True, capture_output=True)
+
+
+def run_model(
+    library: Any, target: str, inputs: Sequence[Sequence[np.ndarray]], seconds: float = SECONDS
+) -> list[list[np.ndarray]]:
+    """The outputs of function 0 of a compiled library, for each list of inputs, computed in an emulator.
+
+    Raises:
+        NoEmulator: it cannot be run here.
+        RuntimeError: the program failed; the text has the runtime's message, or the signal.
+    """
+    command, triple = command_of(target), isa_named(target).triple
+    folder = Path(temporary.folder()) / f"port-{os.urandom(6).hex()}"
+    folder.mkdir()
+    try:
+        if system_of(triple).name == "linux-musl":
+            file, program = library.save(folder / "model.a"), folder / "program"
+            _compile(
+                triple, ["-static", "-O1", "-DLINKED", f"-I{INCLUDE_DIR}", str(RUNNER), str(file)], program
+            )
+        else:
+            file = library.save(folder / f"model{system_of(triple).suffixes[0]}")
+            program = _program(target)
+        given, wanted = folder / "inputs", folder / "outputs"
+        entry = library.metadata
+        outputs = len(entry["outputs"])
+        _write(given, inputs, [DType.named(x["dtype"]) for x in entry["inputs"]], outputs)
+        done = subprocess.run(
+            [*command, str(program), str(file), str(given), str(wanted)],
+            capture_output=True,
+            timeout=seconds,
+            env={**os.environ, "WINEDEBUG": "-all"},
+        )
+        if done.returncode:
+            raise RuntimeError(f"{target}: exit status {done.returncode}: {done.stderr.decode()[-300:]}")
+        return _read(wanted.read_bytes(), len(inputs), [DType.named(x["dtype"]) for x in entry["outputs"]])
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def run_for(target: str, precision: str | None = None, opt: str = "O2") -> Any:
+    """A `tests.differential.check.Run` that compiles for a target and runs in an emulator."""
+
+    def run(module: Module, inputs: list[list[np.ndarray]]) -> list[list[np.ndarray]]:
+        with tw.compile(module.clone(), target=target, precision=precision, opt=opt, cache=False) as library:
+            return run_model(library, target, inputs)
+
+    return run
+
+
+def _write(path: Path, runs: Sequence[Sequence[np.ndarray]], dtypes: Sequence[DType], outputs: int) -> None:
+    parts = [struct.pack("<iii", len(runs), len(dtypes), outputs)]
+    for arrays in runs:
+        for array, dtype in zip(arrays, dtypes, strict=True):
+            data = np.ascontiguousarray(array, dtype.numpy)
+            code, bits = DTYPES[data.dtype]
+            shape = np.shape(array)
+            parts.append(struct.pack(f"<iii{len(shape)}qq", code, bits, len(shape), *shape, data.nbytes))
+            parts.append(data.tobytes())
+    path.write_bytes(b"".join(parts))
+
+
+def _read(data: bytes, runs: int, dtypes: Sequence[DType]) -> list[list[np.ndarray]]:
+    at, results = 0, []
+    for _ in range(runs):
+        outputs = []
+        for dtype in dtypes:
+            (code,) = struct.unpack_from("<i", data, at)
+            if code == -1:
+                raise RuntimeError(data[at + 4 :].decode(errors="replace"))
+            _, _, rank = struct.unpack_from("<iii", data, at)
+            *shape, size = struct.unpack_from(f"<{rank}qq", data, at + 12)
+            at += 20 + 8 * rank
+            outputs.append(np.frombuffer(data, dtype.numpy, size // dtype.numpy.itemsize, at).reshape(shape))
+            at += size
+        results.append(outputs)
+    return results
+
+
+__all__ = ["NoEmulator", "command_of", "run_for", "run_model"]
