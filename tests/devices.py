@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -34,12 +33,9 @@ def lacks(target: str) -> str:
     if api == "cpu" and not runs_here(isa_named(target)):
         return f"this processor does not run {target}"
     if api == "opencl":
-        try:
-            ctypes.CDLL("libOpenCL.so.1")
-        except OSError:
-            return "OpenCL is not installed"
+        return _lacks_driver(api)
     if api == "vulkan":
-        return _lacks_vulkan()
+        return toolchain.missing() or _lacks_driver(api)
     if api == "webgpu":
         return _lacks_webgpu()
     if api in SIMULATED:
@@ -51,12 +47,11 @@ def lacks(target: str) -> str:
 
 
 @cache
-def _lacks_vulkan() -> str:
-    if reason := toolchain.missing():
-        return reason
+def _lacks_driver(api: str) -> str:
+    """Why a driver of this machine runs nothing; a loader without a device counts as none."""
     x = np.ones(1, np.float32)
     try:
-        tw.compile(lambda x: x + 1, (x,), target="vulkan", cache=False)(x)
+        tw.compile(lambda x: x + 1, (x,), target=api, cache=False)(x)
     except DeviceError as error:
         if "was not found" not in str(error) and "has no devices" not in str(error):
             raise
