@@ -1,33 +1,44 @@
-"""`python -m bench.web --site FOLDER --ort FOLDER` compares WebAssembly with ONNX Runtime Web in Chromium.
+"""`python -m bench.web --site FOLDER --ort FOLDER` compares with ONNX Runtime Web in headless Chromium.
 
-Both engines run in one worker of one page and take turns. `FOLDER` of ``--ort`` is the folder ``dist`` of the
-npm package ``onnxruntime-web``; the package of ``web/`` must have been built (``npm run build``). Models are
-compiled into the site's folder first, unless they are there.
+Both engines run in one worker of one page and take turns: WebAssembly, or with ``--engine webgpu`` WebGPU,
+on Chromium's software driver. `FOLDER` of ``--ort`` is the folder ``dist`` of the npm package
+``onnxruntime-web``; the package of ``web/`` must have been built (``npm run build``). Models are compiled into
+the site's folder first, unless they are there.
 
-With ``--record`` the times go to ``bench/results/web-wasm.md`` and ``.json``.
+With ``--record`` the times go to ``bench/results/web-ENGINE.md`` and ``.json``. With ``--profile`` the kernels
+of both engines on WebGPU are timed instead, each alone.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
 import functools
 import http.server
 import json
-import math
-import platform
 import shutil
 import statistics
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from .prepare import MODELS, prepare
+from .prepare import MODELS, TARGETS, file_of, prepare
+from .report import record, summary
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-ORT = "ort.wasm.min.mjs"
-RESULTS = ROOT / "bench" / "results" / "web-wasm"
+FLAGS = {
+    "wasm": ["--no-sandbox"],
+    "webgpu": [
+        "--no-sandbox",
+        "--enable-unsafe-webgpu",
+        "--use-webgpu-adapter=swiftshader",
+        "--enable-features=Vulkan",
+    ],
+}
+"""Chromium's arguments for each engine."""
 
 
 class Files(http.server.SimpleHTTPRequestHandler):
@@ -56,118 +67,109 @@ def link(site: Path, name: str, target: Path) -> None:
     place.symlink_to(target.resolve())
 
 
-def measure(browser: Any, port: int, model: str, threads: int, rounds: int, repetitions: int) -> Any:
-    """The times of both engines in milliseconds, and their largest differences from the target ``cpu``."""
+@contextmanager
+def chromium(site: Path, engine: str) -> Iterator[tuple[Any, str]]:
+    """A browser, and the address of the site for it."""
+    from playwright.sync_api import sync_playwright
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Files, directory=str(site)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    with sync_playwright() as tools:
+        path = shutil.which("chromium-headless-shell")
+        browser = tools.chromium.launch(executable_path=path, args=FLAGS[engine])
+        yield browser, f"http://127.0.0.1:{server.server_port}"
+        browser.close()
+    server.shutdown()
+
+
+def in_worker(browser: Any, address: str, script: str, run: dict[str, Any]) -> Any:
+    """What the worker `script` posts, which gets `run` as the parameter of that name."""
     page = browser.new_page()
-    page.goto(f"http://127.0.0.1:{port}/index.html")
-    run = f"{model},{threads},{rounds},{repetitions},{ORT}"
+    page.set_default_timeout(0)
+    page.goto(f"{address}/index.html")
     result = page.evaluate(
-        """run => new Promise((resolve, reject) => {
-          const worker = new Worker("/page.js?run=" + run, { type: "module" });
+        """file => new Promise((resolve, reject) => {
+          const worker = new Worker(file, { type: "module" });
           worker.onmessage = ({ data }) => { worker.terminate(); resolve(data); };
           worker.onerror = ({ message }) => reject(new Error(message));
         })""",
-        run,
+        f"/{script}?run={quote(json.dumps(run))}",
     )
     page.close()
     return result
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--site", type=Path, required=True, help="folder for the files of the page")
     parser.add_argument("--ort", type=Path, required=True, help="dist of onnxruntime-web")
+    parser.add_argument("--engine", choices=[*TARGETS], default="wasm")
     parser.add_argument("--models", nargs="*", default=MODELS)
-    parser.add_argument("--threads", nargs="*", type=int, default=[1, 2])
+    parser.add_argument("--threads", nargs="*", type=int, help="of WebAssembly (default: 1 2)")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--repetitions", type=int, default=10)
+    parser.add_argument("--repetitions", type=int, help="runs in a turn (default: 10, WebGPU 1)")
     parser.add_argument("--again", action="store_true", help="compile the models again")
     parser.add_argument("--record", action="store_true")
+    parser.add_argument("--profile", action="store_true", help="time the kernels of WebGPU")
     arguments = parser.parse_args()
-    site: Path = arguments.site
+    site, engine = arguments.site, arguments.engine
     for model in arguments.models:
-        if arguments.again or not (site / "models" / model / "inputs.json").exists():
-            prepare(model, site / "models" / model)
+        folder = site / "models" / model
+        if arguments.again or not (folder / file_of(TARGETS[engine][0])).exists():
+            prepare(model, folder, engine)
     (site / "index.html").write_text("<!doctype html><title>Benchmark</title>")
-    shutil.copy(HERE / "page.js", site / "page.js")
+    for script in ("page.js", "profile.js"):
+        shutil.copy(HERE / script, site / script)
     link(site, "tilewright", ROOT / "web" / "dist" / "bundle")
     link(site, "ort", arguments.ort)
-    rows = list(run(site, arguments))
-    ratios = [row["ratio"] for row in rows]
-    print(f"geometric mean {math.exp(statistics.fmean(map(math.log, ratios))):.2f}, least {min(ratios):.2f}")
+    if arguments.profile:
+        profile(site, arguments.models)
+        return
+    rows = list(measured(site, arguments))
+    print(summary(rows))
     if arguments.record:
-        record(rows, arguments.ort)
+        record(rows, engine, arguments.ort)
 
 
-def run(site: Path, arguments: argparse.Namespace) -> Any:
-    """Measure all models, and yield a row for each and each number of threads."""
-    from playwright.sync_api import sync_playwright
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Files, directory=str(site)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    with sync_playwright() as tools:
-        browser = tools.chromium.launch(
-            executable_path=shutil.which("chromium-headless-shell"), args=["--no-sandbox"]
-        )
-        for model in arguments.models:
-            for threads in arguments.threads:
-                found = measure(
-                    browser, server.server_port, model, threads, arguments.rounds, arguments.repetitions
-                )
-                times = {key: statistics.median(value) for key, value in found["milliseconds"].items()}
-                row = {
-                    "model": model,
-                    "threads": threads,
-                    "browser": browser.version,
-                    "milliseconds": times,
-                    "errors": found["errors"],
-                    "ratio": times["onnxruntime"] / times["tilewright"],
-                }
-                print(
-                    f"{model:14} {threads} threads: ours {times['tilewright']:8.2f} ms, ONNX Runtime Web "
-                    f"{times['onnxruntime']:8.2f} ms, ratio {row['ratio']:.2f}, errors {found['errors']}",
-                    flush=True,
-                )
-                yield row
-        browser.close()
+def measured(site: Path, arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Measure all models; a row for each and each number of threads, with median times in milliseconds and
+    the largest differences from the target ``cpu``.
+    """
+    engine = arguments.engine
+    threads = (arguments.threads or [1, 2]) if engine == "wasm" else [1]
+    repetitions = arguments.repetitions or (10 if engine == "wasm" else 1)
+    with chromium(site, engine) as (browser, address):
+        for model, number in ((m, n) for m in arguments.models for n in threads):
+            run = {"model": model, "engine": engine, "threads": number, "rounds": arguments.rounds}
+            found = in_worker(browser, address, "page.js", {**run, "repetitions": repetitions})
+            times = {key: statistics.median(value) for key, value in found["milliseconds"].items()}
+            row = {
+                "model": model,
+                **({"threads": number} if engine == "wasm" else {}),
+                "browser": browser.version,
+                "milliseconds": times,
+                "errors": found["errors"],
+                "ratio": times["onnxruntime"] / times["tilewright"],
+            }
+            print(
+                f"{model:14} {number} threads: ours {times['tilewright']:8.2f} ms, ONNX Runtime Web "
+                f"{times['onnxruntime']:8.2f} ms, ratio {row['ratio']:.2f}, errors {found['errors']}",
+                flush=True,
+            )
+            yield row
 
 
-def record(rows: list[dict[str, Any]], ort: Path) -> None:
-    """Write the rows to `RESULTS`, as Markdown and JSON."""
-    version = json.loads((ort.parent / "package.json").read_text())["version"]
-    about = {
-        "date": datetime.date.today().isoformat(),
-        "processor": _processor(),
-        "browser": f"Chromium {rows[0]['browser']}",
-        "onnxruntime-web": version,
-    }
-    RESULTS.with_suffix(".json").write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
-    ratios = [row["ratio"] for row in rows]
-    lines = [
-        "# WebAssembly in a browser",
-        "",
-        f"Measured {about['date']} on two cores of {about['processor']} in headless {about['browser']},",
-        f"against ONNX Runtime Web {version}; both engines in one worker, in turns, batch 1, float32.",
-        "Medians. Command: `python -m bench.web --site FOLDER --ort FOLDER --record`.",
-        "",
-        "| model | threads | Tilewright, ms | ONNX Runtime Web, ms | ratio |",
-        "|---|---|---|---|---|",
-        *(
-            f"| {row['model']} | {row['threads']} | {row['milliseconds']['tilewright']:.2f} | "
-            f"{row['milliseconds']['onnxruntime']:.2f} | {row['ratio']:.2f} |"
-            for row in rows
-        ),
-        "",
-        f"Geometric mean {math.exp(statistics.fmean(map(math.log, ratios))):.2f}, least {min(ratios):.2f}.",
-    ]
-    RESULTS.with_suffix(".md").write_text("\n".join(lines) + "\n")
-
-
-def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor()
+def profile(site: Path, models: list[str]) -> None:
+    """Print the time of each kernel of both engines on WebGPU."""
+    with chromium(site, "webgpu") as (browser, address):
+        for model in models:
+            for engine, kernels in in_worker(browser, address, "profile.js", {"model": model}).items():
+                total = sum(kernel["milliseconds"] for kernel in kernels)
+                count = sum(kernel["count"] for kernel in kernels)
+                print(f"{model}, {engine}: {total:.1f} ms in {count} dispatches")
+                for kernel in kernels[:40]:
+                    grid = " ".join(map(str, kernel["grid"]))
+                    print(f"  {kernel['milliseconds']:9.2f} ms {kernel['count']:4} {kernel['name']} ({grid})")
 
 
 if __name__ == "__main__":

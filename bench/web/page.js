@@ -1,11 +1,12 @@
 // The worker in which both engines run: they take turns, and the page gets their times.
-const [name, threads, rounds, repetitions, ortFile] = new URLSearchParams(location.search)
-  .get("run")
-  .split(",");
+const { model: name, engine, threads, rounds, repetitions } = JSON.parse(
+  new URLSearchParams(location.search).get("run"),
+);
+const onGpu = engine === "webgpu";
 
 const tilewright = await import("/tilewright/index.js");
-const ort = await import(`/ort/${ortFile}`);
-ort.env.wasm.numThreads = Number(threads);
+const ort = await import(onGpu ? "/ort/ort.webgpu.min.mjs" : "/ort/ort.wasm.min.mjs");
+ort.env.wasm.numThreads = threads;
 ort.env.wasm.wasmPaths = "/ort/";
 
 const arrays = { int64: BigInt64Array, float32: Float32Array };
@@ -13,13 +14,10 @@ const { inputs, expected } = await (await fetch(`/models/${name}/inputs.json`)).
 const typed = ({ type, data }) =>
   type === "int64" ? arrays[type].from(data, BigInt) : arrays[type].from(data);
 
-const target = Number(threads) > 1 ? "wasm32-relaxed-threads" : "wasm32-relaxed";
-const model = await tilewright.load(`/models/${name}/${target}.wasm`, {
-  threads: Number(threads),
-  cache: false,
-});
+const file = onGpu ? "webgpu.tar" : threads > 1 ? "wasm32-relaxed-threads.wasm" : "wasm32-relaxed.wasm";
+const model = await tilewright.load(`/models/${name}/${file}`, { threads, cache: false });
 const session = await ort.InferenceSession.create(`/models/${name}/model.onnx`, {
-  executionProviders: ["wasm"],
+  executionProviders: [onGpu ? "webgpu" : "wasm"],
   graphOptimizationLevel: "all",
 });
 const ours = Object.fromEntries(
@@ -36,16 +34,16 @@ const engines = {
 const error = (data) =>
   expected.data.reduce((most, value, k) => Math.max(most, Math.abs(value - data[k])), 0);
 const result = { threads: { tilewright: model.threads }, errors: {}, milliseconds: {} };
-for (const [engine, run] of Object.entries(engines)) {
-  result.errors[engine] = error(await run());
-  for (let k = 0; k < 3; k++) await run();
-  result.milliseconds[engine] = [];
+for (const [key, run] of Object.entries(engines)) {
+  result.errors[key] = error(await run());
+  for (let k = 0; k < (onGpu ? 1 : 3); k++) await run();
+  result.milliseconds[key] = [];
 }
-for (let round = 0; round < Number(rounds); round++)
-  for (const [engine, run] of Object.entries(engines))
-    for (let k = 0; k < Number(repetitions); k++) {
+for (let round = 0; round < rounds; round++)
+  for (const [key, run] of Object.entries(engines))
+    for (let k = 0; k < repetitions; k++) {
       const start = performance.now();
       await run();
-      result.milliseconds[engine].push(performance.now() - start);
+      result.milliseconds[key].push(performance.now() - start);
     }
 postMessage(result);

@@ -13,18 +13,19 @@ import tilewright as tw
 from ..models import BENCH_MODELS, Model
 
 MODELS = ("minilm", "mobilenet_v2", "resnet50")
-TARGETS = ("wasm32:relaxed", "wasm32:relaxed+threads")
-"""Targets with one thread and with several."""
+TARGETS = {"wasm": ("wasm32:relaxed", "wasm32:relaxed+threads"), "webgpu": ("webgpu",)}
+"""The targets for each engine of the browser; of those of WebAssembly the second one has several threads."""
 
 
 def file_of(target: str) -> str:
-    """A target as a part of a file's name."""
-    return target.replace(":", "-").replace("+", "-")
+    """The name of the artifact for a target."""
+    suffix = "tar" if target.startswith("webgpu") else "wasm"
+    return f"{target.replace(':', '-').replace('+', '-')}.{suffix}"
 
 
-def prepare(name: str, folder: Path, targets: tuple[str, ...] = TARGETS) -> None:
-    """Write a model's files into `folder`: ``model.onnx``, ``TARGET.wasm`` with its weights beside it, and
-    ``inputs.json``: inputs, and the result of the target ``cpu``.
+def prepare(name: str, folder: Path, engine: str) -> None:
+    """Write a model's files into `folder`: ``model.onnx``, an artifact for each of the engine's targets with
+    its weights beside it, and ``inputs.json``: inputs, and the result of the target ``cpu``.
     """
     model = BENCH_MODELS[name]
     folder.mkdir(parents=True, exist_ok=True)
@@ -33,9 +34,9 @@ def prepare(name: str, folder: Path, targets: tuple[str, ...] = TARGETS) -> None
     export(model, module, inputs, folder / "model.onnx")
     arguments = tuple(inputs.values())
     expected = tw.compile(module, arguments)(*(x.numpy() for x in arguments))
-    for target in targets:
+    for target in TARGETS[engine]:
         library = tw.compile(module, arguments, target=target, threads=1)
-        library.save(folder / f"{file_of(target)}.wasm", weights="beside")
+        library.save(folder / file_of(target), weights="beside")
     described = {
         "inputs": {key: described_array(value.numpy()) for key, value in inputs.items()},
         "expected": described_array(np.asarray(expected)),

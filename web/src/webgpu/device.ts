@@ -127,9 +127,10 @@ export class Commands {
         "uniform" as const,
       ].map((type, binding) => ({ binding, visibility: GPUShaderStage.COMPUTE, buffer: { type } })),
     });
-    const module = this.device.createShaderModule({ code });
+    const module = this.device.createShaderModule({ label: name, code });
     try {
       const pipeline = await this.device.createComputePipelineAsync({
+        label: name,
         layout: this.device.createPipelineLayout({ bindGroupLayouts: [layout] }),
         compute: { module, entryPoint: "main" },
       });
