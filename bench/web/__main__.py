@@ -1,12 +1,12 @@
 """`python -m bench.web --site FOLDER --ort FOLDER` compares with ONNX Runtime Web in headless Chromium.
 
-Both engines run in one worker of one page and take turns: WebAssembly, or with ``--engine webgpu`` WebGPU,
-on Chromium's software driver. `FOLDER` of ``--ort`` is the folder ``dist`` of the npm package
-``onnxruntime-web``; the package of ``web/`` must have been built (``npm run build``). Models are compiled into
-the site's folder first, unless they are there.
+Both engines run in one worker of one page and take turns: WebAssembly, or with ``--engine webgpu`` WebGPU on
+Chromium's software driver. `FOLDER` of ``--ort`` is the folder ``dist`` of the npm package
+``onnxruntime-web``; the package of ``web/`` must have been built (``npm run build``). Models are compiled
+into the site's folder first, unless they are there.
 
-With ``--record`` the times go to ``bench/results/web-ENGINE.md`` and ``.json``. With ``--profile`` the kernels
-of both engines on WebGPU are timed instead, each alone.
+With ``--record`` the times go to ``bench/results/web-ENGINE.md`` and ``.json``. With ``--profile`` the
+kernels of both engines on WebGPU are timed instead, each alone.
 """
 
 from __future__ import annotations

@@ -107,6 +107,8 @@ class Dialect:
     """The definition of a variable."""
     array: str = "{type} {name}[{size}];"
     """The declaration of an array of a thread."""
+    unset: str = ""
+    """The declaration of a variable without a value: ``{type}``, ``{name}``."""
     zeros: str = ""
     """The text that sets the elements of such an array to 0, before the semicolon. Where the language has it,
     reading an element that was not written is undefined behaviour, which compilers use.
@@ -137,6 +139,10 @@ class Dialect:
     16 bytes (``{type}``, ``{name}``, ``{size}``). Empty: each element is accessed alone. The prelude has the
     types ``tw_4``, ``tw_8`` and ``tw_16`` of so many bytes, which may be the memory of any other types.
     """
+    vector: str = ""
+    """The type of four elements, ``{type}``, where buffers of vectors are arrays of it, and not pointers to
+    such in between.
+    """
     shared_vector: str = ""
     """The type of a pointer to shared memory for accesses of several elements: ``{const}``, ``{type}``.
     Empty: each element of shared memory is accessed alone.
@@ -149,6 +155,10 @@ class Dialect:
     """Where shared memory is declared."""
     unroll: str = ""
     """The line before a loop to unroll."""
+    explicit: bool = False
+    """Whether the language has compilers that do little: loops to unroll are written out, so that elements
+    of a thread's arrays become variables, and parts of addresses have values of their own.
+    """
     restrict: str = ""
     shuffle: str = ""
     """A shuffle among the threads of a warp: ``{value}``, ``{distance}``, ``{mask}``. Empty: there is none.

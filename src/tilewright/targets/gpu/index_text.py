@@ -64,6 +64,10 @@ class IndexText:
         self.dialect, self._unknown, self._call = dialect, unknown, call
         self.variables: dict[str, Variable] = {}
 
+    def bind(self, symbol: str, variable: Variable) -> None:
+        """Give a symbol a variable that is the same in the whole kernel."""
+        self.variables[symbol] = variable
+
     def text(self, e: Dim, dynamic: Mapping[str, Variable] | None = None) -> tuple[str, int]:
         """The text of `e` and its width in bits. `dynamic` are the variables of operands ``v0``, ..."""
         names = {} if dynamic is None else dynamic
@@ -119,7 +123,7 @@ class IndexText:
                 term = term * atom.expr
             sides[c < 0] = sides[c < 0] + term
         bits = 32 if not self.dialect.wide or self._narrow(e, names) else 64
-        left, right = (self._sum(side, bits, names) for side in sides)
+        left, right = (self._side(side, bits, names) for side in sides)
         return f"{left} {relation} {right}"
 
     def widened(self, text: str) -> str:
@@ -127,6 +131,10 @@ class IndexText:
         return widened(self.dialect, self._call, text)
 
     # -- Parts -----------------------------------------------------------------------------------------------
+
+    def _side(self, e: Dim, bits: int, dynamic: Mapping[str, Variable]) -> str:
+        """A side of a comparison."""
+        return self._sum(e, bits, dynamic)
 
     def _narrow(self, e: Dim, dynamic: Mapping[str, Variable]) -> bool:
         if isinstance(e, int) or not dynamic:

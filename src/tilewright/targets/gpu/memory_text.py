@@ -14,20 +14,27 @@ from ...ir.symbolic import Dim, bounds, prove_divisible
 from ...ir.types import BufferType, DType, boolean
 from .index_text import Variable
 from .matrix_access import MatrixLoad
-from .packed_text import PackedText, Part
+from .packed_text import Part
 from .vector_access import VectorAccess, vector_accesses, vector_bytes
-from .writer import identifier
+from .wide_text import LANES, WideText
+from .writer import identifier, is_enclosed
 
 MOST_PRIVATE = 4096
 """The most elements of an array that is private to a thread."""
 
 
-class MemoryText(PackedText):
+class MemoryText(WideText):
     """Prints allocations, loads, stores and copies."""
 
     def alloc(self, op: loop.Alloc) -> None:
         buffer: BufferType = op.buffer
         storage = self.storage(buffer.dtype, f"a {buffer.space} buffer of {self.place}")
+        if op.result in self.wide:
+            kind = self.dialect.vector.format(type=storage.type)
+            size = buffer.size
+            assert isinstance(size, int)
+            self.names[op.result] = self.share(kind, size // LANES, LANES * buffer.dtype.itemsize)
+            return
         if buffer.space == "shared":
             self.names[op.result] = self.share(storage.type, buffer.size, buffer.dtype.itemsize)
             if (width := notes.SWIZZLE.get(op)) is not None:
@@ -48,6 +55,7 @@ class MemoryText(PackedText):
         array = form.format(type=storage.type, name=name, size=max(most, 1))
         if op.result in self.combined and self.dialect.zeros:
             array = f"{array.removesuffix(';')}{self.dialect.zeros};"
+        self.own_arrays[name] = array, storage.type
         self.emit(array)
 
     def declare_matrices(self, buffer: Value) -> bool:
@@ -72,7 +80,7 @@ class MemoryText(PackedText):
         if number is not None and self.dialect.offsets and not self.dialect.pointer:
             index = f"o{number} + {self.dialect.bound.format(value=index)}"
         else:
-            index = self.dialect.bound.format(value=index[1:-1] if _enclosed(index) else index)
+            index = self.dialect.bound.format(value=index[1:-1] if is_enclosed(index) else index)
         index = self.exchanged(buffer, index)
         return f"{self.names[buffer]}[{index}]"
 
@@ -86,8 +94,14 @@ class MemoryText(PackedText):
         if op.buffer in self.private:
             indices, shape = indices[1:], shape[1:]
         buffer = BufferType(op.buffer.type.dtype, shape)
-        text = self.index.address(flatten_index(indices, shape), buffer.size, dynamic)
-        return self.element(op.buffer, text)
+        return self.indexed(op.buffer, flatten_index(indices, shape), buffer.size, dynamic)
+
+    def indexed(self, buffer: Value, index: Dim, size: Dim, dynamic: dict[str, Variable]) -> str:
+        """The element of a buffer of `size` elements at a flat index, in memory's type."""
+        if not self.dialect.explicit or buffer not in self.buffers:
+            return self.element(buffer, self.index.address(index, size, dynamic))
+        text = self.index.address(index + self.offset(buffer), size, dynamic)
+        return f"{self.names[buffer]}[{text[1:-1] if is_enclosed(text) else text}]"
 
     def dynamic(self, op: loop.Load | loop.Store | loop.Accumulate) -> dict[str, Variable]:
         bits = {"i64": 64, "u64": 64}
@@ -185,12 +199,10 @@ class MemoryText(PackedText):
         """The loads and stores of a loop that are done for all lanes at once; declares their arrays, unless
         they are `only_found`.
         """
-        aliased = self.aliased()
-
-        def may_share(a: Value, b: Value) -> bool:
-            return a is b or (self.buffers.get(a) in aliased and self.buffers.get(b) in aliased)
 
         def has_vectors(access: VectorAccess) -> bool:
+            if access.op.buffer in self.wide:
+                return True
             if not self.dialect.vectors[0]:
                 return self.fills_words(access.op.buffer, f.extent) and not access.op.guard
             buffer, size = access.op.buffer, self.chunk(access.op.buffer, f.extent)
@@ -202,14 +214,18 @@ class MemoryText(PackedText):
 
         if not self.dialect.vectors[0] and not self.dialect.packed:
             return [], []
-        loads, stores = ([a for a in found if has_vectors(a)] for found in vector_accesses(f, may_share))
+        loads, stores = ([a for a in found if has_vectors(a)] for found in vector_accesses(f, self.may_share))
         if only_found:
             return loads, stores
         for access in (*loads, *stores):
             kind = self.storage(access.op.buffer.type.dtype, "").type
             name = self.arrays[access.op] = self.fresh("lanes")
+            if access.op.buffer in self.wide and isinstance(access.op, loop.Load):
+                continue
             form = self.dialect.vectors[2] or self.dialect.array
-            self.emit(form.format(type=kind, name=name, size=f.extent))
+            array = form.format(type=kind, name=name, size=f.extent)
+            self.own_arrays[name] = array, kind
+            self.emit(array)
         return loads, stores
 
     def chunk(self, buffer: Value, count: Dim) -> int:
@@ -300,10 +316,13 @@ class MemoryText(PackedText):
         op, name = access.op, self.arrays[access.op]
         assert isinstance(count, int)
         reads = isinstance(op, loop.Load)
+        if op.buffer in self.wide:
+            self.copy_wide(access, count, self.dynamic(op))
+            return
         if self.is_packed(op.buffer):
-            index = self.index.address(access.first, op.buffer.type.size, self.dynamic(op))
+            element = self.indexed(op.buffer, access.first, op.buffer.type.size, self.dynamic(op))
             copy = self.load_words if reads else self.store_words
-            copy(op.buffer, *self.at(self.element(op.buffer, index)), name, count)
+            copy(op.buffer, *self.at(element), name, count)
             return
         size = self.chunk(op.buffer, count)
         vector = f"tw_{size}"
@@ -373,18 +392,6 @@ def swizzle_of(width: int, itemsize: int) -> str:
     """
     shift = itemsize.bit_length() - 1
     return f"{7 - shift}, {width // 16 - 1}, {4 - shift}"
-
-
-def _enclosed(text: str) -> bool:
-    """Whether one pair of parentheses encloses the whole text."""
-    if not (text.startswith("(") and text.endswith(")")):
-        return False
-    depth = 0
-    for k, c in enumerate(text):
-        depth += (c == "(") - (c == ")")
-        if depth == 0:
-            return k == len(text) - 1
-    return False
 
 
 __all__ = ["MemoryText"]

@@ -7,7 +7,7 @@ threads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 
 from ...analysis.index_maps import flatten_index
@@ -24,10 +24,12 @@ from ...ir.types import BufferType, DType, boolean, i32
 from .dialect import DeviceKernel, Dialect, Register
 from .index_text import Variable
 from .matrix_access import matrix_loads
+from .named_indices import NamedIndexText
 from .opaque_matrices import MatrixText
 from .prelude import definitions
-from .vector_access import holds_lanes
+from .vector_access import MOST_LANES, holds_lanes
 from .writer import identifier, loops_of_kinds, threads_of
+from .written_out import has_barriers, is_written_out, with_variables
 
 ROW = 32768
 """Blocks in the first dimension of a grid whose first dimension has too low a limit."""
@@ -39,7 +41,11 @@ _AXES = (loop.LoopKind.BLOCK_X, loop.LoopKind.BLOCK_Y, loop.LoopKind.BLOCK_Z)
 
 
 def print_kernel(
-    kernel: loop.Kernel, dialect: Dialect, info: TargetInfo, bindings: Sequence[int] = ()
+    kernel: loop.Kernel,
+    dialect: Dialect,
+    info: TargetInfo,
+    bindings: Sequence[int] = (),
+    aligned: Collection[int] = (),
 ) -> DeviceKernel:
     """Print a finalized kernel, a block program, in a language.
 
@@ -55,12 +61,13 @@ def print_kernel(
         bindings: The number of each buffer's parameter, in ascending order of their first buffers; buffers
             of one parameter have one type in memory. The language has `Dialect.offsets`. Empty: each buffer
             has its own.
+        aligned: The numbers of the buffers that begin at multiples of 16 bytes in every launch.
 
     Raises:
         CompileError: The language lacks a type, a function or a statement; the message names it and the
         place.
     """
-    return _Printer(kernel, dialect, info).run(bindings)
+    return _Printer(kernel, dialect, info).run(bindings, aligned)
 
 
 def module_text(kernels: Sequence[DeviceKernel], dialect: Dialect) -> str:
@@ -78,20 +85,16 @@ def module_text(kernels: Sequence[DeviceKernel], dialect: Dialect) -> str:
     return "\n".join([*head, *own, *(k.text for k in kernels)])
 
 
-def has_barriers(op: Operation) -> bool:
-    """Whether all threads of a block wait for each other inside a statement."""
-    return any(isinstance(x, (simt.Barrier, simt.AllReduce, simt.Argsort)) for x in op.walk())
-
-
 class _Printer(MatrixText):
     guard = ""
     """A condition, the same for all threads, under which the statements run that are printed. See
     `Dialect.certain_barriers`.
     """
 
-    def run(self, bindings: Sequence[int]) -> DeviceKernel:
+    def run(self, bindings: Sequence[int], aligned: Collection[int]) -> DeviceKernel:
         args = self.kernel.body.args
         bindings = tuple(bindings) or tuple(range(len(args)))
+        self.find_wide(aligned, bindings)
         changed = {binding for arg, binding in zip(args, bindings, strict=True) if arg in self.changed}
         written = tuple(binding in changed for binding in dict.fromkeys(bindings))
         self.changed |= {arg for arg, binding in zip(args, bindings, strict=True) if binding in changed}
@@ -101,7 +104,11 @@ class _Printer(MatrixText):
         grid = self.grid()
         if loops_of_kinds(self.kernel.walk(), loop.LoopKind.THREAD_X):
             self.define("thread number", self.thread_number(), self.thread, 32)
-        self.block(self.block_body())
+        if self.dialect.explicit:
+            for buffer, number in self.buffers.items():
+                self.index.bind(self.offset(buffer).name, Variable(f"o{number}", 32))
+        with self.scope(*self.index.variables, *(dim.name for dim in self.kernel.dims)):
+            self.block(self.block_body())
         shared_bytes = sum(size for *_, size in self.shared)
         limit = self.dialect.static_shared
         dynamic = shared_bytes if limit is not None and (shared_bytes > limit or self.swizzles) else 0
@@ -208,8 +215,9 @@ class _Printer(MatrixText):
         for (arg, number), binding in zip(self.buffers.items(), bindings, strict=True):
             storage = self.dialect.packed.get(arg.type.dtype) or self.storage(arg.type.dtype, "")
             is_atomic = written[binding] and arg.type.dtype in self.dialect.packed
+            kind = d.vector.format(type=storage.type) if arg in self.wide else storage.type
             form = {
-                "type": self.dialect.words if is_atomic else storage.type,
+                "type": self.dialect.words if is_atomic else kind,
                 "name": f"b{binding}" if d.arrays or not d.offsets else f"p{binding}",
                 "number": binding,
                 "const": "" if written[binding] else d.readonly,
@@ -246,7 +254,10 @@ class _Printer(MatrixText):
         lines.append(
             d.signature.format(threads=self.threads, entry=entry, parameters=", ".join(parameters)) + " {"
         )
-        return "\n".join([*lines, *([] if at_module else shared), *prologue, *self.lines, "}"]) + "\n"
+        body = [x for line in self.lines for x in ([line] if isinstance(line, str) else line)]
+        if d.explicit:
+            body = with_variables(body, self.own_arrays, d.unset)
+        return "\n".join([*lines, *([] if at_module else shared), *prologue, *body, "}"]) + "\n"
 
     def parameter(self, name: str, register: Register) -> str:
         """The text of a size (``n0``) or an offset (``o0``) in a register type."""
@@ -288,7 +299,8 @@ class _Printer(MatrixText):
         elif isinstance(op, loop.For):
             self.for_loop(op)
         elif isinstance(op, loop.If):
-            with self.where(self.index.condition(op.conditions), has_barriers(op)):
+            condition = self.index.condition(op.conditions)
+            with nullcontext() if condition == "true" else self.where(condition, has_barriers(op)):
                 self.block(op.body)
         elif isinstance(op, loop.Alloc):
             self.alloc(op)
@@ -341,6 +353,9 @@ class _Printer(MatrixText):
             return
         if "." in op.kind or op.kind == loop.LoopKind.PARALLEL:
             raise CompileError(f"{self.place} has a loop of kind '{op.kind}' where it cannot be")
+        if self.dialect.explicit and is_written_out(op):
+            self.written_out(op)
+            return
         carried = []
         for init, arg, result in zip(op.inits, op.body.args, op.results, strict=True):
             name = self.names[arg] = self.names[result] = self.fresh("acc")
@@ -363,12 +378,30 @@ class _Printer(MatrixText):
         outer, self.in_loop = self.in_loop, True
         certain = isinstance(op.extent, int) or (not self.guard and prove_le(1, op.extent))
         form = (register, variable, start, extent)
-        with self.repeated(*form, certain and op.extent != 0, has_barriers(op)):
+        with self.repeated(*form, certain and op.extent != 0, has_barriers(op)), self.scope(op.iv.name):
             self.block(op.body)
             if carried:
                 with self.braces(f"if ({self.guard})") if self.guard else nullcontext():
                     self.carry(carried, op.body.args, op.body.terminator.operands)
         self.in_loop = outer
+        for access in stores:
+            self.copy(access, op.extent)
+
+    def written_out(self, op: loop.For) -> None:
+        """Print the iterations of a loop one after the other."""
+        assert isinstance(op.extent, int) and isinstance(self.index, NamedIndexText)
+        values = [self.names[v] for v in op.inits]
+        loads, stores = self.staged_accesses(op)
+        for access in loads:
+            self.copy(access, op.extent)
+        for k in range(op.extent):
+            self.index.constants[op.iv.name] = k
+            self.names |= dict(zip(op.body.args, values, strict=True))
+            self.staged |= {a.op: self.lane(a, k) for a in (*loads, *stores)}
+            self.block(op.body)
+            values = [self.names[v] for v in op.body.terminator.operands] if values else []
+        del self.index.constants[op.iv.name]
+        self.names |= dict(zip(op.results, values, strict=True))
         for access in stores:
             self.copy(access, op.extent)
 
@@ -385,7 +418,7 @@ class _Printer(MatrixText):
 
     def thread_nest(self, op: loop.For) -> None:
         assert isinstance(op.extent, int)
-        self.index.variables[op.iv.name] = Variable(self.thread, 32)
+        self.index.bind(op.iv.name, Variable(self.thread, 32))
         if self.move_matrices(op):
             return
         whole = op.extent == self.threads
@@ -561,30 +594,33 @@ class _Printer(MatrixText):
         warp = self.gpu.warp if self.gpu.shuffles and self.dialect.shuffle and narrow else 1
         if members > warp and members % warp:
             warp = 1  # The last warp has fewer threads than a shuffle's mask names.
-        k = self.fresh("k")
-        element = f"{self.names[op.buffer]}[{k}]"
-        start = self.dialect.variable.format(type=self.dialect.types["i32"], name=k, value="0")
         scratch, is_used, half, thread = "", False, 0, self.thread
 
-        @contextmanager
-        def elements() -> Iterator[None]:
+        def elements() -> Iterator[tuple[str, str]]:
+            """The numbers of the elements, and the elements."""
+            if self.dialect.explicit and size <= MOST_LANES:
+                yield from ((str(number), f"{self.names[op.buffer]}[{number}]") for number in range(size))
+                return
             if size > 1 and self.dialect.unroll:
                 self.emit(self.dialect.unroll)
+            k = self.fresh("k")
+            start = self.dialect.variable.format(type=self.dialect.types["i32"], name=k, value="0")
             with self.braces(f"for ({start} {k} < {size}; {k}++)"):
-                yield
+                yield k, f"{self.names[op.buffer]}[{k}]"
 
-        def combined(other: str) -> str:
+        def combined(element: str, other: str) -> str:
             own = self.let(dtype, self.loaded(dtype, element))
             return f"{element} = {self.stored(dtype, self.scalars.binary(combine, dtype, own, other))};"
 
         conditions = [self.guard, "" if members == self.threads else f"{thread} < {members}"]
         active = f"if ({' && '.join(filter(None, conditions))})" if any(conditions) else ""
         for distance in (n for n in op.steps if n < warp):
-            with self.braces(active), elements():
-                own = self.let(dtype, self.loaded(dtype, element))
-                mask = (1 << min(warp, members)) - 1
-                other = self.dialect.shuffle.format(value=own, distance=distance, mask=f"0x{mask:x}")
-                self.emit(combined(self.let(dtype, other)))
+            with self.braces(active):
+                for _, element in elements():
+                    own = self.let(dtype, self.loaded(dtype, element))
+                    mask = (1 << min(warp, members)) - 1
+                    other = self.dialect.shuffle.format(value=own, distance=distance, mask=f"0x{mask:x}")
+                    self.emit(combined(element, self.let(dtype, other)))
         apart = [n for n in op.steps if n >= warp]
         for distance in apart:
             if not scratch:
@@ -594,13 +630,15 @@ class _Printer(MatrixText):
                 # The last round of the previous iteration, or of another reduction, may have read this half.
                 if is_used or (self.in_loop and rounds % 2):
                     self.emit(self.dialect.barrier)
-            place = f"{half * members * size} + {k} * {members} + "
-            with self.braces(active), elements():
-                self.emit(f"{scratch}[{place}{thread}] = {element};")
+            first = half * members * size
+            with self.braces(active):
+                for k, element in elements():
+                    self.emit(f"{scratch}[{first} + {k} * {members} + {thread}] = {element};")
             self.emit(self.dialect.barrier)
-            with self.braces(active), elements():
-                other = self.loaded(dtype, f"{scratch}[{place}({thread} ^ {distance})]")
-                self.emit(combined(self.let(dtype, other)))
+            with self.braces(active):
+                for k, element in elements():
+                    place = f"{scratch}[{first} + {k} * {members} + ({thread} ^ {distance})]"
+                    self.emit(combined(element, self.let(dtype, self.loaded(dtype, place))))
             half = 1 - half
         if is_used and self.in_loop:  # The reduction that had the memory first comes again.
             self.emit(self.dialect.barrier)

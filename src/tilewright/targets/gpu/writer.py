@@ -10,10 +10,12 @@ from ...dialects import loop, simt
 from ...errors import CompileError
 from ...ir import notes
 from ...ir.core import Operation, Value
+from ...ir.symbolic import Expr, symbol
 from ...ir.target_info import Gpu, TargetInfo
-from ...ir.types import DType
+from ...ir.types import DType, i32
 from .dialect import Dialect, Register, Storage
 from .index_text import IndexText, Variable, fits
+from .named_indices import NamedIndexText
 from .prelude import callee, definitions
 from .scalars import ScalarText
 
@@ -34,6 +36,18 @@ def identifier(text: str) -> str:
     return re.sub(r"\W", "_", text, flags=re.ASCII)
 
 
+def is_enclosed(text: str) -> bool:
+    """Whether one pair of parentheses encloses the whole text."""
+    if not (text.startswith("(") and text.endswith(")")):
+        return False
+    depth = 0
+    for k, c in enumerate(text):
+        depth += (c == "(") - (c == ")")
+        if depth == 0:
+            return k == len(text) - 1
+    return False
+
+
 class Writer:
     """Writes lines of a kernel in a language. The classes derived from it print statements."""
 
@@ -46,7 +60,8 @@ class Writer:
         self.gpu = info.gpu or Gpu()
         self.place = f"kernel '{kernel.sym_name}'"
         self.uses: set[str] = set()
-        self.lines: list[str] = []
+        self.lines: list[str | list[str]] = []
+        """Lines, and lists of definitions that come later than what follows them."""
         self.depth = 1
         self.count = 0
         self.names: dict[Value, str] = {}
@@ -63,13 +78,18 @@ class Writer:
         self.private: set[Value] = set()
         """Buffers in registers, whose first index is not printed."""
         self.threads = threads_of(kernel)
-        self.index = IndexText(dialect, self.size, self.call)
+        kind = NamedIndexText if dialect.explicit else IndexText
+        self.index = kind(dialect, self.size, self.call)
         self.scalars = ScalarText(dialect, self.call, self.place)
         self.sizes: dict[str, int] = {}
         """Number of each of the kernel's dims that is used."""
         self.in_loop = False
         self.arrays: dict[Operation, str] = {}
         """Arrays of a thread through which accesses of a loop over vector lanes go."""
+        self.wide: set[Value] = set()
+        """Buffers that are arrays of vectors."""
+        self.own_arrays: dict[str, tuple[str, str]] = {}
+        """The declarations of the thread's arrays by their names, and the types of the elements."""
         self.moved: set[Value] = set()
         """Loaded values that are only stored again: their names are elements in memory's type."""
         self.staged: dict[Operation, str] = {}
@@ -101,6 +121,10 @@ class Writer:
         self.uses.add(function)
         return function
 
+    def offset(self, buffer: Value) -> Expr:
+        """The element of the parameter of a buffer that is its first one, as a symbol."""
+        return symbol(f"tw_o{self.buffers[buffer]}", 0, None, 4 if buffer in self.wide else 1)
+
     def size(self, name: str) -> Variable:
         """The variable of one of the kernel's dims."""
         for number, dim in enumerate(self.kernel.dims):
@@ -125,6 +149,25 @@ class Writer:
     def fresh(self, prefix: str = "v") -> str:
         self.count += 1
         return f"{prefix}{self.count}"
+
+    @contextmanager
+    def scope(self, *symbols: str) -> Iterator[None]:
+        """Statements of the kernel, or of a loop that defines the variables of `symbols`."""
+        if not isinstance(self.index, NamedIndexText):
+            yield
+            return
+        place: list[str] = []
+        indent = "  " * self.depth
+        self.lines.append(place)
+
+        def define(text: str) -> str:
+            name = self.fresh("at")
+            value = text[1:-1] if is_enclosed(text) else text
+            place.append(indent + self.dialect.const.format(type=self.type(i32), name=name, value=value))
+            return name
+
+        with self.index.scope(set(symbols), define):
+            yield
 
     def emit(self, line: str) -> None:
         self.lines.append("  " * self.depth + line)
@@ -156,4 +199,4 @@ class Writer:
         self.emit(self.dialect.variable.format(type=kind, name=name, value=value))
 
 
-__all__ = ["Writer", "identifier", "loops_of_kinds", "threads_of"]
+__all__ = ["Writer", "identifier", "is_enclosed", "loops_of_kinds", "threads_of"]

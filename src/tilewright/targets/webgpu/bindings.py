@@ -11,10 +11,12 @@ buffer: the runtime copies them into one before the dispatch.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from ...dialects import host
-from ...dialects.func import entries
-from ...ir.core import Module, Value
+from ...dialects.func import Func, entries
+from ...ir.core import BlockArgument, Module, Value
+from ...ir.symbolic import prove_divisible
 from ...ir.types import DType
 from ...lowering.memory_plan import root
 from ..gpu.dialects.wgsl import WGSL
@@ -32,6 +34,45 @@ def shared_bindings(module: Module) -> dict[str, tuple[int, ...]]:
             found = kinds.setdefault(op.kernel, [_stored(b.type.dtype) for b in op.buffers])
             kinds[op.kernel] = [(*k, _memory(b)) for k, b in zip(found, op.buffers, strict=True)]
     return {name: _numbered(found) for name, found in kinds.items()}
+
+
+class Parameters(NamedTuple):
+    """What all launches of a kernel have in common."""
+
+    bindings: tuple[int, ...] = ()
+    """The number of each buffer's binding; empty: each buffer has its own."""
+    aligned: frozenset[int] = frozenset()
+    """The numbers of the buffers that begin at multiples of 16 bytes of a buffer of the device."""
+
+
+def parameters(module: Module) -> dict[str, Parameters]:
+    """The parameters of each launched kernel."""
+    bindings, aligned = shared_bindings(module), aligned_buffers(module)
+    return {name: Parameters(found, aligned[name]) for name, found in bindings.items()}
+
+
+def aligned_buffers(module: Module) -> dict[str, frozenset[int]]:
+    """For each launched kernel the numbers of the buffers that begin at multiples of 16 bytes of a buffer of
+    the device in all its launches.
+    """
+    found: dict[str, frozenset[int]] = {}
+    for op in (op for function in entries(module) for op in function.walk()):
+        if isinstance(op, host.Launch):
+            mine = frozenset(k for k, buffer in enumerate(op.buffers) if _is_aligned(buffer))
+            found[op.kernel] = found.get(op.kernel, mine) & mine
+    return found
+
+
+def _is_aligned(buffer: Value) -> bool:
+    """Whether a buffer begins at a multiple of 16 bytes. Buffers that loops hand on may not."""
+    while isinstance(op := buffer.defining_op, host.View):
+        size = min(op.result.type.dtype.itemsize, 4)
+        if not prove_divisible(op.offset * size, 16):
+            return False
+        buffer = op.source
+    if isinstance(buffer, BlockArgument):
+        return isinstance(buffer.block.parent_op, Func)
+    return isinstance(buffer.defining_op, host.Alloc | host.Constant)
 
 
 def _memory(buffer: Value) -> object:
@@ -92,4 +133,4 @@ def merged_bindings(
     return tuple(numbers[k] for k in range(len(buffers)))
 
 
-__all__ = ["merged_bindings", "shared_bindings"]
+__all__ = ["Parameters", "merged_bindings", "parameters", "shared_bindings"]

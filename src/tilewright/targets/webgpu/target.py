@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -23,7 +22,7 @@ from ..gpu.dialects.wgsl import WGSL
 from ..gpu.portable import WEBGPU
 from ..gpu.printer import module_text, print_kernel
 from ..gpu.rules import RULES
-from .bindings import merged_bindings, shared_bindings
+from .bindings import Parameters, merged_bindings, parameters
 from .program import element_bytes, host_program
 
 _ALIGNMENT = 256
@@ -69,10 +68,10 @@ class WebgpuTarget(Target):
 
     def refusals(self, lowered: Lowered) -> list[UnsupportedOperator]:
         problems: dict[str, list[str]] = {}
-        bindings = shared_bindings(lowered.module)
+        launched = parameters(lowered.module)
         for kernel in lowered.module.functions(loop.Kernel):
             try:
-                self._shader(kernel, bindings)
+                self._shader(kernel, launched)
             except CompileError as error:
                 info = lowered.kernels[kernel.sym_name]
                 what = str(error).partition(" (")[0].removeprefix(f"{WGSL.name} ")
@@ -105,25 +104,26 @@ class WebgpuTarget(Target):
         from ...runtime.webgpu import WebgpuLibrary
 
         progress("generating WGSL")
-        bindings = shared_bindings(lowered.module)
-        shaders = {k.sym_name: self._shader(k, bindings) for k in lowered.module.functions(loop.Kernel)}
+        launched = parameters(lowered.module)
+        shaders = {k.sym_name: self._shader(k, launched) for k in lowered.module.functions(loop.Kernel)}
         program, constants = host_program(lowered.module, shaders, plan), [value for _, value in plan.weights]
         kernels = {name: module_text([shader], WGSL) for name, shader in shaders.items()}
         library = WebgpuLibrary(metadata, program, kernels, _flat(constants))
         self._built[library] = (metadata, program, kernels), tuple(enumerate(constants))
         return library
 
-    def _shader(self, kernel: loop.Kernel, bindings: Mapping[str, Sequence[int]]) -> DeviceKernel:
-        shader = print_kernel(kernel, WGSL, self.info, bindings.get(kernel.sym_name, ()))
+    def _shader(self, kernel: loop.Kernel, launched: Mapping[str, Parameters]) -> DeviceKernel:
+        bindings, aligned = launched.get(kernel.sym_name, Parameters())
+        shader = print_kernel(kernel, WGSL, self.info, bindings, aligned)
         most = WEBGPU.max_buffers or len(shader.written)
         if len(shader.written) > most:
             fewer = merged_bindings(kernel.body.args, shader.bindings, shader.written, most)
-            shader = print_kernel(kernel, WGSL, self.info, fewer)
+            shader = print_kernel(kernel, WGSL, self.info, fewer, aligned)
         if (count := len(shader.written)) > most:
             raise CompileError(
                 f"{WGSL.name} allows {most} buffers in a kernel; kernel '{kernel.sym_name}' has {count}"
             )
-        if (size := _shared_bytes(shader.text)) > WEBGPU.shared_bytes:
+        if (size := shader.shared_bytes) > WEBGPU.shared_bytes:
             raise CompileError(
                 f"{WGSL.name} has {WEBGPU.shared_bytes} bytes of shared memory; kernel '{kernel.sym_name}' "
                 f"needs {size}"
@@ -148,11 +148,6 @@ def _same_words(op: host.View) -> bool:
     """Whether a view's elements are those of its source, or both take as many bytes as on other devices."""
     old, new = op.source.type.dtype, op.result.type.dtype
     return old is new or all(element_bytes(t) == t.itemsize for t in (old, new))
-
-
-def _shared_bytes(text: str) -> int:
-    """Bytes of the variables in shared memory, whose elements have 4 bytes each."""
-    return sum(4 * int(size) for size in re.findall(r"var<workgroup> \w+: array<\w+, (\d+)>", text))
 
 
 def webgpu_target(name: str) -> WebgpuTarget:
