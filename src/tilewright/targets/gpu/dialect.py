@@ -65,13 +65,15 @@ class Dialect:
     thread: str
     """The number of the thread, as a register ``i32``."""
     barrier: str
-    """The statement of a barrier for shared and global memory."""
+    """The statement of a barrier for shared and, unless there is a `global_barrier`, global memory."""
     shared: str
     """A declaration in shared memory: ``{type}``, ``{name}``, ``{size}``."""
     function: str = "{result} {name}({parameters}) {{"
     """The head of a function's definition."""
     parameter: str = "{type} {name}"
     """A parameter of a function."""
+    global_barrier: str = ""
+    """What follows the statement of a barrier where threads read what others wrote to global memory."""
     exact: str = ""
     """The qualifier of variables whose arithmetic must not be rearranged; floats of the prelude get it."""
     readonly: str = "const "

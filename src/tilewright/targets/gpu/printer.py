@@ -29,7 +29,7 @@ from .opaque_matrices import MatrixText
 from .prelude import definitions
 from .vector_access import MOST_LANES, holds_lanes
 from .writer import identifier, loops_of_kinds, threads_of
-from .written_out import has_barriers, is_written_out, with_variables
+from .written_out import hands_on, has_barriers, is_written_out, with_variables
 
 ROW = 32768
 """Blocks in the first dimension of a grid whose first dimension has too low a limit."""
@@ -95,6 +95,7 @@ class _Printer(MatrixText):
         args = self.kernel.body.args
         bindings = tuple(bindings) or tuple(range(len(args)))
         self.find_wide(aligned, bindings)
+        self.hands_on = hands_on(self.kernel, self.may_share)
         changed = {binding for arg, binding in zip(args, bindings, strict=True) if arg in self.changed}
         written = tuple(binding in changed for binding in dict.fromkeys(bindings))
         self.changed |= {arg for arg, binding in zip(args, bindings, strict=True) if binding in changed}
@@ -311,7 +312,7 @@ class _Printer(MatrixText):
         elif isinstance(op, loop.Runs):
             self.runs(op)
         elif isinstance(op, simt.Barrier):
-            self.emit(self.dialect.barrier)
+            self.barrier()
         elif isinstance(op, simt.AllReduce):
             self.all_reduce(op)
         elif isinstance(op, simt.Exchange):
@@ -517,6 +518,10 @@ class _Printer(MatrixText):
             yield
             self.emit(f"{step};")
 
+    def barrier(self) -> None:
+        """Let the threads of a block wait for each other."""
+        self.emit(self.dialect.barrier + (self.dialect.global_barrier if self.hands_on else ""))
+
     # -- Collective statements -------------------------------------------------------------------------------
 
     def mma(self, op: simt.Mma) -> None:
@@ -629,19 +634,19 @@ class _Printer(MatrixText):
                 scratch, is_used = self.exchange(storage.type, 2 * members * size, dtype.itemsize)
                 # The last round of the previous iteration, or of another reduction, may have read this half.
                 if is_used or (self.in_loop and rounds % 2):
-                    self.emit(self.dialect.barrier)
+                    self.barrier()
             first = half * members * size
             with self.braces(active):
                 for k, element in elements():
                     self.emit(f"{scratch}[{first} + {k} * {members} + {thread}] = {element};")
-            self.emit(self.dialect.barrier)
+            self.barrier()
             with self.braces(active):
                 for k, element in elements():
                     place = f"{scratch}[{first} + {k} * {members} + ({thread} ^ {distance})]"
                     self.emit(combined(element, self.let(dtype, self.loaded(dtype, place))))
             half = 1 - half
         if is_used and self.in_loop:  # The reduction that had the memory first comes again.
-            self.emit(self.dialect.barrier)
+            self.barrier()
 
     def exchange(self, kind: str, count: int, itemsize: int) -> tuple[str, bool]:
         """Shared memory for a reduction, and whether another one has used it: a block without room for more
@@ -689,7 +694,7 @@ class _Printer(MatrixText):
         def define(name: str, value: str) -> None:
             self.emit(d.const.format(type=kind, name=name, value=value))
 
-        self.emit(d.barrier)
+        self.barrier()
         with (
             self.rounds(start(k, "2"), f"{k} <= {count}", f"{k} = {k} * 2", True),
             self.rounds(start(j, f"{k} / 2"), f"{j} > 0", f"{j} = {j} / 2", True),
@@ -710,7 +715,7 @@ class _Printer(MatrixText):
                         self.emit(f"{element} = {self.stored(dtype, value)};")
                     for element, value in zip(places, (v, u), strict=True):
                         self.emit(f"{element} = {value};")
-            self.emit(d.barrier)
+            self.barrier()
 
     def before(self, dtype: DType, first: tuple[str, str], second: tuple[str, str], largest: bool) -> str:
         """Whether a pair of a key and a place comes before another in sorted order."""

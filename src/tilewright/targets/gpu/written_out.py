@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ...dialects import loop, simt
-from ...ir.core import Operation
+from ...ir.core import Operation, Value
 from .vector_access import holds_lanes
 
 MOST_STATEMENTS = 1024
@@ -14,23 +14,66 @@ MOST_STATEMENTS = 1024
 kernels may exceed the cache of instructions.
 """
 
+FEW = 4
+"""The most iterations of other loops that are written out."""
+FEW_STATEMENTS = 64
+"""The most statements that such a loop becomes."""
+
+
+_BARRIERS = (simt.Barrier, simt.AllReduce, simt.Argsort)
+_REPEATED = (loop.LoopKind.SERIAL, loop.LoopKind.UNROLL, loop.LoopKind.VECTORIZE)
+
 
 def has_barriers(op: Operation) -> bool:
     """Whether all threads of a block wait for each other inside a statement."""
-    return any(isinstance(x, (simt.Barrier, simt.AllReduce, simt.Argsort)) for x in op.walk())
+    return any(isinstance(x, _BARRIERS) for x in op.walk())
+
+
+def hands_on(kernel: loop.Kernel, may_share: Callable[[Value, Value], bool]) -> bool:
+    """Whether barriers order reads and writes of the same global memory.
+
+    Args:
+        kernel: A block program.
+        may_share: Whether two buffers may be the same memory.
+    """
+    kinds = (loop.Load, loop.Store, loop.Accumulate)
+    ops = list(kernel.walk())
+    barriers = [k for k, op in enumerate(ops) if isinstance(op, _BARRIERS)]
+    accesses = [(k, op) for k, op in enumerate(ops) if isinstance(op, kinds)]
+    for buffer in {op.buffer for _, op in accesses if not isinstance(op, loop.Load)} & {*kernel.body.args}:
+        mine = [(k, op) for k, op in accesses if may_share(op.buffer, buffer)]
+        if all(isinstance(op, loop.Store) for _, op in mine):
+            continue
+        (first, _), (last, _) = mine[0], mine[-1]
+        if any(first < k < last for k in barriers) or any(_repeats_barriers(op) for _, op in mine):
+            return True
+    return False
+
+
+def _repeats_barriers(op: Operation) -> bool:
+    """Whether a loop around a statement has barriers."""
+    while (parent := op.parent_op) is not None:
+        is_loop = isinstance(parent, loop.For) and parent.kind in _REPEATED or isinstance(parent, loop.Runs)
+        if is_loop and has_barriers(parent):
+            return True
+        op = parent
+    return False
 
 
 def is_written_out(f: loop.For) -> bool:
-    """Whether the iterations of a loop become statements that follow each other: those of loops to unroll, if
-    the statements are not too many, of loops over vector lanes, and of loops of one iteration.
+    """Whether the iterations of a loop become statements that follow each other: those of loops to unroll and
+    of short ones, if the statements are not too many, and of loops over vector lanes.
     """
     if f.kind in (loop.LoopKind.THREAD_X, loop.LoopKind.PARALLEL) or not isinstance(f.extent, int):
         return False
     if f.extent <= 1 or holds_lanes(f):
         return f.extent == 1 or not has_barriers(f)
-    if f.kind != loop.LoopKind.UNROLL or has_barriers(f):
+    if has_barriers(f):
         return False
-    return f.extent * _statements(f.body.ops) <= MOST_STATEMENTS
+    statements = f.extent * _statements(f.body.ops)
+    if f.kind == loop.LoopKind.UNROLL:
+        return statements <= MOST_STATEMENTS
+    return f.extent <= FEW and statements <= FEW_STATEMENTS
 
 
 def _statements(ops: Iterable[Operation]) -> int:

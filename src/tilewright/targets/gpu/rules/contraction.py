@@ -12,32 +12,14 @@ from dataclasses import dataclass
 
 from ....analysis.axis_roles import Roles
 from ....analysis.loop_nest import written_buffer
-from ....ir.symbolic import bounds
 from ....schedule import Schedule, ScheduleError
-from .atoms import extent_of, load_tile, terms_in_order, with_atoms
-from .common import MOST, attempt, fuse_all, loops_of
+from .atoms import load_tile, terms_in_order, with_atoms
+from .common import attempt, fuse_all, loops_of
 from .gemv import gemv, has_few_rows
-
-SIDES = (8, 16)
-"""Choices of the threads along the rows, and along the columns, of a tile."""
-PARTS = (1, 2, 4, 8)
-"""Choices of the rows, and of the columns, of a thread."""
-DEPTHS = (8, 16, 32)
-"""Choices of the terms of a step."""
-
+from .tile_sizes import Sizes, choose_sizes
 
 TOGETHER = 4
 """The most neighbouring rows, or columns, that a thread reads at once: 16 bytes of float32."""
-
-
-@dataclass(frozen=True)
-class _Sizes:
-    """The threads along a side of the tile, the rows and columns of a thread, and the terms of a step."""
-
-    side: int
-    rows: int
-    columns: int
-    depth: int
 
 
 @dataclass(frozen=True)
@@ -70,7 +52,7 @@ def contraction(s: Schedule, rows: int) -> None:
     if not any(b.sym_name != name for b in s.blocks()) or written_buffer(s.block(name)).defining_op is None:
         s.cache_write(name)
     others = [b.sym_name for b in s.blocks() if b.sym_name != name]
-    sizes = _choose(s, name, roles)
+    sizes = choose_sizes(s, name, roles)
     product = _tile(s, name, roles, sizes, has_sum=True)
     nests = [_tile(s, other, roles, sizes, has_sum=False) for other in others]
     for nest, other in zip(nests, others, strict=True):
@@ -133,38 +115,7 @@ def _product(s: Schedule) -> tuple[str, Roles]:
     )
 
 
-def _choose(s: Schedule, name: str, roles: Roles) -> _Sizes:
-    gpu = s.info.gpu
-    most = 256 if gpu is None else gpu.max_threads
-    sides = [side for side in SIDES if side * side <= most]
-    if not sides:
-        raise ScheduleError(f"contraction: a block of {most} threads is smaller than the smallest tile")
-    side = s.choose("threads_of_side", sides[-1], sides)
-    rows, columns = (_parts(s, name, axes, side) for axes in (roles.m, roles.n))
-    results = extent_of(s, name, (*roles.batch, *roles.m, *roles.n)) or MOST
-    own = [rows[-1], columns[-1]]
-    while own[0] * own[1] > 4 and results < own[0] * own[1] * side**2 * (
-        1 if gpu is None else gpu.multiprocessors
-    ):
-        own[own[0] < own[1]] //= 2
-    return _Sizes(
-        side,
-        s.choose("rows_of_thread", own[0], rows),
-        s.choose("columns_of_thread", own[1], columns),
-        s.choose("terms_of_step", 16, DEPTHS, reorders_sums=True),
-    )
-
-
-def _parts(s: Schedule, name: str, axes: tuple[int, ...], side: int) -> list[int]:
-    """The choices of the rows (or columns) of a thread: no more than the result has for `side` threads."""
-    total: int | None = 1
-    for axis in (s.block(name).axes[k] for k in axes):
-        high = bounds(axis.upper)[1]
-        total = None if total is None or high is None else total * (high + 1)
-    return [p for p in PARTS if p == 1 or total is None or p // 2 * side < total]
-
-
-def _tile(s: Schedule, name: str, roles: Roles, sizes: _Sizes, has_sum: bool) -> _Nest:
+def _tile(s: Schedule, name: str, roles: Roles, sizes: Sizes, has_sum: bool) -> _Nest:
     """Order, fuse and split the loops of a block: batch, rows and columns of tiles, steps; then the tile."""
     batch, rows, columns, terms = loops_of(s, name, roles)
     if has_sum != bool(terms):
