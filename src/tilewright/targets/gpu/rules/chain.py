@@ -7,8 +7,11 @@ each row of a softmax.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import product
+from math import log2
 
 from ....analysis.axis_roles import Roles
 from ....analysis.index_maps import flatten_index
@@ -16,6 +19,7 @@ from ....analysis.loop_nest import enclosing_loops, inside, reduce_variables, re
 from ....dialects import loop
 from ....dialects.tensor import free_symbols_of
 from ....ir.symbolic import Dim
+from ....ir.target_info import Gpu
 from ....schedule import Schedule, ScheduleError
 from ....schedule.factors import main_load
 from .atoms import distance
@@ -31,7 +35,8 @@ from .chain_parts import (
     rows_of,
     share_rows,
 )
-from .common import fuse_all, gpu_of, upper_limit
+from .common import MOST, fuse_all, gpu_of, upper_limit
+from .tile_sizes import SHARED_LOAD, STAGED, STEP, busy_threads
 
 SIDES = (8, 16)
 """Choices of the threads along the rows, and along the columns, of a tile of scores."""
@@ -41,6 +46,12 @@ COLUMNS = (16, 32, 64)
 """Choices of the columns (keys) of a tile."""
 DEPTH = 32
 """Elements of a query, or key, in shared memory at a time where whole ones do not fit."""
+EXPONENTIAL = 24
+"""The cost of an exponential with the maxima and sums, in multiply-adds. A larger value takes more threads
+for a tile.
+"""
+SHUFFLE = 8
+"""The cost of an exchange by a shuffle, in multiply-adds. A larger value takes fewer threads for a row."""
 SLACK = 4096
 """Bytes of shared memory that are left for the values of rows and for unused elements at ends of rows."""
 
@@ -84,9 +95,30 @@ class _Tile:
     side: int
     """Threads along the rows, and along the columns."""
 
+    def cost(self, lines: int, depth: int, values: int, gpu: Gpu) -> float:
+        """An estimate of the time for each key, in multiply-adds of a thread.
+
+        Args:
+            lines: The queries of all heads.
+            depth: The elements of a query.
+            values: The elements of a value.
+            gpu: The device.
+        """
+        rows, columns, own = (-(-n // self.side) for n in (self.rows, self.columns, values))
+        threads = self.side**2
+        products = depth * (rows * columns + SHARED_LOAD * (rows + columns))
+        products += self.columns * (rows * own + SHARED_LOAD * (rows + own))
+        staged = STAGED * self.columns * (depth + values) / threads
+        exchanges = 2 * log2(threads / self.rows) * (SHUFFLE if gpu.shuffles else STEP)
+        softmax = EXPONENTIAL * self.rows * self.columns / threads
+        step = products + staged + exchanges + softmax + STEP * (2 + -(-depth // self.depth))
+        return busy_threads(-(-lines // self.rows), threads, gpu) * step / self.columns
+
 
 def _choose(s: Schedule, found: Chain) -> tuple[bool, _Tile]:
-    """Whether all axes over queries are one in a tile, and the sizes of tiles."""
+    """Whether all axes over queries are one in a tile, and the sizes of tiles: those of the least estimated
+    time.
+    """
     first, second = s.block(found.first), s.block(found.second)
     last = Roles.of(second)
     assert last is not None
@@ -95,37 +127,45 @@ def _choose(s: Schedule, found: Chain) -> tuple[bool, _Tile]:
     depth = upper_limit(first.reduce_axes[-1].upper + 1)
     values = upper_limit(second.axes[last.n[0]].upper + 1)
     gpu = gpu_of(s)
+    lines = 1
+    for p in found.lines:
+        lines = min(MOST, lines * upper_limit(first.axes[p].upper + 1))
     size, value_size = (max(_size(block), gpu.shared_element) for block in (first, second))
     sides = [n for n in SIDES if n * n <= gpu.max_threads]
     if not sides:
         raise ScheduleError("attention: a block has fewer threads than the smallest tile")
 
     def possible(side: int) -> list[int]:
-        return [n for n in ROWS if n <= side * side // 2]
+        return [n for n in ROWS if n <= min(side * side // 2, fitting)]
 
-    def best_for(side: int) -> tuple[int, int, int] | None:
-        """The largest rows, columns and depth of a tile that fit."""
+    def fits(tile: _Tile) -> bool:
         # Without shuffles, threads exchange values through shared memory.
-        limit = gpu.shared_bytes - SLACK - (0 if gpu.shuffles else 2 * 4 * side * side)
+        limit = gpu.shared_bytes - SLACK - (0 if gpu.shuffles else 2 * 4 * tile.side**2)
+        factors = (tile.rows + tile.columns) * tile.depth * size
+        factors += tile.columns * -(-values // tile.side) * tile.side * value_size
+        return factors + 2 * tile.rows * (tile.columns + 1) * 4 <= limit
+
+    def best_for(some: Sequence[int]) -> _Tile | None:
+        """The best of the tiles that fit; whole queries and keys before parts of them."""
         for part in (depth, DEPTH):
-            for rows in (r for r in possible(side)[::-1] if r <= fitting):
-                for columns in COLUMNS[::-1]:
-                    factors = (rows + columns) * part * size
-                    factors += columns * -(-values // side) * side * value_size
-                    if factors + 2 * rows * (columns + 1) * 4 <= limit:
-                        return rows, columns, part
+            tiles = (
+                _Tile(rows, columns, part, side)
+                for side in some
+                for rows, columns in product(possible(side), COLUMNS)
+            )
+            if fitting_tiles := [tile for tile in tiles if fits(tile)]:
+                return min(fitting_tiles, key=lambda tile: tile.cost(lines, depth, values, gpu))
         return None
 
-    sides = [side for side in sides if best_for(side) is not None]
-    if not sides:
+    sides = [side for side in sides if best_for([side]) is not None]
+    if (best := best_for(sides)) is None:
         raise ScheduleError(f"attention: tiles of heads of {values} elements do not fit into a block")
-    side = s.choose("threads_of_side", sides[-1], sides)
-    best = best_for(side)
-    if best is None:
-        raise ScheduleError(f"attention: tiles for {side * side} threads do not fit into a block")
-    rows = s.choose("rows", best[0], [r for r in possible(side) if r <= fitting])
-    columns = s.choose("columns", best[1], COLUMNS, reorders_sums=True)
-    return few, _Tile(rows, columns, best[2], side)
+    side = s.choose("threads_of_side", best.side, sides)
+    best = best_for([side])
+    assert best is not None
+    rows = s.choose("rows", best.rows, possible(side))
+    columns = s.choose("columns", best.columns, COLUMNS, reorders_sums=True)
+    return few, _Tile(rows, columns, best.depth, side)
 
 
 def _size(block: loop.Block) -> int:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from ....analysis.axis_roles import Roles
+from ....ir.target_info import Gpu
 from ....schedule import Schedule, ScheduleError
 from .atoms import extent_of
 from .common import MOST, gpu_of, upper_limit
@@ -24,16 +25,25 @@ PARTS = (1, 2, 4, 8)
 DEPTHS = (8, 16, 32)
 """Choices of the terms of a step."""
 
-# Costs in multiply-adds of a thread. Larger values of the first two take more results a thread, of the third
-# larger blocks, of the last one more terms a step.
 SHARED_LOAD = 2
-"""A load of an element from shared memory."""
+"""The cost of loading an element from shared memory, in multiply-adds. A larger value takes more results a
+thread.
+"""
 STAGED = 6
-"""Moving an element from global to shared memory."""
+"""The cost of moving an element from global to shared memory, in multiply-adds. A larger value takes larger
+blocks.
+"""
 STEP = 32
-"""The barriers and the latency of a step."""
+"""The cost of a barrier and of the latency behind it, in multiply-adds. A larger value takes more terms a
+step.
+"""
 BUSY = 128
 """The threads that keep a multiprocessor busy. A larger value takes smaller tiles where results are few."""
+
+
+def busy_threads(blocks: int, threads: int, gpu: Gpu) -> int:
+    """The threads of a multiprocessor that runs its part of `blocks`, at least as many as keep it busy."""
+    return max(-(-blocks // gpu.multiprocessors) * threads, BUSY)
 
 
 @dataclass(frozen=True)
@@ -45,13 +55,12 @@ class Sizes:
     columns: int
     depth: int
 
-    def cost(self, batch: int, rows: int, columns: int, terms: int, multiprocessors: int) -> float:
+    def cost(self, batch: int, rows: int, columns: int, terms: int, gpu: Gpu) -> float:
         """An estimate of the time of a product, in multiply-adds of a thread."""
         blocks = batch * -(-rows // (self.rows * self.side)) * -(-columns // (self.columns * self.side))
         each = self.rows + self.columns
         step = (self.rows * self.columns + SHARED_LOAD * each + STAGED * each / self.side) * self.depth + STEP
-        threads = max(-(-blocks // multiprocessors) * self.side**2, BUSY)
-        return threads * step * -(-terms // self.depth)
+        return busy_threads(blocks, self.side**2, gpu) * step * -(-terms // self.depth)
 
 
 def choose_sizes(s: Schedule, name: str, roles: Roles) -> Sizes:
@@ -84,7 +93,7 @@ def choose_sizes(s: Schedule, name: str, roles: Roles) -> Sizes:
             for r, c, depth in product(parts(roles.m, side), parts(roles.n, side), DEPTHS)
             if r * c <= max(1, gpu.registers // 2)
         )
-        return min(found, key=lambda sizes: sizes.cost(batch, rows, columns, terms, gpu.multiprocessors))
+        return min(found, key=lambda sizes: sizes.cost(batch, rows, columns, terms, gpu))
 
     side = s.choose("threads_of_side", best(sides).side, sides)
     default = best([side])
@@ -96,4 +105,4 @@ def choose_sizes(s: Schedule, name: str, roles: Roles) -> Sizes:
     )
 
 
-__all__ = ["Sizes", "choose_sizes"]
+__all__ = ["SHARED_LOAD", "STAGED", "STEP", "Sizes", "busy_threads", "choose_sizes"]
