@@ -64,16 +64,18 @@ def is_written_out(f: loop.For) -> bool:
     """Whether the iterations of a loop become statements that follow each other: those of loops to unroll and
     of short ones, if the statements are not too many, and of loops over vector lanes.
     """
+    return _repeated(f, _statements(f.body.ops)) is not None
+
+
+def _repeated(f: loop.For, statements: int) -> int | None:
+    """How often the `statements` of a loop's body are written out; None if the loop stays one."""
     if f.kind in (loop.LoopKind.THREAD_X, loop.LoopKind.PARALLEL) or not isinstance(f.extent, int):
-        return False
-    if f.extent <= 1 or holds_lanes(f):
-        return f.extent == 1 or not has_barriers(f)
-    if has_barriers(f):
-        return False
-    statements = f.extent * _statements(f.body.ops)
+        return None
     if f.kind == loop.LoopKind.UNROLL:
-        return statements <= MOST_STATEMENTS
-    return f.extent <= FEW and statements <= FEW_STATEMENTS
+        is_short = f.extent * statements <= MOST_STATEMENTS
+    else:
+        is_short = holds_lanes(f) or (f.extent <= FEW and f.extent * statements <= FEW_STATEMENTS)
+    return f.extent if f.extent == 1 or (f.extent and is_short and not has_barriers(f)) else None
 
 
 def _statements(ops: Iterable[Operation]) -> int:
@@ -81,8 +83,8 @@ def _statements(ops: Iterable[Operation]) -> int:
     count = 0
     for op in ops:
         inner = sum(_statements(region.block.ops) for region in op.regions)
-        is_repeated = isinstance(op, loop.For) and is_written_out(op)
-        count += 1 + inner * (op.extent if is_repeated else 1)
+        repeated = _repeated(op, inner) if isinstance(op, loop.For) else None
+        count += 1 + inner * (1 if repeated is None else repeated)
     return count
 
 
