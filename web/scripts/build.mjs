@@ -12,6 +12,7 @@ const options = {
     thread: "src/wasm/thread.ts",
     llm: "src/llm.ts",
     "llm-worker": "src/llm/worker.ts",
+    "schema-worker": "src/llm/schema-worker.ts",
   },
   bundle: true,
   splitting: true,

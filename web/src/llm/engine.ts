@@ -175,6 +175,7 @@ export class Engine {
     this.aborted.push(...this.scheduler.running, ...this.scheduler.waiting);
     await this.stepping;
     this.removeAborted();
+    this.grammars.dispose();
     await this.runner.backend.close();
   }
 

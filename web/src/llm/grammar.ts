@@ -2,7 +2,9 @@
 
 import type * as Xgrammar from "@mlc-ai/web-xgrammar";
 import { asError, RequestError } from "../errors.js";
+import { SchemaChecker } from "./schema-check.js";
 import type { Tokenizer } from "./tokenizer.js";
+import { importXgrammar } from "./xgrammar.js";
 
 /** The state of one output in its grammar. */
 export interface Grammar {
@@ -18,6 +20,7 @@ export interface Grammar {
 export class Grammars {
   private compiler: Promise<Xgrammar.GrammarCompiler> | null = null;
   private library: typeof Xgrammar | null = null;
+  private readonly checker = new SchemaChecker();
 
   constructor(
     private readonly tokenizer: Tokenizer,
@@ -27,13 +30,19 @@ export class Grammars {
   /** Constrains an output to JSON that a schema describes. Throws RequestError for a wrong schema. */
   async jsonSchema(schema: object): Promise<Grammar> {
     const compiler = await this.prepared();
+    const text = JSON.stringify(schema);
+    await this.checker.check(text);
     try {
       // Without freedom in white space, which a model may repeat until its tokens run out.
-      const compiled = await compiler.compileJSONSchema(JSON.stringify(schema), false);
+      const compiled = await compiler.compileJSONSchema(text, false);
       return await this.state(compiled);
     } catch (thrown) {
       throw new RequestError(`the JSON schema cannot be used: ${asError(thrown).message}`);
     }
+  }
+
+  dispose(): void {
+    this.checker.dispose();
   }
 
   private prepared(): Promise<Xgrammar.GrammarCompiler> {
@@ -75,22 +84,4 @@ export class Grammars {
       },
     };
   }
-}
-
-/** xgrammar's module is written for `require`. In Node it needs that function and `__filename`. Loaded as a
- * module, it leaves its exports in a global variable. */
-async function importXgrammar(): Promise<typeof Xgrammar> {
-  const scope = globalThis as {
-    process?: { versions?: { node?: string } };
-    require?: unknown;
-    __filename?: string;
-    xgrammar?: typeof Xgrammar;
-  };
-  if (scope.process?.versions?.node && scope.require === undefined) {
-    const { createRequire } = await import("node:module");
-    scope.require = createRequire(import.meta.url);
-    scope.__filename = new URL(import.meta.url).pathname;
-  }
-  const module = await import("@mlc-ai/web-xgrammar");
-  return module.Grammar ? module : (scope.xgrammar as typeof Xgrammar);
 }
