@@ -80,12 +80,18 @@ export async function run({ loadChatModel, modelInfo }, folder, prompts, samplin
   await fails(model.completions.create({ prompt: Array(600).fill(5) }));
   await fails(model.chat.completions.create({ messages: [] }));
   await fails(model.chat.completions.create({ messages, tools: [] }));
+  const wrong = { type: "json_schema", json_schema: { name: "x", schema: { type: "nothing" } } };
+  for (let k = 0; k < 5; k++)
+    await fails(model.chat.completions.create({ messages, max_tokens: 9, response_format: wrong }));
+  const again = await model.chat.completions.create({
+    messages, max_tokens: 100, seed: 3, response_format: format,
+  });
   const { data } = await model.embeddings.create({ input: ["one", "two"] });
   await new Promise((resolve) => setTimeout(resolve, 100)); // for the last abort
   const statistics = await model.statistics();
   await model.dispose();
   await fails(model.completions.create({ prompt: "x" }));
-  return { info, first, second, streamed: streamed.join(""), chat, errors, statistics,
+  return { info, first, second, streamed: streamed.join(""), chat, again, errors, statistics,
            sizes: data.map(({ embedding }) => embedding.length) };
 }
 """
@@ -144,7 +150,10 @@ def check(found: dict[str, Any], texts: list[str]) -> None:
     assert entry["logprob"] <= entry["top_logprobs"][0]["logprob"] <= 0
     assert [error[2] for error in found["errors"][:5]] == ["tempo", "temperature", None, "messages", "tools"]
     assert "600 tokens" in found["errors"][2][1]
-    assert "disposed" in found["errors"][5][1]
+    for error in found["errors"][5:10]:
+        assert error[1:] == ['the JSON schema cannot be used: Unsupported type "nothing"', "response_format"]
+    assert found["again"]["choices"][0]["message"] == found["chat"]["choices"][0]["message"]
+    assert "disposed" in found["errors"][10][1]
     assert found["sizes"] == [64, 64]
     statistics = found["statistics"]
     assert statistics["running"] == statistics["waiting"] == statistics["pagesUsed"] == 0
