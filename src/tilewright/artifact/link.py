@@ -332,6 +332,17 @@ def _is_wasm(name: str) -> bool:
 _ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
+def host_triple() -> str:
+    """The triple of this machine."""
+    machine = platform.machine().lower()
+    system = {"Linux": "linux-gnu", "Darwin": "apple-darwin", "Windows": "windows-gnu"}.get(
+        platform.system(), platform.system().lower()
+    )
+    if system == "linux-gnu" and platform.libc_ver()[0] != "glibc":
+        system = "linux-musl"
+    return f"{_ARCHITECTURES.get(machine, machine)}-unknown-{system}"
+
+
 def _is_host(name: str) -> bool:
     """Whether a triple is this machine's system and kind of processor."""
     arch, machine = name.partition("-")[0], platform.machine().lower()

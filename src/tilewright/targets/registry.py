@@ -139,6 +139,7 @@ register_target(
     known_names=("wasm32", "wasm32:relaxed", "wasm32:threads", "wasm32:relaxed+threads"),
     family="WebAssembly",
 )
+register_target("c", _built_in(".c.target", "c_target"), family="C sources")
 for _name, _names in _GPUS.items():
     register_target(
         _name, _built_in(f".{_name}.target", f"{_name}_target"), known_names=_names, family="GPUs"

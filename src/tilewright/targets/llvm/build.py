@@ -80,9 +80,10 @@ def build(
     metadata: Mapping[str, Any],
     plan: MemoryPlan | None = None,
     path: str | Path | None = None,
-    processes: int | None = None,
     llvm_opt_level: int = 2,
     library_objects: Sequence[bytes] = (),
+    compiled: Callable[[Sequence[str]], list[bytes]] | None = None,
+    link: Callable[[Path, Sequence[bytes], dict[str, Any]], None] | None = None,
 ) -> BuiltLibrary:
     """Compile and link the host functions of `module` with their kernels.
 
@@ -94,6 +95,8 @@ def build(
         llvm_opt_level: LLVM's optimization level, 0 to 3.
         library_objects: further object files and static libraries: registered libraries that kernels call,
             device code.
+        compiled: compiles the modules, given as LLVM IR; to objects of `isa` by default.
+        link: makes the library file from objects and metadata; by the linker of `isa` by default.
 
     Raises:
         CompileError: a size cannot be derived from the shape of any input.
@@ -104,11 +107,15 @@ def build(
     order = kernel_order(module)
     host_text = print_host(module, calls, isa, plan.weights_size)
     texts = [*calls.modules(order), host_text]
-    objects = [*compile_objects(texts, isa, processes, llvm_opt_level), *library_objects]
+    own = compiled(texts) if compiled else compile_objects(texts, isa, llvm_opt_level=llvm_opt_level)
+    objects = [*own, *library_objects]
     known = {k["name"]: k for k in metadata.get("kernels", ())}
     full = {**metadata, "kernels": [known.get(name, {"name": name}) for name in order]}
     file = _new_file(isa) if path is None else Path(path)
-    package.link_library(file, objects, full, isa)
+    if link is None:
+        package.link_library(file, objects, full, isa)
+    else:
+        link(file, objects, full)
     built = BuiltLibrary(
         file, objects, texts, full, isa, plan.weights_size, lambda: plan.weights, llvm_opt_level
     )

@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from ...artifact import package
 from ...artifact.kinds import suffixes_of
 from ...dialects import kernels as user_kernels
 from ...dialects import loop, simd
@@ -127,6 +128,20 @@ class LlvmTarget(LinkedTarget):
     def kernel_compilers(self, kernels: Iterable[user_kernels.KernelDefinition]) -> str:
         return compilers_of_kernels(kernels, self.info.name, self.isa)
 
+    def compile_modules(self, texts: Sequence[str], llvm_opt_level: int) -> list[bytes]:
+        """Return an object for each module of LLVM IR."""
+        from .toolchain import compile_objects
+
+        return compile_objects(texts, self.isa, llvm_opt_level=llvm_opt_level)
+
+    def link(self, path: Path, objects: Sequence[bytes], metadata: dict[str, Any]) -> None:
+        """Write the library of `objects`, without its weights.
+
+        Raises:
+            ArtifactError: The file cannot be written.
+        """
+        package.link_library(path, objects, metadata, self.isa)
+
     def build(
         self,
         lowered: Lowered,
@@ -159,6 +174,8 @@ class LlvmTarget(LinkedTarget):
                 *objects_of_kernels(own, self.info.name, self.isa),
                 *vendor_objects(own, self.isa),
             ],
+            compiled=lambda texts: self.compile_modules(texts, llvm_opt_level),
+            link=self.link,
         )
         return self.load(built, threads)
 

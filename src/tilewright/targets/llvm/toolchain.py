@@ -170,6 +170,21 @@ def _abi(triple: str) -> str:
     return "lp64d" if triple.startswith("riscv64") else ""
 
 
+def parsed(text: str) -> Any:
+    """The module of a text, verified.
+
+    Raises:
+        InternalError: LLVM rejects the text; the message shows the line.
+    """
+    llvm = _llvm()
+    try:
+        module = llvm.parse_assembly(text, llvm.create_context())
+        module.verify()
+    except RuntimeError as error:
+        raise InternalError(f"generated LLVM IR is not valid: {error}") from error
+    return module
+
+
 def _optimized(text: str, isa: Isa, llvm_opt_level: int = 2) -> tuple[Any, Any]:
     """The target machine, and the module parsed, verified and optimized."""
     from llvmlite.binding.newpassmanagers import NewPassManager
@@ -177,11 +192,7 @@ def _optimized(text: str, isa: Isa, llvm_opt_level: int = 2) -> tuple[Any, Any]:
     llvm = _llvm()
     machine = _machine(llvm, isa, llvm_opt_level)
     text = emulate(text, isa.emulated)
-    try:
-        module = llvm.parse_assembly(text, llvm.create_context())
-        module.verify()
-    except RuntimeError as error:
-        raise InternalError(f"generated LLVM IR is not valid: {error}") from error
+    module = parsed(text)
     module.triple = isa.triple
     module.data_layout = str(machine.target_data)
     options = llvm.create_pipeline_tuning_options(speed_level=llvm_opt_level)

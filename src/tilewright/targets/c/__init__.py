@@ -1,0 +1,1 @@
+"""The target ``c``: portable C11 sources."""
