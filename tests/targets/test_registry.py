@@ -66,7 +66,8 @@ def test_unknown_targets_name_the_known_ones() -> None:
         "riscv64-linux-musl, armv7-linux, armv7-linux-musl; Android: aarch64-android, x86_64-android; "
         "Apple: aarch64-macos, x86_64-macos, aarch64-ios, aarch64-ios-simulator; "
         "Windows: x86_64-windows, aarch64-windows; "
-        "WebAssembly: wasm32, wasm32:relaxed, wasm32:threads, wasm32:relaxed+threads; GPUs: opencl, "
+        "WebAssembly: wasm32, wasm32:relaxed, wasm32:threads, wasm32:relaxed+threads; C sources: c; "
+        "GPUs: opencl, "
         "cuda, cuda:sm_80, cuda:sm_90, hip, hip:gfx90a, hip:gfx942, hip:gfx1100, metal, metal:macos, "
         "vulkan, webgpu"
     )

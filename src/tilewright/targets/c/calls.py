@@ -54,7 +54,7 @@ _MATH = {
 _OWN_MATH = {"roundeven": "roundeven", "minimum": "minimum", "maximum": "maximum"}
 _NOTHING = ("prefetch", "assume", "lifetime.start", "lifetime.end", "compiler.used", "donothing")
 _COMPARED = {"smin": "slt", "smax": "sgt", "umin": "ult", "umax": "ugt"}
-_REDUCTIONS = {"add": "add", "mul": "mul", "and": "and", "or": "or", "xor": "xor", "fadd": "fadd", "fmul": "fmul"}
+_REDUCTIONS = ("add", "mul", "and", "or", "xor", "fadd", "fmul")
 
 
 def call(w: Writer, result: str, name: str, type_: Type, arguments: Sequence[Operand]) -> None:
@@ -88,7 +88,9 @@ def _scalar(base: str, name: str, type_: Type, arguments: Sequence[Operand]) -> 
     small = type_.kind in ("half", "bfloat")
     if base in _MATH and type_.is_float:
         if small:
-            return lambda *xs: ex.narrow(type_, f"{_MATH[base]}f({', '.join(ex.widen(type_, x) for x in xs)})")
+            return lambda *xs: ex.narrow(
+                type_, f"{_MATH[base]}f({', '.join(ex.widen(type_, x) for x in xs)})"
+            )
         return lambda *xs: f"{_MATH[base]}{end}({', '.join(xs)})"
     if base in _OWN_MATH and type_.kind in ("float", "double"):
         return lambda *xs: f"tw_{_OWN_MATH[base]}_{ex.suffix(type_)}({', '.join(xs)})"
@@ -121,9 +123,9 @@ def _funnel(base: str, type_: Type, a: str, b: str, n: str) -> str:
             return a if base == "fshl" else b
         left = count if base == "fshl" else bits - count
         return ex.masked(type_, f"{a} << {left} | {b} >> {bits - left}")
-    left = f"({n} % {bits}u)" if base == "fshl" else f"(({bits}u - {n} % {bits}u) % {bits}u)"
+    shift = f"({n} % {bits}u)" if base == "fshl" else f"(({bits}u - {n} % {bits}u) % {bits}u)"
     whole = a if base == "fshl" else b
-    return f"{left} ? {ex.masked(type_, f'{a} << {left} | {b} >> ({bits}u - {left})')} : {whole}"
+    return f"{shift} ? {ex.masked(type_, f'{a} << {shift} | {b} >> ({bits}u - {shift})')} : {whole}"
 
 
 def _reduce(kind: str, type_: Type, w: Writer, arguments: Sequence[Operand]) -> str:
@@ -138,7 +140,7 @@ def _reduce(kind: str, type_: Type, w: Writer, arguments: Sequence[Operand]) -> 
         elif kind in ("fmaximum", "fminimum"):
             value = f"tw_{kind[1:]}_{ex.suffix(type_)}({value}, {lane})"
         elif kind in _REDUCTIONS:
-            value = f"({ex.binary(_REDUCTIONS[kind], type_, value, lane)})"
+            value = f"({ex.binary(kind, type_, value, lane)})"
         else:
             raise InternalError(f"the reduction {kind} is not known")
     return value

@@ -16,7 +16,8 @@ from .ir_text import Type
 _SIZES = (8, 16, 32, 64)
 _SUFFIX = {"float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16", "ptr": "ptr"}
 FLAGS = frozenset(
-    "nsw nuw exact fast nnan ninf nsz arcp contract afn reassoc samesign inbounds nneg disjoint nusw volatile".split()
+    "nsw nuw exact fast nnan ninf nsz arcp contract afn reassoc samesign inbounds nneg disjoint nusw "
+    "volatile".split()
 )
 """Words after an opcode that allow LLVM more; without them results are the same or more exact."""
 
@@ -116,8 +117,9 @@ def signed(type_: Type, value: str) -> str:
 def masked(type_: Type, value: str) -> str:
     """An integer cut to its bits, in its C type."""
     bits = width(type_)
-    text = f"(uint{bits}_t)({value})"
-    return text if type_.bits == bits else f"(uint{bits}_t)({value} & {hex((1 << type_.bits) - 1)}u)"
+    if type_.bits == bits:
+        return f"(uint{bits}_t)({value})"
+    return f"(uint{bits}_t)(({value}) & {hex((1 << type_.bits) - 1)}u)"
 
 
 def binary(opcode: str, type_: Type, a: str, b: str) -> str:
@@ -134,11 +136,11 @@ def binary(opcode: str, type_: Type, a: str, b: str) -> str:
             return f"fmod{'f' if type_.kind == 'float' else ''}({a}, {b})"
         return f"{a} {_FLOAT[opcode]} {b}"
     if opcode in _INTEGER:
-        wide = "" if type_.bits > 16 else "(uint32_t)"  # small operands would become signed
-        return masked(type_, f"{wide}{a} {_INTEGER[opcode]} {b}")
+        first = a if type_.bits > 16 else f"(uint32_t){a}"  # small operands would become signed
+        return masked(type_, f"{first} {_INTEGER[opcode]} {b}")
     if opcode in ("shl", "lshr"):
-        wide = "" if type_.bits > 16 else "(uint32_t)"
-        return masked(type_, f"{wide}{a} {'<<' if opcode == 'shl' else '>>'} {b}")
+        first = a if type_.bits > 16 else f"(uint32_t){a}"
+        return masked(type_, f"{first} {'<<' if opcode == 'shl' else '>>'} {b}")
     if opcode == "ashr":
         return masked(type_, f"{signed(type_, a)} >> {b}")
     if opcode in ("sdiv", "srem"):

@@ -75,12 +75,12 @@ class Block:
 
 @dataclass
 class Function:
-    """A function; one without blocks is declared only. `linkage` is "", ``internal`` or ``hidden``."""
+    """A function; one without blocks is declared only. `is_internal` ones are not visible outside."""
 
     name: str
     result: Type
     parameters: list[Operand]
-    linkage: str
+    is_internal: bool
     blocks: list[Block] = field(default_factory=list)
 
 
@@ -133,7 +133,9 @@ class Tokens:
 
     def expect(self, token: str) -> None:
         if not self.take(token):
-            raise InternalError(f"LLVM IR has {self.peek()!r} where {token!r} was expected: {self.line.strip()}")
+            raise InternalError(
+                f"LLVM IR has {self.peek()!r} where {token!r} was expected: {self.line.strip()}"
+            )
 
     def skip(self, *words: str) -> list[str]:
         """Pass all of `words` that come next, in any order; returns them."""
@@ -211,8 +213,8 @@ class Tokens:
 
 
 _ATTRIBUTES = frozenset(
-    "noundef nocapture readonly writeonly readnone noalias nonnull signext zeroext inreg returned immarg nofree "
-    "nocallback".split()
+    "noundef nocapture readonly writeonly readnone noalias nonnull signext zeroext inreg returned immarg "
+    "nofree nocallback".split()
 )
 _ATTRIBUTES_WITH_ARGUMENT = frozenset(("captures", "dereferenceable", "range", "nofpclass", "initializes"))
 _LINKAGES = ("private", "internal", "hidden", "dso_local", "unnamed_addr", "local_unnamed_addr", "fastcc")
@@ -267,10 +269,11 @@ def _signature(line: str) -> Function:
     while not tokens.take(")"):
         type_ = tokens.type()
         tokens.attributes()
-        parameters.append(Operand(type_, tokens.next() if tokens.peek()[:1] == "%" else f"%{len(parameters)}"))
+        parameters.append(
+            Operand(type_, tokens.next() if tokens.peek()[:1] == "%" else f"%{len(parameters)}")
+        )
         tokens.take(",")
-    linkage = "internal" if "internal" in words or "private" in words else "hidden" if "hidden" in words else ""
-    return Function(name, result, parameters, linkage)
+    return Function(name, result, parameters, "internal" in words or "private" in words)
 
 
 def _body(function: Function, lines: Iterator[str]) -> None:
@@ -300,4 +303,14 @@ def _body(function: Function, lines: Iterator[str]) -> None:
     raise InternalError(f"LLVM IR ends within the function {function.name}")
 
 
-__all__ = ["Block", "Function", "Global", "Instruction", "Operand", "TextModule", "Tokens", "Type", "read_module"]
+__all__ = [
+    "Block",
+    "Function",
+    "Global",
+    "Instruction",
+    "Operand",
+    "TextModule",
+    "Tokens",
+    "Type",
+    "read_module",
+]

@@ -17,6 +17,11 @@
 #endif
 
 #if defined(__GNUC__)
+/* Generated functions of one kind have the same parameters, whether or not they use all. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+#pragma GCC diagnostic ignored "-Wunused-variable"
+#pragma GCC diagnostic ignored "-Wunused-but-set-variable"
+#pragma GCC diagnostic ignored "-Wparentheses"
 #define TW_INLINE static inline __attribute__((always_inline, unused))
 #else
 #define TW_INLINE static inline

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...artifact import link, package
+from ...artifact.kinds import check_suffix
+from ...artifact.static_package import save_static
 from ...runtime.library import Library
 from ...runtime.model import CompiledModel
 from ..cpu.machine import common
 from ..llvm.isa import Isa
 from ..llvm.machine import stated
+from ..llvm.static_memory import static_memory
 from ..llvm.target import BuiltCode, LlvmTarget
 from .translate import sources
 
 if TYPE_CHECKING:
+    from ...lowering.pipeline import Lowered
     from ..llvm.build import BuiltLibrary
+    from ..llvm.kernel import KernelCode
+
+_GLOBAL = re.compile(r"^\w[\w* ]*?\b(\w+)\([^;]*\) \{$", re.MULTILINE)
+"""The definition of a function."""
 
 FLAGS = ("-std=c11", "-O2", "-ffp-contract=off", "-fvisibility=hidden")
 
@@ -46,6 +55,23 @@ class BuiltCLibrary(BuiltCode, Library):
         """The weights that the compiler packed; no file holds them yet."""
         return self.built.weights
 
+    def save(self, path: str | Path, *, weights: str | None = None, prefix: str | None = None) -> Path:
+        check_suffix(path, (".tar",), "c")
+        sources = {f"code{k}.c": text for k, text in enumerate(self.built.objects)}
+        text = "\n".join(text.decode() for text in sources.values())
+        return save_static(
+            Path(path),
+            {
+                "prelude.h": _prelude().replace("#include", '#include "names.h"\n#include', 1).encode(),
+                **sources,
+            },
+            _GLOBAL.findall(text),
+            self.metadata,
+            self.built.weights,
+            prefix=prefix,
+            beside=weights == "beside",
+        )
+
     def code_text(self, level: str) -> str | None:
         """Return the C sources; None for another level."""
         return "\n".join(text.decode() for text in self.built.objects) if level == "c" else None
@@ -60,6 +86,9 @@ class CTarget(LlvmTarget):
         super().__init__(name, isa)
         self.suffixes = (".tar",)
         self.precisions = ()
+
+    def more_metadata(self, lowered: Lowered, codes: Mapping[str, KernelCode]) -> dict[str, Any]:
+        return {"static": static_memory(lowered.module, codes)}
 
     def compile_modules(self, texts: Sequence[str], llvm_opt_level: int) -> list[bytes]:
         return [text.encode() for text in sources(texts)]

@@ -57,9 +57,7 @@ class _Module:
     def text(self) -> str:
         bodies = [_Body(self, f).text() for f in self.module.functions if f.blocks]
         globals_ = [self.constant(g) for g in self.module.globals if not g.name.startswith("@llvm.")]
-        declared = [
-            f"{self.head(f)};" for f in self.module.functions if not f.name.startswith("@llvm.")
-        ]
+        declared = [f"{self.head(f)};" for f in self.module.functions if not f.name.startswith("@llvm.")]
         structs = [self.definition(type_, name) for type_, name in self.structs.items()]
         return "\n".join(['#include "prelude.h"', "", *structs, *declared, *globals_, "", *bodies])
 
@@ -89,7 +87,9 @@ class _Module:
         static = "static " if g.is_private else ""
         align = f"_Alignas({g.align}) " if g.align > 8 else ""
         declared = self.declared(g.value.type, identifier(g.name))
-        return f"{static}{align}const {declared} = {self.initializer(g.value)};".replace("const const", "const")
+        return f"{static}{align}const {declared} = {self.initializer(g.value)};".replace(
+            "const const", "const"
+        )
 
     def initializer(self, value: Operand) -> str:
         type_ = value.type
@@ -118,7 +118,7 @@ class _Module:
             for p, name in zip(f.parameters, names, strict=True)
             for lane in lanes_of(name, p.type)
         ]
-        static = "static " if f.linkage == "internal" else ""
+        static = "static " if f.is_internal else ""
         return f"{static}{self.result(f.result)} {identifier(f.name)}({', '.join(parameters) or 'void'})"
 
 
@@ -157,7 +157,9 @@ class _Body:
         self.declared: list[str] = []
         self.products: dict[str, tuple[list[str], list[str]]] = {}
         """The factors of products that a sum may take up, by their names."""
-        self.phis = {block.name: [p for p in block.instructions if p.opcode == "phi"] for block in function.blocks}
+        self.phis = {
+            block.name: [p for p in block.instructions if p.opcode == "phi"] for block in function.blocks
+        }
         self.wide = self._used_elsewhere()
 
     def text(self) -> str:
@@ -185,7 +187,9 @@ class _Body:
 
     def _used_elsewhere(self) -> set[str]:
         """The values that blocks other than their own use."""
-        home = {i.result: block.name for block in self.function.blocks for i in block.instructions if i.result}
+        home = {
+            i.result: block.name for block in self.function.blocks for i in block.instructions if i.result
+        }
         found = set()
         for block in self.function.blocks:
             for i in block.instructions:
@@ -209,7 +213,9 @@ class _Body:
         return found
 
     def _new(self, result: str, type_: Type) -> list[str]:
-        name = f"{re.sub(r'[^A-Za-z0-9_]', '_', result[1:])}_" if "." in result or '"' in result else result[1:]
+        name = (
+            f"{re.sub(r'[^A-Za-z0-9_]', '_', result[1:])}_" if "." in result or '"' in result else result[1:]
+        )
         name = f"x{name}" if name[0].isdigit() else name
         if name in ("p",) or re.fullmatch(r"[pL]\d+", name) or name in _KEYWORDS:
             name = f"{name}_"
@@ -333,15 +339,17 @@ class _Body:
         bits = [ex.convert("bitcast", source, x, whole) if source.is_float else x for x in self.lanes(a)]
         if goal.bits < source.bits:
             count = source.bits // goal.bits
-            pieces = [
-                ex.masked(part, f"{x} >> {k * goal.bits}") for x in bits for k in range(count)
-            ]
+            pieces = [ex.masked(part, f"{x} >> {k * goal.bits}") for x in bits for k in range(count)]
         else:
             count = goal.bits // source.bits
             pieces = [
-                ex.masked(part, " | ".join(
-                    f"({ex.c_type(part)}){x} << {k * source.bits}" for k, x in enumerate(bits[j : j + count])
-                ))
+                ex.masked(
+                    part,
+                    " | ".join(
+                        f"({ex.c_type(part)}){x} << {k * source.bits}"
+                        for k, x in enumerate(bits[j : j + count])
+                    ),
+                )
                 for j in range(0, len(bits), count)
             ]
         return [ex.convert("bitcast", part, x, goal) if goal.is_float else x for x in pieces]
@@ -444,10 +452,7 @@ class _Body:
         pointers, numbers = self.lanes(pointer), self.lanes(index)
         pointers *= many // len(pointers)
         numbers *= many // len(numbers)
-        values = [
-            f"{p} + {self._offset(index, n, stride)}"
-            for p, n in zip(pointers, numbers, strict=True)
-        ]
+        values = [f"{p} + {self._offset(index, n, stride)}" for p, n in zip(pointers, numbers, strict=True)]
         is_vector = "vector" in (pointer.type.kind, index.type.kind)
         self.define(i.result, Type("vector", 0, many, (_POINTER,)) if is_vector else _POINTER, values)
 
@@ -549,13 +554,11 @@ class _Body:
         written: set[str] = set()
         lines: list[str] = []
         before: list[str] = []
-        for type_, name, value in moves:
-            if value in written:  # overwritten by then
-                kept = f"{value}_before"
-                if (line := f"const {ex.c_type(type_)} {kept} = {value};") not in before:
-                    before.append(line)
-                value = kept
-            lines.append(f"{name} = {value};")
+        for type_, name, source in moves:
+            kept = f"{source}_before" if source in written else source  # overwritten by then
+            if kept != source and (line := f"const {ex.c_type(type_)} {kept} = {source};") not in before:
+                before.append(line)
+            lines.append(f"{name} = {kept};")
             written.add(name)
         return [*before, *lines, f"goto {self.labels[target]};"]
 
@@ -608,9 +611,9 @@ class _Body:
 
 
 _KEYWORDS = frozenset(
-    "auto break case char const continue default do double else enum extern float for goto if inline int long "
-    "register restrict return short signed sizeof static struct switch typedef union unsigned void volatile "
-    "while NULL abs floor".split()
+    "auto break case char const continue default do double else enum extern float for goto if inline int "
+    "long register restrict return short signed sizeof static struct switch typedef union unsigned void "
+    "volatile while NULL abs floor".split()
 )
 
 

@@ -4,7 +4,7 @@ library.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from .build import BuiltLibrary, KeptLibrary
+    from .kernel import KernelCode
 
 
 class LinkedTarget(Target):
@@ -128,6 +129,10 @@ class LlvmTarget(LinkedTarget):
     def kernel_compilers(self, kernels: Iterable[user_kernels.KernelDefinition]) -> str:
         return compilers_of_kernels(kernels, self.info.name, self.isa)
 
+    def more_metadata(self, lowered: Lowered, codes: Mapping[str, KernelCode]) -> dict[str, Any]:
+        """Return what the description of a model has beside that of all targets."""
+        return {}
+
     def compile_modules(self, texts: Sequence[str], llvm_opt_level: int) -> list[bytes]:
         """Return an object for each module of LLVM IR."""
         from .toolchain import compile_objects
@@ -166,7 +171,7 @@ class LlvmTarget(LinkedTarget):
             lowered.module,
             CpuCalls(codes),
             self.isa,
-            {**metadata, **vendor_metadata(own)},
+            {**metadata, **vendor_metadata(own), **self.more_metadata(lowered, codes)},
             plan=plan,
             llvm_opt_level=llvm_opt_level,
             library_objects=[
