@@ -87,7 +87,7 @@ def compile(
         args: Example inputs by position, or all by name in a dictionary: arrays, torch tensors, numbers.
             Their shapes and data types are the model's, where it does not state them itself.
         target: ``"cpu"`` (this machine), ``"cpu:x86-64-v3"`` and similar, ``"aarch64-linux"``, ``"wasm32"``,
-            ``"wasm32:relaxed+threads"``, ``"webgpu"``, or a registered target.
+            ``"wasm32:relaxed+threads"``, ``"c"``, ``"webgpu"``, or a registered target.
             ``"cpu:x86-64-v4+cores=64+l2=2M"`` states facts of the machine that schedules are made for.
         precision: None keeps the model's own data types. ``"bf16"`` and ``"f16"`` convert the operands of
             contractions, attention included, to that type; sums and everything else stay float32. ``"tf32"``
