@@ -83,7 +83,7 @@ def chromium(site: Path, engine: str) -> Iterator[tuple[Any, str]]:
 
 
 def in_worker(browser: Any, address: str, script: str, run: dict[str, Any]) -> Any:
-    """What the worker `script` posts, which gets `run` as the parameter of that name."""
+    """Return the message that the worker `script` posts, which gets `run` as the parameter of that name."""
     page = browser.new_page()
     page.set_default_timeout(0)
     page.goto(f"{address}/index.html")

@@ -77,7 +77,8 @@ wrap(GPUCommandEncoder, "finish", (original) => function (descriptor) {
   const { set, of } = this.stamps;
   const size = 16 * of.length;
   const { device } = this;
-  const resolved = device.createBuffer({ size, usage: GPUBufferUsage.QUERY_RESOLVE | GPUBufferUsage.COPY_SRC });
+  const usage = GPUBufferUsage.QUERY_RESOLVE | GPUBufferUsage.COPY_SRC;
+  const resolved = device.createBuffer({ size, usage });
   const read = device.createBuffer({ size, usage: GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST });
   this.resolveQuerySet(set, 0, 2 * of.length, resolved, 0);
   this.copyBufferToBuffer(resolved, 0, read, 0, size);

@@ -173,7 +173,7 @@ def enclose(b: Builder, ops: Sequence[Operation], wanted: Sequence[Value]) -> Ch
     Args:
         b: A place behind the operations.
         ops: The operations in their order.
-        wanted: Those of their results that the region yields.
+        wanted: Results of them that the region yields.
 
     Returns:
         The operator, whose results are the `wanted`; None, and nothing is moved, if one of them has a size

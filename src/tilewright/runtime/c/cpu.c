@@ -136,9 +136,8 @@ static const char* why_unavailable(const char* feature) {
     return tw_hwcap(known_features[i].word) >> known_features[i].bit & 1 ? NULL
                                                                          : "the processor does not have it";
 #elif defined(_WIN32)
-    return !known_features[i].windows                  ? "the runtime cannot detect it on this operating system"
-           : tw_has_feature(known_features[i].windows) ? NULL
-                                                       : "the processor does not have it";
+    if (!known_features[i].windows) return "the runtime cannot detect it on this operating system";
+    return tw_has_feature(known_features[i].windows) ? NULL : "the processor does not have it";
 #else
     return "the runtime cannot detect it on this operating system";
 #endif

@@ -73,7 +73,7 @@ class Dialect:
     parameter: str = "{type} {name}"
     """A parameter of a function."""
     global_barrier: str = ""
-    """What follows the statement of a barrier where threads read what others wrote to global memory."""
+    """The text after the statement of a barrier where threads read what others wrote to global memory."""
     exact: str = ""
     """The qualifier of variables whose arithmetic must not be rearranged; floats of the prelude get it."""
     readonly: str = "const "

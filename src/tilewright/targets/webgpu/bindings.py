@@ -37,7 +37,7 @@ def shared_bindings(module: Module) -> dict[str, tuple[int, ...]]:
 
 
 class Parameters(NamedTuple):
-    """What all launches of a kernel have in common."""
+    """The properties that all launches of a kernel share."""
 
     bindings: tuple[int, ...] = ()
     """The number of each buffer's binding; empty: each buffer has its own."""
