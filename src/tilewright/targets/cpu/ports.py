@@ -38,7 +38,7 @@ X86_64_V4 = Isa(
 )  # fmt: skip
 AARCH64 = Isa(
     "aarch64-linux", "aarch64-unknown-linux-gnu", "generic", ("+fp-armv8", "+neon"), 128, 32,
-    masked=False, fma=True, half=True, nan_minmax=True, machine=common(64, 1024),
+    masked=False, fma=True, half=True, lane_factors=True, nan_minmax=True, machine=common(64, 1024),
 )  # fmt: skip
 """Caches have common sizes: a second level of 256 KiB (Nehalem to Broadwell), 512 KiB (Zen 1 to 3) or 1 MiB
 (Skylake with AVX-512, Zen 4, Neoverse).

@@ -26,6 +26,8 @@ class Isa:
         bf16: the conversion from f32 to bf16 is an instruction.
         avx512: tables of 16 numbers are looked up in registers; exponents, significands and approximate
             reciprocals are instructions.
+        lane_factors: a lane of a vector can be the factor of a multiply-add or dot product of whole vectors
+            (AArch64's "by element").
         nan_minmax: minimum and maximum instructions propagate NaN.
         in_order: the machine's own compiler keeps the order of instructions, as WebAssembly's do.
         machine: cores, caches and memory that schedules are made for.
@@ -44,6 +46,7 @@ class Isa:
     half: bool = False
     bf16: bool = False
     avx512: bool = False
+    lane_factors: bool = False
     nan_minmax: bool = False
     in_order: bool = False
     machine: Machine = UNKNOWN_MACHINE

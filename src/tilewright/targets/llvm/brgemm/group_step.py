@@ -5,10 +5,11 @@ one row. Every product sums over the group:
 
 | operands | instruction | fallback |
 |---|---|---|
-| bf16 pairs | ``vdpbf16ps`` (AVX512-BF16) | widened to float32: two multiply-adds |
+| bf16 pairs | ``vdpbf16ps`` (AVX512-BF16), ``bfdot`` (Arm) | widened to float32: two multiply-adds |
 | quads of one signed and one unsigned byte | ``vpdpbusd`` (AVX512-VNNI, AVX-VNNI) | pairs |
 | quads of equal signedness, x86 | ``vpdpbssd``, ``vpdpbuud`` (AVX-VNNI-INT8) | signed: shifted; else pairs |
-| quads of equal signedness, Arm | ``sdot``, ``udot`` (NEON) | pairs |
+| quads of equal signedness, Arm | ``sdot``, ``udot`` (dotprod) | pairs |
+| quads of one signed and one unsigned byte, Arm | ``usdot``, ``sudot`` (i8mm) | pairs |
 | quads of signed bytes, shifted | ``vpdpbusd`` of A + 128, minus ``vpdpbusd`` of 128 | |
 | pairs of bytes, as 16 bits | ``vpmaddwd`` (x86), ``i32x4.dot_i16x8_s`` (wasm) | 32-bit multiply-adds |
 
@@ -27,18 +28,35 @@ SHIFT = str(-0x7F7F7F80)
 
 
 def group_step(
-    e: Emitter, isa: Isa, p: Problem, lanes: int, words: list[str], row: list[str], acc: list[str]
+    e: Emitter,
+    isa: Isa,
+    p: Problem,
+    lanes: int,
+    words: list[str],
+    row: list[str],
+    acc: list[str],
+    *,
+    splat: bool = False,
 ) -> list[str]:
     """The accumulators after ``acc[i, v] += words[i] . row[v]``.
 
-    `words` are the groups of A as i32, narrower groups filled with zeros; `row` has vectors of raw groups of
-    B. `acc` has one row more if A `is_shifted`.
+    `words` are the groups of A as i32, narrower groups filled with zeros, or with `splat` vectors of copies
+    of them (of bf16: as floats); `row` has vectors of raw groups of B. `acc` has one row more if A
+    `is_shifted`.
     """
     if p.dtype is bf16:
-        return _bf16_pairs(e, isa, lanes, words, row, acc)
+        return _bf16_pairs(e, isa, lanes, words, row, acc, splat)
     if p.group == 4:
-        return _quads(e, isa, p, lanes, words, row, acc)
+        return _quads(e, isa, p, lanes, words, row, acc, splat)
     return _byte_pairs(e, isa, p, lanes, words, row, acc)
+
+
+def has_vector_products(isa: Isa, dtype: DType, b_dtype: DType, group: int) -> bool:
+    """Whether one instruction multiplies whole groups of A and B, so that a group of A may be the lane of a
+    vector.
+    """
+    lanes = isa.lanes(32)
+    return _has_bf16_products(isa, lanes) if dtype is bf16 else group == 4 and has_quads(isa, dtype, b_dtype)
 
 
 def byte_group(isa: Isa, a: DType, b: DType) -> int:
@@ -62,7 +80,7 @@ def is_shifted(isa: Isa, p: Problem) -> bool:
 
 def _has_bf16_products(isa: Isa, lanes: int) -> bool:
     """Whether pairs of bf16 are multiplied by one instruction in vectors of `lanes` sums."""
-    return isa.has("avx512bf16") and lanes * 32 == isa.vector_bits
+    return (isa.has("avx512bf16") or (isa.lane_factors and isa.has("bf16"))) and lanes * 32 == isa.vector_bits
 
 
 def _dot_instruction(isa: Isa, a: DType, b: DType, lanes: int) -> tuple[str, bool] | None:
@@ -71,26 +89,45 @@ def _dot_instruction(isa: Isa, a: DType, b: DType, lanes: int) -> tuple[str, boo
     if a is b and isa.has("avxvnniint8") and bits <= 256:
         return f"llvm.x86.avx2.vpdpb{kinds}d.{bits}", False
     if a is b and isa.has("dotprod") and bits == 128:
-        return f"llvm.aarch64.neon.{kinds[0]}dot.v4i32.v16i8", False
+        return f"llvm.aarch64.neon.{kinds[0]}dot.v4i32.v16i8", isa.lane_factors
+    if a is not b and isa.has("i8mm") and bits == 128:
+        return "llvm.aarch64.neon.usdot.v4i32.v16i8", b is u8
     if i8 in (a, b) and (isa.has("avx512vnni") or (isa.has("avxvnni") and bits <= 256)):
         return f"llvm.x86.avx512.vpdpbusd.{bits}", b is u8
     return None
 
 
 def _quads(
-    e: Emitter, isa: Isa, p: Problem, lanes: int, words: list[str], row: list[str], acc: list[str]
+    e: Emitter,
+    isa: Isa,
+    p: Problem,
+    lanes: int,
+    words: list[str],
+    row: list[str],
+    acc: list[str],
+    splat: bool,
 ) -> list[str]:
     if is_shifted(isa, p):
         words = [*(e.op(f"xor i32 {word}, {SHIFT}") for word in words), SHIFT]
-    return quad_step(e, isa, p.dtype, p.b_dtype, lanes, words, row, acc)
+    return quad_step(e, isa, p.dtype, p.b_dtype, lanes, words, row, acc, splat=splat)
 
 
 def quad_step(
-    e: Emitter, isa: Isa, a: DType, b: DType, lanes: int, words: list[str], row: list[str], acc: list[str]
+    e: Emitter,
+    isa: Isa,
+    a: DType,
+    b: DType,
+    lanes: int,
+    words: list[str],
+    row: list[str],
+    acc: list[str],
+    *,
+    splat: bool = False,
 ) -> list[str]:
     """The accumulators after ``acc[i, v] += words[i] . row[v]`` by the dot product of quads.
 
-    `words` are quads of type `a` as i32; `row` has vectors of bytes of type `b`.
+    `words` are quads of type `a` as i32, with `splat` vectors of copies of them; `row` has vectors of bytes
+    of type `b`.
 
     Raises:
         NotImplementedError: the instruction set has no such dot product.
@@ -98,7 +135,8 @@ def quad_step(
     sums = f"<{lanes} x i32>"
     result = []
     for i, word in enumerate(words):
-        factor = e.op(f"bitcast {sums} {e.splat(sums, 'i32', word)} to <{4 * lanes} x i8>")
+        copies = word if splat else e.splat(sums, "i32", word)
+        factor = e.op(f"bitcast {sums} {copies} to <{4 * lanes} x i8>")
         for v, x in enumerate(row):
             result.append(dot_of_quads(e, isa, a, b, lanes, factor, x, acc[i * len(row) + v]))
     return result
@@ -172,7 +210,7 @@ def _halves(e: Emitter, kind: str, x: str) -> tuple[str, str]:
 
 
 def _bf16_pairs(
-    e: Emitter, isa: Isa, lanes: int, words: list[str], row: list[str], acc: list[str]
+    e: Emitter, isa: Isa, lanes: int, words: list[str], row: list[str], acc: list[str], splat: bool
 ) -> list[str]:
     sums, whole, pairs = f"<{lanes} x float>", f"<{lanes} x i32>", f"<{2 * lanes} x bfloat>"
     dots = _has_bf16_products(isa, lanes)
@@ -184,10 +222,16 @@ def _bf16_pairs(
     result = []
     for i, word in enumerate(words):
         if dots:
-            factor = e.op(f"bitcast {whole} {e.splat(whole, 'i32', word)} to {pairs}")
-            call = f"call {sums} @llvm.x86.avx512bf16.dpbf16ps.{isa.vector_bits}"
+            copies = f"{sums} {word}" if splat else f"{whole} {e.splat(whole, 'i32', word)}"
+            factor = e.op(f"bitcast {copies} to {pairs}")
+            name = f"x86.avx512bf16.dpbf16ps.{isa.vector_bits}"
+            if isa.lane_factors:  # AArch64, whose instruction takes the lane from its last operand
+                name = "aarch64.neon.bfdot.v4f32.v8bf16"
             for v, x in enumerate(row):
-                result.append(e.op(f"{call}({sums} {acc[i * len(row) + v]}, {pairs} {factor}, {pairs} {x})"))
+                first, second = (x, factor) if isa.lane_factors else (factor, x)
+                total = acc[i * len(row) + v]
+                operands = f"{sums} {total}, {pairs} {first}, {pairs} {second}"
+                result.append(e.op(f"call {sums} @llvm.{name}({operands})"))
             continue
         first = e.op(f"bitcast i32 {e.op(f'shl i32 {word}, 16')} to float")
         second = e.op(f"bitcast i32 {e.op(f'and i32 {word}, -65536')} to float")
@@ -201,6 +245,7 @@ __all__ = [
     "byte_group",
     "dot_of_quads",
     "group_step",
+    "has_vector_products",
     "has_quads",
     "is_shifted",
     "multiply_pairs",

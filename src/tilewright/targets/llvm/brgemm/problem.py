@@ -28,8 +28,11 @@ def accumulator_of(c_dtype: DType) -> DType:
 def tile_rows(isa: Isa, vectors: int) -> int:
     """The largest number of tile rows of `vectors` vectors that fits the registers.
 
-    Registers are also needed for a row of B, a broadcast element of A and, without FMA, two products.
+    Registers are also needed for a row of B, a broadcast element of A and, without FMA, two products. Where a
+    lane can be a factor, each tile row has a vector of elements of A instead.
     """
+    if isa.lane_factors:
+        return max(1, min(MAX_ROWS, (isa.vector_registers - vectors) // (vectors + 1)))
     spare = vectors + (1 if isa.fma or isa.has("relaxed-simd") else 3)
     return max(1, min(MAX_ROWS, (isa.vector_registers - spare) // vectors))
 

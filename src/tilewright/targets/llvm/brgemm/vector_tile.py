@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ....ir.symbolic import Dim
-from ....ir.types import DType
+from ....ir.types import DType, i32
 from ..conversions import loaded
 from ..emitter import REDUCED, Carried, Emitter
 from ..isa import Isa
 from ..values import storage
-from .group_step import group_step, is_shifted
+from .group_step import group_step, has_vector_products, is_shifted
 from .problem import LLVM_TYPES, MIN_CHAINS, Problem, SymbolicArguments, accumulator_of, named, tile_rows
 
 LINE = 64
@@ -95,6 +95,10 @@ class _VectorTileWriter:
             self.unroll = 1
         if p.tile.unroll and self.size > MIN_CHAINS:
             self.unroll = p.tile.unroll
+        self.per_vector = self._factors_per_vector()
+        if self.per_vector > 1:
+            twice = isinstance(p.k, int) and p.k // p.group % (2 * self.per_vector) == 0
+            self.unroll = self.per_vector * (2 if twice and self.size > MIN_CHAINS else 1)
         self.chains = self._chain_count()
         # Small tiles read B faster than prefetches can be issued.
         self.ahead = p.tile.ahead // self.size if self.size > MIN_CHAINS else 0
@@ -114,6 +118,17 @@ class _VectorTileWriter:
         ):
             chains *= 2
         return chains
+
+    def _factors_per_vector(self) -> int:
+        """Consecutive steps of k whose factors of a row of A are the lanes of one vector; 1 where each is
+        loaded by itself.
+        """
+        p, width = self.problem, self.isa.vector_bits
+        bits = 32 if p.group > 1 else self.accumulator.bits
+        usable = self.isa.lane_factors and p.a_k == 1 and self.tile.lanes * bits == width
+        if p.group > 1:
+            usable = usable and has_vector_products(self.isa, p.dtype, p.b_dtype, p.group)
+        return width // bits if usable and (p.group > 1 or self.accumulator.is_float) else 1
 
     def write(self) -> tuple[str, str, tuple[Dim, ...]]:
         tile, e = self.tile, self.emitter
@@ -174,12 +189,40 @@ class _VectorTileWriter:
 
     # -- Sums ------------------------------------------------------------------------------------------------
 
-    def _step(self, a: str, b: str, acc: list[str]) -> list[str]:
-        """One step of k: ``acc += a[:, None] * b``, or one group of interleaved rows of B."""
+    def _factor_vectors(self, a: str) -> list[str]:
+        """For each tile row, the vector of its factors of the next `per_vector` steps of k."""
+        p, e, lanes = self.problem, self.emitter, self.per_vector
+        itemsize = p.dtype.itemsize
+        vectors = []
+        for i in range(self.tile.rows):
+            where = e.at(a, e.mul(str(i), self.dims(p.a_m)), itemsize)
+            if p.group > 1:
+                vectors.append(e.load(self._kind_of_factors(), where, itemsize))
+            else:
+                value = e.load(f"<{lanes} x {self.stored}>", where, itemsize)
+                vectors.append(self._widened(value, p.dtype, lanes))
+        return vectors
+
+    def _kind_of_factors(self) -> str:
+        """The type of vectors of groups of A, which instructions take lanes of."""
+        return f"<{self.per_vector} x {'i32' if self.accumulator is i32 else 'float'}>"
+
+    def _lane(self, kind: str, vectors: list[str], row: int, lane: int) -> str:
+        """The vector of type `kind` with copies of one lane of a row's factors."""
+        same = ", ".join([f"i32 {lane}"] * self.tile.lanes)
+        operands = f"{kind} {vectors[row]}, {kind} poison, <{self.tile.lanes} x i32> <{same}>"
+        return self.emitter.op(f"shufflevector {operands}")
+
+    def _step(
+        self, a: str, b: str, acc: list[str], vectors: list[str] | None = None, lane: int = 0
+    ) -> list[str]:
+        """One step of k: ``acc += a[:, None] * b``, or one group of interleaved rows of B. The factors of A
+        are lane `lane` of `vectors`, if these are given.
+        """
         p, e, tile = self.problem, self.emitter, self.tile
         itemsize = p.dtype.itemsize
         if p.group > 1:
-            return self._grouped_step(a, b, acc, p.group)
+            return self._grouped_step(a, b, acc, p.group, vectors, lane)
         for line in range(0, tile.vectors * tile.lanes * itemsize if self.ahead else 0, 64):
             where = e.at(self._advance(b, self.ahead, p.b_k), str(line), 1)
             e.line(f"call void @llvm.prefetch.p0(ptr {where}, i32 0, i32 3, i32 1)")
@@ -187,8 +230,11 @@ class _VectorTileWriter:
         row = [self._load(self.stored, b, v, itemsize, guarded) for v in range(tile.vectors)]
         result = []
         for i in range(tile.rows):
-            element = e.load(self.stored, e.at(a, e.mul(str(i), self.dims(p.a_m)), itemsize), itemsize)
-            factor = e.splat(self.vector, self.scalar, self._widened(element, p.dtype, 1))
+            if vectors is not None:
+                factor = self._lane(self.vector, vectors, i, lane)
+            else:
+                element = e.load(self.stored, e.at(a, e.mul(str(i), self.dims(p.a_m)), itemsize), itemsize)
+                factor = e.splat(self.vector, self.scalar, self._widened(element, p.dtype, 1))
             for v in range(tile.vectors):
                 result.append(self._multiply_add(factor, row[v], acc[i * tile.vectors + v]))
             if self.isa.in_order and tile.lanes == self.isa.lanes(self.accumulator.bits):
@@ -196,9 +242,17 @@ class _VectorTileWriter:
                 result[row_of] = [self.emitter.completed(self.vector, value) for value in result[row_of]]
         return result
 
-    def _grouped_step(self, a: str, b: str, acc: list[str], rows: int) -> list[str]:
-        """``acc += a[:, :rows] @ b`` for one group of interleaved rows of B; `rows` elements of A are
-        read.
+    def _grouped_step(
+        self,
+        a: str,
+        b: str,
+        acc: list[str],
+        rows: int,
+        vectors: list[str] | None = None,
+        lane: int = 0,
+    ) -> list[str]:
+        """``acc += a[:, :rows] @ b`` for one group of interleaved rows of B; `rows` elements of A are read,
+        or are lane `lane` of `vectors`.
         """
         p, e, tile = self.problem, self.emitter, self.tile
         itemsize = p.dtype.itemsize
@@ -206,6 +260,10 @@ class _VectorTileWriter:
         kind = f"<{width} x {LLVM_TYPES[p.dtype]}>"
         row = [e.load(kind, e.at(b, str(v * width), itemsize), itemsize) for v in range(tile.vectors)]
         words = []
+        if vectors is not None:
+            kind = self._kind_of_factors()
+            words = [self._lane(kind, vectors, i, lane) for i in range(tile.rows)]
+            return group_step(e, self.isa, p, tile.lanes, words, row, acc, splat=True)
         for i in range(tile.rows):
             word = f"i{8 * itemsize * rows}"
             value = e.load(word, e.at(a, e.mul(str(i), self.dims(p.a_m)), itemsize), itemsize)
@@ -226,15 +284,20 @@ class _VectorTileWriter:
                 a_now, b_now = e.completed("ptr", a_now), e.completed("ptr", b_now)
             if streams:
                 e.line(f"call void @llvm.prefetch.p0(ptr {next_now}, i32 0, i32 2, i32 1)")
-            if self.ahead and p.a_k == 1 and count > 1:
+            # Rows that are read by whole vectors are found by the processors' own prefetchers.
+            if self.ahead and p.a_k == 1 and count > 1 and self.per_vector == 1:
                 for i in range(tile.rows):
                     row = e.at(a_now, e.mul(str(i), self.dims(p.a_m)), p.dtype.itemsize)
                     e.line(f"call void @llvm.prefetch.p0(ptr {e.at(row, str(LINE), 1)}, i32 0, i32 3, i32 1)")
+            vectors = None
             for u in range(count):
                 chain = u % self.chains if count > 1 else 0
                 part = slice(chain * size, (chain + 1) * size)
                 a, b = self._advance(a_now, u, p.a_k * p.group), self._advance(b_now, u, p.b_k)
-                values[part] = self._step(a, b, values[part])
+                lane = u % self.per_vector
+                if count > 1 and self.per_vector > 1 and lane == 0:
+                    vectors = self._factor_vectors(a)
+                values[part] = self._step(a, b, values[part], vectors, lane)
             following = e.at(next_now, "%next_step", 1) if streams else next_now
             forward = self._advance(a_now, count, p.a_k * p.group), self._advance(b_now, count, p.b_k)
             return [*forward, following, *values]

@@ -1,0 +1,156 @@
+"""The models that run on other processors and systems, with their inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import tilewright as tw
+from tilewright import nn
+
+from ..differential.sample_models import SAMPLES
+from ..zoo.models import MINILM
+from ..zoo.models import MODELS as LISTED
+from .emulators import run_model
+
+TOLERANCE = 1e-5
+"""Allowed difference of float results, relative to the largest of the tensor."""
+SMALL_MODEL = Path(__file__).parents[2] / "examples" / "small-model"
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A function that compiles a model for a target, and inputs."""
+
+    compile: Callable[[str], Any]
+    inputs: list[list[np.ndarray]]
+
+
+def _mlp() -> Compiled:
+    nn.seed(0)
+    model = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 100), nn.ReLU(), nn.Linear(100, 10))
+    x = np.random.default_rng(0).standard_normal((5, 64)).astype(np.float32)
+    return Compiled(lambda target: tw.compile(model.eval(), (x,), target=target, cache=False), [[x]])
+
+
+def _cnn() -> Compiled:
+    import torch
+
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        model = torch.nn.Sequential(
+            torch.nn.Conv2d(3, 16, 3, padding=1), torch.nn.ReLU(), torch.nn.MaxPool2d(2),
+            torch.nn.Conv2d(16, 32, 3), torch.nn.ReLU(), torch.nn.Flatten(),
+            torch.nn.Linear(32 * 14 * 14, 10),
+        ).eval()  # fmt: skip
+    x = np.random.default_rng(1).standard_normal((2, 3, 32, 32)).astype(np.float32)
+    return Compiled(lambda target: tw.compile(model, (x,), target=target, cache=False), [[x]])
+
+
+def _from_zoo(name: str, size: str) -> Compiled:
+    entry = MINILM if name == "minilm" else LISTED[name]
+    given = {key: np.asarray(value) for key, value in entry.inputs(size).items()}
+    path = entry.onnx_model(size)
+    return Compiled(lambda target: tw.compile(path, target=target, cache=False), [list(given.values())])
+
+
+def _sample(name: str, *inputs: list[np.ndarray]) -> Compiled:
+    build = next(sample.build for sample in SAMPLES if sample.name == name)
+    return Compiled(build(), list(inputs))
+
+
+def _lstm() -> Compiled:
+    ids = np.random.default_rng(2).integers(0, 64, (3, 12))
+    compiled = _sample("lstm")
+    library = compiled.compile("cpu")
+    shape = [int(n) if str(n).isdigit() else 3 for n in library.metadata["inputs"][0]["shape"]]
+    return Compiled(compiled.compile, [[np.resize(ids, shape)]])
+
+
+def _transformer() -> Compiled:
+    """A BERT of dynamic batch and length, on three sizes."""
+    rng = np.random.default_rng(3)
+    sizes = ((1, 2), (3, 16), (2, 37))
+    return _sample("bert", *([rng.integers(5, 250, s), np.ones(s, np.int64)] for s in sizes))
+
+
+def _quantized() -> Compiled:
+    compiled = _sample("quantized-conv")
+    entries = compiled.compile("cpu").metadata["inputs"]
+    rng = np.random.default_rng(4)
+    shapes = [[2 if n == "batch" else int(n) for n in entry["shape"]] for entry in entries]
+    given = [rng.standard_normal(s).astype(e["dtype"]) for s, e in zip(shapes, entries, strict=True)]
+    return Compiled(compiled.compile, [given])
+
+
+def _language_model() -> Compiled:
+    """The logits of the small model of the examples, for 24 tokens."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(SMALL_MODEL, dtype=torch.float32).eval()
+
+    class Logits(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, ids: Any) -> Any:
+            return self.model(input_ids=ids, use_cache=False).logits
+
+    ids = np.random.default_rng(5).integers(3, model.config.vocab_size, (1, 24))
+    exported = torch.export.export(Logits(), (torch.from_numpy(ids),))
+    return Compiled(lambda target: tw.compile(exported, target=target, cache=False), [[ids]])
+
+
+MODELS: dict[str, Callable[[], Compiled]] = {
+    "mlp": _mlp,
+    "cnn": _cnn,
+    "lstm": _lstm,
+    "transformer": _transformer,
+    "quantized": _quantized,
+    "mobilenet_v2": lambda: _from_zoo("mobilenet_v2", "full"),
+    "minilm": lambda: _from_zoo("minilm", "tiny"),
+    "language-model": _language_model,
+}
+
+
+@cache
+def _expected(name: str) -> tuple[Compiled, list[list[np.ndarray]]]:
+    model = MODELS[name]()
+    with model.compile("cpu") as library:
+        results = [library(*arrays) for arrays in model.inputs]
+    return model, [list(r) if isinstance(r, tuple) else [r] for r in results]
+
+
+def difference(name: str, target: str) -> str:
+    """``ok`` with the largest relative difference of a model's results on a target from those on `cpu`, or
+    what is wrong.
+    """
+    model, expected = _expected(name)
+    with model.compile(target) as library:
+        found = run_model(library, target, model.inputs)
+    worst = 0.0
+    for got, want in zip(
+        (a for r in found for a in r), (np.asarray(a) for r in expected for a in r), strict=True
+    ):
+        if got.shape != want.shape or got.dtype != want.dtype:
+            return f"{got.dtype}{list(got.shape)}, expected {want.dtype}{list(want.shape)}"
+        if want.dtype.kind in "iub":
+            if not np.array_equal(got, want):
+                return f"{np.count_nonzero(got != want)} of {want.size} integers differ"
+            continue
+        scale = float(np.abs(want.astype(np.float64)).max()) or 1.0
+        error = float(np.abs(got.astype(np.float64) - want).max()) / scale
+        if not error <= TOLERANCE:
+            return f"differs by {error:.1e} of the largest result"
+        worst = max(worst, error)
+    return f"ok {worst:.1e}"
+
+
+__all__ = ["MODELS", "Compiled", "difference"]
