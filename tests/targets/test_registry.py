@@ -67,6 +67,7 @@ def test_unknown_targets_name_the_known_ones() -> None:
         "Apple: aarch64-macos, x86_64-macos, aarch64-ios, aarch64-ios-simulator; "
         "Windows: x86_64-windows, aarch64-windows; "
         "WebAssembly: wasm32, wasm32:relaxed, wasm32:threads, wasm32:relaxed+threads; C sources: c; "
+        "microcontrollers: cortex-m4, cortex-m7, cortex-m33, cortex-m55; "
         "GPUs: opencl, "
         "cuda, cuda:sm_80, cuda:sm_90, hip, hip:gfx90a, hip:gfx942, hip:gfx1100, metal, metal:macos, "
         "vulkan, webgpu"

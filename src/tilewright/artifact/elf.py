@@ -24,6 +24,7 @@ _MACHINES = {
 }  # RVC, double floats
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
+_SECTION_32 = struct.Struct("<IIIIIIIIII")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _SEGMENT = struct.Struct(
     "<IIQQQQQQ"
@@ -73,6 +74,16 @@ def object_file(data: bytes, symbol: str, triple: str) -> bytes:
     ident = b"\x7fELF" + bytes([2, 1, 1, 0]) + bytes(8)  # 64 bit, little-endian, version 1, System V
     parts[0] = _HEADER.pack(ident, 1, machine, 1, 0, 0, table, flags, 64, 0, 0, _SECTION.size, len(rows), 4)
     return b"".join(parts)
+
+
+def loaded_bytes(data: bytes) -> int:
+    """The bytes of code and constants in an object file of 32 or 64 bits."""
+    wide = data[4] == 2
+    (table,) = struct.unpack_from("<Q", data, 40) if wide else struct.unpack_from("<I", data, 32)
+    size, count = struct.unpack_from("<HH", data, 58 if wide else 46)
+    section = _SECTION if wide else _SECTION_32
+    rows = [section.unpack_from(data, table + k * size) for k in range(count)]
+    return sum(row[5] for row in rows if row[1] == _PROGBITS and row[2] & _ALLOCATED)
 
 
 def symbols(data: bytes) -> tuple[list[str], list[str]]:

@@ -33,7 +33,7 @@ _TYPES = {
 }
 """The C type of an element; others lie in bytes."""
 
-_NAMES = (
+NAMES = (
     "tw_module",
     "tw_launch",
     "tw_raise",
@@ -44,6 +44,7 @@ _NAMES = (
     "tw_static_reset",
     "tw_static_no_weights",
 )
+"""The global names of the runtime and of the model's tables."""
 
 
 def save_static(
@@ -90,7 +91,7 @@ def save_static(
         f"{name}.h": model.header().encode(),
         f"{name}.c": model.source().encode(),
         "main.c": model.example().encode(),
-        "names.h": _renamed(name, (*_NAMES, *symbols)).encode(),
+        "names.h": _renamed(name, (*NAMES, *symbols)).encode(),
         "CMakeLists.txt": _cmake(name, sorted(code), beside).encode(),
         "NOTES.md": model.notes(notes).encode(),
         **code,
@@ -106,7 +107,7 @@ def save_static(
 
 def _renamed(prefix: str, symbols: Sequence[str]) -> str:
     lines = [f"#define {symbol} {prefix}_{symbol}" for symbol in dict.fromkeys(symbols)]
-    guard = f"{prefix.upper()}_NAMES_H_"
+    guard = f"{prefix.upper()}NAMES_H_"
     head = "/* names.h - gives the global names of a model's code its prefix. */"
     return "\n".join([head, f"#ifndef {guard}", f"#define {guard}", *lines, "#endif", ""])
 
@@ -398,4 +399,4 @@ def _formula(node: ast.expr, text: str) -> str:
     raise ArtifactError(f"the size {text!r} cannot be written in C")
 
 
-__all__ = ["formula", "save_static"]
+__all__ = ["NAMES", "formula", "save_static"]

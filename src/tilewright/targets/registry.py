@@ -140,6 +140,8 @@ register_target(
     family="WebAssembly",
 )
 register_target("c", _built_in(".c.target", "c_target"), family="C sources")
+for _name in ("cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55"):
+    register_target(_name, _built_in(".mcu.target", "mcu_target"), family="microcontrollers")
 for _name, _names in _GPUS.items():
     register_target(
         _name, _built_in(f".{_name}.target", f"{_name}_target"), known_names=_names, family="GPUs"

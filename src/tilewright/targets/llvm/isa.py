@@ -31,6 +31,8 @@ class Isa:
         nan_minmax: minimum and maximum instructions propagate NaN.
         in_order: the machine's own compiler keeps the order of instructions, as WebAssembly's do.
         machine: cores, caches and memory that schedules are made for.
+        stack_bytes: most bytes of a kernel's local buffers on the stack. A larger value needs larger stacks of
+            threads; other buffers lie in the thread's memory.
         emulated: features (``amx-int8``) that the machine lacks; `emulate` replaces their instructions with
             plain code.
     """
@@ -50,6 +52,7 @@ class Isa:
     nan_minmax: bool = False
     in_order: bool = False
     machine: Machine = UNKNOWN_MACHINE
+    stack_bytes: int = 16 * 1024
     emulated: tuple[str, ...] = ()
 
     def has(self, feature: str) -> bool:

@@ -41,9 +41,6 @@ from .scalars import emit_scalar
 from .values import Interleaving, KernelContext, UnrolledStep, Val, register
 from .vectorize import emit_rest, emit_vector_loop, plan_lanes
 
-STACK_BYTES = 16 * 1024
-"""Largest total size in bytes of the local buffers on the stack; a larger value needs larger thread stacks.
-"""
 UNROLLED_OPERATIONS = 64
 """Largest number of operations to which a loop with a known trip count is unrolled.
 
@@ -178,7 +175,7 @@ def _place_allocs(g: KernelContext, kernel: loop.Kernel) -> tuple[dict[str, Dim]
             over = upper_bound(d, frozenset(kernel.dims))
             limit = None if limit is None or over is None else limit * over
         most = bounds(size)[1]
-        if most is not None and stack + most <= STACK_BYTES:
+        if most is not None and stack + most <= g.isa.stack_bytes:
             stack += -(-most // ALIGNMENT) * ALIGNMENT
             g.pointers[op.result] = g.e.alloca(f"[{max(most, 1)} x i8]", ALIGNMENT)
             continue

@@ -158,7 +158,7 @@ def _machine(llvm: ModuleType, isa: Isa, llvm_opt_level: int) -> Any:
             cpu=cpu,
             features=features,
             opt=llvm_opt_level,
-            reloc="pic",
+            reloc="static" if "-none-" in isa.triple else "pic",
             codemodel="default",
             abiname=_abi(isa.triple),
         )

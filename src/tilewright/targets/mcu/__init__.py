@@ -1,0 +1,1 @@
+"""Microcontrollers: static memory, no operating system."""

@@ -1,0 +1,146 @@
+"""The targets ``cortex-m4``, ``-m7``, ``-m33``, ``-m55``: a static library of machine code, with C sources for
+the model's functions and memory.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...artifact import elf, link, temporary
+from ...artifact.kinds import check_suffix
+from ...artifact.static_package import NAMES, save_static
+from ...errors import CompileError
+from ...runtime.model import CompiledModel
+from ..llvm.isa import Isa
+from ..llvm.machine import UNITS, stated
+from ..llvm.static_memory import static_memory
+from ..llvm.target import ForeignLibrary, LlvmTarget
+from .isa import CORTEX_M
+
+if TYPE_CHECKING:
+    from ...lowering.pipeline import Lowered
+    from ..llvm.build import BuiltLibrary
+    from ..llvm.kernel import KernelCode
+
+_DEFINED = re.compile(r"^define (?!internal)[^@]*@([\w.$]+)\(", re.MULTILINE)
+_MEMORIES = ("flash", "ram")
+
+
+class McuLibrary(ForeignLibrary):
+    """A library for a microcontroller, which can be saved and inspected. Its `objects` are LLVM IR, which is
+    compiled again with the names that a prefix gives.
+    """
+
+    def save(self, path: str | Path, *, weights: str | None = None, prefix: str | None = None) -> Path:
+        check_suffix(path, (".tar",), self.built.isa.name)
+        texts = [text.decode() for text in self.built.objects]
+        names = [*NAMES, *(name for text in texts for name in _DEFINED.findall(text))]
+        name = prefix or "model"
+        pattern = re.compile(r"@(" + "|".join(map(re.escape, dict.fromkeys(names))) + r")\b(?!\.)")
+        objects = compiled([pattern.sub(rf"@{name}_\1", text) for text in texts], self.built)
+        return save_static(
+            Path(path),
+            {f"lib{name}_code.a": archive(objects, self.built.isa)},
+            [],
+            self.metadata,
+            self.built.weights,
+            prefix=prefix,
+            beside=weights == "beside",
+            notes=[
+                f"Code: {sum(map(elf.loaded_bytes, objects))} bytes, in lib{name}_code.a, for "
+                f"{self.built.isa.name} with hardware floating point (-mfloat-abi=hard).",
+                f"Stack: up to {self.built.isa.stack_bytes} bytes for the buffers of a kernel, beside its calls.",
+                "Link lib*_code.a after the sources, then libgcc or compiler-rt, and libm.",
+                "Constants go to .rodata, which the linker's script places in flash; the rest to .data, .bss.",
+                "An interrupt may not call the model while it runs.",
+            ],
+        )
+
+
+def archive(objects: Sequence[bytes], isa: Isa) -> bytes:
+    """A static library of objects."""
+    with tempfile.TemporaryDirectory(dir=temporary.folder()) as folder:
+        path = Path(folder) / "library.a"
+        link.archive(objects, path, isa)
+        return path.read_bytes()
+
+
+def compiled(texts: Sequence[str], built: BuiltLibrary) -> list[bytes]:
+    """The objects of modules, as `built` was compiled."""
+    from ..llvm.toolchain import compile_objects
+
+    return compile_objects(texts, built.isa, llvm_opt_level=built.llvm_opt_level)
+
+
+class McuTarget(LlvmTarget):
+    """A microcontroller, with the bytes of its memories if the target's name states them."""
+
+    code_levels = ("llvm", "asm")
+    runs_here = False
+
+    def __init__(self, name: str, isa: Isa, limits: Mapping[str, int]) -> None:
+        super().__init__(name, isa)
+        self.suffixes = (".tar",)
+        self.precisions = ()
+        self.limits = limits
+
+    def more_metadata(self, lowered: Lowered, codes: Mapping[str, KernelCode]) -> dict[str, Any]:
+        return {"static": static_memory(lowered.module, codes)}
+
+    def compile_modules(self, texts: Sequence[str], llvm_opt_level: int) -> list[bytes]:
+        return [text.encode() for text in texts]
+
+    def link(self, path: Path, objects: Sequence[bytes], metadata: dict[str, Any]) -> None:
+        path.write_bytes(b"")  # Nothing is linked: the program's own linker does it.
+
+    def load(self, built: BuiltLibrary, threads: int | None) -> CompiledModel:
+        self._check_limits(built)
+        return McuLibrary(built, self.name, f"compiled for {self.name}: save the model and run it there")
+
+    def _check_limits(self, built: BuiltLibrary) -> None:
+        memory = built.metadata["static"]
+        if not self.limits or memory["refused"]:
+            return
+        objects = compiled([text.decode() for text in built.objects], built)
+        needed = {
+            "flash": built.weights_size + sum(map(elf.loaded_bytes, objects)),
+            "ram": memory["arena"]
+            + memory["scratch"]
+            + sum(memory["states"].values())
+            + built.isa.stack_bytes,
+        }
+        missing = [
+            f"{needed[kind]} bytes of {kind} of {limit}, {needed[kind] - limit} too many"
+            for kind, limit in self.limits.items()
+            if needed[kind] > limit
+        ]
+        if missing:
+            raise CompileError(f"the model does not fit on {self.name}: it needs {' and '.join(missing)}")
+
+
+def mcu_target(name: str) -> McuTarget:
+    """Return the target ``cortex-m4``, or ``cortex-m4:flash=1M+ram=256K`` with the sizes of its memories.
+
+    Raises:
+        CompileError: An unknown fact, or a value that is no size.
+    """
+    family, _, rest = name.partition(":")
+    limits, facts = {}, []
+    for part in filter(None, rest.split("+")):
+        kind, _, text = part.partition("=")
+        if kind not in _MEMORIES:
+            facts.append(part)
+        elif match := re.fullmatch(r"([1-9]\d*)([KMG]?)", text):
+            limits[kind] = int(match[1]) * UNITS[match[2]]
+        else:
+            raise CompileError(f"target {name!r}: {part!r} has no valid value; an example is {kind}=256K")
+    isa = CORTEX_M[family]
+    return McuTarget(name, replace(isa, machine=stated(isa.machine, facts, f"target {name!r}")), limits)
+
+
+__all__ = ["McuTarget", "mcu_target"]
