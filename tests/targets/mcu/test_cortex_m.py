@@ -185,9 +185,7 @@ def test_memories_that_are_too_small() -> None:
     x = np.ones((1, 64), np.float32)
     model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 8))
     tw.compile(model, (x,), target="cortex-m4:flash=128K+ram=4K")
-    with pytest.raises(
-        tw.CompileError, match=r"does not fit on .*: it needs \d+ bytes of flash of 65536, \d+"
-    ):
+    with pytest.raises(tw.CompileError, match=r"does not fit on .*: it needs \d+ bytes of flash of 65536"):
         tw.compile(model, (x,), target="cortex-m4:flash=64K+ram=4K")
     with pytest.raises(tw.CompileError, match="an example is ram=256K"):
         tw.compile(model, (x,), target="cortex-m4:ram=much")

@@ -31,8 +31,8 @@ class Isa:
         nan_minmax: minimum and maximum instructions propagate NaN.
         in_order: the machine's own compiler keeps the order of instructions, as WebAssembly's do.
         machine: cores, caches and memory that schedules are made for.
-        stack_bytes: most bytes of a kernel's local buffers on the stack. A larger value needs larger stacks of
-            threads; other buffers lie in the thread's memory.
+        stack_bytes: most bytes of a kernel's local buffers on the stack. A larger value needs threads with
+            larger stacks; other buffers lie in the thread's memory.
         emulated: features (``amx-int8``) that the machine lacks; `emulate` replaces their instructions with
             plain code.
     """

@@ -1,5 +1,5 @@
-"""The targets ``cortex-m4``, ``-m7``, ``-m33``, ``-m55``: a static library of machine code, with C sources for
-the model's functions and memory.
+"""The targets ``cortex-m4``, ``-m7``, ``-m33``, ``-m55``: a static library of machine code, with C sources
+for the model's functions and memory.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class McuLibrary(ForeignLibrary):
             notes=[
                 f"Code: {sum(map(elf.loaded_bytes, objects))} bytes, in lib{name}_code.a, for "
                 f"{self.built.isa.name} with hardware floating point (-mfloat-abi=hard).",
-                f"Stack: up to {self.built.isa.stack_bytes} bytes for the buffers of a kernel, beside its calls.",
+                f"Stack: at most {self.built.isa.stack_bytes} bytes for buffers, beside that of calls.",
                 "Link lib*_code.a after the sources, then libgcc or compiler-rt, and libm.",
-                "Constants go to .rodata, which the linker's script places in flash; the rest to .data, .bss.",
+                "Constants are in .rodata, which the linker's script places in flash.",
                 "An interrupt may not call the model while it runs.",
             ],
         )
