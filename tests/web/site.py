@@ -41,10 +41,10 @@ class Isolated(Handler):
 
 
 @contextmanager
-def served(folder: Path, isolated: bool = True) -> Iterator[str]:
+def served(folder: Path, isolated: bool = True, handler: type[Handler] | None = None) -> Iterator[str]:
     """Serve a folder; yields the address, without a slash at its end."""
-    handler = functools.partial(Isolated if isolated else Handler, directory=str(folder))
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    kind = handler or (Isolated if isolated else Handler)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(kind, directory=str(folder)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"

@@ -112,10 +112,10 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def compiled(checkpoint: Path, folder: Path, target: str) -> Path:
+def compiled(checkpoint: Path, folder: Path, target: str, *more: str) -> Path:
     sizes = ["--context-window-size", "512", "--prefill-chunk-size", "128", "--max-batch-size", "4"]
     done = CliRunner().invoke(
-        command, ["compile", str(checkpoint), "-o", str(folder), "--target", target, *sizes]
+        command, ["compile", str(checkpoint), "-o", str(folder), "--target", target, *sizes, *more]
     )
     assert done.exit_code == 0, done.output
     return folder
@@ -165,13 +165,19 @@ def check(found: dict[str, Any], texts: list[str]) -> None:
 def test_node_gives_the_texts_of_python(
     checkpoint: Path, prompts: list[list[int]], tmp_path: Path, worker: bool
 ) -> None:
-    folder = compiled(checkpoint, tmp_path / "model", "wasm32")
+    folder = compiled(checkpoint, tmp_path / "model", "wasm32", "--shard-size", "100kB" if worker else "1GB")
     (tmp_path / "run.mjs").write_text(RUN)
     (tmp_path / "node.mjs").write_text(NODE)
     given = json.dumps([str(folder), prompts, SAMPLING, SCHEMA, worker])
     arguments = ["node", tmp_path / "node.mjs", tmp_path / "run.mjs", PACKAGE / "llm.js"]
     done = subprocess.run(arguments, input=given, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
+    shards = sorted(folder.glob("model.weights.*"))
+    assert (folder / "model.weights").exists() != worker
+    if worker:
+        assert len(shards) > 2
+        assert all(shard.stat().st_size <= 100_000 for shard in shards)
+        (folder / "model.weights").write_bytes(b"".join(shard.read_bytes() for shard in shards))
     check(json.loads(done.stdout.splitlines()[-1]), expected(folder, "model.wasm", prompts))
 
 

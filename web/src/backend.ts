@@ -3,6 +3,7 @@
 import type { FetchOptions, FileSource } from "./fetching.js";
 import type { Metadata } from "./metadata.js";
 import type { Tensor } from "./tensors.js";
+import type { Shards } from "./weights.js";
 
 export type BackendName = "wasm32" | "webgpu";
 
@@ -23,7 +24,7 @@ export interface Backend {
 
 /** How an artifact is opened. */
 export interface OpenOptions extends FetchOptions {
-  readonly weights?: FileSource | undefined;
+  readonly weights?: FileSource | Shards | undefined;
   readonly device?: GPUDevice | undefined;
   readonly threads?: number | undefined;
 }

@@ -149,7 +149,9 @@ async function readFromWeb(url: URL, source: FileSource, sink: Sink, options: Fe
   }
   const broken = new AbortController();
   const signals = options.signal ? [options.signal, broken.signal] : [broken.signal];
-  const response = await request(url, source, AbortSignal.any(signals), options.signal);
+  // The browser's own cache may hold a file of before, and would hold a second copy of what is stored.
+  const cache = storage ? "no-store" : "no-cache";
+  const response = await request(url, source, { cache, signal: AbortSignal.any(signals) }, options.signal);
   const size = Number(response.headers.get("content-length") ?? 0);
   const body = response.body as ReadableStream<Uint8Array>;
   if (!storage) return await consume(body, size, source, sink, options);
@@ -161,13 +163,24 @@ async function readFromWeb(url: URL, source: FileSource, sink: Sink, options: Fe
   );
   try {
     await consume(mine, size, source, sink, options);
-    await keeping;
+    if (await keeping) await deleteOthers(storage, key);
   } catch (thrown) {
     broken.abort();
     await keeping;
     await storage.delete(key);
     throw thrown;
   }
+}
+
+/** Deletes files that this address had before. */
+async function deleteOthers(storage: Cache, key: URL): Promise<void> {
+  const address = (url: string | URL): string => {
+    const plain = new URL(url);
+    plain.searchParams.delete("tilewright");
+    return plain.href;
+  };
+  for (const { url } of await storage.keys(key, { ignoreSearch: true }))
+    if (url !== key.href && address(url) === address(key)) await storage.delete(url);
 }
 
 async function openStorage(): Promise<Cache | null> {
@@ -186,12 +199,12 @@ export async function clearStorage(): Promise<void> {
 async function request(
   url: URL,
   source: FileSource,
-  signal: AbortSignal,
+  how: RequestInit,
   caller: AbortSignal | undefined,
 ): Promise<Response> {
   let response: Response;
   try {
-    response = await fetch(url, { signal });
+    response = await fetch(url, how);
   } catch (thrown) {
     if (caller?.aborted) throw thrown;
     throw new ArtifactError(

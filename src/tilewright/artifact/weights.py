@@ -138,6 +138,51 @@ def find_beside(library: Path, metadata: dict[str, Any]) -> Path | None:
     )
 
 
+def split_weights(path: Path, most: int) -> list[dict[str, Any]]:
+    """Split a file of weights into ``NAME.000``, ``NAME.001``, ... of at most `most` bytes, unless it is
+    small enough.
+
+    Servers limit the size of files, and a download that is interrupted continues with the part that it had
+    begun.
+
+    Returns:
+        The parts in order: names of files, sizes in bytes, and XXH3-128 of their bytes.
+
+    Raises:
+        ArtifactError: A file cannot be written.
+    """
+    try:
+        for old in path.parent.glob(f"{path.name}.[0-9][0-9][0-9]"):
+            old.unlink()
+        size = path.stat().st_size
+        if size <= most:
+            return [_part(path)]
+        with path.open("rb") as file:
+            for number in range(-(-size // most)):
+                with path.with_name(f"{path.name}.{number:03}").open("wb") as part:
+                    for start in range(0, min(most, size - number * most), _CHUNK):
+                        part.write(file.read(min(_CHUNK, most - start)))
+        path.unlink()
+        return [_part(part) for part in sorted(path.parent.glob(f"{path.name}.[0-9][0-9][0-9]"))]
+    except OSError as error:
+        raise ArtifactError(f"{path}: cannot be split: {error.strerror or error}") from error
+
+
+def _part(path: Path) -> dict[str, Any]:
+    digest = xxhash.xxh3_128()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return {"file": path.name, "bytes": path.stat().st_size, "identity": digest.hexdigest()}
+
+
+def identity_of(path: Path) -> str:
+    """The identity of a file of weights, in hexadecimal digits."""
+    with path.open("rb") as file:
+        digest: bytes = _HEADER.unpack(file.read(_HEADER.size))[3]
+    return digest.hex()
+
+
 def read_weights(path: Path, metadata: dict[str, Any]) -> np.ndarray:
     """A library's weights, uint8, read from their file, for runtimes that cannot map files.
 
@@ -175,6 +220,8 @@ __all__ = [
     "Parts",
     "find_beside",
     "gather_weights",
+    "identity_of",
     "read_weights",
+    "split_weights",
     "write_weights",
 ]

@@ -160,6 +160,13 @@ def _perplexities(
     metavar="SIZE",
     help="Size of the KV cache (default: full contexts of all sequences).",
 )
+@click.option(
+    "--shard-size",
+    type=Size(),
+    default="64MB",
+    show_default=True,
+    help="Largest size of a file of weights in a folder for pages.",
+)
 @cache_dtype_option
 @precision_option
 @target_option
@@ -178,6 +185,7 @@ def compile_command(
     prefill_chunk_size: int,
     max_batch_size: int,
     kv_cache: int | None,
+    shard_size: int,
     kv_dtype: str,
     precision: str | None,
     target: str,
@@ -251,14 +259,16 @@ def compile_command(
         )
         progress("writing")
         if for_page:
-            path = save_web_folder(library, checkpoint, output, Path(model).resolve().stem)
+            path = save_web_folder(library, checkpoint, output, Path(model).resolve().stem, shard_size)
         else:
             path = save_library(library, checkpoint, output)
     show("memory", planned(library.metadata))
     for line in library.report.opt_lines():
         out.print(line, highlight=False, markup=False)
-    sizes = [number(file.stat().st_size, "B") for file in (path, path.with_suffix(".weights"))]
-    show(str(path), f"{sizes[0]}, weights {sizes[1]}")
+    weights = list(path.parent.glob(f"{path.stem}.weights*"))  # in shards, where they are large
+    files = f" in {len(weights)} files" if len(weights) > 1 else ""
+    sizes = [number(sum(file.stat().st_size for file in some), "B") for some in ([path], weights)]
+    show(str(path), f"{sizes[0]}, weights {sizes[1]}{files}")
     sys.stdout.flush()
 
 

@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..artifact.weights import SUFFIX, identity_of, split_weights
 from ..errors import ArtifactError
 from ..targets.registry import resolve
 from .library import TOKENIZER, save_library
@@ -19,8 +20,12 @@ if TYPE_CHECKING:
     from ..runtime.model import CompiledModel
 
 INFO = "web-model.json"
-FORMAT = 1
+FORMAT = 2
 """The version of the form of `INFO`."""
+SHARD_BYTES = 64_000_000
+"""Most bytes of a file of weights. Some servers of static files refuse more than 100 MB. Smaller files lose
+less where a download is interrupted, and are more requests.
+"""
 
 
 def runs_in_pages(target: str) -> bool:
@@ -28,7 +33,13 @@ def runs_in_pages(target: str) -> bool:
     return target.partition(":")[0] in ("wasm32", "webgpu")
 
 
-def save_web_folder(library: CompiledModel, checkpoint: Checkpoint, folder: str | Path, name: str) -> Path:
+def save_web_folder(
+    library: CompiledModel,
+    checkpoint: Checkpoint,
+    folder: str | Path,
+    name: str,
+    shard_bytes: int = SHARD_BYTES,
+) -> Path:
     """Write a library for ``wasm32`` or ``webgpu`` with all that a page needs.
 
     Args:
@@ -36,6 +47,7 @@ def save_web_folder(library: CompiledModel, checkpoint: Checkpoint, folder: str 
         checkpoint: The checkpoint that it was compiled from, which has the tokenizer's files.
         folder: The folder to write; it is made if it does not exist.
         name: The model's name in answers.
+        shard_bytes: Most bytes of a file of weights; larger ones are split.
 
     Returns:
         The path of the library in the folder.
@@ -54,12 +66,16 @@ def save_web_folder(library: CompiledModel, checkpoint: Checkpoint, folder: str 
     tokenizer = path.with_suffix(TOKENIZER)
     files = sorted(file.name for file in tokenizer.iterdir() if file.is_file())
     needed = planned(library.metadata)
-    sizes = [path, path.with_suffix(".weights"), *(tokenizer / name for name in files)]
+    weights = path.with_suffix(SUFFIX)
+    identity = identity_of(weights)
+    shards = split_weights(weights, shard_bytes)
+    sizes = [path, *(folder / shard["file"] for shard in shards), *(tokenizer / name for name in files)]
     info = {
         "format": FORMAT,
         "name": name,
         "target": target,
         "library": path.name,
+        "weights": {"identity": identity, "shards": shards},
         "tokenizer": tokenizer.name,
         "tokenizer_files": files,
         "context": library.metadata["llm"]["context"],
@@ -77,4 +93,4 @@ def save_web_folder(library: CompiledModel, checkpoint: Checkpoint, folder: str 
     return path
 
 
-__all__ = ["INFO", "runs_in_pages", "save_web_folder"]
+__all__ = ["INFO", "SHARD_BYTES", "runs_in_pages", "save_web_folder"]

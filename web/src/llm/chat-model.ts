@@ -3,7 +3,7 @@
 import type { Progress } from "../fetching.js";
 import { openBackend } from "../open.js";
 import { Engine, type Statistics } from "./engine.js";
-import { inFolder, type ModelInfo, modelInfo, tokenizerFiles } from "./folder.js";
+import { inFolder, type ModelInfo, modelInfo, shardsOf, tokenizerFiles } from "./folder.js";
 import {
   type Answer,
   type ChatCompletion,
@@ -42,7 +42,7 @@ export async function openChatModel(folder: string | URL, options: ChatModelOpti
   const info = await modelInfo(folder, options.signal);
   const [files, backend] = await Promise.all([
     tokenizerFiles(folder, info, options.signal),
-    openBackend(inFolder(folder, info.library), options),
+    openBackend(inFolder(folder, info.library), { ...options, weights: shardsOf(folder, info) }),
   ]);
   const engine = new Engine(new Runner(backend, info.library), new Tokenizer(files));
   return {

@@ -2,6 +2,7 @@
 
 import { ArtifactError, asError } from "../errors.js";
 import { readWhole, urlOf } from "../fetching.js";
+import type { Shards } from "../weights.js";
 import { TOKENIZER_FILES, type TokenizerFiles } from "./tokenizer.js";
 
 /** Bytes that a model takes, by what they are for. */
@@ -13,6 +14,13 @@ export interface MemoryNeed {
   readonly working: number;
 }
 
+/** A file of weights: its name in the folder, its size in bytes, and XXH3-128 of its bytes. */
+export interface WeightsFile {
+  readonly file: string;
+  readonly bytes: number;
+  readonly identity: string;
+}
+
 /** The description of a model, which is read before anything large is loaded. */
 export interface ModelInfo {
   readonly format: number;
@@ -20,6 +28,8 @@ export interface ModelInfo {
   readonly target: string;
   /** The file of the library. */
   readonly library: string;
+  /** The files of the weights. */
+  readonly weights: { readonly identity: string; readonly shards: readonly WeightsFile[] };
   /** The folder of the tokenizer's files. */
   readonly tokenizer: string;
   /** The names of these files. */
@@ -32,7 +42,7 @@ export interface ModelInfo {
 }
 
 export const INFO_FILE = "web-model.json";
-const FORMAT = 1;
+const FORMAT = 2;
 
 /** The address of a file in a folder. */
 export function inFolder(folder: string | URL, name: string): URL {
@@ -58,6 +68,12 @@ export async function modelInfo(folder: string | URL, signal?: AbortSignal): Pro
         "version that compiled the model",
     );
   return info;
+}
+
+/** The addresses of a model's weights. */
+export function shardsOf(folder: string | URL, { weights }: ModelInfo): Shards {
+  const { identity, shards } = weights;
+  return { identity, shards: shards.map((shard) => ({ ...shard, file: inFolder(folder, shard.file) })) };
 }
 
 /** Reads the tokenizer's files. */
