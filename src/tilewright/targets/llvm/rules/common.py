@@ -243,7 +243,7 @@ def vectorize_square(s: Schedule, x: str, y: str, blocks: list[loop.Block]) -> l
     bits = max(
         (op.result.type.bits for b in blocks for op in b.body.ops if isinstance(op, loop.Load)), default=32
     )
-    lanes = s.info.lanes(max(bits, 32))
+    lanes = max(s.info.lanes(max(bits, 32)), 2)  # a square has at least two rows
     outer = []
     if upper_limit(s.loop(x).extent) > 4 * lanes:
         x_outer, x = s.split(x, 4 * lanes)
