@@ -17,13 +17,12 @@ from tests.zoo.models import MINILM
 from tilewright.errors import ArtifactError
 
 NODE = r"""
-import { readFile } from "node:fs/promises";
 const { load } = await import(process.argv[2]);
-const model = await load(await readFile(process.argv[3]));
+const model = await load(process.argv[3]);
 const ids = JSON.parse(process.argv[4]);
 const shape = [1, ids.length];
 const tensor = (values) => ({ data: BigInt64Array.from(values, BigInt), shape });
-const outputs = model.run({ input_ids: tensor(ids), attention_mask: tensor(ids.map(() => 1)) });
+const outputs = await model.run({ input_ids: tensor(ids), attention_mask: tensor(ids.map(() => 1)) });
 const { data } = Object.values(outputs)[0];
 console.log(JSON.stringify([...data]));
 """
@@ -45,7 +44,7 @@ def test_minilm_in_node(minilm_wasm: Any, tmp_path: Path) -> None:
     import torch
 
     path = minilm_wasm.save(tmp_path / "minilm.wasm")
-    loader = Path(tw.__file__).parent / "runtime" / "js" / "tilewright.mjs"
+    loader = Path(tw.__file__).parent / "runtime" / "js" / "index.js"
     script = tmp_path / "run.mjs"
     script.write_text(NODE)
     ids = [101, 7592, 2088, 102]

@@ -16,6 +16,8 @@ from tilewright.artifact.sources import EXPORTS, INCLUDE_DIR, WASM_EXPORTS, runt
 
 SOURCES = Path(__file__).parent / "c"
 METADATA: dict[str, Any] = {
+    "format": 1,
+    "target": {"name": "handwritten"},
     "inputs": [
         {"name": "x", "dtype": "float32", "shape": ["batch", 8]},
         {"name": "z", "dtype": "float32", "shape": ["batch"]},
@@ -70,7 +72,8 @@ def build(
 
     blobs = path.with_suffix(".blobs.c")
     metadata = {**METADATA, **({"states": STATES, "functions": FUNCTIONS} if states else {})}
-    blobs.write_text(blobs_source(WEIGHTS, embed, json.dumps(metadata).encode()))
+    text = json.dumps(metadata).encode()
+    blobs.write_text(blobs_source(WEIGHTS, embed, text))
     sources = [SOURCES / "affine_module.c", blobs, *runtime_sources()]
     common = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", f"-I{INCLUDE_DIR}"]
     zig = [sys.executable, "-m", "ziglang", "cc"]
@@ -90,7 +93,7 @@ def build(
     command = [*how, *common, *(f"-D{d}" for d in defines), *map(str, sources), "-o", str(path)]
     subprocess.run(command, check=True, capture_output=True, text=True)
     blobs.unlink()
-    sign(path, wasm=wasm)
+    sign(path, wasm=wasm, metadata=text)
     return path
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from build import W, build, expected
 
-from tilewright.artifact.sources import ABI_VERSION, INCLUDE_DIR
+from tilewright.artifact.sources import INCLUDE_DIR
 from tilewright.errors import ArtifactError, ShapeError
 from tilewright.runtime.wasm import WasmLibrary
 
@@ -63,7 +63,7 @@ def test_damage_is_refused(affine_wasm: Path, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs Node")
 def test_javascript_gives_the_same(affine_wasm: Path) -> None:
-    loader = INCLUDE_DIR.parent / "js" / "tilewright.mjs"
+    loader = INCLUDE_DIR.parent / "js" / "index.js"
     script = Path(__file__).parent / "run_model.mjs"
     done = subprocess.run(["node", script, loader, affine_wasm], check=True, capture_output=True, text=True)
     result = json.loads(done.stdout)
@@ -79,20 +79,9 @@ def test_javascript_gives_the_same(affine_wasm: Path) -> None:
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs Node")
 def test_javascript_runs_other_functions(tmp_path: Path) -> None:
     model = build(tmp_path / "model.wasm", wasm=True, states=True)
-    loader = INCLUDE_DIR.parent / "js" / "tilewright.mjs"
+    loader = INCLUDE_DIR.parent / "js" / "index.js"
     script = Path(__file__).parent / "run_model.mjs"
     done = subprocess.run(["node", script, loader, model], check=True, capture_output=True, text=True)
     result = json.loads(done.stdout)
     assert result["functions"] == ["main", "recall"]
     np.testing.assert_allclose(result["recalled"], np.array(result["y"][:8]) * W[0])
-
-
-@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node")
-def test_javascript_copies_the_weights_that_a_view_shows() -> None:
-    loader = INCLUDE_DIR.parent / "js" / "tilewright.mjs"
-    script = Path(__file__).parent / "partial_weights.mjs"
-    done = subprocess.run(
-        ["node", script, loader, str(ABI_VERSION)], check=True, capture_output=True, text=True
-    )
-    for result, bytes_ in zip(json.loads(done.stdout), (range(8, 12), range(40), range(4, 12)), strict=True):
-        assert result == {"received": list(bytes_), "allocated": len(bytes_)}

@@ -153,7 +153,10 @@ def test_downloads_that_break_off_and_models_that_change(site: tuple[Path, str])
         text = (model / INFO).read_text()
         info = json.loads(text)
         identity = {**info["weights"], "identity": "0" * 32}
-        for change, expected in (({"weights": identity}, "another compilation"), ({"format": 1}, "format is 1")):
+        for change, expected in (
+            ({"weights": identity}, "another compilation"),
+            ({"format": 1}, "format is 1"),
+        ):
             (model / INFO).write_text(json.dumps({**info, **change}))
             found = load(browser, address)
             assert found["name"] == "ArtifactError" and expected in found["message"]

@@ -39,13 +39,14 @@ export class AbortError extends TilewrightError {
   override name = "AbortError";
 }
 
-/** A request to a language model is not valid; `param` names the field at fault. */
+/** A request to a language model is not valid; `param` names the field at fault, `code` is for programs. */
 export class RequestError extends TilewrightError {
   override name = "RequestError";
 
   constructor(
     message: string,
     readonly param: string | null = null,
+    readonly code: string | null = null,
   ) {
     super(message);
   }
@@ -95,8 +96,13 @@ export function errorForStatus(status: number, message: string): TilewrightError
 }
 
 /** The error with this name, as another thread threw it. */
-export function errorNamed(name: string, message: string, param: string | null = null): Error {
-  if (name === "RequestError") return new RequestError(message, param);
+export function errorNamed(
+  name: string,
+  message: string,
+  param: string | null = null,
+  code: string | null = null,
+): Error {
+  if (name === "RequestError") return new RequestError(message, param, code);
   if (Object.hasOwn(KINDS, name)) return new (KINDS[name] as Kind)(message);
   const error = new Error(message);
   error.name = name;

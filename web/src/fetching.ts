@@ -134,9 +134,7 @@ async function readFromDisk(url: URL, source: FileSource, sink: Sink, options: F
 
 async function readFromWeb(url: URL, source: FileSource, sink: Sink, options: FetchOptions): Promise<void> {
   const storage = options.cache === false || !options.identity ? null : await openStorage();
-  const key = new URL(url);
-  key.hash = "";
-  key.searchParams.set("tilewright", options.identity ?? "");
+  const key = keyOf(url, options.identity ?? "");
   const kept = await storage?.match(key);
   if (kept?.body) {
     try {
@@ -189,6 +187,20 @@ async function openStorage(): Promise<Cache | null> {
   } catch {
     return null; // Node, or a page without a secure context
   }
+}
+
+/** Whether the browser's storage has a file. Its content is checked when it is read. */
+export async function isStored(source: string | URL, identity: string): Promise<boolean> {
+  const storage = await openStorage();
+  return (await storage?.match(keyOf(urlOf(source), identity))) !== undefined;
+}
+
+/** The address under which the storage has a file. */
+function keyOf(url: URL, identity: string): URL {
+  const key = new URL(url);
+  key.hash = "";
+  key.searchParams.set("tilewright", identity);
+  return key;
 }
 
 /** Deletes all files that `load` has kept in the browser's storage. */

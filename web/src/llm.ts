@@ -1,9 +1,9 @@
 /** Language models in browsers, Node and Deno, with the calls of OpenAI's client. */
 
 export * from "./errors.js";
-export type { Progress } from "./fetching.js";
+export { clearStorage, type Progress } from "./fetching.js";
 export type { Statistics } from "./llm/engine.js";
-export { type MemoryNeed, type ModelInfo, modelInfo } from "./llm/folder.js";
+export { isKept, type MemoryNeed, type ModelInfo, modelInfo } from "./llm/folder.js";
 export { type CallOptions, type ChatModel, type LoadChatOptions, loadChatModel } from "./llm/load.js";
 export type {
   ChatCompletion,
@@ -15,3 +15,4 @@ export type {
   ResponseFormat,
   Usage,
 } from "./llm/openai.js";
+export { answerRequest } from "./llm/respond.js";

@@ -18,12 +18,14 @@ export interface ThrownError {
   readonly message: string;
   /** The field of a request at fault. */
   readonly param: string | null;
+  readonly code: string | null;
 }
 
 /** Any thrown value as a message. */
 export function thrownError(thrown: unknown): ThrownError {
   const { name, message } = asError(thrown);
-  return { name, message, param: thrown instanceof RequestError ? thrown.param : null };
+  const { param, code } = thrown instanceof RequestError ? thrown : { param: null, code: null };
+  return { name, message, param, code };
 }
 
 interface Call {
@@ -71,7 +73,7 @@ export class Remote {
       const { id, value, error } = data as Answer;
       const [resolve, reject] = this.waiting.get(id) ?? [];
       this.waiting.delete(id);
-      if (error) reject?.(errorNamed(error.name, error.message, error.param));
+      if (error) reject?.(errorNamed(error.name, error.message, error.param, error.code));
       else resolve?.(value);
     });
   }

@@ -50,6 +50,8 @@ it("reads files on disk, blobs and bytes", async () => {
   writeFileSync(path, content);
   for (const source of [path, new Blob([content]), content, content.buffer as ArrayBuffer])
     expect(Buffer.compare(await readWhole(source), content)).toBe(0);
+  const floats = new Float32Array(content.buffer, 4, 2);
+  expect([...(await readWhole(floats))]).toEqual([...content.subarray(4, 12)]);
 });
 
 it("hashes from a given byte on", async () => {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..artifact.weights import SUFFIX, identity_of, split_weights
 from ..errors import ArtifactError
@@ -93,4 +93,25 @@ def save_web_folder(
     return path
 
 
-__all__ = ["INFO", "SHARD_BYTES", "runs_in_pages", "save_web_folder"]
+def web_info(folder: str | Path) -> dict[str, Any]:
+    """Read the description of a model in a folder for pages.
+
+    Raises:
+        ArtifactError: It is no such folder, or one of another version.
+    """
+    path = Path(folder) / INFO
+    try:
+        info = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ArtifactError(
+            f"{folder}: no folder of a model for pages, as it has no {INFO}: make one by 'tilewright llm "
+            "compile MODEL --target webgpu -o FOLDER'"
+        ) from error
+    except ValueError as error:
+        raise ArtifactError(f"{path}: not JSON: {error}") from error
+    if not isinstance(info, dict) or info.get("format") != FORMAT:
+        raise ArtifactError(f"{path}: another version of Tilewright wrote it: compile the model again")
+    return info
+
+
+__all__ = ["INFO", "SHARD_BYTES", "runs_in_pages", "save_web_folder", "web_info"]

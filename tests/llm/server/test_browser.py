@@ -38,10 +38,12 @@ class Page:
 
     def __init__(self, browser: Browser, server: Running) -> None:
         self.browser, self.server = browser, server
+        browser.open(server.url + "/health")
+        browser.run("sessionStorage.clear()")  # so that the page begins with a new chat
         browser.open(server.url + "/")
         browser.until("document.title === 'echo'")
         browser.run(
-            "sent = []; (real => "
+            "window.$ = (id) => document.getElementById(id); window.sent = []; (real => "
             "{ window.fetch = (url, how) => { sent.push(how.body); return real(url, how); }; })(fetch)"
         )
 
@@ -54,17 +56,17 @@ class Page:
         self.browser.until(ANSWERED)
 
     def until_said(self, text: str) -> None:
-        self.browser.until(
-            f"[...document.querySelectorAll('.assistant')].at(-1)?.textContent.includes({json.dumps(text)})"
-        )
+        replies = "[...document.querySelectorAll('.assistant .content')]"
+        self.browser.until(f"{replies}.at(-1)?.textContent.includes({json.dumps(text)})")
 
     @property
     def boxes(self) -> list[tuple[str, str]]:
-        """Return the chat as the page shows it, as (kind, text), without the notes of figures."""
+        """Return the chat as the page shows it, as (kind, text), without figures."""
         found = self.browser.run(
-            "[...document.querySelectorAll('#log > div')].map((box) => [box.className, box.textContent])"
+            "[...document.querySelectorAll('#log > *')].map((box) => [box.className, "
+            "(box.querySelector('.content') ?? box).textContent])"
         )
-        return [(kind, text) for kind, text in found if kind != "note"]
+        return [(kind.split()[-1], text) for kind, text in found]
 
     @property
     def sent(self) -> list[list[tuple[str, str]]]:
@@ -96,10 +98,10 @@ def test_new_chat_during_a_reply(page: Page, at_once: bool) -> None:
     page.send("old " * 60)
     page.until_said("old old")
     if at_once:
-        page.browser.run("$('reset').click(); $('text').value = 'new'; $('form').requestSubmit()")
+        page.browser.run("$('new').click(); $('text').value = 'new'; $('form').requestSubmit()")
         page.browser.until(ANSWERED)
     else:
-        page.browser.run("$('reset').click()")
+        page.browser.run("$('new').click()")
         until(lambda: page.server.engine.stats().running == 0)
         assert page.boxes == []
         page.ask("new")

@@ -105,6 +105,8 @@ export class Engine {
       throw new RequestError(
         `the prompt has ${prompt.length} tokens; prompt and output may have ${this.limit} together: ` +
           "shorten the prompt",
+        null,
+        "context_length_exceeded",
       );
     const wrong = prompt.find((token) => !(token >= 0 && token < vocabulary));
     if (wrong !== undefined)

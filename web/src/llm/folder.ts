@@ -1,7 +1,7 @@
 /** The folder that `tilewright llm compile MODEL --target webgpu -o folder/` writes. */
 
 import { ArtifactError, asError } from "../errors.js";
-import { readWhole, urlOf } from "../fetching.js";
+import { isStored, readWhole, urlOf } from "../fetching.js";
 import type { Shards } from "../weights.js";
 import { TOKENIZER_FILES, type TokenizerFiles } from "./tokenizer.js";
 
@@ -74,6 +74,12 @@ export async function modelInfo(folder: string | URL, signal?: AbortSignal): Pro
 export function shardsOf(folder: string | URL, { weights }: ModelInfo): Shards {
   const { identity, shards } = weights;
   return { identity, shards: shards.map((shard) => ({ ...shard, file: inFolder(folder, shard.file) })) };
+}
+
+/** Whether the weights of a model are in the browser's storage, so that loading it needs no large download. */
+export async function isKept(folder: string | URL, info: ModelInfo): Promise<boolean> {
+  const stored = shardsOf(folder, info).shards.map(({ file, identity }) => isStored(file as URL, identity));
+  return (await Promise.all(stored)).every(Boolean);
 }
 
 /** Reads the tokenizer's files. */

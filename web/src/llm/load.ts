@@ -131,7 +131,7 @@ async function openInWorker(folder: string | URL, options: LoadChatOptions): Pro
     const to = readers.get(reader ?? -1);
     if (chunk !== undefined) to?.push(chunk);
     if (done) to?.end();
-    if (error) to?.fail(errorNamed(error.name, error.message, error.param));
+    if (error) to?.fail(errorNamed(error.name, error.message, error.param, error.code));
   });
   thread.onFailure((message) => {
     const error = new InternalError(`the worker of the model failed: ${message}`);

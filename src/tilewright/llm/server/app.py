@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import logging
-import re
 from collections.abc import Awaitable, Callable, Sequence
-from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
+from ..chat_page import page_parts, page_text
 from .chat import Chat, chat
 from .completions import TextCompletion, completion, embeddings
 from .errors import ApiError, json_response
@@ -32,6 +29,12 @@ from .streaming import EventStream, while_connected
 
 _log = logging.getLogger("tilewright.server")
 _STORED_BYTES = 64 << 20  # bytes of responses kept for previous_response_id; more allow longer and more chats
+
+_PAGE_HEADERS = {
+    "Content-Security-Policy": "frame-ancestors 'none'",  # the page states the rest of its policy itself
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-cache",
+}
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -93,10 +96,15 @@ def application(
         return json_response({"status": state}, 200 if state == "ok" else 503)
 
     async def page(request: Request) -> Response:
-        text, policy = _page()
-        return HTMLResponse(
-            text, headers={"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff"}
-        )
+        return HTMLResponse(page_text(), headers=_PAGE_HEADERS)
+
+    async def page_part(request: Request) -> Response:
+        name = request.path_params["name"]
+        content = page_parts().get(name)
+        if content is None:
+            raise ApiError(404, f"unknown path {request.url.path}")
+        media = "text/css" if name.endswith(".css") else "text/javascript"
+        return Response(content, media_type=media, headers=_PAGE_HEADERS)
 
     def route(path: str, handler: Handler, *methods: str, open: bool = False) -> Route:
         return Route(
@@ -105,6 +113,7 @@ def application(
 
     routes = [
         route("/", page, open=True),
+        route("/page/{name}", page_part, open=True),
         route("/health", health, open=True),
         route("/metrics", metrics),
         route("/v1/models", models),
@@ -212,20 +221,3 @@ def _http_error(request: Request, error: HTTPException) -> Response:
     return ApiError(
         error.status_code, messages.get(error.status_code, error.detail), headers=error.headers
     ).response()
-
-
-@cache
-def _page() -> tuple[str, str]:
-    """Return the chat page, and a content policy that allows only its own script and style."""
-    text = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
-    contents = {tag: re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL) for tag in ("script", "style")}
-    hashes = {
-        tag: " ".join(
-            f"'sha256-{base64.b64encode(hashlib.sha256(part.encode()).digest()).decode()}'" for part in parts
-        )
-        for tag, parts in contents.items()
-    }
-    policy = (
-        f"default-src 'none'; connect-src 'self'; script-src {hashes['script']}; style-src {hashes['style']}"
-    )
-    return text, policy + "; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
