@@ -39,6 +39,7 @@ def markdown(folder: Path) -> str:
         "A class is told from the features of the processor. The dates lead to all figures; "
         "[random programs](random_programs.md) and the "
         "[errors of the vector functions](vector_math_errors.md) are those of every machine.",
+        *_browsers(folder),
         report.table(head, body),
     ]
     for kind, title in (("models", "Models"), ("held_out", "Models that were not used for tuning")):
@@ -52,6 +53,14 @@ def markdown(folder: Path) -> str:
     if products:
         sections += ["## Matrix products", _products(products)]
     return "\n\n".join(sections) + "\n"
+
+
+def _browsers(folder: Path) -> list[str]:
+    """A sentence that leads to the results in a browser, if there are any."""
+    names = {"wasm": "models as WebAssembly", "webgpu": "models on WebGPU", "llm": "language models"}
+    paths = {name: folder / f"web-{kind}.md" for kind, name in names.items()}
+    links = [f"[{name}]({path.name})" for name, path in paths.items() if path.exists()]
+    return [f"In a browser: {', '.join(links)}."] if links else []
 
 
 def _link(path: Path | None) -> str:

@@ -1,10 +1,10 @@
 """The model that all engines run: a GGUF file of Llama's shape with random weights, the same for the same
-seed.
+seed, or with a given model's weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,8 @@ class Size:
     steps: int = 16
     epsilon: float = 1e-5
     theta: float = 1e4
+    tied: bool = False
+    """Whether the embedding is the output's matrix, too."""
 
     @property
     def head_dim(self) -> int:
@@ -52,7 +54,7 @@ class Size:
     def matrices(self) -> dict[str, tuple[int, int]]:
         """Shapes [out, in] of the matrices, by their names in GGUF."""
         d, kv = self.hidden, self.kv_heads * self.head_dim
-        shapes = {"token_embd": (self.vocabulary, d), "output": (self.vocabulary, d)}
+        shapes = dict.fromkeys(("token_embd", "output")[: 2 - self.tied], (self.vocabulary, d))
         for i in range(self.layers):
             shapes |= {f"blk.{i}.{name}": shape for name, shape in {
                 "attn_q": (d, d), "attn_k": (kv, d), "attn_v": (kv, d), "attn_output": (d, d),
@@ -67,8 +69,10 @@ class Size:
         ]
 
     def multiplied(self) -> int:
-        """Weights that a token is multiplied with: all matrices but the embeddings."""
-        return sum(m * n for name, (m, n) in self.matrices().items() if name != "token_embd")
+        """Weights that a token is multiplied with: all matrices but the embeddings, unless they are the
+        output's.
+        """
+        return sum(m * n for name, (m, n) in self.matrices().items() if self.tied or name != "token_embd")
 
     def step_bytes(self, precision: str, batch: int, held: float) -> float:
         """Bytes that a decoding step must read: the weights, and keys and values (16 bits) of `held` tokens
@@ -113,9 +117,31 @@ def matrix(size: Size, name: str) -> np.ndarray[Any, Any]:
     return values
 
 
-def write(size: Size, precision: str, path: Path) -> None:
-    """Write the file, one matrix at a time."""
+@dataclass(frozen=True)
+class Source:
+    """Where a file's contents come from."""
+
+    tensor: Callable[[str], np.ndarray[Any, Any]]
+    """A matrix [out, in] or a norm's weights [n], in float32, by its name in GGUF."""
+    add_tokenizer: Callable[[Any], None]
+    """Adds the tokenizer to a writer of the package ``gguf``."""
+
+
+def random_source(size: Size) -> Source:
+    """Random matrices, norms of ones, and a tokenizer made up for the vocabulary."""
+    norms = set(size.norms())
+
+    def tensor(name: str) -> np.ndarray[Any, Any]:
+        return np.ones(size.hidden, np.float32) if name in norms else matrix(size, name)
+
+    return Source(tensor, lambda writer: _add_tokenizer(writer, size.vocabulary))
+
+
+def write(size: Size, precision: str, path: Path, source: Source | None = None) -> None:
+    """Write the file, one matrix at a time; the default of `source` is `random_source`."""
     import gguf
+
+    source = source or random_source(size)
 
     form = gguf.GGMLQuantizationType[FORMATS[precision]]
     writer = gguf.GGUFWriter(path, "llama")
@@ -133,20 +159,19 @@ def write(size: Size, precision: str, path: Path) -> None:
     writer.add_rope_freq_base(size.theta)
     writer.add_rope_dimension_count(size.head_dim)
     writer.add_vocab_size(size.vocabulary)
-    _add_tokenizer(writer, size.vocabulary)
-    norm = np.ones(size.hidden, np.float32)
+    source.add_tokenizer(writer)
     for name in size.norms():
-        writer.add_tensor_info(f"{name}.weight", norm.shape, norm.dtype, norm.nbytes)
+        writer.add_tensor_info(f"{name}.weight", (size.hidden,), np.dtype(np.float32), 4 * size.hidden)
     for name, (rows, columns) in size.matrices().items():
         shape = gguf.quant_shape_to_byte_shape((rows, columns), form)
         writer.add_tensor_info(f"{name}.weight", shape, np.dtype(np.uint8), int(np.prod(shape)), form)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
-    for _ in size.norms():
-        writer.write_tensor_data(norm)
+    for name in size.norms():
+        writer.write_tensor_data(source.tensor(name))
     for name in size.matrices():
-        writer.write_tensor_data(gguf.quantize(matrix(size, name), form))
+        writer.write_tensor_data(gguf.quantize(source.tensor(name), form))
     writer.close()
 
 

@@ -34,7 +34,7 @@ def record(rows: list[dict[str, Any]], engine: str, ort: Path) -> None:
     version = json.loads((ort.parent / "package.json").read_text())["version"]
     about = {
         "date": datetime.date.today().isoformat(),
-        "processor": _processor(),
+        "processor": processor(),
         "browser": f"Chromium {rows[0]['browser']}",
         "onnxruntime-web": version,
     }
@@ -64,7 +64,8 @@ def record(rows: list[dict[str, Any]], engine: str, ort: Path) -> None:
     path.with_suffix(".md").write_text("\n".join(lines) + "\n")
 
 
-def _processor() -> str:
+def processor() -> str:
+    """The name of this machine's processor."""
     for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
