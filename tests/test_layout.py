@@ -50,6 +50,8 @@ ALLOWED["tuning"] = {*ALLOWED, ""}
 ALLOWED["integrations"] = {*ALLOWED, ""}
 ALLOWED["llm"] = {*ALLOWED, ""}
 ALLOWED["training"] = {*ALLOWED, ""}
+ALLOWED["exporters"] = {"errors", "ir", "dialects", "passes"}
+ALLOWED["quantization"] = {*ALLOWED}
 ALLOWED["cli"] = {*ALLOWED, ""}
 TOP = ("nn", "numpy", "random", "")
 """Modules at the package's root, which only give names to objects of the folders."""

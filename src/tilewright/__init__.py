@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from tilewright.kernels.family import KernelFamily
     from tilewright.kernels.loops.generic import element_type
     from tilewright.kernels.loops.language import *  # noqa: F403
+    from tilewright.quantization import QuantizedModel, quantize
     from tilewright.runtime.simulator.simulate import simulate
     from tilewright.schedule.kernel_schedule import load_schedules, pin, save_schedules, schedule_kernel
     from tilewright.tools.measure_libraries import measure_libraries
@@ -86,6 +87,7 @@ __all__ = [
     "Kernel",
     "KernelError",
     "KernelFamily",
+    "QuantizedModel",
     "ScheduleMismatchError",
     "ShapeError",
     "State",
@@ -128,6 +130,7 @@ __all__ = [
     "numpy",
     "optim",
     "pin",
+    "quantize",
     "random",
     "save_schedules",
     "scan",
@@ -171,6 +174,7 @@ _HOME = {
     "simulate": "tilewright.runtime.simulator.simulate",
     "tune": "tilewright.tuning.tune",
     **dict.fromkeys(("TrainStep", "train_step"), "tilewright.training"),
+    **dict.fromkeys(("QuantizedModel", "quantize"), "tilewright.quantization"),
     "Kernel": "tilewright.kernels",
     **dict.fromkeys(("c_kernel", "gpu_kernel", "gpu_source", "triton_source"), "tilewright.kernels"),
     "kernel": "tilewright.kernels.define",

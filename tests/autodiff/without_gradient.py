@@ -6,10 +6,11 @@ BY_NATURE: dict[str, tuple[str, ...]] = {
     "there is no floating-point operand": (
         "Constant", "Symbolic", "Iota", "OneHot", "Threefry", "Xor", "And", "Or", "Not", "Shl", "Shr",
         "ReduceXor", "ReduceAll", "ReduceAny", "CheckIndex", "CheckDivisor", "Check",
-        "BindSize",
+        "BindSize", "Dequantize",
     ),
     "the results are integers or booleans": (
         "Isnan", "Isinf", "Eq", "Ne", "Lt", "Le", "Gt", "Ge", "Argmax", "Argmin", "MaxPoolIndices", "NonZero",
+        "Quantize",
     ),
     "the derivative is 0 wherever there is one": ("Floor", "Ceil", "Trunc", "Round", "Sign", "Floordiv"),
     "bits are no numbers": ("Bitcast",),

@@ -288,6 +288,26 @@ def test_profile_without_the_device_shows_lower_bounds(
     assert run("profile", str(artifact), "--dim", "batch=32", "--json") == 1
 
 
+def test_quantize(capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    for k in range(2):
+        x = np.random.default_rng(k).standard_normal((8, 16)).astype(np.float32)
+        np.savez(data / f"{k}.npz", x=x)
+    output, report = tmp_path / "small.tw", tmp_path / "report.json"
+    arguments = ("--data", str(data), "-o", str(output), "--json", str(report))
+    assert run("quantize", str(model), *arguments, "--dims", "x:batch<=32", "--observer", "mse") == 0
+    assert "/proj" in capsys.readouterr().out
+    assert [layer["precision"] for layer in json.loads(report.read_text())["layers"]] == ["int8"]
+    assert run("run", str(output), "--dim", "batch=3") == 0
+    for wrong, code, text in (
+        (("--data", str(tmp_path / "none"), "-o", str(output)), 1, "there is no such folder"),
+        (("--data", str(tmp_path / "data" / ".."), "-o", str(output)), 1, "no .npz or .npy file"),
+        (("--data", str(data), "-o", "small.so"), 2, "none of .onnx, .tw"),
+    ):
+        assert run("quantize", str(model), *wrong) == code and text in capsys.readouterr().err
+
+
 def test_bench(capsys: pytest.CaptureFixture[str], model: Path) -> None:
     pytest.importorskip("onnxruntime")
     options = ("--against", "onnxruntime", "--threads", "1", "--seconds", "0.3", "--json", "-")

@@ -20,6 +20,7 @@ PAGES = {
     "guide/performance.md": ("torch",),
     "guide/precision.md": (),
     "guide/pytorch.md": ("torch",),
+    "guide/quantization.md": (),
     "guide/training.md": ("torch", "tensorboardX"),
     "guide/tuning.md": ("sklearn",),
     "index.md": (),

@@ -28,6 +28,7 @@ _COMMANDS = {
     "llm": "Language models: convert weights, chat, serve, measure.",
     "profile": "Show where a model's time goes, kernel by kernel.",
     "minimize": "Reduce a failing model to a minimal one.",
+    "quantize": "Turn a model into one of 8-bit integers.",
     "run": "Run a model once.",
     "tune": "Measure schedules of a model's kernels and keep the best.",
 }

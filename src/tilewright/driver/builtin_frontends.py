@@ -24,6 +24,10 @@ def _is_module(model: object) -> bool:
     return isinstance(model, Module)
 
 
+def _copy_quantized(model: Any, args: Examples, kwargs: dict[str, Any], dims: DimsArgument | None) -> Module:
+    return _copy_module(model.module, args, kwargs, dims)
+
+
 def _copy_module(model: Module, args: Examples, kwargs: dict[str, Any], dims: DimsArgument | None) -> Module:
     module: Module = model.clone()
     return module
@@ -142,6 +146,8 @@ BUILTIN = (
         "SavedModel", matches=_is_saved_model),
     Frontend("text", _read_text, "a file of Tilewright's IR", (".tw",), None, False, _no_other_files),
     Frontend("ir", _copy_module, "a tilewright.ir Module", matches=_is_module, uses_examples=False),
+    Frontend("quantized", _copy_quantized, "a tilewright.QuantizedModel",
+             matches=lambda model: has_base(model, "tilewright", "QuantizedModel"), uses_examples=False),
 )  # fmt: skip
 PYTHON_FUNCTION = Frontend(
     "python",

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.dialects import graph
-from tilewright.ir.types import DType, bf16, f16, f32, i4, i8, i64
+from tilewright.ir.types import DType, bf16, f16, f32, i4, i8, i16, i64, u8
 
 from .harness import Case, F, integers, normal, positive
 
@@ -123,5 +123,31 @@ CASES = [
         ),
         SIZES,
         tolerance=1e-4,
+    ),
+    *(
+        Case(
+            "Quantize",
+            (F("b", "s", 5, dtype=x), F(*shape, fill=positive), *([F(dtype=q, fill=integers(0, 9))] * zero)),
+            lambda b, d, *operands, q=q: b(graph.Quantize(*operands, dtype=q)),
+            lambda d, x, scale, zero=0, q=q: np.clip(
+                np.rint(x.astype(np.float32) / scale) + np.float32(zero), *q.limits
+            ).astype(q.numpy),
+            SIZES,
+        )
+        for x, q, shape, zero in ((f32, u8, (), True), (f32, i8, (5,), False), (f16, i16, (), True))
+    ),
+    *(
+        Case(
+            "Dequantize",
+            (
+                F("b", "s", 5, dtype=q, fill=integers(0, 99)),
+                F(*shape, fill=positive),
+                *([F(dtype=q, fill=integers(0, 9))] * zero),
+            ),
+            lambda b, d, *operands: b(graph.Dequantize(*operands)),
+            lambda d, x, scale, zero=0: (x.astype(np.float64) - np.float64(zero)) * scale,
+            SIZES,
+        )
+        for q, shape, zero in ((u8, (), True), (i8, (5,), False), (i16, (), True))
     ),
 ]

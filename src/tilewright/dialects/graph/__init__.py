@@ -16,6 +16,7 @@ from . import (
     elementwise,
     index,
     linalg,
+    linear_quantization,
     norm,
     pool,
     quantized,
@@ -46,6 +47,7 @@ _modules = (
     random,
     linalg,
     quantized,
+    linear_quantization,
     winograd,
 )
 OPERATORS: dict[str, type[GraphOp]] = {

@@ -49,7 +49,15 @@ def integer_contractions(module: Module) -> int:
 
     Returns the number of rewrites.
     """
-    return apply_patterns(module, [integer_matmul, integer_conv, one_scale], fold=False)
+    rewrites = apply_patterns(module, [expand_conversion], fold=False)
+    return rewrites + apply_patterns(module, [integer_matmul, integer_conv, one_scale], fold=False)
+
+
+@pattern(graph.Quantize, graph.Dequantize)
+def expand_conversion(op: graph.Quantize | graph.Dequantize, rewriter: Rewriter) -> bool:
+    """A conversion to or from quantized numbers -> its arithmetic, which the other patterns look for."""
+    rewriter.replace(op, op.decompose(rewriter.builder))
+    return True
 
 
 @dataclass(frozen=True, eq=False)
@@ -311,25 +319,30 @@ def integer_conv(op: graph.Conv, rewriter: Rewriter) -> bool:
     return True
 
 
-@pattern(graph.Div)
-def one_scale(op: graph.Div, rewriter: Rewriter) -> bool:
+@pattern(graph.Round)
+def one_scale(op: graph.Round, rewriter: Rewriter) -> bool:
     """``round(relu(float(i) * s + b) / t)`` behind an integer contraction -> ``round(relu(float(i) * (s / t)
-    + b / t))``.
+    + b / t))``. The same for a product with ``1 / t``, and for a clamp.
     """
-    divisor = known(op.b)
-    rounds = op.result.has_one_use and all(isinstance(user, graph.Round) for user in op.result.users)
-    if (
-        not rounds
-        or divisor is None
-        or divisor.size != 1
-        or divisor.dtype != np.float32
-        or not divisor.item() > 0
-    ):
+    scaled = _scaled_by_constant(op.x)
+    if scaled is None or not op.x.has_one_use or not _is_scaled(scaled[0]):
         return False
-    if not _is_scaled(op.a):
-        return False
-    rewriter.replace(op, _times(rewriter.builder, op.a, 1.0 / float(divisor.item())))
+    rewriter.replace(op, rewriter.builder(rebuild(op, [_times(rewriter.builder, *scaled)])))
     return True
+
+
+def _scaled_by_constant(value: Value) -> tuple[Value, float] | None:
+    """A value and a positive number that `value` is the product of; otherwise None."""
+    op = value.defining_op
+    if isinstance(op, graph.Div):
+        x, factor = op.a, known(op.b)
+    elif isinstance(op, graph.Mul) and (sides := _constant_side(op)) is not None:
+        x, factor = sides[0], known(sides[1])
+    else:
+        return None
+    if factor is None or factor.size != 1 or factor.dtype != np.float32 or not factor.item() > 0:
+        return None
+    return x, 1.0 / float(factor.item()) if isinstance(op, graph.Div) else float(factor.item())
 
 
 def known(value: Value) -> np.ndarray[Any, Any] | None:
@@ -373,10 +386,11 @@ def _constant_side(op: Operation) -> tuple[Value, Value] | None:
 def _is_scaled(value: Value) -> bool:
     """Whether a value is ``float(i) * s``, without other consumers.
 
-    A constant may be added to it, and then the maximum with zero be taken.
+    A constant may be added to it, and then the maximum with zero or a clamp be taken.
     """
-    while isinstance(op := value.defining_op, (graph.Relu, graph.Add, graph.Mul)) and value.has_one_use:
-        if isinstance(op, graph.Relu):
+    kinds = (graph.Relu, graph.Clamp, graph.Add, graph.Mul)
+    while isinstance(op := value.defining_op, kinds) and value.has_one_use:
+        if isinstance(op, (graph.Relu, graph.Clamp)):
             value = op.x
             continue
         sides = _constant_side(op)
@@ -395,7 +409,7 @@ def _times(b: Builder, value: Value, factor: float) -> Value:
     """Operators from the last to the product, each with its constant times the factor."""
     while True:
         op: Any = value.defining_op
-        if isinstance(op, graph.Relu):
+        if isinstance(op, (graph.Relu, graph.Clamp)):
             above.append((op, None))
             value = op.x
             continue
@@ -406,7 +420,13 @@ def _times(b: Builder, value: Value, factor: float) -> Value:
         if isinstance(op, graph.Mul):
             break
     for op, scaled in reversed(above):
-        value = b(rebuild(op, [value])) if scaled is None else b(type(op)(value, scaled))
+        if scaled is not None:
+            value = b(type(op)(value, scaled))
+        elif isinstance(op, graph.Clamp):
+            limits = {k: v if (v := op.attributes[k]) is None else v * factor for k in ("minimum", "maximum")}
+            value = b(rebuild(op, [value], **limits))
+        else:
+            value = b(rebuild(op, [value]))
     return value
 
 

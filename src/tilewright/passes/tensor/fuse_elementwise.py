@@ -231,6 +231,8 @@ def _worthwhile(consumer: Computation, read: tensor.Read, producer: Producer, on
         return False
     if not on_gpu and _turns(consumer, read, producer):
         return False
+    if _rounds_to_bytes(op):
+        return False
     heavy, cheap, reads = cost_of(op)
     if heavy == 0 and reads <= 1 and cheap <= 1:
         return True  # rearrangement, conversion, fill or ramp: recomputing costs no more than loading
@@ -248,6 +250,15 @@ def _worthwhile(consumer: Computation, read: tensor.Read, producer: Producer, on
         return True
     # It would be evaluated more often than it has elements, which is worthwhile only if it is cheap.
     return heavy == 0 and (cheap + reads) * copies <= 8
+
+
+def _rounds_to_bytes(op: tensor.Compute) -> bool:
+    """Whether a computation is the epilogue of a contraction that rounds its sums to bytes.
+
+    In a consumer that reads other sums, too, it would leave its own to be stored in four times the memory.
+    """
+    dtype = op.result.type.dtype
+    return dtype.is_integer and dtype.bits == 8 and _belongs_to_contraction(op)
 
 
 def _turns(consumer: Computation, read: tensor.Read, producer: Producer) -> bool:
