@@ -52,6 +52,19 @@ def dequantized(q: Any, scales: Any) -> Any:
     return (q.double().reshape(*scales.shape, -1) * scales[..., None]).reshape(q.shape)
 
 
+def test_scales_of_integers() -> None:
+    """Dequantization has a gradient with respect to the scale, here one for each column."""
+    q = np.random.default_rng(3).integers(0, 256, (5, 6)).astype(np.uint8)
+    check_gradients(
+        lambda s, q, z: product(g.Dequantize, q, s, z),
+        lambda s, q, z: (q.double() - z.double()) * s,
+        random(6),
+        q,
+        np.array(7, np.uint8),
+        count=1,
+    )
+
+
 @pytest.mark.parametrize("chosen", [False, True])
 def test_quantized_products(chosen: bool) -> None:
     """Gradients of rows and scales; products in float32."""
