@@ -32,6 +32,37 @@ def test_grouped_products(order: int) -> None:
     )
 
 
+@pytest.mark.parametrize(("rows", "count"), [(40, 4), (41, 5), (7, 7), (64, 16)])
+@pytest.mark.parametrize("skewed", [False, True])
+def test_grouped_products_of_many_rows(rows: int, count: int, skewed: bool) -> None:
+    """Their gradient is a sum over blocks of rows of one matrix. Skewed: one matrix has nearly all rows."""
+    index = np.random.default_rng(rows).integers(0, count, rows)
+    if skewed:
+        index[3:] = 1
+    check_gradients(
+        lambda x, w, i: tf.grouped_matmul(x, w, i),
+        lambda x, w, i: torch.einsum("sk,skn->sn", x, w[i]),
+        random(rows, 6),
+        random(count, 6, 3, seed=1),
+        index,
+        count=2,
+    )
+
+
+def test_the_work_of_a_gradient_does_not_grow_with_the_number_of_matrices() -> None:
+    rows, k, n = 512, 32, 48
+
+    def work(count: int) -> int:
+        x, w = random(rows, k).astype(np.float32), random(count, k, n).astype(np.float32)
+        grad = tw.grad(lambda w, x, i: (tf.grouped_matmul(x, w, i) ** 2).sum())
+        library = tw.compile(grad, (w, x, np.arange(rows) % count))
+        return sum(kernel["flops"] for kernel in library.metadata["kernels"])
+
+    product = 2 * rows * k * n
+    assert work(4) >= 2 * product  # forward and backward
+    assert work(32) <= 3.5 * product
+
+
 def test_indices_outside_are_clamped() -> None:
     index = np.array([-1, 7, 1, -9, 0])
     check_gradients(

@@ -160,8 +160,48 @@ def grouped_product(x: Term, dy: Term, index: Term, count: Dim) -> Term:
     index = index.cast(i64)
     index = (index < 0).select(index + count, index)
     index = _binary(_binary(index, "max", 0), "min", count - 1)
-    own = index.unsqueeze(1).equals(index.iota(count)).cast(x.dtype)
-    return (own.unsqueeze(2) * x.unsqueeze(1)).einsum("sgk,sn->gkn", dy)
+    own = index.unsqueeze(1).equals(index.iota(count))
+    rows = x.shape[0]
+    if isinstance(rows, int) and isinstance(count, int) and count >= 4 and rows >= count:
+        return _product_of_blocks(x, dy, own.cast(i64), rows, count)
+    return (own.cast(x.dtype).unsqueeze(2) * x.unsqueeze(1)).einsum("sgk,sn->gkn", dy)
+
+
+def _product_of_blocks(x: Term, dy: Term, own: Term, rows: int, count: int) -> Term:
+    """`grouped_product` by blocks of rows / count rows that chose the same matrix, filled up with zeros.
+    There are about 2 * count blocks, so the work is at most about twice that of the rows, for any `count`.
+
+    Args:
+        x: As for `grouped_product`.
+        dy: As for `grouped_product`.
+        own: i64 (rows, count), 1 where a row chose a matrix.
+        rows: The number of rows.
+        count: The number of matrices.
+    """
+
+    def before(x: Term) -> Term:
+        """The sum of the elements before each one along the first axis."""
+        return x.apply("cumsum", x.value, axis=0, exclusive=True, reverse=False)
+
+    size = rows // count
+    blocks = rows // size + count
+    needed = (own.sum(0) + (size - 1)) // size  # blocks of a matrix
+    first = before(needed)
+    place = (own * (first * size + before(own))).sum(1)  # of a row among those of all blocks
+    none = own.number(-1).broadcast((blocks * size,))
+    row = none.apply("scatter_elements", none.value, place.value, own.iota(rows).value, axis=0)
+
+    def blocked(x: Term) -> Term:
+        held = (row >= 0).unsqueeze(1).select(x.at(row.maximum(0), 0), 0)
+        return held.reshape((blocks, size, x.shape[1]))
+
+    products = blocked(x).einsum("bsk,bsn->bkn", blocked(dy)).wide()
+    # The blocks behind the last one that is needed have the number `count`, which is outside.
+    matrix = (own.iota(blocks).unsqueeze(1) >= first + needed).cast(i64).sum(1)
+    zeros = products.number(0).broadcast((count, *products.shape[1:]))
+    return zeros.apply(
+        "scatter_nd", zeros.value, matrix.unsqueeze(1).value, products.value, combiner="sum", axes=()
+    )
 
 
 def _binary(x: Term, name: str, limit: Dim) -> Term:
