@@ -186,9 +186,9 @@ def markdown(result: dict[str, Any]) -> str:
         figures = row["engines"]
         line = [row["model"]]
         for kind in ("resident", "tensors"):
-            sizes = {e: figures[e][kind] for e in ENGINES}
-            line += [f"{s / MIB:.0f}" for s in sizes.values()]
-            line += [f"{sizes[ours] / sizes[theirs]:.2f}" for ours, theirs in RATIOS]
+            sizes = {e: figures[e][kind] for e in ENGINES if e in figures}
+            line += [f"{sizes[e] / MIB:.0f}" if e in sizes else "" for e in ENGINES]
+            line += [f"{sizes[a] / sizes[b]:.2f}" if {a, b} <= {*sizes} else "" for a, b in RATIOS]
         body.append(line)
     head = ["model"]
     for kind in ("resident", "tensors"):
