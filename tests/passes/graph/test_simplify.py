@@ -44,8 +44,45 @@ def cut(b: Any, x: Any, axis: int, start: Any, stop: Any) -> Any:
     )
 
 
+def padded(b: Any, x: Any, axis: int, low: int, high: int) -> Any:
+    zeros = [0] * len(x.type.shape)
+    lows, highs = list(zeros), list(zeros)
+    lows[axis], highs[axis] = low, high
+    return b(g.Pad(x, None, low=tuple(lows), high=tuple(highs)))
+
+
+PARTS: dict[str, Any] = {"x": (BATCH, 2), "y": (BATCH, 3), "z": (BATCH, 4)}
+
 CASES: list[tuple[str, dict[str, Any], Callable[..., Any], str]] = [
     ("add zero", X, lambda b, x: b(g.Add(x, literal(b, 0.0))), ""),
+    (
+        "sum of parts with zeros around them",
+        PARTS,
+        lambda b, x, y, z: b(
+            g.Add(b(g.Add(padded(b, z, 1, 5, 0), padded(b, x, 1, 0, 7))), padded(b, y, 1, 2, 4))
+        ),
+        "Concat",
+    ),
+    (
+        "sum of neighbouring parts with zeros left, and of another tensor",
+        {**PARTS, "w": (BATCH, 9)},
+        lambda b, x, y, z, w: b(
+            g.Add(b(g.Add(padded(b, x, 1, 1, 6), w)), b(g.Add(padded(b, y, 1, 3, 3), b(g.Tanh(w)))))
+        ),
+        "Add Add Concat Pad Tanh",
+    ),
+    (
+        "sum of parts with zeros between them",
+        PARTS,
+        lambda b, x, y, z: b(g.Add(padded(b, x, 1, 0, 7), padded(b, y, 1, 3, 3))),
+        "Add Pad Pad",
+    ),
+    (
+        "sum of parts that overlap",
+        PARTS,
+        lambda b, x, y, z: b(g.Add(padded(b, y, 1, 0, 1), padded(b, y, 1, 1, 0))),
+        "Add Pad Pad",
+    ),
     ("add to zero", X, lambda b, x: b(g.Add(literal(b, np.zeros(6, np.float32)), x)), ""),
     (
         "transpose of a product of matrices",

@@ -7,6 +7,7 @@ result by more than rounding.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import Any
 
@@ -610,6 +611,60 @@ def slice_of_broadcast(op: graph.Slice, rewriter: Rewriter) -> bool:
     return True
 
 
+@pattern(graph.Add)
+def sum_of_padded_parts(op: graph.Add, rewriter: Rewriter) -> bool:
+    """``pad(a) + pad(b) + ...``, zeros around parts that stand side by side along an axis -> their
+    concatenation, padded if zeros remain: the sum of the gradients of slices, such as the gates of a
+    recurrent layer.
+    """
+    shape = tensor_type(op.result).shape
+    rest: list[Value] = []
+    parts: dict[int, list[graph.Pad]] = {}
+    waiting: list[Value] = [op.b, op.a]
+    while waiting:
+        value = waiting.pop()
+        inner, pad = only(value, graph.Add), only(value, graph.Pad)
+        if inner is not None and same_shape(tensor_type(value).shape, shape):
+            waiting += [inner.b, inner.a]
+        elif pad is not None and (axis := _zeros_along(pad)) is not None:
+            parts.setdefault(axis, []).append(pad)
+        else:
+            rest.append(value)
+    b, joined = rewriter.builder, False
+    for axis, pads in parts.items():
+        run: list[graph.Pad] = []
+        for pad in [*sorted(pads, key=lambda pad: int(pad.low[axis])), None]:
+            if pad is not None and run and pad.low[axis] == run[-1].low[axis] + run[-1].x.type.shape[axis]:
+                run.append(pad)
+                continue
+            if len(run) > 1:
+                joined = True
+                whole = b(graph.Concat([p.x for p in run], axis=axis))
+                low, high = run[0].low, run[-1].high
+                if low[axis] or high[axis]:
+                    whole = b(graph.Pad(whole, None, low=low, high=high))
+                rest.append(whole)
+            else:
+                rest += [p.result for p in run]
+            run = [] if pad is None else [pad]
+    if not joined:
+        return False
+    rewriter.replace(op, functools.reduce(lambda x, y: b(graph.Add(x, y)), rest))
+    return True
+
+
+def _zeros_along(pad: graph.Pad) -> int | None:
+    """The only axis along which a `graph.Pad` adds zeros, before or after a known number of elements; None if
+    it does something else.
+    """
+    changed = [d for d, pair in enumerate(zip(pad.low, pad.high, strict=True)) if pair != (0, 0)]
+    if len(changed) != 1 or pad.mode != "constant" or pad.fill is not None or pad.value != 0:
+        return None
+    (axis,) = changed
+    sizes = (pad.low[axis], pad.x.type.shape[axis], pad.high[axis])
+    return axis if all(isinstance(n, int) and n >= 0 for n in sizes) else None
+
+
 @pattern(graph.Concat)
 def concat_of_slices(op: graph.Concat, rewriter: Rewriter) -> bool:
     """Concatenated slices that are neighbours in one tensor -> one slice; nested concatenations -> one."""
@@ -722,6 +777,7 @@ PATTERNS = [
     slice_of_slice,
     slice_of_broadcast,
     concat_of_slices,
+    sum_of_padded_parts,
     pad_into_convolution,
     reduction_of_units,
     *INDEX_PATTERNS,
