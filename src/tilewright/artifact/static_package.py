@@ -23,7 +23,7 @@ STATIC_DIR = INCLUDE_DIR.parent / "static"
 LARGEST_SOURCE = 64 << 20
 """Bytes of weights that are written as a C array. Compilers take about 20 times as much memory to read it."""
 
-_TYPES = {
+C_TYPES = {
     "float32": "float",
     "float64": "double",
     "bool": "uint8_t",
@@ -157,17 +157,17 @@ class _Model:
         self.states: list[dict[str, Any]] = list(metadata.get("states", ()))
 
     def _call(self, function: str) -> str:
-        return f"{self.name}_{'run' if function == 'main' else _identifier(function)}"
+        return f"{self.name}_{'run' if function == 'main' else identifier(function)}"
 
     def _sizes(self, entry: Mapping[str, Any]) -> list[str]:
         """The symbols of a function's sizes, in the order of its inputs."""
         return list(dict.fromkeys(step["symbol"] for step in entry["solver"] if "symbol" in step))
 
     def _signature(self, function: str, entry: Mapping[str, Any]) -> str:
-        parameters = [f"int64_t {_identifier(symbol)}" for symbol in self._sizes(entry)]
+        parameters = [f"int64_t {identifier(symbol)}" for symbol in self._sizes(entry)]
         for tensor in entry["inputs"]:
             constant = "" if tensor.get("updated") else "const "
-            parameters.append(f"{constant}{_c_type(tensor)}* {_identifier(tensor['name'])}")
+            parameters.append(f"{constant}{_c_type(tensor)}* {identifier(tensor['name'])}")
         for tensor in entry["outputs"]:
             parameters.append(f"{_c_type(tensor)}* {_output(entry, tensor['name'])}")
         return f"int {self._call(function)}({', '.join(parameters) or 'void'})"
@@ -177,9 +177,9 @@ class _Model:
         for symbol in self._sizes(entry):
             low, high = entry["symbols"][symbol]
             limits = f"of at least {low}" if high is None else f"from {low} to {high}"
-            lines.append(f" * {_identifier(symbol)}: a size {limits}.")
+            lines.append(f" * {identifier(symbol)}: a size {limits}.")
         for tensor in entry["inputs"]:
-            lines.append(f" * {_identifier(tensor['name'])}: {_shape(tensor)}, read"
+            lines.append(f" * {identifier(tensor['name'])}: {_shape(tensor)}, read"
                          f"{' and written' if tensor.get('updated') else ''}.")  # fmt: skip
         lines += [f" * {_output(entry, t['name'])}: {_shape(t)}, written." for t in entry["outputs"]]
         return "\n".join([*lines, f" * Returns 0, or a status after which {self.name}_error() says why. */"])
@@ -277,7 +277,7 @@ class _Model:
             sizes = ", ".join(formula(size) for size in tensor["shape"]) or "0"
             lines.append(f"  const int64_t shape{k}[] = {{{sizes}}};")
         shapes = ", ".join(f"shape{k}" for k in range(len(inputs))) or "0"
-        data = ", ".join(f"(void*){_identifier(t['name'])}" for t in inputs) or "0"
+        data = ", ".join(f"(void*){identifier(t['name'])}" for t in inputs) or "0"
         results = ", ".join(_output(entry, t["name"]) for t in outputs) or "0"
         return [
             *lines,
@@ -295,16 +295,16 @@ class _Model:
         largest = {s: max(low or 1, 1) if high is None else high for s, (low, high) in bounds.items()}
         lines = [f'#include "{self.name}.h"', "", "#include <stdio.h>", ""]
         if largest:
-            sizes = ", ".join(f"{_identifier(symbol)} = {value}" for symbol, value in largest.items())
+            sizes = ", ".join(f"{identifier(symbol)} = {value}" for symbol, value in largest.items())
             lines += [f"enum {{ {sizes} }};", ""]
         names = []
         for tensor in (*entry["inputs"], *entry["outputs"]):
             is_output = tensor in entry["outputs"]
-            label = _output(entry, tensor["name"]) if is_output else _identifier(tensor["name"])
+            label = _output(entry, tensor["name"]) if is_output else identifier(tensor["name"])
             names.append(label)
             elements = " * ".join(formula(size) for size in tensor["shape"]) or "1"
             lines.append(f"static {_c_type(tensor)} {label}[{elements}];")
-        call = f"{self._call(function)}({', '.join([*map(_identifier, largest), *names])})"
+        call = f"{self._call(function)}({', '.join([*map(identifier, largest), *names])})"
         lines += ["", "int main(void) {"]
         if self.beside:
             lines.append(f"  /* {self.name}_set_weights(address of {self.name}.weights); */")
@@ -339,7 +339,7 @@ class _Model:
         )
 
 
-def _identifier(name: str) -> str:
+def identifier(name: str) -> str:
     text = re.sub(r"\W", "_", name, flags=re.ASCII)
     return f"{text}_" if text[:1].isdigit() or not text or text in _RESERVED else text
 
@@ -352,12 +352,12 @@ _RESERVED = frozenset(
 
 def _output(entry: Mapping[str, Any], name: str) -> str:
     """The parameter of an output, apart from an input of the same name."""
-    text = _identifier(name)
-    return f"{text}_out" if any(_identifier(t["name"]) == text for t in entry["inputs"]) else text
+    text = identifier(name)
+    return f"{text}_out" if any(identifier(t["name"]) == text for t in entry["inputs"]) else text
 
 
 def _c_type(tensor: Mapping[str, Any]) -> str:
-    return _TYPES.get(tensor["dtype"], "uint8_t")
+    return C_TYPES.get(tensor["dtype"], "uint8_t")
 
 
 def _shape(tensor: Mapping[str, Any]) -> str:
@@ -385,7 +385,7 @@ def _formula(node: ast.expr, text: str) -> str:
         case ast.Constant(value=int(number)):
             return str(number)
         case ast.Name(id=name):
-            return _identifier(name)
+            return identifier(name)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
             return f"({_formula(left, text)} {_OPERATORS[type(op)]} {_formula(right, text)})"
         case ast.UnaryOp(op=ast.USub(), operand=operand):
@@ -399,4 +399,4 @@ def _formula(node: ast.expr, text: str) -> str:
     raise ArtifactError(f"the size {text!r} cannot be written in C")
 
 
-__all__ = ["NAMES", "formula", "save_static"]
+__all__ = ["C_TYPES", "NAMES", "formula", "identifier", "save_static"]

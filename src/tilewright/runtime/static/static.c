@@ -114,3 +114,18 @@ int32_t tw_prepare_scratch(tw_context* context, const int64_t* symbols) {
   (void)symbols;
   return refuse_memory(context, "scratch memory for a computed size", 1, 0);
 }
+
+#if defined(__arm__) && defined(__GNUC__)
+/* Functions of C23 that older libraries lack, and that processors without instructions for them call. Adding
+ * and subtracting a large number rounds to a whole one, ties to even. */
+__attribute__((weak)) float roundevenf(float value) {
+  float large = __builtin_copysignf(8388608.0f, value);
+  if (!(__builtin_fabsf(value) < 8388608.0f)) return value;
+  return __builtin_copysignf((value + large) - large, value);
+}
+__attribute__((weak)) double roundeven(double value) {
+  double large = __builtin_copysign(4503599627370496.0, value);
+  if (!(__builtin_fabs(value) < 4503599627370496.0)) return value;
+  return __builtin_copysign((value + large) - large, value);
+}
+#endif

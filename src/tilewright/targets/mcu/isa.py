@@ -28,10 +28,12 @@ def _cortex(
 CORTEX_M = {
     isa.name: isa
     for isa in (
-        _cortex("cortex-m4", "thumbv7em-none-eabihf", ("+vfp4d16sp", "+dsp"), 64, 12, 16),
-        _cortex("cortex-m7", "thumbv7em-none-eabihf", (*_FLOATS, "-fp64"), 64, 12, 16),
-        _cortex("cortex-m33", "thumbv8m.main-none-eabihf", _FLOATS, 64, 12, 16),
-        _cortex("cortex-m55", "thumbv8.1m.main-none-eabihf", ("+mve.fp", *_FLOATS, "-fp64"), 128, 8, 32),
+        _cortex("cortex-m4", "thumbv7em-unknown-none-eabihf", ("+vfp4d16sp", "+dsp"), 64, 12, 16),
+        _cortex("cortex-m7", "thumbv7em-unknown-none-eabihf", (*_FLOATS, "-fp64"), 64, 12, 16),
+        _cortex("cortex-m33", "thumbv8m.main-unknown-none-eabihf", _FLOATS, 64, 12, 16),
+        _cortex(
+            "cortex-m55", "thumbv8.1m.main-unknown-none-eabihf", ("+mve.fp", *_FLOATS, "-fp64"), 128, 8, 32
+        ),
     )
 }
 """Processors by name. A vector of 64 bits is two of the 32 registers of single floats. M55 has 8 vector
