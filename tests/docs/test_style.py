@@ -15,6 +15,8 @@ from .pages import DOCS, ROOT
 
 COLUMNS = 110
 FOLDERS = ("src", "tests", "bench", "examples", "docs")
+BUILT = ROOT / "src" / "tilewright" / "runtime" / "js"
+"""JavaScript that `web/` builds."""
 SUFFIXES = (".c", ".h", ".mjs", ".js", ".css", ".html", ".sh", ".yml", ".yaml", ".toml")
 SOURCES = sorted(
     path.relative_to(ROOT).as_posix()
@@ -24,7 +26,7 @@ SOURCES = sorted(
         *ROOT.glob(".ci/*"),
         *(p for p in ROOT.iterdir() if p.suffix in SUFFIXES),
     ]
-    if path.is_file()
+    if path.is_file() and path.parent != BUILT
 )
 """The sources that ruff does not check: C, JavaScript, HTML, shell scripts and configuration files."""
 MODULES = sorted(

@@ -193,7 +193,7 @@ def test_everything_by_keyboard(visit: Visit) -> None:
 
 @pytest.mark.slow
 def test_stop_and_a_new_chat_during_a_reply(visit: Visit) -> None:
-    """What has arrived is kept."""
+    """The text that has arrived is kept."""
     visitor = visit(most=0)
     page = visitor.page
     visitor.until_ready()
