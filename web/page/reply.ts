@@ -50,8 +50,8 @@ export class Figures {
     this.first ||= this.last;
   }
 
-  /** A line of text: tokens, time to the first one, and tokens a second after it. A reply that was stopped has
-   * no count of tokens. */
+  /** A line of text: tokens, time to the first one, and tokens a second after it. A reply that was stopped
+   * has no count of tokens. */
   describe(): string {
     if (!this.first) return "";
     const parts = [`first after ${((this.first - this.begin) / 1000).toFixed(2)} s`];

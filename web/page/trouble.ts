@@ -28,13 +28,13 @@ const TROUBLES: Readonly<Record<string, Trouble>> = {
   ArtifactError: {
     title: "The files of the model cannot be loaded",
     advice:
-      "Load it again. If the error remains, the files on the server are incomplete or of different versions: " +
-      "the site's owner must upload the whole folder again. Nothing of the failed download was kept.",
+      "Load it again. If the error remains, the files on the server are incomplete or of different " +
+      "versions: the site's owner must upload the whole folder again. The file that failed was not kept.",
     fatal: true,
   },
   AbortError: {
     title: "Loading was cancelled",
-    advice: "Nothing of the unfinished download was kept.",
+    advice: "The file that was unfinished is not kept; files that were complete are.",
     fatal: true,
   },
   context_length_exceeded: {

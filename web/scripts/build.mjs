@@ -1,5 +1,5 @@
 // Builds dist/: modules that import their dependencies, for Node and for bundlers; dist/bundle/: the same
-// with the dependencies inside, for pages without a bundler, and the chat page; and the declarations of types.
+// with the dependencies inside, for pages without a bundler, and the chat page; and declarations of types.
 //
 // The Python package contains dist/bundle/, without what only programs in JavaScript need, so that its users
 // need no npm. `node scripts/build.mjs FOLDER` writes only that; `npm run bundle` writes it into the package.
@@ -61,8 +61,8 @@ async function buildBundle(folder) {
   console.log(`${folder}: ${readdirSync(folder).length} files`);
 }
 
-/** The files that the chat page loads beside its HTML: all that its entry points import, but not the library of
- * grammars, which it never uses. */
+/** The files that the chat page loads beside its HTML: all that its entry points import, but not the library
+ * of grammars, which it never uses. */
 function pageFiles({ outputs }, folder) {
   const found = new Set();
   const visit = (path) => {
