@@ -114,7 +114,7 @@ def main() -> None:
     arguments = parser.parse_args()
     site, engine = arguments.site, arguments.engine
     for model in arguments.models:
-        folder = site / "models" / model
+        folder = site / engine / model
         if arguments.again or not (folder / file_of(TARGETS[engine][0])).exists():
             prepare(model, folder, engine)
     (site / "index.html").write_text("<!doctype html><title>Benchmark</title>")

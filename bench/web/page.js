@@ -10,13 +10,13 @@ ort.env.wasm.numThreads = threads;
 ort.env.wasm.wasmPaths = "/ort/";
 
 const arrays = { int64: BigInt64Array, float32: Float32Array };
-const { inputs, expected } = await (await fetch(`/models/${name}/inputs.json`)).json();
+const { inputs, expected } = await (await fetch(`/${engine}/${name}/inputs.json`)).json();
 const typed = ({ type, data }) =>
   type === "int64" ? arrays[type].from(data, BigInt) : arrays[type].from(data);
 
 const file = onGpu ? "webgpu.tar" : threads > 1 ? "wasm32-relaxed-threads.wasm" : "wasm32-relaxed.wasm";
-const model = await tilewright.load(`/models/${name}/${file}`, { threads, cache: false });
-const session = await ort.InferenceSession.create(`/models/${name}/model.onnx`, {
+const model = await tilewright.load(`/${engine}/${name}/${file}`, { threads, cache: false });
+const session = await ort.InferenceSession.create(`/${engine}/${name}/model.onnx`, {
   executionProviders: [onGpu ? "webgpu" : "wasm"],
   graphOptimizationLevel: "all",
 });

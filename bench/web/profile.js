@@ -108,12 +108,12 @@ async function collected() {
 const tilewright = await import("/tilewright/index.js");
 const ort = await import("/ort/ort.webgpu.min.mjs");
 ort.env.wasm.wasmPaths = "/ort/";
-const { inputs } = await (await fetch(`/models/${name}/inputs.json`)).json();
+const { inputs } = await (await fetch(`/webgpu/${name}/inputs.json`)).json();
 const typed = ({ type, data }) =>
   type === "int64" ? BigInt64Array.from(data, BigInt) : Float32Array.from(data);
 const given = Object.entries(inputs).map(([key, value]) => [key, typed(value), value]);
-const model = await tilewright.load(`/models/${name}/webgpu.tar`, { cache: false, worker: false });
-const session = await ort.InferenceSession.create(`/models/${name}/model.onnx`, {
+const model = await tilewright.load(`/webgpu/${name}/webgpu.tar`, { cache: false, worker: false });
+const session = await ort.InferenceSession.create(`/webgpu/${name}/model.onnx`, {
   executionProviders: ["webgpu"],
 });
 const ours = Object.fromEntries(given.map(([key, data, { shape }]) => [key, { data, shape }]));

@@ -15,8 +15,8 @@ ABOUT = {
     "wasm": ("WebAssembly", "both engines in one worker, in turns, batch 1, float32."),
     "webgpu": (
         "WebGPU",
-        "both engines on WebGPU in one worker, in turns, batch 1, float32. The driver is\n"
-        "SwiftShader, which runs kernels on the processor: no figures of a GPU.",
+        "both engines on WebGPU in one worker, in turns, batch 1, images of 112×112,\n"
+        "float32. The driver is SwiftShader, which runs kernels on the processor: no figures of a GPU.",
     ),
 }
 """The title of each engine, and how it is measured."""

@@ -3,7 +3,7 @@
 import { filesOf, verify } from "../archive.js";
 import type { Backend, OpenOptions, RunResult } from "../backend.js";
 import { elementNamed } from "../elements.js";
-import { ArtifactError, DeviceError, MemoryError, ShapeError } from "../errors.js";
+import { ArtifactError, DeviceError, ShapeError } from "../errors.js";
 import { type FileSource, nameOf } from "../fetching.js";
 import { evaluate, solveSymbols } from "../formulas.js";
 import {
@@ -56,12 +56,13 @@ export class WebgpuBackend implements Backend {
     try {
       const compiled = commands.compile(kernels);
       compiled.catch(() => undefined); // reported below
-      const weights = await guarded(device, where, async () => {
+      const weights = await valid(device, where, async () => {
         const places = program.weights.map(([, size]) => ({ buffer: commands.buffer(size), offset: 0 }));
         const copy = writer(device, program, places);
         const entry = metadata.weights;
         if (entry) await readWeights(entry, source, options.weights, copy, options);
         else copy(files.get("weights.bin") ?? new Uint8Array(), 0);
+        await commands.checkMemory();
         return places;
       });
       await compiled;
@@ -216,19 +217,15 @@ function writer(
   };
 }
 
-/** Runs `act`, and turns the device's lack of memory into a MemoryError. */
-async function guarded<T>(device: GPUDevice, where: string, act: () => Promise<T>): Promise<T> {
-  device.pushErrorScope("out-of-memory");
+/** Runs `act`. Throws DeviceError where the device refuses a command. */
+async function valid<T>(device: GPUDevice, where: string, act: () => Promise<T>): Promise<T> {
   device.pushErrorScope("validation");
-  let failure: unknown = null;
-  const result = await act().catch((thrown: unknown) => {
-    failure = thrown;
-    return undefined;
-  });
-  const validation = await device.popErrorScope();
-  const memory = await device.popErrorScope();
-  if (memory) throw new MemoryError(`${where}: the GPU has no memory for the model: ${memory.message}`);
-  if (validation) throw new DeviceError(`${where}: the GPU refuses a command: ${validation.message}`);
-  if (failure) throw failure;
-  return result as T;
+  const ended = await act().then(
+    (result) => ({ result }),
+    (failure: unknown) => ({ failure }),
+  );
+  const error = await device.popErrorScope();
+  if ("failure" in ended) throw ended.failure;
+  if (error) throw new DeviceError(`${where}: the GPU refuses a command: ${error.message}`);
+  return ended.result;
 }

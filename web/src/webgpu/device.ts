@@ -87,6 +87,10 @@ export class Commands {
   private nextName = 0;
   private readonly buffers = new Set<GPUBuffer>();
   private readonly retired: GPUBuffer[] = [];
+  /** The errors of buffers that were made and not checked. */
+  private readonly allocations: Promise<GPUError | null>[] = [];
+  /** The buffer that results are read through, while no read uses it. */
+  private staging: GPUBuffer | null = null;
   private encoder: GPUCommandEncoder | null = null;
   private pass: GPUComputePassEncoder | null = null;
   private readonly numbers = new Int32Array((LAUNCHES * ROW) / 4);
@@ -148,7 +152,7 @@ export class Commands {
   // -- Memory ----------------------------------------------------------------------------------------------
 
   /** A new buffer of zeros. Throws MemoryError where it is larger than the device allows. */
-  buffer(size: number, mapped = false): GPUBuffer {
+  buffer(size: number): GPUBuffer {
     const bytes = Math.max(words(size), 16);
     const { maxBufferSize, maxStorageBufferBindingSize } = this.device.limits;
     const most = Math.min(maxBufferSize, maxStorageBufferBindingSize);
@@ -156,11 +160,12 @@ export class Commands {
       throw new MemoryError(
         `${this.where}: a tensor has ${bytes} bytes; this GPU allows ${most} in a buffer`,
       );
+    this.device.pushErrorScope("out-of-memory");
     const made = this.device.createBuffer({
       size: bytes,
       usage: GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST,
-      mappedAtCreation: mapped,
     });
+    this.allocations.push(this.device.popErrorScope());
     this.names.set(made, this.nextName++);
     this.buffers.add(made);
     return made;
@@ -202,10 +207,7 @@ export class Commands {
       this.submit();
       return wanted.map(() => new Uint8Array(0));
     }
-    const staging = this.device.createBuffer({
-      size,
-      usage: GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST,
-    });
+    const staging = this.takeStaging(size);
     try {
       const encoder = this.commands();
       wanted.forEach(({ place, bytes }, k) => {
@@ -220,17 +222,38 @@ export class Commands {
           );
       });
       this.submit();
-      await staging.mapAsync(GPUMapMode.READ);
-      const all = staging.getMappedRange();
-      return wanted.map(({ place, bytes }, k) => {
+      await this.checkMemory();
+      await staging.mapAsync(GPUMapMode.READ, 0, size);
+      const all = staging.getMappedRange(0, size);
+      const read = wanted.map(({ place, bytes }, k) => {
         const at = (starts[k] as number) + (place.offset % 4);
         return new Uint8Array(all.slice(at, at + bytes));
       });
+      staging.unmap();
+      this.staging?.destroy();
+      this.staging = staging;
+      return read;
     } catch (thrown) {
-      throw new DeviceError(this.lost ?? `${this.where}: the GPU failed: ${(thrown as Error).message}`);
-    } finally {
       staging.destroy();
+      if (thrown instanceof MemoryError) throw thrown;
+      throw new DeviceError(this.lost ?? `${this.where}: the GPU failed: ${(thrown as Error).message}`);
     }
+  }
+
+  /** The kept staging buffer, which a read then has for itself, or a new one. */
+  private takeStaging(size: number): GPUBuffer {
+    const kept = this.staging;
+    this.staging = null;
+    if (kept && kept.size >= size) return kept;
+    kept?.destroy();
+    return this.device.createBuffer({ size, usage: GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST });
+  }
+
+  /** Throws MemoryError where the GPU had no memory for a buffer. */
+  async checkMemory(): Promise<void> {
+    for (const error of await Promise.all(this.allocations.splice(0)))
+      if (error)
+        throw new MemoryError(`${this.where}: the GPU has no memory for the model: ${error.message}`);
   }
 
   /** Frees the buffers that larger ones have replaced. Called between runs. */
@@ -255,6 +278,7 @@ export class Commands {
     this.buffers.clear();
     this.groups.clear();
     this.parameters?.destroy();
+    this.staging?.destroy();
   }
 
   // -- Commands --------------------------------------------------------------------------------------------
