@@ -4,7 +4,14 @@ import { ArtifactError } from "./errors.js";
 import type { FileSource } from "./fetching.js";
 import { canShareMemory, hasRelaxedSimd, hasSharedMemory } from "./wasm/features.js";
 
-const TARGETS = ["webgpu", "wasm32:relaxed+threads", "wasm32:threads", "wasm32:relaxed", "wasm32"] as const;
+const TARGETS = [
+  "webgpu:f16",
+  "webgpu",
+  "wasm32:relaxed+threads",
+  "wasm32:threads",
+  "wasm32:relaxed",
+  "wasm32",
+] as const;
 
 /** A target of `tilewright.compile` that this package can run. */
 export type Target = (typeof TARGETS)[number];
@@ -17,23 +24,27 @@ export type Sources = Readonly<Partial<Record<Target, FileSource>>>;
  * WebGPU comes last where a processor simulates it. Modules with threads run on one thread where memory
  * cannot be shared (a page without cross-origin isolation), so they come after those without. */
 export async function supportedTargets(): Promise<Target[]> {
-  const gpu = await adapterKind();
+  const { kind: gpu, targets: onGpu } = await adapterKind();
   const relaxed = hasRelaxedSimd();
-  const modules = TARGETS.filter((target) => target !== "webgpu" && (relaxed || !target.includes("relaxed")));
+  const modules = TARGETS.filter(
+    (target) => !target.startsWith("webgpu") && (relaxed || !target.includes("relaxed")),
+  );
   const threaded = hasSharedMemory() ? modules.filter((target) => target.includes("threads")) : [];
   const single = modules.filter((target) => !target.includes("threads"));
   return [
-    ...(gpu === "device" ? (["webgpu"] as const) : []),
+    ...(gpu === "device" ? onGpu : []),
     ...(canShareMemory() ? [...threaded, ...single] : [...single, ...threaded]),
-    ...(gpu === "simulated" ? (["webgpu"] as const) : []),
+    ...(gpu === "simulated" ? onGpu : []),
   ];
 }
 
-async function adapterKind(): Promise<"device" | "simulated" | "none"> {
+/** Whether there is a GPU, and the targets whose features it has. */
+async function adapterKind(): Promise<{ kind: "device" | "simulated" | "none"; targets: Target[] }> {
   const gpu = (globalThis as { navigator?: { gpu?: GPU } }).navigator?.gpu;
   const adapter = await gpu?.requestAdapter().catch(() => null);
-  if (!adapter) return "none";
-  return adapter.info?.isFallbackAdapter ? "simulated" : "device";
+  if (!adapter) return { kind: "none", targets: [] };
+  const targets: Target[] = adapter.features?.has("shader-f16") ? ["webgpu:f16", "webgpu"] : ["webgpu"];
+  return { kind: adapter.info?.isFallbackAdapter ? "simulated" : "device", targets };
 }
 
 /** Whether `source` is files by targets, and not one file. */

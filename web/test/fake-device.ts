@@ -38,6 +38,7 @@ export class FakeDevice {
     };
     this.device = {
       lost,
+      features: new Set(),
       limits: {
         maxStorageBuffersPerShaderStage: 8,
         maxBufferSize: 1 << 20,

@@ -47,6 +47,14 @@ test("a processor that simulates WebGPU comes after WebAssembly, a GPU before it
   expect((await supportedTargets())[0]).toBe("webgpu");
 });
 
+test("artifacts with float16 come before others where the GPU has it", async () => {
+  const adapter = { info: {}, features: new Set(["shader-f16"]) };
+  vi.stubGlobal("navigator", { gpu: { requestAdapter: async () => adapter } });
+  expect(await bestOf({ webgpu: "a.tar", "webgpu:f16": "b.tar" })).toBe("b.tar");
+  adapter.features.clear();
+  expect(await bestOf({ webgpu: "a.tar", "webgpu:f16": "b.tar" })).toBe("a.tar");
+});
+
 test("the best of several files is taken", async () => {
   expect(await bestOf({ wasm32: "a.wasm", "wasm32:threads": "b.wasm" })).toBe("b.wasm");
   vi.stubGlobal("crossOriginIsolated", false);

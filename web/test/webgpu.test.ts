@@ -34,7 +34,7 @@ async function artifact(files: Record<string, string | Uint8Array>): Promise<Uin
 }
 
 /** A model whose run has two kernels and a copy, with a weight beside it if `weights` describes that. */
-function model(weights?: object): Promise<Uint8Array<ArrayBuffer>> {
+function model(weights?: object, features: string[] = []): Promise<Uint8Array<ArrayBuffer>> {
   const tensor = (name: string) => ({ name, dtype: "float32", shape: [8] });
   const dispatch = (...buffers: number[]) => ({
     kernel: "add",
@@ -69,7 +69,7 @@ function model(weights?: object): Promise<Uint8Array<ArrayBuffer>> {
     format: 1,
     abi: 1,
     compiler: "test",
-    target: { name: "webgpu" },
+    target: { name: "webgpu", features },
     inputs: [tensor("x")],
     outputs: [tensor("y")],
     solver: [],
@@ -181,6 +181,17 @@ test("a kernel that the GPU's compiler refuses is named", async () => {
     name: "DeviceError",
     message: expect.stringMatching(/refuses kernel 'add': unknown type \(line 3\)/),
   });
+});
+
+test("a feature of the target that the device lacks is named", async () => {
+  const file = await model(undefined, ["f16"]);
+  const fake = new FakeDevice();
+  await expect(load(file, { device: fake.device, worker: false })).rejects.toMatchObject({
+    name: "DeviceError",
+    message: expect.stringMatching(/needs a GPU with the feature shader-f16/),
+  });
+  (fake.device.features as Set<string>).add("shader-f16");
+  await load(file, { device: fake.device, worker: false });
 });
 
 test("a browser without WebGPU, or without an adapter, is told what to do", async () => {

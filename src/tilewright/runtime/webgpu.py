@@ -76,7 +76,8 @@ class WebgpuLibrary(CompiledModel):
 
     @cached_property
     def _device(self) -> Device:
-        return Device(self._kernels, self._program["kernels"])
+        features = self.metadata["target"].get("features", [])
+        return Device(self._kernels, self._program["kernels"], features)
 
     def _function(self, name: str, entry: dict[str, Any]) -> CompiledModel:
         return LibraryFunction(self, name, [*self._program["functions"]].index(name), entry)

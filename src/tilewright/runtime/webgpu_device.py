@@ -13,6 +13,8 @@ import numpy as np
 
 from tilewright.errors import ArtifactError, DeviceError, TilewrightError
 
+_FEATURES = {"f16": "shader-f16"}
+"""WebGPU's names of the features of targets."""
 _LAUNCHES = 256
 """Dispatches whose sizes and offsets one buffer holds."""
 _ROW = 256
@@ -65,7 +67,10 @@ class Device:
     """
 
     def __init__(
-        self, kernels: Mapping[str, str], interfaces: Mapping[str, Mapping[str, Sequence[int]]]
+        self,
+        kernels: Mapping[str, str],
+        interfaces: Mapping[str, Mapping[str, Sequence[int]]],
+        features: Sequence[str] = (),
     ) -> None:
         """Open the device.
 
@@ -74,11 +79,15 @@ class Device:
             interfaces: For each kernel the ``"bytes"`` of an element of each of its buffers, the numbers of
                 the buffers' ``"bindings"``, and which of these it has ``"written"``. The buffers of one
                 binding are parts of one buffer of the device.
+            features: The features of the target that the kernels were compiled for.
+
+        Raises:
+            DeviceError: The adapter lacks a feature.
         """
         self._kernels = {**kernels, _COPY: _COPY_TEXT}
         copies = {"bytes": [4, 4], "bindings": [0, 1], "written": [0, 1]}
         self._interfaces = {**interfaces, _COPY: copies}
-        self._device = _open_device()
+        self._device = _open_device(features)
         import wgpu
 
         self._usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
@@ -297,7 +306,7 @@ class Device:
         return self._groups[key][0]
 
 
-def _open_device() -> Any:
+def _open_device(features: Sequence[str]) -> Any:
     try:
         import wgpu
     except ImportError:
@@ -314,7 +323,14 @@ def _open_device() -> Any:
         raise ArtifactError("no WebGPU adapter: install a GPU driver or Mesa's software Vulkan driver")
     wanted = ("max-storage-buffers-per-shader-stage", "max-storage-buffer-binding-size", "max-buffer-size")
     limits = {name: adapter.limits[name] for name in wanted if name in adapter.limits}
-    return adapter.request_device_sync(required_limits=limits)
+    needed = [_FEATURES[feature] for feature in features]
+    for feature in needed:
+        if feature not in adapter.features:
+            raise DeviceError(
+                f"this library needs a GPU with the feature {feature}, which the adapter lacks: compile the "
+                "model for webgpu without features"
+            )
+    return adapter.request_device_sync(required_limits=limits, required_features=needed)
 
 
 def on_device(array: np.ndarray) -> np.ndarray:

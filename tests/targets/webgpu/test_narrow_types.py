@@ -25,8 +25,8 @@ def adapter() -> None:
     need("webgpu")
 
 
-def compiled(model: Any, args: tuple[Any, ...], **options: Any) -> Any:
-    return tw.compile(model, args, target="webgpu", cache=False, **options)
+def compiled(model: Any, args: tuple[Any, ...], target: str = "webgpu", **options: Any) -> Any:
+    return tw.compile(model, args, target=target, cache=False, **options)
 
 
 def drawn(dtype: str, *shape: int) -> Any:
@@ -47,8 +47,10 @@ def test_bits_of_moved_elements(dtype: str) -> None:
         assert f.dtype == x.dtype and f.tobytes() == np.ascontiguousarray(wanted).tobytes()
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_floats_are_rounded_as_numpy_does(dtype: str) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "target"), [("float16", "webgpu"), ("bfloat16", "webgpu"), ("float16", "webgpu:f16")]
+)
+def test_floats_are_rounded_as_numpy_does(dtype: str, target: str) -> None:
     """Numbers that are subnormal in the type, halfway between two of its numbers, too large, or NaN."""
     kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
     x = drawn("float16", 3, 333).astype(np.float32) * np.float32([[1e-6], [1.0], [2e4]])
@@ -57,11 +59,32 @@ def test_floats_are_rounded_as_numpy_does(dtype: str) -> None:
     with np.errstate(over="ignore"):
         y = x.astype(kind)
         added = (y.astype(np.float32) + np.float32(kind.type(0.3))).astype(kind)
-    found = compiled(lambda x, y: (x.astype(dtype), y + 0.3, y.astype("float32")), (x, y))(x, y)
+    found = compiled(lambda x, y: (x.astype(dtype), y + 0.3, y.astype("float32")), (x, y), target)(x, y)
     for f, wanted in zip(found, (y, added, y.astype(np.float32)), strict=True):
         assert f.dtype == wanted.dtype
         np.testing.assert_array_equal(f.astype(np.float32), wanted.astype(np.float32))
         np.testing.assert_array_equal(np.signbit(f), np.signbit(wanted))
+
+
+def test_elements_of_float16_are_those_of_the_language() -> None:
+    """With the feature f16, elements are no parts of words, and four are read at once."""
+    a, b = drawn("float16", 64, 32), drawn("float16", 32, 48)
+    model = lambda a, b: (tnp.maximum(a @ b, 0), tnp.transpose(a, (1, 0)), a[3], b + 1)  # noqa: E731
+    library = compiled(model, (a, b), "webgpu:f16")
+    text = library.code_text("wgsl")
+    assert library.metadata["target"] == {"name": "webgpu", "features": ["f16"]}
+    assert "enable f16;" in text and "array<vec4<f16>>" in text and "atomic<u32>" not in text
+    product, moved, row, more = library(a, b)
+    wide = np.maximum(a.astype(np.float64) @ b.astype(np.float64), 0)
+    np.testing.assert_allclose(product.astype(np.float64), wide, rtol=2**-10, atol=1e-3)
+    np.testing.assert_array_equal(moved, a.T)
+    np.testing.assert_array_equal(row, a[3])
+    np.testing.assert_array_equal(more, b + np.float16(1))
+
+
+def test_features_of_the_target_are_told() -> None:
+    with pytest.raises(tw.CompileError, match="unknown feature 'f8' of webgpu"):
+        compiled(lambda x: x + 1, (drawn("float16", 4),), "webgpu:f8")
 
 
 @pytest.mark.parametrize("dtype", [*INTEGERS, "bfloat16"])

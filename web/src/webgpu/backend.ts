@@ -52,6 +52,7 @@ export class WebgpuBackend implements Backend {
     const kernels = new Map<string, string>();
     for (const name of Object.keys(program.kernels)) kernels.set(name, text(`kernels/${name}.wgsl`));
     const device = options.device ?? (await openDevice());
+    requireFeatures(device, metadata, where);
     const commands = new Commands(device, where, program.kernels);
     try {
       const compiled = commands.compile(kernels);
@@ -179,6 +180,21 @@ export class WebgpuBackend implements Backend {
       const size = (this.program.weights[first] as readonly [number, number])[1];
       this.commands.copy(this.weights[first] as Place, place, size);
     } else this.commands.clear(place);
+  }
+}
+
+/** WebGPU's names of the features of targets. */
+const FEATURES: Readonly<Record<string, GPUFeatureName>> = { f16: "shader-f16" };
+
+/** Throws DeviceError where the device lacks a feature of the target. */
+function requireFeatures(device: GPUDevice, { target }: Metadata, where: string): void {
+  for (const feature of target.features ?? []) {
+    const name = FEATURES[feature];
+    if (name && device.features.has(name)) continue;
+    throw new DeviceError(
+      `${where}: needs a GPU with the feature ${name ?? feature}, which this one lacks: load the model that ` +
+        "was compiled for webgpu without features",
+    );
   }
 }
 

@@ -44,13 +44,20 @@ class WideText(PackedText):
         self.wide = {
             buffer
             for buffer in (*given, *shared)
-            if buffer.type.dtype.itemsize == LANES
+            if self._has_vectors(buffer)
             and all(use in vectors for use in buffer.users)
             and any(True for _ in buffer.users)
         }
         kinds = list(zip(self.buffers, bindings, strict=True))
         narrow = {binding for buffer, binding in kinds if buffer not in self.wide}
         self.wide -= {buffer for buffer, binding in kinds if binding in narrow}
+
+    def _has_vectors(self, buffer: Value) -> bool:
+        """Whether the language has vectors of a buffer's elements, which are as large as in memory."""
+        dtype = buffer.type.dtype
+        storage = self.dialect.storage.get(dtype)
+        is_half = storage is not None and storage.type == "f16"
+        return is_half or (dtype.itemsize == LANES and dtype not in self.dialect.packed)
 
     def _vectors_of(self, f: loop.For) -> list[Operation]:
         """The accesses of a loop over lanes that are whole vectors."""

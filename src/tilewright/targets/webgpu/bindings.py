@@ -19,10 +19,10 @@ from ...ir.core import BlockArgument, Module, Value
 from ...ir.symbolic import prove_divisible
 from ...ir.types import DType
 from ...lowering.memory_plan import root
-from ..gpu.dialects.wgsl import WGSL
+from ..gpu.dialect import Dialect
 
 
-def shared_bindings(module: Module) -> dict[str, tuple[int, ...]]:
+def shared_bindings(module: Module, dialect: Dialect) -> dict[str, tuple[int, ...]]:
     """For each launched kernel the number of each buffer's binding, in ascending order of first buffers.
 
     Buffers share a binding if all launches give views of one buffer for them, and their elements have one
@@ -31,7 +31,7 @@ def shared_bindings(module: Module) -> dict[str, tuple[int, ...]]:
     kinds: dict[str, list[tuple[object, ...]]] = {}
     for op in (op for function in entries(module) for op in function.walk()):
         if isinstance(op, host.Launch):
-            found = kinds.setdefault(op.kernel, [_stored(b.type.dtype) for b in op.buffers])
+            found = kinds.setdefault(op.kernel, [_stored(b.type.dtype, dialect) for b in op.buffers])
             kinds[op.kernel] = [(*k, _memory(b)) for k, b in zip(found, op.buffers, strict=True)]
     return {name: _numbered(found) for name, found in kinds.items()}
 
@@ -45,9 +45,9 @@ class Parameters(NamedTuple):
     """The numbers of the buffers that begin at multiples of 16 bytes of a buffer of the device."""
 
 
-def parameters(module: Module) -> dict[str, Parameters]:
+def parameters(module: Module, dialect: Dialect) -> dict[str, Parameters]:
     """The parameters of each launched kernel."""
-    bindings, aligned = shared_bindings(module), aligned_buffers(module)
+    bindings, aligned = shared_bindings(module, dialect), aligned_buffers(module)
     return {name: Parameters(found, aligned[name]) for name, found in bindings.items()}
 
 
@@ -84,11 +84,11 @@ def _memory(buffer: Value) -> object:
     return id(value)
 
 
-def _stored(dtype: DType) -> tuple[object, ...]:
+def _stored(dtype: DType, dialect: Dialect) -> tuple[object, ...]:
     """The type of a buffer's elements in memory; a type that kernels do not support is its own."""
-    if dtype in WGSL.packed:
-        return dtype.itemsize, WGSL.words
-    storage = WGSL.storage.get(dtype)
+    if dtype in dialect.packed:
+        return dtype.itemsize, dialect.words
+    storage = dialect.storage.get(dtype)
     return dtype.itemsize, dtype.name if storage is None else storage.type
 
 
@@ -98,7 +98,11 @@ def _numbered(kinds: list[tuple[object, ...]]) -> tuple[int, ...]:
 
 
 def merged_bindings(
-    buffers: Sequence[Value], bindings: Sequence[int], written: Sequence[bool], limit: int
+    buffers: Sequence[Value],
+    bindings: Sequence[int],
+    written: Sequence[bool],
+    limit: int,
+    dialect: Dialect,
 ) -> tuple[int, ...]:
     """Bindings of which there are at most `limit`, if the types of elements allow that.
 
@@ -109,6 +113,7 @@ def merged_bindings(
         bindings: The number of each buffer's binding.
         written: Whether the kernel writes each binding.
         limit: The most bindings of a kernel.
+        dialect: The language.
     """
     groups = [[k for k, b in enumerate(bindings) if b == number] for number in range(len(written))]
 
@@ -121,7 +126,7 @@ def merged_bindings(
     while len(groups) > limit:
         kinds: dict[tuple[object, ...], list[list[int]]] = {}
         for group in sorted(groups, key=cost):
-            kinds.setdefault(_stored(buffers[group[0]].type.dtype), []).append(group)
+            kinds.setdefault(_stored(buffers[group[0]].type.dtype, dialect), []).append(group)
         pairs = [found[:2] for found in kinds.values() if len(found) > 1]
         if not pairs:
             break

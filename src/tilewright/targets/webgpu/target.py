@@ -18,7 +18,7 @@ from ...lowering.pipeline import Lowered, LoweringOptions
 from ...runtime.model import CompiledModel
 from ..base import Progress, Target, Weights
 from ..gpu.dialect import DeviceKernel
-from ..gpu.dialects.wgsl import WGSL
+from ..gpu.dialects.wgsl import WGSL, WGSL_F16
 from ..gpu.portable import WEBGPU
 from ..gpu.printer import module_text, print_kernel
 from ..gpu.rules import RULES
@@ -29,14 +29,24 @@ _ALIGNMENT = 256
 """Bytes; bindings of WebGPU begin at multiples of it."""
 
 
+FEATURES = ("f16",)
+"""Optional features of devices: ``f16`` is WebGPU's ``shader-f16``."""
+
+
 class WebgpuTarget(Target):
+    """WebGPU; with the feature ``f16`` for devices that have elements of float16."""
+
     name = "webgpu"
     has_checks = False
     code_level = "wgsl"
     suffixes = (".tar",)
     precisions = ("bf16", "f16")
 
-    def __init__(self) -> None:
+    def __init__(self, features: Sequence[str] = ()) -> None:
+        """The target with the given `FEATURES`."""
+        self.features = tuple(features)
+        self.name = ":".join(["webgpu", *features])
+        self.dialect = WGSL_F16 if "f16" in features else WGSL
         self._built: WeakKeyDictionary[Any, tuple[Any, Weights]] = WeakKeyDictionary()
         """The parts that each library was built from, for `keep`."""
 
@@ -64,11 +74,11 @@ class WebgpuTarget(Target):
         return LoweringOptions(panel=None, rules=RULES, info=self.info)
 
     def describe(self) -> dict[str, Any]:
-        return {"name": self.name, "features": []}
+        return {"name": "webgpu", "features": [*self.features]}
 
     def refusals(self, lowered: Lowered) -> list[UnsupportedOperator]:
         problems: dict[str, list[str]] = {}
-        launched = parameters(lowered.module)
+        launched = parameters(lowered.module, self.dialect)
         for kernel in lowered.module.functions(loop.Kernel):
             try:
                 self._shader(kernel, launched)
@@ -104,21 +114,21 @@ class WebgpuTarget(Target):
         from ...runtime.webgpu import WebgpuLibrary
 
         progress("generating WGSL")
-        launched = parameters(lowered.module)
+        launched = parameters(lowered.module, self.dialect)
         shaders = {k.sym_name: self._shader(k, launched) for k in lowered.module.functions(loop.Kernel)}
         program, constants = host_program(lowered.module, shaders, plan), [value for _, value in plan.weights]
-        kernels = {name: module_text([shader], WGSL) for name, shader in shaders.items()}
+        kernels = {name: module_text([shader], self.dialect) for name, shader in shaders.items()}
         library = WebgpuLibrary(metadata, program, kernels, _flat(constants))
         self._built[library] = (metadata, program, kernels), tuple(enumerate(constants))
         return library
 
     def _shader(self, kernel: loop.Kernel, launched: Mapping[str, Parameters]) -> DeviceKernel:
         bindings, aligned = launched.get(kernel.sym_name, Parameters())
-        shader = print_kernel(kernel, WGSL, self.info, bindings, aligned)
+        shader = print_kernel(kernel, self.dialect, self.info, bindings, aligned)
         most = WEBGPU.max_buffers or len(shader.written)
         if len(shader.written) > most:
-            fewer = merged_bindings(kernel.body.args, shader.bindings, shader.written, most)
-            shader = print_kernel(kernel, WGSL, self.info, fewer, aligned)
+            fewer = merged_bindings(kernel.body.args, shader.bindings, shader.written, most, self.dialect)
+            shader = print_kernel(kernel, self.dialect, self.info, fewer, aligned)
         if (count := len(shader.written)) > most:
             raise CompileError(
                 f"{WGSL.name} allows {most} buffers in a kernel; kernel '{kernel.sym_name}' has {count}"
@@ -151,14 +161,18 @@ def _same_words(op: host.View) -> bool:
 
 
 def webgpu_target(name: str) -> WebgpuTarget:
-    """Return the target ``webgpu``.
+    """Return the target ``webgpu`` or ``webgpu:f16``.
 
     Raises:
-        CompileError: `name` has features.
+        CompileError: An unknown feature.
     """
-    if name != "webgpu":
-        raise CompileError(f"unknown target {name!r}: the target webgpu has no features to choose")
-    return WebgpuTarget()
+    features = [x for x in name.partition(":")[2].split("+") if x]
+    for feature in features:
+        if feature not in FEATURES:
+            raise CompileError(
+                f"unknown feature {feature!r} of webgpu; known targets: webgpu, webgpu:{', '.join(FEATURES)}"
+            )
+    return WebgpuTarget(features)
 
 
 def _flat(constants: Sequence[Constant]) -> list[np.ndarray[Any, Any]]:

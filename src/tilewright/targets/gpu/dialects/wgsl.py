@@ -9,6 +9,8 @@ Compilers may assume that there are neither NaN nor infinities; the prelude look
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ....ir.types import DType, bf16, boolean, f16, f32, i2, i4, i8, i16, i32, i64, u2, u4, u8, u16, u32
 from ..dialect import Dialect, Storage
 from ..minifloats import MINIFLOATS
@@ -101,4 +103,16 @@ WGSL = Dialect(
 )
 """WGSL; the entry point of each text is ``main``."""
 
-__all__ = ["WGSL"]
+WGSL_F16 = replace(
+    WGSL,
+    storage={
+        **WGSL.storage,
+        # A conversion by the language may round in either direction, so the number is rounded before.
+        f16: Storage("f16", "f32({})", "f16(tw_round_f16({}))", "f16"),
+    },
+    packed={dtype: form for dtype, form in WGSL.packed.items() if dtype is not f16},
+    features={"f16": "enable f16;"},
+)
+"""WGSL with elements of float16, which arithmetic converts to float32."""
+
+__all__ = ["WGSL", "WGSL_F16"]
