@@ -3,7 +3,8 @@ choice, of which the least is taken.
 
 A thread that computes ``rows`` times ``columns`` results multiplies as many pairs for each term, and loads
 their sum from shared memory. A multiprocessor runs blocks side by side; it needs some threads to hide
-latencies. Results and terms beyond the ends of the data take time as the others do.
+latencies. Tiles of both factors fit into its shared memory. Results and terms beyond the ends of the data
+take time as the others do.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from ....analysis.axis_roles import Roles
+from ....dialects import loop
 from ....ir.target_info import Gpu
 from ....schedule import Schedule, ScheduleError
 from .atoms import extent_of
@@ -77,6 +79,8 @@ def choose_sizes(s: Schedule, name: str, roles: Roles) -> Sizes:
         )
     block = s.block(name)
     batch, rows, columns = (extent_of(s, name, axes) or MOST for axes in (roles.batch, roles.m, roles.n))
+    loads = (op for op in block.body.ops if isinstance(op, loop.Load))
+    size = max(gpu.shared_element, 4, *(op.buffer.type.dtype.itemsize for op in loads))
     terms = 1
     for axis in block.reduce_axes:
         terms = min(MOST, terms * upper_limit(axis.upper + 1))
@@ -91,7 +95,7 @@ def choose_sizes(s: Schedule, name: str, roles: Roles) -> Sizes:
             Sizes(side, r, c, depth)
             for side in some
             for r, c, depth in product(parts(roles.m, side), parts(roles.n, side), DEPTHS)
-            if r * c <= max(1, gpu.registers // 2)
+            if r * c <= max(1, gpu.registers // 2) and (r + c) * side * depth * size <= gpu.shared_bytes
         )
         return min(found, key=lambda sizes: sizes.cost(batch, rows, columns, terms, gpu))
 
