@@ -238,7 +238,8 @@ class ExternalGemm(Statement):
 @operation
 class QuantizedGemm(Statement):
     """A tile of a product with quantized weights: ``C[m, n] = sum over g of a_scales[m, g] b_scales[n, g]
-    (sum over k of A[m, g, k] (B[n, g, k] - 2**(bits - 1)))``. The inner sums are exact.
+    (sum over k of A[m, g, k] (B[n, g, k] - 2**(bits - 1)))``. The inner sums are exact. With values of 4
+    bits, the scales of A are powers of two from 1 on, whose products with the inner sums fit 32 bits.
 
     A holds 8-bit integers: row m begins at ``a_offset + a_m * m`` and has `groups` groups of `size` elements;
     its scales begin at ``a_scales_offset + a_scales_m * m``. B and its scales are panels of `nr` columns, see

@@ -19,14 +19,18 @@ def _weights(qvalues: Any, scales: Any) -> Any:
     return grouped.reshape(qvalues.shape)
 
 
-def _rounded(x: Any, groups: int) -> Any:
-    """`x` with each group rounded to multiples of its largest magnitude divided by 127, as 8-bit quantization
-    does.
+def _rounded(x: Any, groups: int, qvalues: DType) -> Any:
+    """`x` with each group rounded to multiples of its scale: its largest magnitude over 127, or, with 4-bit
+    weights, that of its row divided by as large a power of two as the group allows.
     """
     parts = x.reshape(*x.shape[:-1], groups, -1)
-    top = np.abs(parts).max(-1, keepdims=True)
-    steps = np.rint(parts * (np.float32(127) / np.where(top == 0, np.float32(1), top)))
-    return (steps.astype(np.float64) * top / 127).reshape(x.shape)
+    top = scale = np.abs(parts).max(-1, keepdims=True)
+    if qvalues is i4:
+        scale = np.broadcast_to(top.max(-2, keepdims=True), top.shape)
+        for _ in range(31 - (parts.shape[-1] * 127 * 8).bit_length()):
+            scale = np.where(2 * top <= scale, scale / 2, scale)
+    steps = np.rint(parts * (np.float32(127) / np.where(scale == 0, np.float32(1), scale)))
+    return (steps.astype(np.float64) * scale / 127).reshape(x.shape)
 
 
 def _half_empty(rng: Any, shape: Any) -> Any:
@@ -38,9 +42,14 @@ def _half_empty(rng: Any, shape: Any) -> Any:
     return x
 
 
-def _left(x: Any, groups: int, factors: DType) -> Any:
+def _powers(rng: Any, shape: Any) -> Any:
+    """Powers of two with exponents from 0 to 15."""
+    return 2.0 ** rng.integers(0, 16, shape)
+
+
+def _left(x: Any, groups: int, factors: DType, qvalues: DType) -> Any:
     if factors is i8:
-        return _rounded(x.astype(np.float32), groups)
+        return _rounded(x.astype(np.float32), groups, qvalues)
     return x.astype(np.float32).astype(factors.numpy).astype(np.float64)
 
 
@@ -61,8 +70,8 @@ CASES = [
             lambda b, d, x, qvalues, scales, factors=factors: b(
                 graph.QuantizedMatMul(x, qvalues, scales, factors=factors)
             ),
-            lambda d, x, qvalues, scales, factors=factors: (
-                _left(x, scales.shape[1], factors) @ _right(qvalues, scales, factors).T
+            lambda d, x, qvalues, scales, factors=factors, qtype=qvalues: (
+                _left(x, scales.shape[1], factors, qtype) @ _right(qvalues, scales, factors).T
             ),
             SIZES,
             tolerance=2e-2 if x is f16 else 1e-5,
@@ -88,7 +97,7 @@ CASES = [
             ),
             lambda b, d, *x, factors=factors: b(graph.QuantizedMatMul(*x, factors=factors)),
             lambda d, x, qvalues, scales, index, factors=factors: np.einsum(
-                "sk,snk->sn", _left(x, 2, factors), _right(qvalues, scales, factors)[index]
+                "sk,snk->sn", _left(x, 2, factors, i4), _right(qvalues, scales, factors)[index]
             ),
             SIZES,
             note=f"chosen, in {factors.name}",
@@ -112,7 +121,7 @@ CASES = [
         "ScaledMatMul",
         (
             F("b", "s", 2, 32, dtype=i8, fill=integers(-127, 128)),
-            F("b", "s", 2, fill=positive),
+            F("b", "s", 2, fill=_powers),
             F(5, 64, dtype=i4, fill=integers(-8, 8)),
             F(5, 2, dtype=f32, fill=positive),
         ),

@@ -61,14 +61,22 @@ def nearest(x: Any) -> Any:
     return x.astype(np.float32).astype(ml_dtypes.bfloat16).astype(np.float64)
 
 
-def rounded(x: Any, groups: int) -> Any:
+def rounded(x: Any, groups: int, bits: int) -> Any:
+    """Return the rows as 8-bit quantization rounds them: a group's scale is its largest magnitude over 127,
+    or, with 4-bit weights, that of its row divided by a power of two.
+    """
     parts = x.reshape(*x.shape[:-1], groups, -1)
-    top = np.abs(parts).max(-1, keepdims=True)
-    return (np.rint(parts * (np.float32(127) / top)).astype(np.float64) * top / 127).reshape(x.shape)
+    scale = np.abs(parts).max(-1, keepdims=True)
+    if bits == 4:
+        largest = scale.max(-2, keepdims=True)
+        most = 31 - (parts.shape[-1] * 127 * 8).bit_length()
+        power = np.clip(np.floor(np.log2(largest.astype(np.float64) / scale)), 0, most)
+        scale = largest / 2 ** power.astype(np.float32)
+    return (np.rint(parts * (np.float32(127) / scale)).astype(np.float64) * scale / 127).reshape(x.shape)
 
 
-def close(y: Any, x: Any, weights: Any, groups: int) -> None:
-    left = rounded(x, groups)
+def close(y: Any, x: Any, weights: Any, groups: int, bits: int) -> None:
+    left = rounded(x, groups, bits)
     np.testing.assert_allclose(
         y, left @ weights.T, rtol=0, atol=1e-6 * (np.abs(left) @ np.abs(weights).T).max()
     )
@@ -87,7 +95,7 @@ def test_any_number_of_rows(bits: int, depth: int, groups: int, columns: int) ->
     with tw.compile(module, cache=False) as library:
         for m in (1, 2, 5, 6, 7, 13, 16, 17, 33, 40):
             x = rows_of(m, depth)
-            close(library(x), x, weights, groups)
+            close(library(x), x, weights, groups, bits)
 
 
 @pytest.mark.parametrize("scale", (np.float32, np.float16, ml_dtypes.bfloat16))
@@ -95,7 +103,7 @@ def test_any_number_of_rows(bits: int, depth: int, groups: int, columns: int) ->
 def test_known_rows_with_an_epilogue(rows: tuple[int, ...], scale: Any) -> None:
     module, weights = model(rows, 64, 200, 2, 4, scale, epilogue=True)
     x = rows_of(*rows, 64)
-    y = rounded(x, 2) @ weights.T
+    y = rounded(x, 2, 4) @ weights.T
     with tw.compile(module, cache=False) as library:
         np.testing.assert_allclose(library(x), y + 1 / (1 + np.exp(-y)), rtol=0, atol=1e-5 * np.abs(y).max())
 
@@ -105,7 +113,7 @@ def test_batch_and_sequence() -> None:
     with tw.compile(module, cache=False) as library:
         for b, s in ((1, 1), (3, 30), (2, 9)):
             x = rows_of(b, s, 64)
-            close(library(x), x, weights, 2)
+            close(library(x), x, weights, 2, 4)
 
 
 def test_a_row_is_the_same_among_any_others() -> None:
@@ -155,7 +163,7 @@ def test_machines_without_dot_products(factors: DType, bits: int, groups: int) -
         for m in (1, 5, 40):
             x = rows_of(m, 96)
             if factors is i8:
-                close(library(x), x, weights, groups)
+                close(library(x), x, weights, groups, bits)
             else:
                 left, right = nearest(x), nearest(weights)
                 np.testing.assert_allclose(
@@ -202,5 +210,5 @@ def test_relaxed_products_are_exact(bits: int) -> None:
             assert used == (target == "wasm32:relaxed" and bits == 4)
             loops = [part.partition("end_function")[0] for part in code.split("\nqtile_")[1:]]
             assert loops and all("v128.load\t16" in loop for loop in loops)  # the load adds the distance
-        close(results[target], x, weights, groups)
+        close(results[target], x, weights, groups, bits)
     np.testing.assert_allclose(results["wasm32:relaxed"], results["wasm32"], rtol=1e-6, atol=1e-6)

@@ -12,11 +12,11 @@ from ...ir.builder import Builder
 from ...ir.core import Attr, IRError, Operand, OptionalOperand, Value, operation
 from ...ir.interpreter import Array
 from ...ir.symbolic import Dim, prove_eq
-from ...ir.types import TensorType, Type, bf16, f32, i4, i8, i32
+from ...ir.types import DType, TensorType, Type, bf16, f32, i4, i8, i32
 from ..tensor_builder import Scalar, TensorBuilder, TensorRef
 from .base import Adjoint, GraphOp, tensor_type
 from .contract import Einsum, GroupedMatMul, check_chosen, chosen, grouped_product
-from .elementwise import BINARY, UNARY, Cast, Select, constant
+from .elementwise import BINARY, UNARY, Bitcast, Cast, Select, constant
 from .index import clamped_array
 from .norm import narrow, widen
 from .reduce import ReduceMax
@@ -73,6 +73,8 @@ class QuantizedMatMul(GraphOp):
 
     `factors` is the type that is multiplied. With i8 each group of x is first rounded to 8 bits with its own
     scale, so that products are products of integers (Dettmers et al., "LLM.int8()", 2022, by groups). With
+    qvalues of i4 the scales of a row differ by powers of two, so that sums are scaled by shifts; steps are
+    then 1.45 times as large on average, which adds far less than the rounding of weights to 4 bits. With
     bf16, x and the weights are rounded to that type and summed in float32. With f32 nothing is rounded.
 
     With `index` (S,), as in `graph.grouped_matmul`, there are several matrices, `qvalues` (E, N, K) and
@@ -103,9 +105,14 @@ class QuantizedMatMul(GraphOp):
             np.float32
         )
         if self.factors is i8:
-            top = np.abs(wide).max(-1, keepdims=True)
-            inverse = np.divide(np.float32(127), top, out=np.zeros_like(top), where=top != 0)
-            wide = np.rint(wide * inverse) * (top * np.float32(1 / 127))
+            scale = np.abs(wide).max(-1, keepdims=True)
+            if tensor_type(self.qvalues).dtype is i4:
+                largest, most = scale.max(-2, keepdims=True), _most_doublings(i4, size)
+                quotient = np.full(scale.shape, np.inf)
+                np.divide(largest, scale, out=quotient, where=scale != 0, dtype=np.float64)
+                scale = largest / 2.0 ** np.clip(np.floor(np.log2(quotient)), 0, most).astype(np.float32)
+            inverse = np.divide(np.float32(127), scale, out=np.zeros_like(scale), where=scale != 0)
+            wide = np.rint(wide * inverse) * (scale * np.float32(1 / 127))
         elif self.factors is bf16:
             wide, weights = wide.astype(bf16.numpy), weights.astype(bf16.numpy)
         left, right = (
@@ -165,11 +172,55 @@ class QuantizedMatMul(GraphOp):
             return narrow(b, b(DequantizedMatMul(x, self.qvalues, self.scales, self.index)), self.x)
         x = b(Reshape(x, shape=(*lead, groups, size)))
         top = b(ReduceMax(b(UNARY["abs"](x)), axes=(len(lead) + 1,), keepdims=True))
-        zero = b(BINARY["eq"](top, constant(b, 0, top)))
-        inverse = b(Select(zero, constant(b, 0, top), b(BINARY["div"](constant(b, 127, top), top))))
-        rounded = b(Cast(b(UNARY["round"](b(BINARY["mul"](x, inverse)))), dtype=i8))
-        scale = b(Reshape(b(BINARY["mul"](top, constant(b, 1 / 127, top))), shape=(*lead, groups)))
-        return narrow(b, b(ScaledMatMul(rounded, scale, self.qvalues, self.scales, self.index)), self.x)
+        if tensor_type(self.qvalues).dtype is i4:
+            rounded, scale, unit = _rounded_by_powers(b, x, top, _most_doublings(i4, size))
+        else:
+            rounded = b(Cast(b(UNARY["round"](b(BINARY["mul"](x, _steps(b, top))))), dtype=i8))
+            scale, unit = b(BINARY["mul"](top, constant(b, 1 / 127, top))), None
+        scale = b(Reshape(scale, shape=(*lead, groups)))
+        y = b(ScaledMatMul(rounded, scale, self.qvalues, self.scales, self.index))
+        if unit is not None:
+            y = b(BINARY["mul"](y, b(Reshape(unit, shape=(*lead, 1)))))
+        return narrow(b, y, self.x)
+
+
+def _steps(b: Builder, top: Value) -> Value:
+    """``127 / top``, and 0 where `top` is 0."""
+    quotient = b(BINARY["div"](constant(b, 127, top), top))
+    return b(Select(b(BINARY["eq"](top, constant(b, 0, top))), constant(b, 0, top), quotient))
+
+
+def _rounded_by_powers(b: Builder, x: Value, top: Value, most: int) -> tuple[Value, Value, Value]:
+    """Round groups of x (..., G, S) with largest magnitudes `top` (..., G, 1) to 8 bits, with scales that
+    differ by powers of two.
+
+    Returns:
+        The rounded groups, i8; the scale of each group, from 1 to ``2 ** most``; what they are multiples of,
+        (..., 1, 1).
+    """
+    largest = b(ReduceMax(top, axes=(tensor_type(top).rank - 2,), keepdims=True))
+    # The difference of the bits of two positive floats, less the mantissa, is the exponent of the largest
+    # power of two in their quotient.
+    bits = b(BINARY["sub"](b(Bitcast(largest, dtype=i32)), b(Bitcast(top, dtype=i32))))
+    power = b(BINARY["and"](bits, constant(b, -EXPONENT, bits)))
+    power = b(BINARY["min"](power, constant(b, most * EXPONENT, power)))
+    power = b(BINARY["max"](power, constant(b, 0, power)))
+    finer = b(Bitcast(b(BINARY["add"](power, constant(b, ONE, power))), dtype=f32))
+    scale = b(Bitcast(b(BINARY["sub"](constant(b, ONE + most * EXPONENT, power), power)), dtype=f32))
+    steps = b(BINARY["mul"](b(BINARY["mul"](x, _steps(b, largest))), finer))
+    unit = b(BINARY["mul"](largest, constant(b, 2.0**-most / 127, largest)))
+    return b(Cast(b(UNARY["round"](steps)), dtype=i8)), scale, unit
+
+
+EXPONENT, ONE = 1 << 23, 127 << 23
+"""The unit of the exponent in the bits of a float32, and the bits of 1."""
+
+
+def _most_doublings(dtype: DType, size: int) -> int:
+    """The exponent of the largest power of two whose products with sums of `size` products of 8-bit integers
+    and quantized values of type `dtype` fit 32 bits.
+    """
+    return max(0, 31 - (size * 127 << (dtype.bits - 1)).bit_length())
 
 
 def _products(left: Array, right: Array, index: Array | None) -> Any:
@@ -212,7 +263,8 @@ def _noted_sum(
 class ScaledMatMul(GraphOp):
     """``sum over g of x_scales[.., g] scales[n, g] (sum over k of x[.., g, k] qvalues[n, g, k])``: x i8 (...,
     G, S), x_scales (..., G), qvalues (N, G S), scales (N, G), with `index` several of both; result f32 (...,
-    N). The inner sums are exact.
+    N). The inner sums are exact. With qvalues of i4 the x_scales are powers of two from 1 on, whose products
+    with the inner sums fit 32 bits.
     """
 
     name = "graph.scaled_matmul"

@@ -26,6 +26,7 @@ from .quantized_matrix import (
     add_scaled,
     configure,
     fits_matrix,
+    left_shift,
     load_scales,
     matrix_function,
     unpack_function,
@@ -126,7 +127,7 @@ class _Writer:
         """Compute blocks of rows whose heights differ by at most one; each block takes all panels."""
         e, p, isa = self.e, self.p, self.isa
         limit = _most_rows(p, isa)
-        self.sums = e.alloca(f"[{limit * p.groups} x i32]", 64)
+        self.sums = e.alloca(f"[{2 * limit * p.groups} x i32]", 64)
         if self.m.isdigit():
             m = int(self.m)
             count = -(-m // limit)
@@ -162,7 +163,7 @@ class _Writer:
         """
         e, op = self.e, self.op
         a, a_scales, c = self._row(row)
-        self._call(_sums_function(self.p, height, self.isa), [a, self.sums])
+        self._call(_sums_function(self.p, height, self.isa), [a, a_scales, self.sums])
         tile = _tile_function(self.p, height, part is not None, self.isa)
 
         def panel(i: str, _: Carried) -> list[str]:
@@ -231,10 +232,11 @@ def _most_rows(p: QuantizedProblem, isa: Isa) -> int:
 
 
 def _sums_function(p: QuantizedProblem, rows: int, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
-    """The function that computes the zero-point corrections of a tile, [rows, groups].
+    """The function that computes the zero-point corrections of a tile, [rows, groups], and where sums are
+    shifted (`left_shift`) the exponents of the rows' scales after them.
 
-    ``void @name(ptr %a, ptr %sums, i64...)`` stores minus the weights' offset times the sum of each group of
-    A.
+    ``void @name(ptr %a, ptr %a_scales, ptr %sums, i64...)`` stores minus the weights' offset times the sum of
+    each group of A.
     """
     e, dims = Emitter(), SymbolicArguments()
     lanes = p.lanes
@@ -291,14 +293,33 @@ def _sums_function(p: QuantizedProblem, rows: int, isa: Isa) -> tuple[str, str, 
         return []
 
     e.loop(str(whole), str(p.groups), "1", [], group)
+    if left_shift(p, isa):
+        _write_exponents(e, p, rows, dims)
     name, text = named(
         "qsums",
-        ["ptr %a", "ptr %sums", *(f"i64 %d{i}" for i in range(len(dims.dims)))],
+        ["ptr %a", "ptr %a_scales", "ptr %sums", *(f"i64 %d{i}" for i in range(len(dims.dims)))],
         e,
         isa,
         "noinline nounwind",
     )
     return name, text, tuple(dims.dims)
+
+
+def _write_exponents(e: Emitter, p: QuantizedProblem, rows: int, dims: SymbolicArguments) -> None:
+    """Store the exponents of the scales of `rows` rows of A, [rows, groups], behind as many sums."""
+
+    def write(g: str, width: int) -> list[str]:
+        kind = f"<{width} x i32>"
+        for row in range(rows):
+            where = e.at("%a_scales", e.add(e.mul(str(row), dims(p.a_scales_m)), g), 4)
+            exponent = e.op(f"lshr {kind} {e.load(kind, where, 4)}, splat (i32 23)")
+            where = e.at("%sums", e.add(str((rows + row) * p.groups), g), 4)
+            e.line(f"store {kind} {e.op(f'sub {kind} {exponent}, splat (i32 127)')}, ptr {where}, align 4")
+        return []
+
+    whole = p.groups // p.lanes * p.lanes
+    e.loop("0", str(whole), str(p.lanes), [], lambda g, _: write(g, p.lanes))
+    e.loop(str(whole), str(p.groups), "1", [], lambda g, _: write(g, 1))
 
 
 def _tile_function(
@@ -318,6 +339,7 @@ def _tile_function(
     low = e.splat(raw, "i8", "15")
 
     share, near = (2, 2) if shared else (1, 3)
+    shift = left_shift(p, isa)
 
     def quad(a: list[str], b: str, ahead: str, step: int, acc: list[str]) -> list[str]:
         """Multiply one vector of bytes per vector of columns: one quad, or two quads of 4-bit weights."""
@@ -371,11 +393,15 @@ def _tile_function(
         right = [load_scales(e, isa, where, p.scales, p.lanes) for where in wheres]
         a_scale = fixed(e.at("%a_scales", g, 4))
         for i in range(rows):
-            where = e.at(a_scale, e.mul(str(i), dims(p.a_scales_m)), 4)
-            left = e.splat(floats, "float", e.load("float", where, 4))
+            if shift is not None:
+                where = e.at(first_sum, str((rows + i) * p.groups), 4)
+                left = e.splat(numbers, "i32", e.load("i32", where, 4))
+            else:
+                where = e.at(a_scale, e.mul(str(i), dims(p.a_scales_m)), 4)
+                left = e.splat(floats, "float", e.load("float", where, 4))
             for v in range(p.vectors):
                 k = i * p.vectors + v
-                results[k] = add_scaled(e, isa, p.lanes, acc[k], left, right[v], results[k])
+                results[k] = add_scaled(e, isa, p.lanes, acc[k], left, right[v], results[k], shift)
         size = p.quads * p.vectors * line
         scales_next = e.at(b_scales, str(p.vectors * p.lanes), p.scales.itemsize)
         return [e.at(b, str(size), 1), scales_next, e.at(ahead, str(size // share), 1), *results]

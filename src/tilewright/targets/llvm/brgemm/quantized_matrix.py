@@ -59,14 +59,32 @@ def load_scales(e: Emitter, isa: Isa, where: str, dtype: DType, lanes: int) -> s
     return loaded(e, isa, e.load(stored, where, dtype.itemsize * lanes), dtype, lanes, finite=True)
 
 
-def add_scaled(e: Emitter, isa: Isa, lanes: int, sums: str, left: str, right: str, total: str) -> str:
+def add_scaled(
+    e: Emitter, isa: Isa, lanes: int, sums: str, left: str, right: str, total: str, shift: str | None = None
+) -> str:
     """``total + sums * left * right`` for a group's integer sums and both operands' scales.
 
-    All tiles end a group this way, so that a row's result does not depend on the tile that computes it.
+    `left` is a vector of one power of two as float32, or, if `shift` is the intrinsic of `left_shift`, of its
+    exponents. Shifted sums fit 32 bits, so both have the same result to the bit. All tiles end a group this
+    way, so that a row's result does not depend on the tile that computes it.
     """
-    floats = f"<{lanes} x float>"
-    scaled = e.op(f"fmul {floats} {e.op(f'sitofp <{lanes} x i32> {sums} to {floats}')}, {left}")
+    numbers, floats = f"<{lanes} x i32>", f"<{lanes} x float>"
+    if shift is not None:
+        sums = e.op(f"call {numbers} @{shift}({numbers} {sums}, {numbers} {left})")
+    scaled = e.op(f"sitofp {numbers} {sums} to {floats}")
+    if shift is None:
+        scaled = e.op(f"fmul {floats} {scaled}, {left}")
     return e.fma(floats, scaled, right, total, isa.fma)
+
+
+def left_shift(p: QuantizedProblem, isa: Isa) -> str | None:
+    """The intrinsic that shifts each integer of a vector by a count of its own, for sums whose left scales
+    are powers of two; None without AVX-512.
+
+    Zen 5 multiplies floats in the two units that compute dot products of bytes, and shifts in the others.
+    """
+    fits = p.bits == 4 and p.lanes == 16 and isa.has("avx512f")
+    return "llvm.x86.avx512.psllv.d.512" if fits else None
 
 
 def upper_qvalues(e: Emitter, lanes: int, x: str) -> str:
@@ -207,6 +225,7 @@ __all__ = [
     "add_scaled",
     "configure",
     "fits_matrix",
+    "left_shift",
     "load_scales",
     "matrix_function",
     "unpack_function",
