@@ -49,7 +49,8 @@ def _cnn() -> Compiled:
             torch.nn.Linear(32 * 14 * 14, 10),
         ).eval()  # fmt: skip
     x = np.random.default_rng(1).standard_normal((2, 3, 32, 32)).astype(np.float32)
-    return Compiled(lambda target: tw.compile(model, (x,), target=target, cache=False), [[x]])
+    args = (torch.from_numpy(x),)
+    return Compiled(lambda target: tw.compile(model, args, target=target, cache=False), [[x]])
 
 
 def _from_zoo(name: str, size: str) -> Compiled:

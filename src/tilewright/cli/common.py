@@ -79,7 +79,7 @@ target_option = click.option(
     "--target",
     default="cpu",
     show_default=True,
-    help="Target to compile for: cpu, cpu:x86-64-v3, wasm32, webgpu, ...",
+    help="Target to compile for: cpu, cpu:x86-64-v3, aarch64-android, x86_64-windows, wasm32, webgpu, ...",
 )
 opt_option = click.option(
     "--opt", type=click.Choice(list(LEVELS)), default=DEFAULT, show_default=True, help="Optimization level."

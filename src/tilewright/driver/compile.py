@@ -86,7 +86,8 @@ def compile(
             states: ``{"prefill": (model, args, dims), "decode": (step, args)}``.
         args: Example inputs by position, or all by name in a dictionary: arrays, torch tensors, numbers.
             Their shapes and data types are the model's, where it does not state them itself.
-        target: ``"cpu"`` (this machine), ``"cpu:x86-64-v3"`` and similar, ``"aarch64-linux"``, ``"wasm32"``,
+        target: ``"cpu"`` (this machine), ``"cpu:x86-64-v3"`` and similar, ``"aarch64-linux"``,
+            ``"x86_64-windows"``, ``"aarch64-android"`` and other systems, ``"wasm32"``,
             ``"wasm32:relaxed+threads"``, ``"c"``, ``"webgpu"``, or a registered target.
             ``"cpu:x86-64-v4+cores=64+l2=2M"`` states facts of the machine that schedules are made for.
         precision: None keeps the model's own data types. ``"bf16"`` and ``"f16"`` convert the operands of

@@ -10,12 +10,14 @@
 
 #define COLUMNS 8
 
-static const tw_tensor_desc inputs[] = {{"x", kDLFloat, 32, 2, 0}, {"z", kDLFloat, 32, 1, 0}};
-static const tw_tensor_desc outputs[] = {{"y", kDLFloat, 32, 2, 0}, {"pairs", kDLFloat, 32, 1, 0}};
+static const int64_t rows[] = {-1, 8};
+static const tw_tensor_desc inputs[] = {{"x", kDLFloat, 32, 2, 0, rows}, {"z", kDLFloat, 32, 1, 0, rows}};
+static const tw_tensor_desc outputs[] = {{"y", kDLFloat, 32, 2, 0, rows},
+                                         {"pairs", kDLFloat, 32, 1, 0, rows}};
 static const tw_symbol_desc symbols[] = {{"batch", 1, 4096}};
 static int64_t last_shape[] = {2, 4};
-static const tw_state_desc states[] = {{{"calls", kDLInt, 32, 0, 0}, 0, -1},
-                                       {{"last", kDLFloat, 32, 2, 0}, last_shape, 0}};
+static const tw_state_desc states[] = {{{"calls", kDLInt, 32, 0, 0, 0}, 0, -1},
+                                       {{"last", kDLFloat, 32, 2, 0, last_shape}, last_shape, 0}};
 static const char* const kernels[] = {"scale", "shift"};
 
 #ifndef FEATURES
@@ -90,7 +92,7 @@ static int32_t run(tw_context* context, int64_t* values, void** in, void** out, 
   return 0;
 }
 
-static const tw_tensor_desc recalled[] = {{"last", kDLFloat, 32, 2, 0}};
+static const tw_tensor_desc recalled[] = {{"last", kDLFloat, 32, 2, 0, last_shape}};
 
 static int32_t solve_none(const int64_t* const* shapes, int64_t* values, tw_shape_error* error) {
   (void)shapes, (void)values, (void)error;

@@ -373,6 +373,14 @@ static void functions(void) {
   call* c = new_call(3);
   CHECK(tw_function_index("main") == 0 && tw_function_index("recall") == 1);
   CHECK(tw_function_index("rec") == -1 && tw_function_index(NULL) == -1);
+  CHECK(!strcmp(tw_function_name(1), "recall") && !tw_function_name(2) && !tw_function_name(-1));
+  CHECK(tw_tensor_count(0, TW_INPUT) == 2 && tw_tensor_count(1, TW_OUTPUT) == 1);
+  CHECK(tw_tensor_count(2, TW_INPUT) == -1 && tw_tensor_count(0, 3) == -1);
+  tw_tensor told;
+  CHECK(tw_describe(0, TW_INPUT, 0, &told) == TW_OK && !strcmp(told.name, "x") && told.ndim == 2);
+  CHECK(told.dtype.code == kDLFloat && told.dtype.bits == 32 && told.shape[0] == -1 && told.shape[1] == 8);
+  CHECK(tw_describe(0, TW_INPUT, 2, &told) == TW_ERROR_ARGUMENT && strstr(tw_last_error(), "no tensor 2"));
+  CHECK(tw_describe(0, TW_INPUT, 0, NULL) == TW_ERROR_ARGUMENT);
   DLTensor last[1] = {{0}};
   CHECK(tw_function_shapes(context, 1, NULL, 0, last, 1) == TW_OK && last[0].ndim == 2 &&
         last[0].shape[1] == 4);

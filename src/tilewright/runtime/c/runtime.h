@@ -11,7 +11,7 @@
 #define TW_BUILDING
 #include "tilewright.h"
 
-/* An input, output or state: { ptr, i32, i32, i32, i32 } */
+/* An input, output or state: { ptr, i32, i32, i32, i32, ptr } */
 typedef struct {
   const char* name;   /* as in the metadata */
   int32_t dtype_code; /* DLDataTypeCode */
@@ -20,6 +20,7 @@ typedef struct {
   /* 1: an output with a run-time size, which `main` allocates by tw_late_output; or, in a library for a
    * device, an input that the function writes to */
   int32_t late;
+  const int64_t* shape; /* -1: a size that depends on symbols; null where the rank is 0 */
 } tw_tensor_desc;
 
 /* A symbol with values in [lower, upper]; upper INT64_MAX: no upper bound. { ptr, i64, i64 } */
@@ -29,7 +30,7 @@ typedef struct {
   int64_t upper;
 } tw_symbol_desc;
 
-/* { ptr, i32, i32, i32, i32, ptr, i64 } */
+/* { ptr, i32, i32, i32, i32, ptr, ptr, i64 } */
 typedef struct {
   tw_tensor_desc tensor;
   int64_t* shape;

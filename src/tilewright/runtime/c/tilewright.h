@@ -145,6 +145,27 @@ TW_API int tw_output_shapes(tw_context* context, const DLTensor* inputs, int32_t
 /* Returns the index of the function `name`, or -1 if the model has no such function. Thread-safe. */
 TW_API int32_t tw_function_index(const char* name);
 
+/* Returns the name of the function with the index `function`; NULL if there is none. Thread-safe. */
+TW_API const char* tw_function_name(int32_t function);
+
+/* What a model's tensor is for. */
+typedef enum { TW_INPUT = 0, TW_OUTPUT = 1, TW_STATE = 2 } tw_role;
+
+/* A tensor of a model. The library owns the name and the shape. */
+typedef struct {
+  const char* name;
+  DLDataType dtype;
+  int32_t ndim;
+  const int64_t* shape; /* `ndim` sizes; -1: the size is not fixed. NULL if `ndim` is 0 */
+} tw_tensor;
+
+/* Returns the number of inputs or outputs of the function with the index `function`, or of the states of the
+ * model, which all functions share; -1 if there is no such function or role. Thread-safe. */
+TW_API int32_t tw_tensor_count(int32_t function, int32_t role);
+
+/* Describes the tensor `index` of a role, in the order of the metadata. Thread-safe. Errors: ARGUMENT. */
+TW_API int tw_describe(int32_t function, int32_t role, int32_t index, tw_tensor* tensor);
+
 /* tw_run and tw_output_shapes for the function with the index `function`. */
 TW_API int tw_function_run(tw_context* context, int32_t function, const DLTensor* inputs, int32_t num_inputs,
                            DLTensor* outputs, int32_t num_outputs);

@@ -29,9 +29,9 @@ _FIXED, _CONFLICT, _BOUNDS, _MULTIPLE, _UNSOLVED = 1, 2, 3, 4, 5
 _STATUS = {"program": 8, "index": 10, "division": 11}
 """Status codes of the C interface for failed checks."""
 _ERROR = "{ i32, i32, i32, i32, i64, i64, i32, i32 }"
-_TENSOR = "{ ptr, i32, i32, i32, i32 }"
+_TENSOR = "{ ptr, i32, i32, i32, i32, ptr }"
 _SYMBOL = "{ ptr, i64, i64 }"
-_STATE = "{ ptr, i32, i32, i32, i32, ptr, i64 }"
+_STATE = "{ ptr, i32, i32, i32, i32, ptr, ptr, i64 }"
 _FUNCTION = "{ ptr, i32, i32, i32, i32, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr }"
 _MODULE = "{ i32, i32, i32, i32, i32, i32, i64, ptr, ptr, ptr, ptr }"
 _KINDS = {"int": 0, "uint": 1, "float": 2, "bool": 6}  # DLPack's type codes
@@ -112,6 +112,7 @@ class _Tables:
         self.states = func.shared_states(functions)
         self._lines: list[str] = []
         self._strings: dict[str, str] = {}
+        self._shapes = 0
 
     def text(self, isa: Isa, weights_size: int) -> str:
         printers = [_Printer(self, function, number) for number, function in enumerate(self.functions)]
@@ -166,9 +167,12 @@ class _Tables:
 
     def tensor(self, name: str, type_: BufferType, late: bool = False) -> str:
         code, bits = dlpack_type(type_.dtype)
+        sizes = [f"i64 {d if isinstance(d, int) else -1}" for d in type_.shape]
+        self._shapes += 1
+        shape = self.array(f"shape{self._shapes}", "i64", sizes)
         return (
             f"{_TENSOR} {{ ptr {self.string(name)}, i32 {code}, i32 "
-            f"{bits}, i32 {type_.rank}, i32 {int(late)} }}"
+            f"{bits}, i32 {type_.rank}, i32 {int(late)}, ptr {shape} }}"
         )
 
     def _state_rows(self) -> list[str]:
