@@ -14,6 +14,7 @@ SHOWN = {
         "commands that install packages, need a network, files that are not in the repository, or a long time"
     ),
     "c": "C; tests/artifact compiles programs against the same header",
+    "cmake": "a build file of an app for Android, which needs its development kit",
     "js": "JavaScript; tests/web and tests/models/test_web_threads.py run the package",
     "py": "excerpts of a file of the repository; a test compares them",
     "text": "output, formulas, excerpts of the IR",

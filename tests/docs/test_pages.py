@@ -15,6 +15,7 @@ PAGES = {
     "guide/browser.md": (),
     "guide/dynamic-sizes.md": (),
     "guide/onnx.md": ("onnx", "onnxruntime"),
+    "guide/deploying.md": (),
     "guide/other-targets.md": ("wasmtime",),
     "guide/own-models.md": (),
     "guide/performance.md": ("torch",),

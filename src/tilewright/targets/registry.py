@@ -71,7 +71,7 @@ def resolve(name: str) -> Target:
         register_target(family, cast(TargetFactory, packages[family].load()))
     factory = TARGETS.get(family)
     if factory is None:
-        raise CompileError(f"unknown target {name!r}{_near(name)}; known: {_by_family()}")
+        raise CompileError(f"unknown target {name!r}{_near(name)}; known: {targets_by_family()}")
     return factory(name)
 
 
@@ -85,7 +85,7 @@ def _near(name: str) -> str:
     return f" (did you mean {near[0]}?)" if near else ""
 
 
-def _by_family() -> str:
+def targets_by_family() -> str:
     """The names of all targets, for each family in the order of registration: ``a, b; Linux: c; ...``."""
     families: dict[str, list[str]] = {}
     for target, names in KNOWN_NAMES.items():
@@ -147,4 +147,4 @@ for _name, _names in _GPUS.items():
         _name, _built_in(f".{_name}.target", f"{_name}_target"), known_names=_names, family="GPUs"
     )
 
-__all__ = ["TargetFactory", "known_targets", "register_target", "resolve"]
+__all__ = ["TargetFactory", "known_targets", "register_target", "resolve", "targets_by_family"]

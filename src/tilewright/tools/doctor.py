@@ -68,6 +68,9 @@ def check_machine() -> Iterator[Finding]:
     except Exception as error:  # no package, no driver, or an error of either
         yield Finding("missing", f"WebGPU adapter: {error} (only the webgpu target needs it)")
     yield from _gpu_compilers()
+    from ..targets.registry import targets_by_family
+
+    yield Finding("ok", f"targets: {targets_by_family()}")
     for name, purpose in VARIABLES.items():
         if (value := os.environ.get(name)) is not None and name != "TILEWRIGHT_DEBUG":
             yield Finding("ok", f"{name}={'...' if name == _SECRET else value} ({purpose})")
