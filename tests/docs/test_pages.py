@@ -21,7 +21,7 @@ PAGES = {
     "guide/performance.md": ("torch",),
     "guide/precision.md": (),
     "guide/pytorch.md": ("torch",),
-    "guide/quantization.md": (),
+    "guide/quantization.md": ("onnx",),
     "guide/training.md": ("torch", "tensorboardX"),
     "guide/tuning.md": ("sklearn",),
     "index.md": (),

@@ -1,0 +1,1 @@
+"""Writers of graph-level modules in the forms of other tools."""
