@@ -3,6 +3,9 @@
 Shared libraries of Linux are loaded by a program for the C library in a folder of the system (Debian:
 ``libc6-arm64-cross``, ``libc6-armhf-cross``, ``libc6-riscv64-cross``); static libraries are linked into a
 program with musl, which needs none. Windows' libraries are loaded by a program in Wine.
+
+QEMU 7.2 for RISC-V fails its own assertion (``decode_save_opc``) on a vector conversion with a static
+rounding mode, such as ``vfcvt.rtz.x.f.v``, unless an instruction before it in the block sets the mode.
 """
 
 from __future__ import annotations
