@@ -24,10 +24,13 @@ export type Sources = Readonly<Partial<Record<Target, FileSource>>>;
  * WebGPU comes last where a processor simulates it. Modules with threads run on one thread where memory
  * cannot be shared (a page without cross-origin isolation), so they come after those without. */
 export async function supportedTargets(): Promise<Target[]> {
-  const { kind: gpu, targets: onGpu } = await adapterKind();
+  return targetsBeside(await findAdapter());
+}
+
+function targetsBeside({ kind: gpu, targets: onGpu }: Adapter): Target[] {
   const relaxed = hasRelaxedSimd();
   const modules = TARGETS.filter(
-    (target) => !target.startsWith("webgpu") && (relaxed || !target.includes("relaxed")),
+    (target) => !needsGpu(target) && (relaxed || !target.includes("relaxed")),
   );
   const threaded = hasSharedMemory() ? modules.filter((target) => target.includes("threads")) : [];
   const single = modules.filter((target) => !target.includes("threads"));
@@ -39,12 +42,23 @@ export async function supportedTargets(): Promise<Target[]> {
 }
 
 /** Whether there is a GPU, and the targets whose features it has. */
-async function adapterKind(): Promise<{ kind: "device" | "simulated" | "none"; targets: Target[] }> {
+interface Adapter {
+  readonly kind: "device" | "simulated" | "none";
+  readonly targets: Target[];
+}
+
+const NO_ADAPTER: Adapter = { kind: "none", targets: [] };
+
+async function findAdapter(): Promise<Adapter> {
   const gpu = (globalThis as { navigator?: { gpu?: GPU } }).navigator?.gpu;
   const adapter = await gpu?.requestAdapter().catch(() => null);
-  if (!adapter) return { kind: "none", targets: [] };
+  if (!adapter) return NO_ADAPTER;
   const targets: Target[] = adapter.features?.has("shader-f16") ? ["webgpu:f16", "webgpu"] : ["webgpu"];
   return { kind: adapter.info?.isFallbackAdapter ? "simulated" : "device", targets };
+}
+
+function needsGpu(target: string): boolean {
+  return target.startsWith("webgpu");
 }
 
 /** Whether `source` is files by targets, and not one file. */
@@ -58,7 +72,7 @@ export async function bestOf(sources: Sources): Promise<FileSource> {
   const unknown = given.filter((target) => !(TARGETS as readonly string[]).includes(target));
   if (unknown.length)
     throw new ArtifactError(`'${unknown[0]}' is no target of this package: ${TARGETS.join(", ")}`);
-  const supported = await supportedTargets();
+  const supported = targetsBeside(given.some(needsGpu) ? await findAdapter() : NO_ADAPTER);
   const best = supported.find((target) => sources[target] !== undefined);
   if (!best)
     throw new ArtifactError(
