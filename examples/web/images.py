@@ -2,8 +2,7 @@
 
     python examples/web/images.py -o site --serve 8000
 
-The digits are those of scikit-learn, 8 x 8 pixels. The page takes a drawing, a file or the camera. It needs
-the package in web/: `npm ci && npm run build` there.
+The digits are those of scikit-learn, 8 x 8 pixels. The page takes a drawing, a file or the camera.
 """
 
 from __future__ import annotations

