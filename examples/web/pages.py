@@ -1,4 +1,4 @@
-"""What the examples of pages share: they write a model and a page into a folder, and serve it."""
+"""The examples' common functions: they write a model and a page into a folder, and serve it."""
 
 from __future__ import annotations
 

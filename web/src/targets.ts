@@ -29,9 +29,7 @@ export async function supportedTargets(): Promise<Target[]> {
 
 function targetsBeside({ kind: gpu, targets: onGpu }: Adapter): Target[] {
   const relaxed = hasRelaxedSimd();
-  const modules = TARGETS.filter(
-    (target) => !needsGpu(target) && (relaxed || !target.includes("relaxed")),
-  );
+  const modules = TARGETS.filter((target) => !needsGpu(target) && (relaxed || !target.includes("relaxed")));
   const threaded = hasSharedMemory() ? modules.filter((target) => target.includes("threads")) : [];
   const single = modules.filter((target) => !target.includes("threads"));
   return [
@@ -77,7 +75,7 @@ export async function bestOf(sources: Sources): Promise<FileSource> {
   if (!best)
     throw new ArtifactError(
       `none of the given files runs here: they are for ${given.join(", ") || "no target"}, and this engine ` +
-        `runs ${supported.join(", ")}`,
+        `runs ${(await supportedTargets()).join(", ")}`,
     );
   return sources[best] as FileSource;
 }
