@@ -30,8 +30,16 @@ class _Symbol:
     entry: int
 
 
-def prefixed(objects: Sequence[bytes], prefix: str, kept: Collection[str]) -> list[bytes]:
-    """The objects with ``PREFIX__NAME`` for each global symbol NAME that one of them defines, except `kept`.
+def with_prefix(name: str, prefix: str) -> str:
+    """The name of a symbol of a model with this prefix."""
+    return f"{prefix}__{name}"
+
+
+def prefixed(
+    objects: Sequence[bytes], prefix: str, kept: Collection[str], also: Collection[str] = ()
+) -> list[bytes]:
+    """The objects with ``PREFIX__NAME`` for each global symbol NAME that one of them defines, except `kept`,
+    and for those of `also`, which the model's other files define.
 
     Symbols that no object defines, such as those of the C library, keep their names.
 
@@ -40,7 +48,7 @@ def prefixed(objects: Sequence[bytes], prefix: str, kept: Collection[str]) -> li
     """
     found = [_symbols(data) for data in objects]
     defined = {s.name for symbols in found for s in symbols if s.defined}
-    names = {name: f"{prefix}__{name}" for name in defined.difference(kept)}
+    names = {name: with_prefix(name, prefix) for name in (*defined.difference(kept), *also)}
     return [_renamed(data, symbols, names) for data, symbols in zip(objects, found, strict=True)]
 
 

@@ -16,10 +16,13 @@ from typing import Any
 import numpy as np
 
 from tilewright.artifact.package import save_files
-from tilewright.artifact.sources import HEADER, INCLUDE_DIR
+from tilewright.artifact.sources import HEADER, INCLUDE_DIR, check_prefix
+from tilewright.artifact.static import with_prefix
 from tilewright.errors import ArtifactError
 
 STATIC_DIR = INCLUDE_DIR.parent / "static"
+PREFIX = "model"
+"""The prefix of names, unless a library is saved with another one."""
 LARGEST_SOURCE = 64 << 20
 """Bytes of weights that are written as a C array. Compilers take about 20 times as much memory to read it."""
 
@@ -66,7 +69,7 @@ def save_static(
         symbols: The global names of the generated code.
         metadata: The model's description, with `static_memory` as ``static``.
         weights: All weights, as bytes.
-        prefix: The beginning of all names; ``model`` if None.
+        prefix: The beginning of all names; `PREFIX` if None.
         beside: Leave the weights out of the program: it passes their address, and the file ``model.weights``
             has them.
         notes: Lines about the target for the notes.
@@ -83,9 +86,7 @@ def save_static(
             f"{path}: {weights.nbytes} bytes of weights are too many for a C source; write them to a file of "
             "their own with weights='beside' (--weights beside)"
         )
-    name = prefix or "model"
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or name in ("tw", "tilewright"):
-        raise ArtifactError(f"prefix {name!r} cannot be used: give letters, digits and underscores")
+    name = PREFIX if prefix is None else check_prefix(prefix)
     model = _Model(name, metadata, weights.nbytes, beside)
     files: dict[str, bytes | bytearray] = {
         f"{name}.h": model.header().encode(),
@@ -106,7 +107,7 @@ def save_static(
 
 
 def _renamed(prefix: str, symbols: Sequence[str]) -> str:
-    lines = [f"#define {symbol} {prefix}_{symbol}" for symbol in dict.fromkeys(symbols)]
+    lines = [f"#define {symbol} {with_prefix(symbol, prefix)}" for symbol in dict.fromkeys(symbols)]
     guard = f"{prefix.upper()}NAMES_H_"
     head = "/* names.h - gives the global names of a model's code its prefix. */"
     return "\n".join([head, f"#ifndef {guard}", f"#define {guard}", *lines, "#endif", ""])
@@ -399,4 +400,4 @@ def _formula(node: ast.expr, text: str) -> str:
     raise ArtifactError(f"the size {text!r} cannot be written in C")
 
 
-__all__ = ["C_TYPES", "NAMES", "formula", "identifier", "save_static"]
+__all__ = ["C_TYPES", "NAMES", "PREFIX", "formula", "identifier", "save_static"]

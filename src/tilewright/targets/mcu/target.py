@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...artifact import elf, link, temporary
 from ...artifact.kinds import check_suffix
-from ...artifact.static_package import NAMES, save_static
+from ...artifact.static import prefixed
+from ...artifact.static_package import NAMES, PREFIX, save_static
 from ...errors import CompileError
 from ...runtime.model import CompiledModel
 from ..llvm.isa import Isa
@@ -27,22 +28,16 @@ if TYPE_CHECKING:
     from ..llvm.build import BuiltLibrary
     from ..llvm.kernel import KernelCode
 
-_DEFINED = re.compile(r"^define (?!internal)[^@]*@([\w.$]+)\(", re.MULTILINE)
 _MEMORIES = ("flash", "ram")
 
 
 class McuLibrary(ForeignLibrary):
-    """A library for a microcontroller, which can be saved and inspected. Its `objects` are LLVM IR, which is
-    compiled again with the names that a prefix gives.
-    """
+    """A library for a microcontroller, which can be saved and inspected."""
 
     def save(self, path: str | Path, *, weights: str | None = None, prefix: str | None = None) -> Path:
         check_suffix(path, (".tar",), self.built.isa.name)
-        texts = [text.decode() for text in self.built.objects]
-        names = [*NAMES, *(name for text in texts for name in _DEFINED.findall(text))]
-        name = prefix or "model"
-        pattern = re.compile(r"@(" + "|".join(map(re.escape, dict.fromkeys(names))) + r")\b(?!\.)")
-        objects = compiled([pattern.sub(rf"@{name}_\1", text) for text in texts], self.built)
+        name = prefix or PREFIX
+        objects = prefixed(self.built.objects, name, (), NAMES)
         return save_static(
             Path(path),
             {f"lib{name}_code.a": archive(objects, self.built.isa)},
@@ -70,13 +65,6 @@ def archive(objects: Sequence[bytes], isa: Isa) -> bytes:
         return path.read_bytes()
 
 
-def compiled(texts: Sequence[str], built: BuiltLibrary) -> list[bytes]:
-    """The objects of modules, as `built` was compiled."""
-    from ..llvm.toolchain import compile_objects
-
-    return compile_objects(texts, built.isa, llvm_opt_level=built.llvm_opt_level)
-
-
 class McuTarget(LlvmTarget):
     """A microcontroller, with the bytes of its memories if the target's name states them."""
 
@@ -92,9 +80,6 @@ class McuTarget(LlvmTarget):
     def more_metadata(self, lowered: Lowered, codes: Mapping[str, KernelCode]) -> dict[str, Any]:
         return {"static": static_memory(lowered.module, codes)}
 
-    def compile_modules(self, texts: Sequence[str], llvm_opt_level: int) -> list[bytes]:
-        return [text.encode() for text in texts]
-
     def link(self, path: Path, objects: Sequence[bytes], metadata: dict[str, Any]) -> None:
         path.write_bytes(b"")  # Nothing is linked: the program's own linker does it.
 
@@ -106,9 +91,8 @@ class McuTarget(LlvmTarget):
         memory = built.metadata["static"]
         if not self.limits or memory["refused"]:
             return
-        objects = compiled([text.decode() for text in built.objects], built)
         needed = {
-            "flash": built.weights_size + sum(map(elf.loaded_bytes, objects)),
+            "flash": built.weights_size + sum(map(elf.loaded_bytes, built.objects)),
             "ram": memory["arena"]
             + memory["scratch"]
             + sum(memory["states"].values())
