@@ -109,7 +109,7 @@ def test_a_run_of_the_small_size(tmp_path: Path, models: Path, capsys: pytest.Ca
         ours = row["engines"]["tilewright"]
         assert "failed" not in ours
         if row["case"]["workload"] == "start":
-            assert 0 < ours["prefill_error"] < ours["decode_error"] < 0.05
+            assert 0 < ours["prefill_error"] < 0.05 and 0 < ours["decode_error"] < 0.05
             assert ours["same_greedy_tokens"] == ours["greedy_tokens"] == TINY.steps
             assert ours["load_seconds"] > 0 and ours["peak_bytes"] > ours["own_bytes"] > 1 << 20
         else:
