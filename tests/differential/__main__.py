@@ -27,7 +27,8 @@ from typing import Any
 
 from tilewright.ir.debug import STRICT_SCHEDULES, VARIABLE
 from tilewright.ir.types import DType
-from tilewright.targets.cpu.isa import ISAS, runs_here
+from tilewright.targets.cpu.isa import runs_here
+from tilewright.targets.cpu.ports import LEVELS as X86_LEVELS
 
 from ..processes import CRASHED, LATE, Limits, in_processes
 from . import conditions
@@ -42,7 +43,7 @@ LIMITS = Limits(seconds=120)
 Check = Callable[[int], Any]
 
 
-X86 = [name for name in ISAS if name.startswith("x86")]
+X86 = [name for name in X86_LEVELS if name.startswith("x86")]
 
 
 def _cpus(isas: list[str]) -> list[str]:
@@ -51,7 +52,7 @@ def _cpus(isas: list[str]) -> list[str]:
     return [
         "cpu" if name == "host" else f"cpu:{name}"
         for name in names
-        if name == "host" or runs_here(ISAS[name])
+        if name == "host" or runs_here(X86_LEVELS[name])
     ]
 
 

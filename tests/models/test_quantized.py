@@ -12,7 +12,8 @@ import pytest
 from onnx import helper, numpy_helper
 
 import tilewright as tw
-from tilewright.targets.cpu.isa import ISAS, runs_here
+from tilewright.targets.cpu.isa import runs_here
+from tilewright.targets.cpu.ports import LEVELS
 
 pytestmark = pytest.mark.every_isa
 
@@ -21,7 +22,7 @@ TARGETS = pytest.mark.parametrize(
     "target",
     [
         "cpu",
-        *(f"cpu:{name}" for name, isa in ISAS.items() if name.startswith("x86") and runs_here(isa)),
+        *(f"cpu:{name}" for name, isa in LEVELS.items() if name.startswith("x86") and runs_here(isa)),
         "wasm32",
         "wasm32:relaxed",
     ],

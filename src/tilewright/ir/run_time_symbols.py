@@ -56,10 +56,13 @@ def symbols_of(op: Operation) -> Iterator[Expr]:
 
 
 def symbols_in(data: Iterable[Any]) -> Iterator[Expr]:
-    """The symbols that types and attributes mention; some of them repeatedly."""
+    """The symbols that types, attributes and the bounds of axes mention; some of them repeatedly."""
     for value in data:
         if isinstance(value, Expr):
-            yield from free_symbols(value)
+            for symbol in free_symbols(value):
+                yield symbol
+                if isinstance(symbol.upper, Expr):  # the extent of an axis
+                    yield from symbols_in((symbol.upper,))
         elif isinstance(value, (TensorType, BufferType)):
             yield from symbols_in(value.shape)
         elif isinstance(value, (tuple, list)):
