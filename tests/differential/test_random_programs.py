@@ -116,8 +116,8 @@ def test_every_operator_comes_about() -> None:
     programs = [every_operator.generate(seed) for seed in range(len(names))]
     used = {op.name for program in programs for op in program.module.walk()}
     # `graph.dequantized_matmul` is never kept, because disturbing its 16-bit operand changes its float32
-    # result too much; nor is `graph.scaled_matmul`, whose scales are powers of two, which a disturbed value is
-    # not. `graph.quantized_matmul`, which decomposes to them, is generated.
+    # result too much; nor is `graph.scaled_matmul`, whose scales are powers of two, unlike disturbed ones.
+    # `graph.quantized_matmul`, which decomposes to them, is generated.
     inside = {"graph.dequantized_matmul", "graph.scaled_matmul"}
     assert {cls.name for cls in graph.OPERATORS.values()} - inside <= used
 
