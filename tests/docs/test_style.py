@@ -15,13 +15,15 @@ from .pages import DOCS, ROOT
 
 COLUMNS = 110
 FOLDERS = ("src", "tests", "bench", "examples", "docs")
+WEB = ("web/src", "web/page", "web/test", "web/scripts")
+"""The sources of `web/`, beside which tools and dependencies are installed."""
 BUILT = ROOT / "src" / "tilewright" / "runtime" / "js"
 """JavaScript that `web/` builds."""
-SUFFIXES = (".c", ".h", ".mjs", ".js", ".css", ".html", ".sh", ".yml", ".yaml", ".toml")
+SUFFIXES = (".c", ".h", ".ts", ".mjs", ".js", ".css", ".html", ".sh", ".yml", ".yaml", ".toml")
 SOURCES = sorted(
     path.relative_to(ROOT).as_posix()
     for path in [
-        *(p for folder in FOLDERS for p in (ROOT / folder).rglob("*") if p.suffix in SUFFIXES),
+        *(p for folder in (*FOLDERS, *WEB) for p in (ROOT / folder).rglob("*") if p.suffix in SUFFIXES),
         *(ROOT / "scripts").iterdir(),
         *ROOT.glob(".ci/*"),
         *(p for p in ROOT.iterdir() if p.suffix in SUFFIXES),

@@ -4,7 +4,7 @@
  * It adds the headers of cross-origin isolation, which threads need and many servers of static files do not
  * send. */
 
-/** What `tilewright llm chat-page` writes before this text: paths relative to the scope, with SHA-256. */
+/** The list that `tilewright llm chat-page` writes before this text: paths below the scope, with SHA-256. */
 interface Files {
   readonly version: string;
   readonly files: Readonly<Record<string, string>>;

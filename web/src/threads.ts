@@ -33,7 +33,7 @@ const portOf = (node: NodeEmitter & { postMessage: Port["postMessage"] }): Port 
   addEventListener: (_type, listener) => node.on("message", (data) => listener({ data })),
 });
 
-/** Starts the module `name` beside the module `base` in another thread: by `start`, or in Node by its address.
+/** Starts the module `name` beside the module `base` in another thread: by `start`, in Node by its address.
  *
  * `start` must be written as `() => new Worker(new URL("./NAME.js", import.meta.url), { type: "module" })`:
  * bundlers recognize this form, and nothing else, as a worker to include. */
@@ -61,7 +61,7 @@ export async function startThread(start: () => Worker, name: string, base: strin
   };
 }
 
-/** The port to the thread that started this one. No top-level `await` is needed, which some bundlers refuse. */
+/** The port to the thread that started this one. There is no top-level `await`: some bundlers refuse it. */
 export function parentPort(): Port {
   if (typeof (globalThis as { WorkerGlobalScope?: unknown }).WorkerGlobalScope !== "undefined")
     return globalThis as unknown as Port;

@@ -25,9 +25,9 @@ export interface Shards {
 /** A part of the file, and the byte of it from which on its identity counts. */
 type Part = Shard & { readonly from: number };
 
-/** Reads the block of weights part by part; `sink` gets positions in the block. Each shard is checked and kept in
- * the browser's storage for itself, so a download that was interrupted goes on with the shard that it had
- * begun. Throws ArtifactError where a file is missing, damaged, or of another model. */
+/** Reads the block of weights part by part; `sink` gets positions in the block. Each shard is checked and
+ * kept in the browser's storage for itself, so a download that was interrupted goes on with the shard that it
+ * had begun. Throws ArtifactError where a file is missing, damaged, or of another model. */
 export async function readWeights(
   entry: WeightsEntry,
   artifact: FileSource,
@@ -73,8 +73,8 @@ function partsOf(
   const { identity, shards } = weights;
   if (identity !== entry.identity || shards.reduce((sum, { bytes }) => sum + bytes, 0) !== total)
     throw new ArtifactError(
-      `${nameOf(artifact)}: the list of its weights belongs to another model or another compilation: put all ` +
-        "files of one compilation on the server",
+      `${nameOf(artifact)}: the list of its weights belongs to another model or another compilation: put ` +
+        "all files of one compilation on the server",
     );
   return shards.map((shard) => ({ ...shard, from: 0 }));
 }

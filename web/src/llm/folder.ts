@@ -76,7 +76,7 @@ export function shardsOf(folder: string | URL, { weights }: ModelInfo): Shards {
   return { identity, shards: shards.map((shard) => ({ ...shard, file: inFolder(folder, shard.file) })) };
 }
 
-/** Whether the weights of a model are in the browser's storage, so that loading it needs no large download. */
+/** Whether the browser's storage has the weights of a model, so that loading it needs no large download. */
 export async function isKept(folder: string | URL, info: ModelInfo): Promise<boolean> {
   const stored = shardsOf(folder, info).shards.map(({ file, identity }) => isStored(file as URL, identity));
   return (await Promise.all(stored)).every(Boolean);

@@ -7,8 +7,8 @@ import { startThread, type Thread } from "../threads.js";
 /** The most schemas that are remembered as valid. */
 const KEPT = 256;
 
-/** xgrammar aborts at a wrong schema: its module then keeps what it had allocated, and its stack. A worker with
- * a module of its own tries each new schema first, and is replaced after a wrong one. */
+/** xgrammar aborts at a wrong schema: its module then keeps what it had allocated, and its stack. A worker
+ * with a module of its own tries each new schema first, and is replaced after a wrong one. */
 export class SchemaChecker {
   private readonly valid = new Set<string>();
   private worker: Promise<{ thread: Thread; remote: Remote } | null> | null = null;

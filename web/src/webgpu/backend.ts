@@ -192,8 +192,8 @@ function requireFeatures(device: GPUDevice, { target }: Metadata, where: string)
     const name = FEATURES[feature];
     if (name && device.features.has(name)) continue;
     throw new DeviceError(
-      `${where}: needs a GPU with the feature ${name ?? feature}, which this one lacks: load the model that ` +
-        "was compiled for webgpu without features",
+      `${where}: needs a GPU with the feature ${name ?? feature}, which this one lacks: load the model ` +
+        "that was compiled for webgpu without features",
     );
   }
 }

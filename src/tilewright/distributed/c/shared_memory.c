@@ -40,7 +40,7 @@ enum { SUM, MAX, MIN };
 enum { DONE, FAILED_ENDED = -1, FAILED_LATE = -2, FAILED_OTHER = -3, FAILED_MEMORY = -4, FAILED_TYPE = -5 };
 enum { WRITE, REDUCE, READ, STAGES };
 
-/* What all processes must agree on. */
+/* The values that all processes must agree on. */
 typedef struct {
   int64_t number, piece, n;
   int32_t kind, code, bits, reduction, peer, unused;

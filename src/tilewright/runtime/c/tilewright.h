@@ -148,7 +148,7 @@ TW_API int32_t tw_function_index(const char* name);
 /* Returns the name of the function with the index `function`; NULL if there is none. Thread-safe. */
 TW_API const char* tw_function_name(int32_t function);
 
-/* What a model's tensor is for. */
+/* The use of a model's tensor. */
 typedef enum { TW_INPUT = 0, TW_OUTPUT = 1, TW_STATE = 2 } tw_role;
 
 /* A tensor of a model. The library owns the name and the shape. */

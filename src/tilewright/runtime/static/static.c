@@ -85,7 +85,7 @@ int tw_static_no_weights(tw_context* context) {
   return TW_ERROR_ARGUMENT;
 }
 
-/* What generated code calls: see runtime.h. */
+/* The functions that generated code calls: see runtime.h. */
 
 int32_t tw_launch(tw_context* context, int32_t kernel_index, tw_kernel kernel, int64_t extent, int64_t grain,
                   void* const* buffers, const int64_t* dims) {
