@@ -27,7 +27,6 @@ _ORDERED = {"oeq": "==", "olt": "<", "ole": "<=", "ogt": ">", "oge": ">="}
 _NOT_ORDERED = {"ult": ">=", "ule": ">", "ugt": "<=", "uge": "<"}
 _INTEGER = {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^", "udiv": "/", "urem": "%"}
 _FLOAT = {"fadd": "+", "fsub": "-", "fmul": "*", "fdiv": "/"}
-PREDICATES = frozenset((*_SIGNED, *_UNSIGNED, *_ORDERED, *_NOT_ORDERED, "one", "ord", "ueq", "une", "uno"))
 
 
 def width(type_: Type) -> int:
@@ -58,12 +57,15 @@ def size_of(type_: Type) -> int:
     return (type_.bits if type_.is_float else width(type_)) // 8
 
 
+_ZEROS = ("zeroinitializer", "poison", "undef", "null", "none")
+
+
 def constant(type_: Type, text: str) -> str:
     """A constant of a scalar type as a C expression."""
-    if text in ("zeroinitializer", "poison", "undef", "null", "none"):
+    if text in _ZEROS:
         return {"ptr": "(uint8_t*)0", "float": "0.0f", "double": "0.0"}.get(type_.kind, "0")
     if type_.kind == "int":
-        return integer(type_, {"true": 1, "false": 0}.get(text) if text in ("true", "false") else int(text))
+        return integer(type_, int(text) if text not in _TRUTH else _TRUTH[text])
     if type_.kind in ("float", "double"):
         return number(type_, text)
     if type_.kind in ("half", "bfloat"):
@@ -71,8 +73,11 @@ def constant(type_: Type, text: str) -> str:
     raise InternalError(f"C has no constant {text} of the type {type_.kind}")
 
 
-def integer(type_: Type, value: int | None) -> str:
-    assert value is not None
+_TRUTH = {"true": 1, "false": 0}
+
+
+def integer(type_: Type, value: int) -> str:
+    """A number modulo the type's range."""
     value &= (1 << type_.bits) - 1
     return f"UINT{width(type_)}_C({value if value < 1 << 16 else hex(value)})"
 
@@ -88,6 +93,13 @@ def number(type_: Type, text: str) -> str:
         return f"tw_f32_of({bits:#x}u)"
     (bits,) = struct.unpack("<Q", struct.pack("<d", value))
     return f"tw_f64_of(UINT64_C({bits:#x}))"
+
+
+def static_number(type_: Type, text: str) -> str:
+    """A number in an initializer, where no function may be called."""
+    if type_.kind not in ("float", "double") or text in _ZEROS or math.isfinite(value := _float(text)):
+        return constant(type_, text)
+    return "NAN" if math.isnan(value) else "INFINITY" if value > 0 else "-INFINITY"
 
 
 def _float(text: str) -> float:
@@ -219,7 +231,6 @@ def convert(opcode: str, source: Type, value: str, to: Type) -> str:
 
 __all__ = [
     "FLAGS",
-    "PREDICATES",
     "binary",
     "c_type",
     "compare",
@@ -230,6 +241,7 @@ __all__ = [
     "narrow",
     "signed",
     "size_of",
+    "static_number",
     "suffix",
     "widen",
     "width",

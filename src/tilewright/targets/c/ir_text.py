@@ -189,6 +189,14 @@ class Tokens:
         self.attributes()
         return self.value(type_)
 
+    def operands(self, count: int) -> list[Operand]:
+        """That many operands, with commas between them."""
+        found = [self.operand()]
+        while len(found) < count:
+            self.expect(",")
+            found.append(self.operand())
+        return found
+
     def attributes(self) -> None:
         """Pass the attributes of a parameter or a result."""
         while True:

@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...artifact import link, package
-from ...artifact.kinds import check_suffix
-from ...artifact.static_package import save_static
 from ...runtime.library import Library
 from ...runtime.model import CompiledModel
 from ..cpu.machine import common
 from ..llvm.isa import Isa
 from ..llvm.machine import stated
-from ..llvm.static_memory import static_memory
-from ..llvm.target import BuiltCode, LlvmTarget
-from .translate import sources
+from ..llvm.static_target import StaticTarget, save_archive
+from ..llvm.target import BuiltCode
+from .translate import to_c
 
 if TYPE_CHECKING:
-    from ...lowering.pipeline import Lowered
     from ..llvm.build import BuiltLibrary
-    from ..llvm.kernel import KernelCode
 
 _GLOBAL = re.compile(r"^\w[\w* ]*?\b(\w+)\([^;]*\) \{$", re.MULTILINE)
 """The definition of a function."""
@@ -56,20 +53,15 @@ class BuiltCLibrary(BuiltCode, Library):
         return self.built.weights
 
     def save(self, path: str | Path, *, weights: str | None = None, prefix: str | None = None) -> Path:
-        check_suffix(path, (".tar",), "c")
         sources = {f"code{k}.c": text for k, text in enumerate(self.built.objects)}
-        text = "\n".join(text.decode() for text in sources.values())
-        return save_static(
-            Path(path),
-            {
-                "prelude.h": _prelude().replace("#include", '#include "names.h"\n#include', 1).encode(),
-                **sources,
-            },
-            _GLOBAL.findall(text),
-            self.metadata,
-            self.built.weights,
+        prelude = _prelude().replace("#include", '#include "names.h"\n#include', 1)
+        return save_archive(
+            path,
+            self.built,
+            {"prelude.h": prelude.encode(), **sources},
+            symbols=_GLOBAL.findall("\n".join(text.decode() for text in sources.values())),
+            weights=weights,
             prefix=prefix,
-            beside=weights == "beside",
         )
 
     def code_text(self, level: str) -> str | None:
@@ -77,21 +69,13 @@ class BuiltCLibrary(BuiltCode, Library):
         return "\n".join(text.decode() for text in self.built.objects) if level == "c" else None
 
 
-class CTarget(LlvmTarget):
+class CTarget(StaticTarget):
     """C11 for any compiler. The `objects` of its libraries are sources."""
 
     code_levels = ("c",)
 
-    def __init__(self, name: str, isa: Isa) -> None:
-        super().__init__(name, isa)
-        self.suffixes = (".tar",)
-        self.precisions = ()
-
-    def more_metadata(self, lowered: Lowered, codes: Mapping[str, KernelCode]) -> dict[str, Any]:
-        return {"static": static_memory(lowered.module, codes)}
-
     def compile_modules(self, texts: Sequence[str], llvm_opt_level: int) -> list[bytes]:
-        return [text.encode() for text in sources(texts)]
+        return [to_c(text).encode() for text in texts]
 
     def link(self, path: Path, objects: Sequence[bytes], metadata: dict[str, Any]) -> None:
         here = link.host_triple()
@@ -115,8 +99,6 @@ def c_target(name: str) -> CTarget:
     Raises:
         CompileError: An unknown fact.
     """
-    from dataclasses import replace
-
     facts = [part for part in name.partition(":")[2].split("+") if part]
     return CTarget(name, replace(ISA, machine=stated(ISA.machine, facts, f"target {name!r}")))
 

@@ -8,7 +8,7 @@ blocks use are declared at the beginning of the function.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from ...errors import InternalError
 from . import expressions as ex
@@ -100,7 +100,7 @@ class _Module:
         if value.text[:1] == "@":
             return f"{'' if value.text in self.functions else '&'}{identifier(value.text)}"
         if type_.is_float:
-            return _static_number(type_, value.text)
+            return ex.static_number(type_, value.text)
         return "0" if type_.kind == "ptr" else ex.constant(type_, value.text)
 
     # -- Functions --
@@ -134,14 +134,6 @@ def _bytes(text: str) -> bytes:
     )
 
 
-def _static_number(type_: Type, text: str) -> str:
-    """A number in an initializer, where no function may be called."""
-    value = ex.constant(type_, text)
-    if "_of(" not in value:
-        return value
-    return "NAN" if "7fc0" in value or "7ff8" in value else "-INFINITY" if "0xff" in value else "INFINITY"
-
-
 class _Body:
     """Prints the body of a function."""
 
@@ -152,7 +144,6 @@ class _Body:
         }
         """The expressions of each value's lanes."""
         self.labels = {block.name: f"L{k}" for k, block in enumerate(function.blocks)}
-        self.blocks = {block.name: block for block in function.blocks}
         self.lines: list[str] = []
         self.declared: list[str] = []
         self.products: dict[str, tuple[list[str], list[str]]] = {}
@@ -193,14 +184,10 @@ class _Body:
         found = set()
         for block in self.function.blocks:
             for i in block.instructions:
-                if i.opcode == "phi":
-                    continue  # A phi is written in the blocks before it.
-                found |= {t for t in i.tokens.items if t[:1] == "%" and home.get(t, block.name) != block.name}
-        for block in self.function.blocks:
-            for i in self.phis[block.name]:
-                for value, origin in self._incoming(i)[1]:
-                    if home.get(value.text, origin) != origin:
-                        found.add(value.text)
+                used = [(t, block.name) for t in i.tokens.items if t[:1] == "%"]
+                if i.opcode == "phi":  # It is written in the blocks before it.
+                    used = [(value.text, origin) for value, origin in self._incoming(i)[1]]
+                found |= {name for name, where in used if home.get(name, where) != where}
         return found
 
     def _targets(self) -> set[str]:
@@ -369,11 +356,7 @@ class _Body:
     _icmp = _fcmp = _compare
 
     def _select(self, i: Instruction) -> None:
-        c = i.tokens.operand()
-        i.tokens.expect(",")
-        a = i.tokens.operand()
-        i.tokens.expect(",")
-        b = i.tokens.operand()
+        c, a, b = i.tokens.operands(3)
         conditions = self.lanes(c) * (a.type.lanes if c.type.kind != "vector" else 1)
         values = [
             f"{q} ? {x} : {y}" for q, x, y in zip(conditions, self.lanes(a), self.lanes(b), strict=True)
@@ -383,9 +366,7 @@ class _Body:
     # -- Vectors --
 
     def _extractelement(self, i: Instruction) -> None:
-        a = i.tokens.operand()
-        i.tokens.expect(",")
-        index = i.tokens.operand()
+        a, index = i.tokens.operands(2)
         lanes = self.lanes(a)
         if index.text.isdigit():
             self.define(i.result, a.type.element, [lanes[int(index.text)]])
@@ -397,11 +378,7 @@ class _Body:
         self.define(i.result, a.type.element, [value])
 
     def _insertelement(self, i: Instruction) -> None:
-        a = i.tokens.operand()
-        i.tokens.expect(",")
-        value = i.tokens.operand()
-        i.tokens.expect(",")
-        index = i.tokens.operand()
+        a, value, index = i.tokens.operands(3)
         lanes = list(self.lanes(a))
         if index.text.isdigit():
             lanes[int(index.text)] = self.lane(value)
@@ -411,11 +388,7 @@ class _Body:
         self.define(i.result, a.type, lanes)
 
     def _shufflevector(self, i: Instruction) -> None:
-        a = i.tokens.operand()
-        i.tokens.expect(",")
-        b = i.tokens.operand()
-        i.tokens.expect(",")
-        mask = i.tokens.operand()
+        a, b, mask = i.tokens.operands(3)
         lanes = self.lanes(a) + self.lanes(b)
         order = [part.text for part in mask.parts] or [mask.text] * mask.type.lanes
         chosen = [lanes[int(k)] if k.isdigit() else lanes[0] for k in order]
@@ -622,9 +595,4 @@ def _constant_type(type_: Type) -> str:
     return f"{ex.c_type(type_)} const" if type_.kind == "ptr" else f"const {ex.c_type(type_)}"
 
 
-def sources(texts: Iterable[str]) -> list[str]:
-    """The C sources of several modules, in order."""
-    return [to_c(text) for text in texts]
-
-
-__all__ = ["identifier", "lanes_of", "sources", "to_c"]
+__all__ = ["identifier", "lanes_of", "to_c"]

@@ -12,21 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...artifact import elf, link, temporary
-from ...artifact.kinds import check_suffix
 from ...artifact.static import prefixed
-from ...artifact.static_package import NAMES, PREFIX, save_static
+from ...artifact.static_package import NAMES, PREFIX
 from ...errors import CompileError
 from ...runtime.model import CompiledModel
 from ..llvm.isa import Isa
 from ..llvm.machine import UNITS, stated
-from ..llvm.static_memory import static_memory
-from ..llvm.target import ForeignLibrary, LlvmTarget
+from ..llvm.static_target import StaticTarget, save_archive
+from ..llvm.target import ForeignLibrary
 from .isa import CORTEX_M
 
 if TYPE_CHECKING:
-    from ...lowering.pipeline import Lowered
     from ..llvm.build import BuiltLibrary
-    from ..llvm.kernel import KernelCode
 
 _MEMORIES = ("flash", "ram")
 
@@ -35,17 +32,14 @@ class McuLibrary(ForeignLibrary):
     """A library for a microcontroller, which can be saved and inspected."""
 
     def save(self, path: str | Path, *, weights: str | None = None, prefix: str | None = None) -> Path:
-        check_suffix(path, (".tar",), self.built.isa.name)
         name = prefix or PREFIX
         objects = prefixed(self.built.objects, name, (), NAMES)
-        return save_static(
-            Path(path),
+        return save_archive(
+            path,
+            self.built,
             {f"lib{name}_code.a": archive(objects, self.built.isa)},
-            [],
-            self.metadata,
-            self.built.weights,
+            weights=weights,
             prefix=prefix,
-            beside=weights == "beside",
             notes=[
                 f"Code: {sum(map(elf.loaded_bytes, objects))} bytes, in lib{name}_code.a, for "
                 f"{self.built.isa.name} with hardware floating point (-mfloat-abi=hard).",
@@ -65,7 +59,7 @@ def archive(objects: Sequence[bytes], isa: Isa) -> bytes:
         return path.read_bytes()
 
 
-class McuTarget(LlvmTarget):
+class McuTarget(StaticTarget):
     """A microcontroller, with the bytes of its memories if the target's name states them."""
 
     code_levels = ("llvm", "asm")
@@ -73,12 +67,7 @@ class McuTarget(LlvmTarget):
 
     def __init__(self, name: str, isa: Isa, limits: Mapping[str, int]) -> None:
         super().__init__(name, isa)
-        self.suffixes = (".tar",)
-        self.precisions = ()
         self.limits = limits
-
-    def more_metadata(self, lowered: Lowered, codes: Mapping[str, KernelCode]) -> dict[str, Any]:
-        return {"static": static_memory(lowered.module, codes)}
 
     def link(self, path: Path, objects: Sequence[bytes], metadata: dict[str, Any]) -> None:
         path.write_bytes(b"")  # Nothing is linked: the program's own linker does it.
