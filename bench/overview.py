@@ -18,6 +18,8 @@ KINDS = {
     "memory_ops": "[operators bound by memory](../memory_ops.py)",
     "llm": "[language models](../llm/__main__.py)",
     "training": "[training steps](../training.py)",
+    "training_memory": "[memory of training steps](../training_memory.py)",
+    "training_processes": "[training steps in several processes](../training_processes.py)",
 }
 
 

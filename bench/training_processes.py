@@ -8,7 +8,7 @@ times are measured, in turns: of a process alone, of two processes at once that 
 other, and of two that reduce their gradients. Scaling is the first time over the third: 1 if communication is
 free and the machine serves two processes as fast as one. The second time shows the machine's share in it.
 PyTorch's ``DistributedDataParallel`` in eager mode is the peer. Medians go to
-bench/results/training-processes-CLASS.json and .md.
+bench/results/training_processes-CLASS.json and .md.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def main() -> None:
     options = parser.parse_args()
     if unknown := set(options.models) - set(models()):
         parser.error(f"no models called {', '.join(unknown)}")
-    path = options.results or results_file("training-processes")
+    path = options.results or results_file("training_processes")
     kept = json.loads(path.read_text())["rows"] if path.exists() else []
     for precision in options.precision:
         for name in options.models:
