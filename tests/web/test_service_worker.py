@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.web.chat_site import Site, chromium
-from tests.web.site import CHROMIUM, PACKAGE
-from tests.web.test_language_models import SAMPLING, checkpoint, compiled, expected, prompts
+from tests.web.chat_site import Site
+from tests.web.site import NO_BROWSER, PACKAGE, chromium
+from tests.web.test_language_models import SAMPLING, SCHEMA, checkpoint, compiled, expected, prompts
 
-playwright = pytest.importorskip("playwright.sync_api")
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (apt: chromium-headless-shell)"),
+    pytest.mark.skipif(bool(NO_BROWSER), reason=NO_BROWSER),
     pytest.mark.skipif(
         not (PACKAGE / "bundle" / "llm-service.js").exists(),
         reason="needs the package: npm ci && npm run build in web/",
@@ -36,7 +35,7 @@ addEventListener("fetch", (event) => {
   if (pathname.startsWith("/v1/") || pathname === "/statistics") event.respondWith(answer());
 });
 """
-RUN = """async ([prompts, sampling]) => {
+RUN = """async ([prompts, sampling, schema]) => {
   await navigator.serviceWorker.register("/service.js", { type: "module" });
   await new Promise((resolve) => {
     if (navigator.serviceWorker.controller) resolve();
@@ -53,10 +52,20 @@ RUN = """async ([prompts, sampling]) => {
                                                ...sampling[0] });
   const events = (await streamed.text()).trim().split("\\n\\n").map((event) => event.slice(6));
   const messages = [{ role: "user", content: "Hello" }];
-  const schema = { type: "object", properties: { a: { enum: ["x", "y"] } }, required: ["a"],
-                   additionalProperties: false };
-  const format = { type: "json_schema", json_schema: { name: "x", schema } };
-  const chat = await (await post("chat/completions", { messages, seed: 3, response_format: format })).json();
+  const constrained = (schema, more) => post("chat/completions", {
+    messages, max_tokens: 100, response_format: { type: "json_schema", json_schema: { name: "x", schema } },
+    ...more,
+  });
+  const json = await Promise.all([3, 4, 5].map(async (seed) => {
+    const { choices } = await (await constrained(schema, { seed })).json();
+    return [choices[0].finish_reason, choices[0].message.content];
+  }));
+  const parts = (await (await constrained(schema, { seed: 3, stream: true })).text()).trim().split("\\n\\n");
+  const streamedJson = parts.slice(0, -1)
+    .map((event) => JSON.parse(event.slice(6)).choices[0]?.delta.content ?? "").join("");
+  const impossible = await constrained({ type: "nothing" });
+  const impossibleAnswer = [impossible.status, (await impossible.json()).error.param];
+  const { choices: [{ message }] } = await (await constrained(schema, { seed: 3 })).json();
   const refused = await post("chat/completions", { messages, temperature: 7 });
   for (let k = 0; k < 4; k++) {
     const controller = new AbortController();
@@ -74,7 +83,7 @@ RUN = """async ([prompts, sampling]) => {
     await new Promise((resolve) => setTimeout(resolve, 20));
   }
   return {
-    texts, statistics, chat,
+    texts, statistics, json, streamedJson, impossibleAnswer, jsonAfter: message.content,
     last: events.pop(),
     streamed: events.map((event) => JSON.parse(event).choices[0].text).join(""),
     models: (await (await fetch("/v1/models")).json()).data.map(({ id }) => id),
@@ -94,15 +103,20 @@ def test_a_service_worker_answers(
     (tmp_path / "service.js").write_text(WORKER)
     (tmp_path / "index.html").write_text("<!doctype html><title>test</title>")
     site = Site(tmp_path)
-    with playwright.sync_playwright() as driver, chromium(driver) as browser:
+    with chromium() as browser:
         page = browser.new_page()
         page.goto(site.url)
-        found = page.evaluate(RUN, [prompts, SAMPLING])
+        found = page.evaluate(RUN, [prompts, SAMPLING, SCHEMA])
     site.close()
     wanted = expected(folder, "model.wasm", prompts)
     assert found["texts"] == wanted
     assert found["streamed"] == wanted[0] and found["last"] == "[DONE]"
-    assert json.loads(found["chat"]["choices"][0]["message"]["content"]) in ({"a": "x"}, {"a": "y"})
+    for reason, text in found["json"]:
+        answer = json.loads(text)
+        assert reason == "stop" and isinstance(answer["a"], int) and answer["b"] in ("x", "y")
+        assert len(answer) == 2
+    assert found["streamedJson"] == found["jsonAfter"] == found["json"][0][1]
+    assert found["impossibleAnswer"] == [400, "response_format"]
     assert found["models"] == ["small"] and found["refused"] == [400, "temperature"]
     statistics = found["statistics"]
     assert statistics["running"] == statistics["waiting"] == statistics["pagesUsed"] == 0

@@ -37,7 +37,7 @@ export class Grammars {
       const compiled = await compiler.compileJSONSchema(text, false);
       return await this.state(compiled);
     } catch (thrown) {
-      throw new RequestError(`the JSON schema cannot be used: ${asError(thrown).message}`);
+      throw new RequestError(`the JSON schema cannot be used: ${asError(thrown).message}`, "response_format");
     }
   }
 
