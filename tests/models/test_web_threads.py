@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-import http.server
 import json
 import shutil
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +13,9 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.web.site import NO_BROWSER, PACKAGE, chromium, served
 from tests.zoo.models import MODELS
 
-PACKAGE = Path(__file__).parents[2] / "web" / "dist"
-CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
 pytestmark = pytest.mark.skipif(
     not (PACKAGE / "bundle" / "index.js").exists(), reason="needs web/dist: npm ci && npm run build"
 )
@@ -161,38 +157,13 @@ def node(site: Path) -> Runner:
     return run
 
 
-class Isolated(http.server.SimpleHTTPRequestHandler):
-    """Serves pages that may share memory."""
-
-    extensions_map = {**http.server.SimpleHTTPRequestHandler.extensions_map, ".mjs": "text/javascript"}
-    isolated = True
-
-    def end_headers(self) -> None:
-        if self.isolated:
-            self.send_header("Cross-Origin-Opener-Policy", "same-origin")
-            self.send_header("Cross-Origin-Embedder-Policy", "require-corp")
-        super().end_headers()
-
-    def log_message(self, format: str, *arguments: Any) -> None:
-        pass
-
-
-class NotIsolated(Isolated):
-    isolated = False
-
-
 @pytest.fixture(scope="module", params=[True, False], ids=["isolated", "not isolated"])
 def page(request: pytest.FixtureRequest, site: Path) -> Iterator[tuple[Runner, bool]]:
-    playwright = pytest.importorskip("playwright.sync_api")
-    if CHROMIUM is None:
-        pytest.skip("needs Chromium")
-    handler = functools.partial(Isolated if request.param else NotIsolated, directory=str(site))
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    with playwright.sync_playwright() as tools:
-        browser = tools.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    if NO_BROWSER:
+        pytest.skip(NO_BROWSER)
+    with served(site, isolated=request.param) as address, chromium() as browser:
         opened = browser.new_page()
-        opened.goto(f"http://127.0.0.1:{server.server_port}/")
+        opened.goto(address)
 
         def run(sources: dict[str, str], inputs: dict[str, Any], threads: int) -> dict[str, Any]:
             files = {target: f"/{name}" for target, name in sources.items()}
@@ -201,8 +172,6 @@ def page(request: pytest.FixtureRequest, site: Path) -> Iterator[tuple[Runner, b
             return result
 
         yield run, request.param
-        browser.close()
-    server.shutdown()
 
 
 @pytest.mark.parametrize("threads", [1, 2])

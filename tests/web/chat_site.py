@@ -5,15 +5,12 @@ from __future__ import annotations
 import http.server
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.web.site import CHROMIUM
+from tests.web.site import serious
 from tilewright.llm.chat_page import FileHandler
-
-AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
 
 
 class Site:
@@ -68,14 +65,6 @@ class Site:
         self._server.server_close()
 
 
-@contextmanager
-def chromium(driver: Any, *flags: str) -> Iterator[Any]:
-    """A Chromium of Playwright's `driver`."""
-    browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", *flags])
-    yield browser
-    browser.close()
-
-
 class Visitor:
     """A browser window of its own with the page open. `most`: tokens of a reply, 0: no limit."""
 
@@ -117,14 +106,7 @@ class Visitor:
         return self.page.locator(selector).inner_text()
 
     def serious(self) -> list[tuple[str, list[str]]]:
-        """Return what axe-core finds serious or critical."""
-        self.page.add_script_tag(path=str(AXE))
-        found = self.page.evaluate("axe.run().then((result) => result.violations)")
-        return [
-            (problem["id"], [node["html"] for node in problem["nodes"]])
-            for problem in found
-            if problem["impact"] in ("serious", "critical")
-        ]
+        return serious(self.page)
 
     def stored(self) -> list[str]:
         """Return the paths of all files in the browser's storage."""

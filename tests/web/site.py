@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import http.server
+import importlib.util
 import shutil
 import threading
 from collections.abc import Iterator
@@ -12,7 +13,17 @@ from pathlib import Path
 from typing import Any
 
 PACKAGE = Path(__file__).parents[2] / "web" / "dist"
-CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+AXE = PACKAGE.parent / "node_modules" / "axe-core" / "axe.min.js"
+_COMMANDS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+CHROMIUM = next(filter(None, map(shutil.which, _COMMANDS)), None)
+NO_BROWSER = (
+    "needs Playwright: pip install playwright"
+    if importlib.util.find_spec("playwright") is None
+    else "needs Chromium (Debian: chromium-headless-shell)"
+    if CHROMIUM is None
+    else ""
+)
+"""Why pages cannot be tested here, or nothing. Tests never download a browser."""
 WEBGPU = ("--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader", "--enable-features=Vulkan")
 """Chromium's arguments for WebGPU by SwiftShader, which simulates a GPU."""
 
@@ -54,18 +65,34 @@ def served(folder: Path, isolated: bool = True, handler: type[Handler] | None = 
 
 
 @contextmanager
-def chromium(*arguments: str) -> Iterator[Any]:
-    """Start headless Chromium with `arguments`; yields Playwright's browser.
+def chromium(*arguments: str, driver: Any = None) -> Iterator[Any]:
+    """Start headless Chromium with `arguments`; yields Playwright's browser. `driver`: a Playwright that was
+    started before, since a thread may start one at a time.
 
     Raises:
-        ImportError: Playwright is not installed.
-        playwright.sync_api.Error: Chromium is not installed.
+        RuntimeError: Playwright or Chromium is not installed.
     """
-    from playwright.sync_api import sync_playwright
+    if NO_BROWSER:
+        raise RuntimeError(NO_BROWSER)
+    if driver is None:
+        from playwright.sync_api import sync_playwright
 
-    with sync_playwright() as tools:
-        browser = tools.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", *arguments])
-        try:
+        with sync_playwright() as started, chromium(*arguments, driver=started) as browser:
             yield browser
-        finally:
-            browser.close()
+        return
+    browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", *arguments])
+    try:
+        yield browser
+    finally:
+        browser.close()
+
+
+def serious(page: Any) -> list[tuple[str, list[str]]]:
+    """Return what axe-core finds serious or critical in a page whose context has `bypass_csp`."""
+    page.add_script_tag(path=str(AXE))
+    found = page.evaluate("axe.run().then((result) => result.violations)")
+    return [
+        (problem["id"], [node["html"] for node in problem["nodes"]])
+        for problem in found
+        if problem["impact"] in ("serious", "critical")
+    ]

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from tests.web.chat_site import AXE, Site, Visitor, chromium, until
-from tests.web.site import CHROMIUM, WEBGPU
+from tests.web.chat_site import Site, Visitor, until
+from tests.web.site import AXE, NO_BROWSER, WEBGPU, chromium
 from tests.web.test_language_models import checkpoint, compiled
 from tilewright.cli.llm import command
 
-playwright = pytest.importorskip("playwright.sync_api")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (apt: chromium-headless-shell)")
+pytestmark = pytest.mark.skipif(bool(NO_BROWSER), reason=NO_BROWSER)
 needs_axe = pytest.mark.skipif(not AXE.exists(), reason="needs axe-core: npm ci in web/")
 
 PHONE, DESKTOP = (390, 844), (1280, 800)
@@ -39,13 +38,15 @@ def folder(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def driver() -> Iterator[Any]:
-    with playwright.sync_playwright() as found:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def browser(driver: Any) -> Iterator[Any]:
-    with chromium(driver) as found:
+    with chromium(driver=driver) as found:
         yield found
 
 
@@ -351,7 +352,7 @@ def test_a_lost_gpu_is_told_and_the_model_is_loaded_again(
         "GPUAdapter.prototype.requestDevice = async function (...given) {\n"
         "  return (globalThis.device = await request.apply(this, given));\n};\n"
     )
-    with chromium(driver, *WEBGPU) as browser:
+    with chromium(*WEBGPU, driver=driver) as browser:
         visitor = Visitor(browser, site.url)
         visitor.page.set_default_timeout(120_000)
         visitor.until_ready()

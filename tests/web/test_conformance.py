@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from . import conformance
-from .site import CHROMIUM, PACKAGE
+from .site import NO_BROWSER, PACKAGE
 
 pytestmark = pytest.mark.skipif(
     not (PACKAGE / "bundle" / "index.js").exists(), reason="needs web/dist: npm ci && npm run build in web/"
@@ -39,10 +39,9 @@ def test_sizes_of_one_artifact_give_the_results_of_pytorch(place: str, tmp_path:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (apt: chromium-headless-shell)")
+@pytest.mark.skipif(bool(NO_BROWSER), reason=NO_BROWSER)
 @pytest.mark.parametrize("name", [name for name in conformance.SIZES if name != "minilm"])
 def test_chromium_gives_the_results_of_pytorch(name: str, tmp_path: Path) -> None:
-    pytest.importorskip("playwright")
     check(name, "chromium", tmp_path, conformance.SETTINGS["chromium"])
 
 

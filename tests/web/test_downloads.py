@@ -17,14 +17,14 @@ from tilewright.llm.library import LibraryOptions, compile_library
 from tilewright.llm.web_folder import INFO, save_web_folder
 from tilewright.llm.weights import open_checkpoint
 
-from .site import CHROMIUM, PACKAGE, Isolated, chromium, served
+from .site import NO_BROWSER, PACKAGE, Isolated, chromium, served
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
         not (PACKAGE / "llm.js").exists(), reason="needs the package: npm ci && npm run build in web/"
     ),
-    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (apt: chromium-headless-shell)"),
+    pytest.mark.skipif(bool(NO_BROWSER), reason=NO_BROWSER),
 ]
 SHARD = 60_000
 LOAD = """async ({ wait }) => {
@@ -110,7 +110,6 @@ def paths(shards: list[str]) -> list[str]:
 
 
 def test_downloads_that_break_off_and_models_that_change(site: tuple[Path, str]) -> None:
-    pytest.importorskip("playwright.sync_api")
     root, address = site
     shards = write_model(root, 3)
     model = root / "site" / "model"

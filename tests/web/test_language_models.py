@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-import http.server
 import json
 import shutil
 import subprocess
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,8 +21,8 @@ from tilewright.llm.engine.sampling import SamplingParameters
 from tilewright.llm.engine.stream import Request
 from tilewright.llm.library import LibraryRunner, Tokenizer
 
-PACKAGE = Path(__file__).parents[2] / "web" / "dist"
-CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+from .site import NO_BROWSER, PACKAGE, WEBGPU, chromium, served
+
 pytestmark = [
     pytest.mark.skipif(shutil.which("node") is None, reason="needs Node"),
     pytest.mark.skipif(
@@ -181,37 +178,23 @@ def test_node_gives_the_texts_of_python(
     check(json.loads(done.stdout.splitlines()[-1]), expected(folder, "model.wasm", prompts))
 
 
-class Handler(http.server.SimpleHTTPRequestHandler):
-    extensions_map = {**http.server.SimpleHTTPRequestHandler.extensions_map, ".mjs": "text/javascript"}
-
-    def log_message(self, *arguments: object) -> None:
-        pass
-
-
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[str]:
     (tmp_path / "index.html").write_text("<!doctype html><title>test</title>")
     (tmp_path / "run.mjs").write_text(RUN)
     shutil.copytree(PACKAGE / "bundle", tmp_path / "tilewright")
-    server = http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), functools.partial(Handler, directory=str(tmp_path))
-    )
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
+    with served(tmp_path, isolated=False) as address:
+        yield address
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (apt: chromium-headless-shell)")
+@pytest.mark.skipif(bool(NO_BROWSER), reason=NO_BROWSER)
 @pytest.mark.parametrize(("target", "library"), [("wasm32", "model.wasm"), ("webgpu", "model.tar")])
 def test_chromium_gives_the_texts_of_python(
     checkpoint: Path, prompts: list[list[int]], tmp_path: Path, site: str, target: str, library: str
 ) -> None:
-    playwright = pytest.importorskip("playwright.sync_api")
     folder = compiled(checkpoint, tmp_path / "model", target)
-    flags = ["--no-sandbox", "--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader"]
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=[*flags, "--enable-features=Vulkan"])
+    with chromium(*WEBGPU) as browser:
         page = browser.new_page()
         page.set_default_timeout(240_000)
         page.goto(site)
@@ -222,5 +205,4 @@ def test_chromium_gives_the_texts_of_python(
             }""",
             [prompts, SAMPLING, SCHEMA],
         )
-        browser.close()
     check(found, expected(folder, library, prompts))

@@ -14,7 +14,7 @@ import pytest
 import tilewright as tw
 from tilewright import nn
 
-from .site import CHROMIUM, PACKAGE, chromium, served
+from .site import NO_BROWSER, PACKAGE, chromium, served
 
 WEB = PACKAGE.parent
 TOOLS = WEB / "node_modules" / ".bin"
@@ -139,9 +139,8 @@ def test_a_bundle_that_loads_models_has_no_engine_of_language_models(bundled: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (apt: chromium-headless-shell)")
+@pytest.mark.skipif(bool(NO_BROWSER), reason=NO_BROWSER)
 def test_a_bundled_page_runs_a_model_in_a_worker(consumer: Path, bundled: Path) -> None:
-    pytest.importorskip("playwright")
     for file in consumer.glob("model.*"):
         shutil.copy(file, bundled)
     (bundled / "index.html").write_text('<!doctype html><script type="module" src="page.js"></script>')
