@@ -1,6 +1,6 @@
 """Models in 8-bit integers beside ONNX Runtime's and OpenVINO's quantization, interleaved in one process.
 
-    python -m bench.quantized resnet50 mobilenet_v2 --seconds 20
+    python -m bench.quantized resnet50 ssdlite --seconds 20
 
 Every engine quantizes the same float model with the same eight random samples, with its own tool and for two
 threads: `tilewright.quantize`, `onnxruntime.quantization.quantize_static` (QDQ, unsigned activations, weights
@@ -19,10 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.zoo import detector
 
 from .models import BENCH_MODELS, Model
 
-MODELS = ("resnet50", "mobilenet_v2", "bert", "vit")
+NAMES = ("resnet50", "mobilenet_v2", "ssdlite", "bert", "vit")
+DETECTOR = Model("ssdlite", detector.detector, lambda batch: {"pixel_values": detector.images(batch=batch)})
+MODELS = BENCH_MODELS | {DETECTOR.name: DETECTOR}
 TRANSFORMERS = ("bert", "vit", "minilm", "distilbert")
 THREADS, SAMPLES = 2, 8
 Inputs = dict[str, np.ndarray]
@@ -116,7 +119,7 @@ ENGINES = {"tilewright": tilewright, "onnxruntime": onnx_runtime, "openvino": op
 
 def measure(name: str, seconds: float, bf16: bool) -> dict[str, float]:
     """The median milliseconds of each engine on one model at batch 1, interleaved."""
-    model = BENCH_MODELS[name]
+    model = MODELS[name]
     inputs = {key: x.numpy() for key, x in model.inputs(1).items()}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
@@ -138,7 +141,7 @@ def measure(name: str, seconds: float, bf16: bool) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("models", nargs="*", default=MODELS)
+    parser.add_argument("models", nargs="*", default=NAMES)
     parser.add_argument("--seconds", type=float, default=20, help="time for the runs of a model")
     parser.add_argument("--bf16", action="store_true", help="floating-point products of Tilewright in bf16")
     options = parser.parse_args()

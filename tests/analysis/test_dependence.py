@@ -180,6 +180,17 @@ def test_tiles_of_rows_in_one_flat_buffer(row: int, expected: tuple[int, int, in
     assert found == expected if expected else found is not None and None in found
 
 
+@pytest.mark.parametrize("row, expected", [(273, (0, 0, 0)), (272, None)])
+def test_fused_loops_over_tiles_in_one_flat_buffer(row: int, expected: tuple[int, int, int] | None) -> None:
+    """Tiles of 18 rows by 192 columns, where the last of a row ends with it, as one fused loop."""
+    f = symbol("f", 0, 39)
+    i = symbol("i", 0, 17)
+    j = symbol("j", 0, smin(192, 273 - 192 * (f % 2)) - 1)
+    loops, (store,) = nest([[row * (i + 18 * (f // 2)) + 192 * (f % 2) + j + 1000]], [f, i, j])
+    found = distance(store, store, [(x, x) for x in loops])
+    assert found == expected if expected else found is not None and None in found
+
+
 def test_a_loop_of_one_iteration_is_any_distance_from_a_longer_one() -> None:
     """As the first thread of a block, which writes what all threads read."""
     kernel = loop.Kernel(sym_name="k", num_outputs=1)

@@ -675,18 +675,18 @@ def _span(rest: Dim, unknowns: Iterable[tuple[Dim, Range]]) -> Range:
 
 
 def _width(terms: Sequence[tuple[Expr, Dim]]) -> int | None:
-    """The largest difference of two values of a sum of coefficients times variables, where the end of a loop
-    over a tile depends on the tile: ``64 * o + i`` with i < min(64, 72 - 64 * o) is less than 72. None where
-    no end does.
+    """The largest difference of two values of a sum of coefficients times variables or digits of fused ones,
+    where the end of a loop over a tile depends on the tile: ``64 * o + i`` with i < min(64, 72 - 64 * o) is
+    less than 72, and so it is where o is ``f % 2``. None where no end does.
     """
     low: Dim = 0
     high: Dim = 0
     depends = False
     for e, c in terms:
-        if not isinstance(e.atom, Symbol) or not prove_le(0, c):
+        if not prove_le(0, c):
             return None
         low = low + c * e
-        depends = depends or isinstance(e.atom.upper, Expr)
+        depends = depends or (isinstance(e.atom, Symbol) and isinstance(e.atom.upper, Expr))
     high = low
     if not depends:
         return None
