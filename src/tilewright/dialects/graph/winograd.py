@@ -11,7 +11,7 @@ with the kernels transformed at compile time, ``U = G w G'``. The matrices B and
 float32 results are as exact as direct sums: the largest error is 3e-7 to 9e-7 of the largest output with 64
 to 320 channels (normal inputs, uniform weights), where direct sums, which are nine times as long, have 7e-7
 to 2e-6. Larger tiles, F(4x4, 3x3), have 5e-6 to 1e-5. An infinite element gives NaN in the whole tiles that
-read it.
+read it. Where factors are rounded to bf16 (`lower-precision`), those are V and U.
 """
 
 from __future__ import annotations

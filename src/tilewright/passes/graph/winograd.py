@@ -19,7 +19,7 @@ from ...ir.constant import Constant
 from ...ir.core import Module
 from ...ir.rewrite import Rewriter, apply_patterns, pattern
 from ...ir.target_info import TargetInfo
-from ...ir.types import DType, f32
+from ...ir.types import DType, bf16, f32
 from .match import constant_of
 
 DIRECT = 9
@@ -33,17 +33,19 @@ convolutions.
 def winograd(module: Module, info: TargetInfo, precision: DType | None = None) -> int:
     """Compute float32 convolutions with constant 3x3 kernels by transformed tiles where this is faster.
 
-    Factors of a lower `precision` stay direct sums: sums of rounded factors cancel.
+    With the `precision` bf16 the transformed factors are rounded to it. Elements of a tile are up to four
+    times as large as those of the image, which float16 may not hold, so its sums stay direct.
     Returns the number of convolutions.
     """
-    if info.gpu is not None or precision is not None:
+    factor = precision or f32
+    if info.gpu is not None or factor not in (f32, bf16):
         return 0
 
     @pattern(graph.Conv)
     def by_tiles(op: graph.Conv, rewriter: Rewriter) -> bool:
         """``conv(x, w) + b`` -> ``winograd_conv(x, G w G') + b``."""
         w = constant_of(op.w)
-        if w is None or not _fits(op) or _gain(op, info) < WORTHWHILE:
+        if w is None or not _fits(op) or _gain(op, info, factor) < WORTHWHILE:
             return False
         b = rewriter.builder
         channels, images = w.shape[1], w.shape[0]
@@ -76,18 +78,22 @@ def _fits(op: graph.Conv) -> bool:
     return plain and known and all(s == 1 for s in steps) and x.dtype is f32 and op.result.type.dtype is f32
 
 
-def _gain(op: graph.Conv, info: TargetInfo) -> float:
-    """The time of direct sums over that of transformed tiles, by the model. All sizes are known."""
+def _gain(op: graph.Conv, info: TargetInfo, factor: DType) -> float:
+    """The time of direct sums of factors of a type over that of transformed tiles, by the model. All sizes
+    are known.
+    """
     n, h, w, o, c = (int(size) for size in (*op.result.type.shape, tensor_type(op.x).shape[-1]))
     tiles, lanes, cores = n * ceil(h / OUT) * ceil(w / OUT), info.lanes(32), info.cores
-    speed = 2 * lanes  # two multiply-adds of vectors in a cycle
+    unit = info.matrix_unit(factor)
+    # Without a matrix unit, two multiply-adds of vectors in a cycle; those of bf16 may add pairs.
+    speed = unit.products_per_cycle if unit is not None else 2 * lanes * f32.bits // factor.bits
     bandwidth = info.machine.core_bandwidth * cores
 
     def cycles(results: int, kernels: int) -> float:
         """The cycles of ``results x c x o`` products, or of reading ``kernels x c x o`` factors from memory,
         if that takes longer.
         """
-        return max(results * c * o / speed / cores, kernels * c * o * f32.itemsize / bandwidth)
+        return max(results * c * o / speed / cores, kernels * c * o * factor.itemsize / bandwidth)
 
     transforms = tiles * (ceil(c / lanes) * INPUT_CYCLES + ceil(o / lanes) * OUTPUT_CYCLES) / cores
     direct = cycles(n * h * w * DIRECT, DIRECT)

@@ -16,9 +16,9 @@ float32. The number of conversions depends on where the 16-bit values come from:
 - An input of the function, a value that a loop carries and one that waits for others (`tensor.after`) are
   converted by computations of their own.
 
-Depthwise convolutions, and computations that only rearrange elements or take maxima, read 16 bits where their
-source has them, but do not cause a conversion. Activations thus stay in 16 bits between the layers of a
-convolutional network.
+Depthwise convolutions, transforms of tiles (`graph.winograd_conv`), and computations that only rearrange
+elements or take maxima, read 16 bits where their source has them, but do not cause a conversion. Activations
+thus stay in 16 bits between the layers of a convolutional network.
 """
 
 from __future__ import annotations
@@ -163,6 +163,10 @@ class _Lowering:
             if self.chosen(contraction):
                 reads = [x.read for x in (contraction.a, contraction.b) if x.type.dtype is f32]
                 self.needed |= {r for r in reads if self.rounds or _widened(r, self.dtype)}
+            if notes.TRANSFORMED.present(op):
+                tiles = _source(contraction.a.read)
+                assert isinstance(tiles, tensor.Compute)
+                self.welcome |= {r for r in tiles.reads if r.source.type.dtype is f32}
         elif self.all_values:
             self.welcome |= {r for r in _weighed(op) if r.source.type.dtype is f32}
 

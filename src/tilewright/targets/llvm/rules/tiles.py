@@ -19,11 +19,11 @@ from collections.abc import Iterator
 from ....analysis.axis_roles import Roles
 from ....dialects.graph.winograd import INPUT_CYCLES, OUT, OUTPUT_CYCLES, TILE
 from ....ir.target_info import TargetInfo
-from ....ir.types import f32
+from ....ir.types import DType
 from ....schedule import Schedule, ScheduleError
 from .balance import Load, balanced, cost_of_rows, even_parts, products_per_cycle, total_of
 from .common import blocks_of, choose_part, fuse_all, loop_of
-from .contraction import TILE_COLUMNS, choose_tile, even_part, tensorize_tile
+from .contraction import TILE_COLUMNS, choose_tile, even_part, factor_type, tensorize_tile
 
 MOST_TILES = 48
 """The usual number of tiles in a block. The kernels are read once for each block: with a larger value less
@@ -53,8 +53,9 @@ def tiles(s: Schedule, rows: int) -> None:
     count, width, depth = s.loop(tile).extent, s.loop(channel).extent, product.reduce_axes[0].upper + 1
     if not (isinstance(count, int) and isinstance(width, int) and isinstance(depth, int)):
         raise ScheduleError("tiles: the image has sizes that are not known")
-    usual = _usual_block(count, width, depth, roles.nr, info)
-    mr = info.register_tile(f32).rows
+    factor = factor_type(product)
+    usual = _usual_block(count, width, depth, roles.nr, factor, info)
+    mr = info.register_tile(factor).rows
     height = choose_part(s, "rows", usual[0], count, mr, 4 * MOST_TILES)
     columns = choose_part(s, "columns", usual[1], width, roles.nr, 16 * TILE_COLUMNS)
     block, tile = s.split(tile, height or count)
@@ -76,17 +77,17 @@ def tiles(s: Schedule, rows: int) -> None:
 
 
 def _usual_block(
-    count: int, width: int, depth: int, panel: int, info: TargetInfo
+    count: int, width: int, depth: int, panel: int, factor: DType, info: TargetInfo
 ) -> tuple[int | None, int | None]:
-    """Return the tiles and the columns of a block; None: all.
+    """Return the tiles and the columns of a block of products of a type of `factor`; None: all.
 
     The transformed elements of a block fill at most the second-level cache. Where blocks of all columns leave
     cores idle, blocks are smaller; each part of the columns transforms the elements again.
     """
-    mr, lanes = info.register_tile(f32).rows, info.lanes(32)
-    most = max(mr, min(MOST_TILES, info.l2_bytes // (TILE * TILE * f32.itemsize * depth)))
+    mr, lanes = info.register_tile(factor).rows, info.lanes(32)
+    most = max(mr, min(MOST_TILES, info.l2_bytes // (TILE * TILE * factor.itemsize * depth)))
     height = -(-even_part(count, most) // mr) * mr
-    term = TILE * TILE * depth / products_per_cycle(info, f32)
+    term = TILE * TILE * depth / products_per_cycle(info, factor)
 
     def cycles(high: int, wide: int) -> float:
         products = cost_of_rows(high, mr) * -(-wide // panel) * panel * term
