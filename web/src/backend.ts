@@ -12,9 +12,8 @@ export interface Backend {
   readonly metadata: Metadata;
   /** Threads that kernels run on. */
   readonly threads: number;
-  /** Runs a function. `inputs` are in the model's order, and `outputs` too. The second list holds the new
-   * values of the inputs that the model changes, by their numbers. */
-  run(name: string, inputs: readonly Tensor[]): Promise<RunResult>;
+  /** Runs different functions one after the other; WebGPU waits once for the results of all. */
+  run(calls: readonly FunctionCall[]): Promise<RunResult[]>;
   readState(index: number): Promise<Tensor>;
   /** `data`: the bytes of the whole state. */
   writeState(index: number, data: Uint8Array): Promise<void>;
@@ -29,7 +28,15 @@ export interface OpenOptions extends FetchOptions {
   readonly threads?: number | undefined;
 }
 
+export interface FunctionCall {
+  readonly name: string;
+  /** In the model's order. */
+  readonly inputs: readonly Tensor[];
+}
+
 export interface RunResult {
+  /** In the model's order. */
   readonly outputs: Tensor[];
+  /** The new values of the inputs that the model changes, by their numbers. */
   readonly updated: readonly (readonly [number, Tensor])[];
 }

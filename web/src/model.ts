@@ -1,6 +1,6 @@
 /** A loaded model. */
 
-import type { Backend, BackendName } from "./backend.js";
+import type { Backend, BackendName, RunResult } from "./backend.js";
 import { type ElementArray, elementNamed } from "./elements.js";
 import { ArtifactError, ShapeError, TilewrightError } from "./errors.js";
 import { functionsOf, type Metadata, type TensorEntry } from "./metadata.js";
@@ -77,7 +77,8 @@ export class Model<S extends Signature = Signature> {
       );
     const given = argumentsOf(inputs, entry.inputs);
     return this.inTurn(async () => {
-      const { outputs, updated } = await this.backend.run(name, given);
+      const [result] = await this.backend.run([{ name, inputs: given }]);
+      const { outputs, updated } = result as RunResult;
       for (const [k, { data }] of updated) bytesOf((given[k] as Tensor).data).set(bytesOf(data));
       return Object.fromEntries(entry.outputs.map((spec, k) => [spec.name, outputs[k] as Tensor]));
     });

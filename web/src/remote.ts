@@ -1,6 +1,6 @@
 /** A backend in another thread, so that a page stays responsive while a model runs. */
 
-import type { Backend, BackendName, RunResult } from "./backend.js";
+import type { Backend, BackendName, FunctionCall, RunResult } from "./backend.js";
 import { asError, errorNamed, InternalError, RequestError } from "./errors.js";
 import type { FileSource } from "./fetching.js";
 import type { Metadata } from "./metadata.js";
@@ -140,8 +140,8 @@ export class RemoteBackend implements Backend {
     this.threads = threads;
   }
 
-  run(name: string, inputs: readonly Tensor[]): Promise<RunResult> {
-    return this.remote.call("run", [name, inputs]);
+  run(calls: readonly FunctionCall[]): Promise<RunResult[]> {
+    return this.remote.call("run", [calls]);
   }
 
   readState(index: number): Promise<Tensor> {

@@ -1,10 +1,9 @@
 /** The worker of `load(source, { worker: true })`: it loads one model and runs it. */
 
-import type { Backend } from "./backend.js";
+import type { Backend, FunctionCall } from "./backend.js";
 import type { FileSource } from "./fetching.js";
 import { openBackend } from "./open.js";
 import { type Opened, type OpenRequest, serve } from "./remote.js";
-import type { Tensor } from "./tensors.js";
 import { parentPort } from "./threads.js";
 
 let backend: Backend;
@@ -22,7 +21,7 @@ serve(port, {
     return { name, metadata, threads };
   },
   abort: () => opening.abort(),
-  run: (name: string, inputs: readonly Tensor[]) => backend.run(name, inputs),
+  run: (calls: readonly FunctionCall[]) => backend.run(calls),
   readState: (index: number) => backend.readState(index),
   writeState: (index: number, data: Uint8Array) => backend.writeState(index, data),
   reset: () => backend.reset(),

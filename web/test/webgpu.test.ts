@@ -1,6 +1,7 @@
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { hashOf } from "../src/hashing.js";
 import { load } from "../src/index.js";
+import { openBackend } from "../src/open.js";
 import { FakeDevice } from "./fake-device.js";
 
 const TEXT = new TextEncoder();
@@ -34,7 +35,11 @@ async function artifact(files: Record<string, string | Uint8Array>): Promise<Uin
 }
 
 /** A model whose run has two kernels and a copy, with a weight beside it if `weights` describes that. */
-function model(weights?: object, features: string[] = []): Promise<Uint8Array<ArrayBuffer>> {
+function model(
+  weights?: object,
+  features: string[] = [],
+  names: string[] = ["main"],
+): Promise<Uint8Array<ArrayBuffer>> {
   const tensor = (name: string) => ({ name, dtype: "float32", shape: [8] });
   const dispatch = (...buffers: number[]) => ({
     kernel: "add",
@@ -43,36 +48,36 @@ function model(weights?: object, features: string[] = []): Promise<Uint8Array<Ar
     dims: [],
     grid: [1, 1, 1],
   });
+  const main = {
+    inputs: [0],
+    states: [],
+    outputs: [1],
+    buffers: [[32], [32]],
+    steps: [
+      { constant: 0, to: 2 },
+      { alloc: 0, to: 3 },
+      { alloc: 1, to: 4 },
+      dispatch(0, 2, 3),
+      { copy: [3, 4], size: 32 },
+      dispatch(4, 2, 1),
+    ],
+  };
+  const each = <T>(value: T): Record<string, T> => Object.fromEntries(names.map((name) => [name, value]));
   const program = {
     version: 4,
-    functions: {
-      main: {
-        inputs: [0],
-        states: [],
-        outputs: [1],
-        buffers: [[32], [32]],
-        steps: [
-          { constant: 0, to: 2 },
-          { alloc: 0, to: 3 },
-          { alloc: 1, to: 4 },
-          dispatch(0, 2, 3),
-          { copy: [3, 4], size: 32 },
-          dispatch(4, 2, 1),
-        ],
-      },
-    },
+    functions: each(main),
     states: [],
     kernels: { add: { bytes: [4, 4, 4], bindings: [0, 1, 2], written: [0, 0, 1] } },
     weights: [[0, 32]],
   };
+  const entry = { inputs: [tensor("x")], outputs: [tensor("y")], solver: [] };
   const metadata = {
     format: 1,
     abi: 1,
     compiler: "test",
     target: { name: "webgpu", features },
-    inputs: [tensor("x")],
-    outputs: [tensor("y")],
-    solver: [],
+    ...entry,
+    functions: each(entry),
     ...(weights && { weights }),
   };
   return artifact({
@@ -108,6 +113,15 @@ test("a run is one submission and one read, and makes nothing anew", async () =>
   expect(first.reads).toBe(1);
   await loaded.run({ x });
   expect(fake.counts).toEqual({ ...first, dispatches: 4, submissions: 2, reads: 2 });
+});
+
+test("several functions are one submission and one read", async () => {
+  const fake = new FakeDevice();
+  const backend = await openBackend(await model(undefined, [], ["first", "second"]), { device: fake.device });
+  const calls = ["first", "second"].map((name) => ({ name, inputs: [x] }));
+  const results = await backend.run(calls);
+  expect(results.map(({ outputs }) => outputs.map(({ shape }) => shape))).toEqual([[[8]], [[8]]]);
+  expect(fake.counts).toMatchObject({ dispatches: 4, submissions: 1, reads: 1 });
 });
 
 test("kernels are compiled while weights arrive", async () => {

@@ -3,7 +3,7 @@
 import { asError, RequestError, TilewrightError } from "../errors.js";
 import { Grammars } from "./grammar.js";
 import { Queue } from "./queue.js";
-import { type Draw, type Runner, UNDECIDED } from "./runner.js";
+import { type Choices, type Chosen, type Draw, type Runner, UNDECIDED } from "./runner.js";
 import { logprobsOf, randomSeed, Sampler, type SamplingParameters, seedOfChoice } from "./sampling.js";
 import { Scheduler } from "./scheduler.js";
 import { type Delta, Sequence } from "./sequence.js";
@@ -38,6 +38,37 @@ export interface Output extends AsyncIterable<Delta> {
   /** Prompt tokens that earlier prompts had left in the cache. */
   readonly cachedTokens: number;
   abort(): void;
+}
+
+/** How the tokens that follow a step are chosen. */
+interface Plan extends Choices {
+  readonly draws: readonly (Draw & { readonly sequence: Sequence })[];
+  /** Sequences whose grammar failed. */
+  readonly failed: readonly (readonly [Sequence, Error])[];
+}
+
+/** Plans the choice for the sequences whose next tokens a step decides, and the rows of their logits. */
+async function plannedFor(ready: readonly { sequence: Sequence; row: number }[]): Promise<Plan> {
+  const draws: (Draw & { sequence: Sequence })[] = [];
+  const failed: [Sequence, Error][] = [];
+  for (const { sequence, row } of ready) {
+    const { sampler, output } = sequence;
+    try {
+      const mask = sampler.grammar ? await sampler.grammar.mask() : null;
+      draws.push({ row, sampler, step: output, mask, sequence });
+    } catch (thrown) {
+      failed.push([sequence, asError(thrown)]);
+    }
+  }
+  const withLogprobs = ({ sampler }: Draw): boolean => sampler.parameters.logprobs !== null;
+  const inLibrary = draws.filter((draw) => !withLogprobs(draw));
+  return {
+    draws,
+    failed,
+    drawn: inLibrary.filter(({ sampler }) => !sampler.adjusts && !sampler.greedy),
+    adjusted: inLibrary.filter(({ sampler }) => sampler.adjusts),
+    logits: draws.filter(withLogprobs).map(({ row }) => row),
+  };
 }
 
 /** Lets messages to this thread in between steps, which block it on WebAssembly. */
@@ -233,10 +264,11 @@ export class Engine {
     if (!work) return;
     const { sequence, end } = work;
     const tokens = sequence.prompt.slice(sequence.held, end);
-    const next = await this.runner.prefill(tokens, sequence.held, sequence.table, sequence.slot);
+    const plan = await plannedFor(end === sequence.tokens.length ? [{ sequence, row: 0 }] : []);
+    const chosen = await this.runner.prefill(tokens, sequence.held, sequence.table, sequence.slot, plan);
     this.promptTokens += tokens.length;
     this.scheduler.recordPrefill(sequence, end);
-    if (end === sequence.tokens.length) await this.choose([sequence], [0], Int32Array.of(next));
+    await this.choose(plan, chosen);
   }
 
   /** Computes the next token of every sequence whose prompt is computed. A sequence that was preempted feeds
@@ -247,79 +279,45 @@ export class Engine {
       if (sequence.slot >= 0) this.scheduler.grow(sequence, sequence.held + 1);
     const sequences = running.filter((s) => s.decoding);
     if (!sequences.length) return;
+    const ready = sequences.flatMap((sequence, row) =>
+      sequence.held + 1 === sequence.tokens.length ? [{ sequence, row }] : [],
+    );
+    const plan = await plannedFor(ready);
     const width = Math.max(...sequences.map(({ table }) => table.length));
-    const next = await this.runner.decode(
+    const chosen = await this.runner.decode(
       sequences.map(({ tokens, held }) => tokens[held] as number),
       sequences.map(({ held }) => held),
       sequences.map(({ table }) => [...table, ...Array(width - table.length).fill(-1)]),
       sequences.map(({ slot }) => slot),
+      plan,
     );
     for (const sequence of sequences) sequence.held++;
-    const ready = sequences.flatMap((sequence, row) =>
-      sequence.held === sequence.tokens.length ? [{ sequence, row }] : [],
-    );
-    await this.choose(
-      ready.map(({ sequence }) => sequence),
-      ready.map(({ row }) => row),
-      next,
-    );
+    await this.choose(plan, chosen);
   }
 
-  /** Chooses the next token of sequences, each from a row of the last call. `probable` holds the most
-   * probable token of each row. */
-  private async choose(
-    sequences: readonly Sequence[],
-    rows: readonly number[],
-    probable: Int32Array,
-  ): Promise<void> {
-    const draws: (Draw & { sequence: Sequence })[] = [];
-    for (const [k, sequence] of sequences.entries()) {
-      const { sampler } = sequence;
-      try {
-        const mask = sampler.grammar ? await sampler.grammar.mask() : null;
-        draws.push({ row: rows[k] as number, sampler, step: sequence.output, mask, sequence });
-      } catch (thrown) {
-        this.end(sequence);
-        sequence.fail(asError(thrown));
-      }
+  /** Gives the sequences of a step their next tokens. Logits of rows that the library left undecided are
+   * read now. */
+  private async choose(plan: Plan, chosen: Chosen): Promise<void> {
+    for (const [sequence, error] of plan.failed) {
+      this.end(sequence);
+      sequence.fail(error);
     }
-    const tokens = new Map(draws.map((draw) => [draw.sequence, probable[draw.row] as number]));
-    const several = async (
-      some: typeof draws,
-      act: (draws: readonly Draw[]) => Promise<Int32Array>,
-    ): Promise<void> => {
-      if (!some.length) return;
-      const drawn = await act(some);
-      some.forEach(({ sequence }, k) => {
-        tokens.set(sequence, drawn[k] as number);
-      });
-    };
-    const inLibrary = draws.filter(({ sampler }) => sampler.parameters.logprobs === null);
-    await several(
-      inLibrary.filter(({ sampler }) => !sampler.adjusts && !sampler.greedy),
-      (some) => this.runner.draw(some),
-    );
-    await several(
-      inLibrary.filter(({ sampler }) => sampler.adjusts),
-      (some) => this.runner.drawAdjusted(some),
-    );
-    const here = draws.filter(
-      ({ sequence, sampler }) => sampler.parameters.logprobs !== null || tokens.get(sequence) === UNDECIDED,
-    );
-    const logits = here.length ? await this.runner.logits(here.map(({ row }) => row)) : [];
-    for (const draw of draws) {
-      const at = here.indexOf(draw);
-      this.accept(draw, draw.sequence, tokens.get(draw.sequence) as number, at < 0 ? null : logits[at]);
+    const tokens = new Map<Draw, number>(plan.draws.map((d) => [d, chosen.probable[d.row] as number]));
+    plan.drawn.forEach((draw, k) => void tokens.set(draw, chosen.drawn[k] as number));
+    plan.adjusted.forEach((draw, k) => void tokens.set(draw, chosen.adjusted[k] as number));
+    const logits = new Map(plan.logits.map((row, k) => [row, chosen.logits[k] as Float32Array]));
+    const undecided = plan.draws.filter((draw) => !logits.has(draw.row) && tokens.get(draw) === UNDECIDED);
+    if (undecided.length) {
+      const rows = undecided.map(({ row }) => row);
+      for (const [k, values] of (await this.runner.logits(rows)).entries())
+        logits.set(rows[k] as number, values);
     }
+    for (const draw of plan.draws)
+      this.accept(draw, draw.sequence, tokens.get(draw) as number, logits.get(draw.row));
   }
 
   /** Adds a sequence's token: the one that the library chose, or one from `logits`. */
-  private accept(
-    draw: Draw,
-    sequence: Sequence,
-    drawn: number,
-    logits: Float32Array | null | undefined,
-  ): void {
+  private accept(draw: Draw, sequence: Sequence, drawn: number, logits: Float32Array | undefined): void {
     const { sampler } = sequence;
     try {
       let token = drawn;

@@ -1,6 +1,6 @@
 /** The functions of a compiled language model; `tilewright.llm.library` describes them. */
 
-import type { Backend } from "../backend.js";
+import type { Backend, FunctionCall } from "../backend.js";
 import { ArtifactError } from "../errors.js";
 import type { Metadata } from "../metadata.js";
 import type { Tensor } from "../tensors.js";
@@ -29,6 +29,23 @@ export interface Draw {
   readonly step: number;
   /** The mask of the sampler's grammar. */
   readonly mask: Uint8Array | null;
+}
+
+/** What is computed from the logits of a step in the same call. */
+export interface Choices {
+  readonly drawn: readonly Draw[];
+  /** Drawn after penalties, biases and grammars. */
+  readonly adjusted: readonly Draw[];
+  /** Rows whose logits are read. */
+  readonly logits: readonly number[];
+}
+
+/** The most probable token of each row of a step, and what `Choices` asked for, in its order. */
+export interface Chosen {
+  readonly probable: Int32Array;
+  readonly drawn: Int32Array;
+  readonly adjusted: Int32Array;
+  readonly logits: readonly Float32Array[];
 }
 
 const ints = (values: ArrayLike<number>, shape: readonly number[] = [values.length]): Tensor => ({
@@ -63,41 +80,60 @@ export class Runner {
     this.description = descriptionOf(backend.metadata, where);
   }
 
-  /** Computes tokens of a prompt, which follow `start` tokens; returns the most probable next one. */
+  /** Computes tokens of a prompt, which follow `start` tokens. */
   async prefill(
     tokens: readonly number[],
     start: number,
     pages: readonly number[],
     slot: number,
-  ): Promise<number> {
+    choices: Choices,
+  ): Promise<Chosen> {
     const slots = this.description.has_state ? [scalar(slot)] : [];
-    const [next] = await this.integers("prefill", [ints(tokens), scalar(start), ints(pages), ...slots]);
-    return next as number;
+    return this.step("prefill", [ints(tokens), scalar(start), ints(pages), ...slots], choices);
   }
 
-  /** Computes one token of each row; returns the most probable next ones. `pages`: rows of equal length. */
+  /** Computes one token of each row. `pages`: rows of equal length. */
   decode(
     tokens: readonly number[],
     lengths: readonly number[],
     pages: readonly (readonly number[])[],
     slots: readonly number[],
-  ): Promise<Int32Array> {
+    choices: Choices,
+  ): Promise<Chosen> {
     const width = (pages[0] as readonly number[]).length;
-    return this.integers("decode", [
+    const inputs = [
       ints(tokens),
       ints(lengths),
       ints(pages.flat(), [pages.length, width]),
       ...(this.description.has_state ? [ints(slots)] : []),
-    ]);
+    ];
+    return this.step("decode", inputs, choices);
   }
 
-  /** Draws tokens for rows of the last call. */
-  draw(draws: readonly Draw[]): Promise<Int32Array> {
-    return this.integers("draw", drawn(draws));
+  /** Runs the model and what chooses from its logits, in one call: on WebGPU that is one submission and one
+   * wait for the device. */
+  private async step(
+    name: string,
+    inputs: readonly Tensor[],
+    { drawn, adjusted, logits }: Choices,
+  ): Promise<Chosen> {
+    const calls: FunctionCall[] = [{ name, inputs }];
+    if (drawn.length) calls.push({ name: "draw", inputs: parametersOf(drawn) });
+    if (adjusted.length) calls.push({ name: "draw_adjusted", inputs: this.adjustedInputs(adjusted) });
+    if (logits.length) calls.push({ name: "logits", inputs: [ints(logits)] });
+    const results = await this.backend.run(calls);
+    const next = (some: readonly unknown[]): Tensor["data"] | undefined =>
+      some.length ? results.shift()?.outputs[0]?.data : undefined;
+    const tokens = (some: readonly unknown[]): Int32Array => (next(some) ?? new Int32Array()) as Int32Array;
+    return {
+      probable: tokens(calls),
+      drawn: tokens(drawn),
+      adjusted: tokens(adjusted),
+      logits: this.rowsOf((next(logits) ?? new Float32Array()) as Float32Array),
+    };
   }
 
-  /** Draws tokens after penalties, biases and grammars. */
-  drawAdjusted(draws: readonly Draw[]): Promise<Int32Array> {
+  private adjustedInputs(draws: readonly Draw[]): Tensor[] {
     const { vocabulary } = this.description;
     const occurring = draws.map(({ sampler }) => sampler.occurrences());
     const biases = draws.map(({ sampler }) => [...sampler.parameters.logitBias].sort(([a], [b]) => a - b));
@@ -110,8 +146,8 @@ export class Runner {
       allowed.set(mask, k * bytes);
     });
     let number = 0;
-    return this.integers("draw_adjusted", [
-      ...drawn(draws),
+    return [
+      ...parametersOf(draws),
       padded(occurring, 0, vocabulary, Int32Array),
       padded(occurring, 1, 0, Int32Array),
       parameter("repetitionPenalty"),
@@ -121,38 +157,43 @@ export class Runner {
       padded(biases, 1, 0, Float32Array),
       { data: allowed, shape: [Math.max(1, masks.length), bytes] },
       ints(draws.map(({ mask }) => (mask ? number++ : -1))),
-    ]);
+    ];
   }
 
   /** The logits of rows of the last call, one after the other. */
   async logits(rows: readonly number[]): Promise<Float32Array[]> {
-    const { outputs } = await this.backend.run("logits", [ints(rows)]);
-    const { data } = outputs[0] as Tensor<Float32Array>;
+    return this.rowsOf((await this.one("logits", [ints(rows)])) as Float32Array);
+  }
+
+  private rowsOf(logits: Float32Array): Float32Array[] {
     const { vocabulary } = this.description;
-    return rows.map((_, k) => data.slice(k * vocabulary, (k + 1) * vocabulary));
+    return Array.from({ length: logits.length / vocabulary }, (_, k) =>
+      logits.slice(k * vocabulary, (k + 1) * vocabulary),
+    );
   }
 
   async copyPage(source: number, target: number): Promise<void> {
-    await this.backend.run("copy_page", [ints([source]), ints([target])]);
+    await this.one("copy_page", [ints([source]), ints([target])]);
   }
 
   /** Gives the state of a slot, where the model has one, its first value. */
   async reset(slot: number): Promise<void> {
-    if (this.description.has_state) await this.backend.run("reset", [scalar(slot)]);
+    if (this.description.has_state) await this.one("reset", [scalar(slot)]);
   }
 
   async embed(tokens: readonly number[]): Promise<Float32Array> {
-    const { outputs } = await this.backend.run("embed", [ints(tokens)]);
-    return (outputs[0] as Tensor<Float32Array>).data;
+    return (await this.one("embed", [ints(tokens)])) as Float32Array;
   }
 
-  private async integers(name: string, inputs: readonly Tensor[]): Promise<Int32Array> {
-    const { outputs } = await this.backend.run(name, inputs);
-    return (outputs[0] as Tensor<Int32Array>).data;
+  /** Runs one function; returns its first output. */
+  private async one(name: string, inputs: readonly Tensor[]): Promise<Tensor["data"] | undefined> {
+    const [result] = await this.backend.run([{ name, inputs }]);
+    return result?.outputs[0]?.data;
   }
 }
 
-function drawn(draws: readonly Draw[]): Tensor[] {
+/** The inputs that the functions which draw have in common. */
+function parametersOf(draws: readonly Draw[]): Tensor[] {
   const parameters = draws.map(({ sampler }) => sampler.parameters);
   const words = draws.map(({ sampler, step }) => Math.floor(sampler.uniform(step) * 2 ** 32));
   return [

@@ -1,7 +1,7 @@
 /** `Backend` for WebAssembly in this thread. */
 
 import { verify } from "../archive.js";
-import type { Backend, OpenOptions, RunResult } from "../backend.js";
+import type { Backend, FunctionCall, OpenOptions, RunResult } from "../backend.js";
 import { ArtifactError, asError, MemoryError } from "../errors.js";
 import { type FileSource, nameOf } from "../fetching.js";
 import { type Metadata, parseMetadata } from "../metadata.js";
@@ -58,8 +58,8 @@ export class WasmBackend implements Backend {
     return new WasmBackend(made, exports, team);
   }
 
-  async run(name: string, inputs: readonly Tensor[]): Promise<RunResult> {
-    return this.instance.run(name, inputs);
+  async run(calls: readonly FunctionCall[]): Promise<RunResult[]> {
+    return calls.map(({ name, inputs }) => this.instance.run(name, inputs));
   }
 
   async readState(index: number): Promise<Tensor> {

@@ -1,7 +1,7 @@
 /** `Backend` for WebGPU. */
 
 import { filesOf, verify } from "../archive.js";
-import type { Backend, OpenOptions, RunResult } from "../backend.js";
+import type { Backend, FunctionCall, OpenOptions, RunResult } from "../backend.js";
 import { elementNamed } from "../elements.js";
 import { ArtifactError, DeviceError, ShapeError } from "../errors.js";
 import { type FileSource, nameOf } from "../fetching.js";
@@ -19,6 +19,23 @@ import { fromDevice, onDevice, storedBytes } from "./convert.js";
 import { Commands, openDevice, type Place } from "./device.js";
 import { type Program, type ProgramFunction, parseProgram } from "./program.js";
 import { type Memory, Run } from "./run.js";
+
+/** A call whose inputs are on the device. */
+interface Started {
+  readonly run: Run;
+  readonly entry: FunctionEntry;
+  readonly program: ProgramFunction;
+  readonly shapes: readonly (readonly number[])[];
+  readonly symbols: Record<string, number>;
+}
+
+/** A tensor that is read from the device. */
+interface Wanted {
+  readonly spec: TensorEntry;
+  readonly shape: readonly number[];
+  readonly place: Place;
+  readonly bytes: number;
+}
 
 export class WebgpuBackend implements Backend {
   readonly name = "webgpu";
@@ -75,8 +92,26 @@ export class WebgpuBackend implements Backend {
     }
   }
 
-  async run(name: string, inputs: readonly Tensor[]): Promise<RunResult> {
+  async run(calls: readonly FunctionCall[]): Promise<RunResult[]> {
     this.commands.refuseLost();
+    // The inputs of all calls are written first: a write between commands would need one more submission.
+    const started = calls.map((call) => this.start(call));
+    for (const { run, program } of started) await run.steps(program.steps);
+    const wanted = started.map((call) => this.wanted(call));
+    const read = await this.commands.read(wanted.flat());
+    this.commands.freeRetired();
+    return started.map(({ entry }, n) => {
+      const tensors = (wanted[n] as Wanted[]).map(({ spec, shape }) => ({
+        data: fromDevice(read.shift() as Uint8Array<ArrayBuffer>, spec.dtype, spec.name),
+        shape,
+      }));
+      const outputs = tensors.splice(0, entry.outputs.length);
+      return { outputs, updated: updatedBy(entry).map((k, at) => [k, tensors[at] as Tensor] as const) };
+    });
+  }
+
+  /** Writes the inputs of a call, and takes the memory of its outputs. */
+  private start({ name, inputs }: FunctionCall): Started {
     const entry = functionsOf(this.metadata)[name] as FunctionEntry;
     const program = this.program.functions[name] as ProgramFunction;
     const shapes = inputs.map(({ shape }) => shape);
@@ -96,36 +131,29 @@ export class WebgpuBackend implements Backend {
           bytesOn(spec, sizesOf(spec, symbols)),
         );
     });
-    await run.steps(program.steps);
-    const updated = entry.inputs.flatMap((spec, k) => (spec.updated ? [[spec, k] as const] : []));
-    const wanted = [
-      ...entry.outputs.map((spec, k) => ({
-        spec,
-        shape: sizesOf(spec, symbols),
-        number: program.outputs[k] as number,
-      })),
-      ...updated.map(([spec, k]) => ({
-        spec,
-        shape: shapes[k] as readonly number[],
-        number: program.inputs[k] as number,
-      })),
-    ];
-    const read = await this.commands.read(
-      wanted.map(({ spec, shape, number }) => ({
-        place: run.places[number] as Place,
-        bytes: bytesOn(spec, shape),
-      })),
-    );
-    this.commands.freeRetired();
-    const tensors = wanted.map(({ spec, shape }, k) => ({
-      data: fromDevice(read[k] as Uint8Array<ArrayBuffer>, spec.dtype, spec.name),
+    return { run, entry, program, shapes, symbols };
+  }
+
+  /** What is read after a call: its outputs, then the inputs that the model changes. */
+  private wanted({ run, entry, program, shapes, symbols }: Started): Wanted[] {
+    const described = (spec: TensorEntry, shape: readonly number[], number: number): Wanted => ({
+      spec,
       shape,
-    }));
-    const outputs = tensors.slice(0, entry.outputs.length);
-    return {
-      outputs,
-      updated: updated.map(([, k], n) => [k, tensors[entry.outputs.length + n] as Tensor]),
-    };
+      place: run.places[number] as Place,
+      bytes: bytesOn(spec, shape),
+    });
+    return [
+      ...entry.outputs.map((spec, k) =>
+        described(spec, sizesOf(spec, symbols), program.outputs[k] as number),
+      ),
+      ...updatedBy(entry).map((k) =>
+        described(
+          entry.inputs[k] as TensorEntry,
+          shapes[k] as readonly number[],
+          program.inputs[k] as number,
+        ),
+      ),
+    ];
   }
 
   async readState(index: number): Promise<Tensor> {
@@ -196,6 +224,11 @@ function requireFeatures(device: GPUDevice, { target }: Metadata, where: string)
         "that was compiled for webgpu without features",
     );
   }
+}
+
+/** The numbers of the inputs that a function changes. */
+function updatedBy({ inputs }: FunctionEntry): number[] {
+  return inputs.flatMap(({ updated }, k) => (updated ? [k] : []));
 }
 
 function sizesOf(spec: TensorEntry, symbols: Record<string, number>): number[] {

@@ -1,1 +1,1 @@
-import{b as r,f as s}from"./chunk-2GO6ZBXX.js";import"./chunk-652WXDJ3.js";import"./chunk-I7AUKTXE.js";var n=s(),t;r(n,{prepare:async(e,o)=>{t=await WebAssembly.instantiate(e,{env:{memory:o}})},run:e=>{setTimeout(()=>t.exports.tw_thread_run(e))}});
+import{b as r,f as s}from"./chunk-3ZT2S4VR.js";import"./chunk-652WXDJ3.js";import"./chunk-I7AUKTXE.js";var n=s(),t;r(n,{prepare:async(e,o)=>{t=await WebAssembly.instantiate(e,{env:{memory:o}})},run:e=>{setTimeout(()=>t.exports.tw_thread_run(e))}});
