@@ -52,6 +52,7 @@ ALLOWED["llm"] = {*ALLOWED, ""}
 ALLOWED["training"] = {*ALLOWED, ""}
 ALLOWED["exporters"] = {"errors", "ir", "dialects", "passes"}
 ALLOWED["quantization"] = {*ALLOWED}
+ALLOWED["packages"] = {"errors", "artifact", "runtime", "targets", "driver"}
 ALLOWED["cli"] = {*ALLOWED, ""}
 TOP = ("nn", "numpy", "random", "")
 """Modules at the package's root, which only give names to objects of the folders."""

@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from tilewright.kernels.family import KernelFamily
     from tilewright.kernels.loops.generic import element_type
     from tilewright.kernels.loops.language import *  # noqa: F403
+    from tilewright.packages import package
     from tilewright.quantization import QuantizedModel, quantize
     from tilewright.runtime.simulator.simulate import simulate
     from tilewright.schedule.kernel_schedule import load_schedules, pin, save_schedules, schedule_kernel
@@ -129,6 +130,7 @@ __all__ = [
     "nn",
     "numpy",
     "optim",
+    "package",
     "pin",
     "quantize",
     "random",
@@ -174,6 +176,7 @@ _HOME = {
     "simulate": "tilewright.runtime.simulator.simulate",
     "tune": "tilewright.tuning.tune",
     **dict.fromkeys(("TrainStep", "train_step"), "tilewright.training"),
+    "package": "tilewright.packages",
     **dict.fromkeys(("QuantizedModel", "quantize"), "tilewright.quantization"),
     "Kernel": "tilewright.kernels",
     **dict.fromkeys(("c_kernel", "gpu_kernel", "gpu_source", "triton_source"), "tilewright.kernels"),

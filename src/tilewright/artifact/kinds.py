@@ -56,8 +56,25 @@ def suffixes_of(triple: str) -> tuple[str, ...]:
     return system_of(triple).suffixes
 
 
+FRAMEWORK = ".framework"
+"""The end of the name of a folder with a library for Apple's systems, whose file has no suffix."""
+
+
+def library_name(path: str | Path) -> str:
+    """The name by which other libraries and programs refer to a shared library: that of its file, or its path
+    from the folder of its framework on.
+    """
+    parts = Path(path).parts
+    at = next((k for k, part in enumerate(parts[:-1]) if part.endswith(FRAMEWORK)), -1)
+    return "/".join(parts[at:])
+
+
 def suffix_of(path: str | Path) -> str:
-    """The suffix of a name, as in `SUFFIXES`: ``.so`` for ``libmodel.so.1``."""
+    """The suffix of a name, as in `SUFFIXES`: ``.so`` for ``libmodel.so.1``, ``.dylib`` for the file in a
+    framework.
+    """
+    if library_name(path) != Path(path).name and not Path(path).suffix:
+        return ".dylib"
     return ".so" if _VERSIONED.search(Path(path).name) else Path(path).suffix.lower()
 
 
@@ -181,12 +198,14 @@ def check_native(path: Path, triple: str = "") -> None:
 
 
 __all__ = [
+    "FRAMEWORK",
     "SUFFIXES",
     "UNLINKED",
     "FileKind",
     "check_native",
     "check_suffix",
     "kind_of",
+    "library_name",
     "suffix_of",
     "suffixes_of",
 ]

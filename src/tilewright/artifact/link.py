@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import Protocol
 
-from tilewright.artifact import disk_cache, elf, stubs, temporary
+from tilewright.artifact import disk_cache, elf, macho, stubs, temporary
 from tilewright.artifact.systems import BY_NAME, UNKNOWN, host_system, system_of
 from tilewright.errors import ArtifactError
 
@@ -179,7 +179,7 @@ def blob_object(data: bytes, symbol: str, triple: str) -> bytes:
         source, out = base / "blob.c", base / "blob.o"
         array = '{\n#embed "blob.bin"\n}' if data else "{0}"
         source.write_text(f"_Alignas({_ALIGNMENT}) const unsigned char {symbol}[] = {array};\n")
-        _run([*command, "-std=c23", "-O1", "-c", str(source), "-o", str(out)], f"embedding {symbol}")
+        _run([*command, "-std=c23", "-O1", "-g0", "-c", str(source), "-o", str(out)], f"embedding {symbol}")
         return out.read_bytes()
 
 
@@ -212,7 +212,8 @@ def link_shared(
             file = base / f"{index}.o"
             file.write_bytes(data)
             files.append(str(file))
-        out = base / "linked"
+        out = base / "linked" / Path(name).name  # import libraries and signatures have this name
+        out.parent.mkdir()
         # Only a library that calls functions of libm, as kernels of the user's may, then names it.
         libraries = ["-Wl,--as-needed", "-lm", "-ldl"] if elf.serves(triple_) else []
         options, environment = _link_options(target, base, exports, objects), {}
@@ -226,9 +227,19 @@ def link_shared(
         elif system.format == "PE" and beside is not None:
             options.append(f"-Wl,--out-implib,{base / 'import.lib'}")
         _run([*command, *options, *files, *libraries, "-o", str(out)], f"linking {name}", environment)
+        if system.format == "Mach-O":
+            _sign(out)
         shutil.copyfile(out, path)
         if system.format == "PE" and beside is not None:
             shutil.copyfile(base / "import.lib", beside)
+
+
+def _sign(library: Path) -> None:
+    """Give a library for Apple's systems a signature, where the linker has written none."""
+    data = bytearray(library.read_bytes())
+    if not macho.is_signed(data):
+        macho.sign_ad_hoc(data, library.stem)
+        library.write_bytes(data)
 
 
 def archive(objects: Sequence[bytes], path: Path, target: str | Machine) -> None:
@@ -386,8 +397,10 @@ def _compiler(
         target = f"{processor}-linux-musl"
     elif system.name in ("android", "ios", "ios-simulator") and not linking:
         options = stubs.include_options(system, zig[0], processor)
+    elif system.format == "PE" and not linking:
+        options = ["-s"]  # or else objects hold the path of the temporary file that they were made in
     command = [*zig, "c++" if cpp else "cc", "-target", target, *options]
-    return command, f"zig {_zig_version()} {target}"
+    return command, " ".join(["zig", _zig_version(), target, *(o for o in options if o == "-s")])
 
 
 @cache

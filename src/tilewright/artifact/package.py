@@ -20,7 +20,7 @@ import xxhash
 
 from tilewright.artifact import elf, macho, trailer
 from tilewright.artifact.files import copy_whole, written_whole
-from tilewright.artifact.kinds import check_suffix, suffix_of, suffixes_of
+from tilewright.artifact.kinds import check_suffix, library_name, suffix_of, suffixes_of
 from tilewright.artifact.sources import (
     COMPILE_FLAGS,
     DEVICE_EXPORTS,
@@ -104,9 +104,8 @@ def link_library(
         functions = [exported(name, metadata.get("prefix", PREFIX)) for name in exports_of(metadata)]
         if is_wasm := triple.startswith("wasm"):
             functions = [*WASM_EXPORTS, *(WASM_THREAD_EXPORTS if link.has_threads(target) else ())]
-        link.link_shared(
-            parts, partial, target, functions, name=path.name, beside=_import_library(path, triple)
-        )
+        beside, name = _import_library(path, triple), library_name(path)
+        link.link_shared(parts, partial, target, functions, name=name, beside=beside)
         if appended:
             elf.append_segment(partial, embedded, _MARKER, _DISTANCE)
         sign(partial, wasm=is_wasm, metadata=text)
@@ -278,9 +277,9 @@ def sign(path: Path, *, wasm: bool = False, metadata: bytes = b"") -> None:
     custom section named "tilewright".
     """
     if wasm:
-        name = b"\x0atilewright"
+        section = b"\x0atilewright"
         with path.open("ab") as file:
-            file.write(bytes([0, len(name) + trailer.SIZE]) + name)
+            file.write(bytes([0, len(section) + trailer.SIZE]) + section)
     with path.open("rb") as file:
         is_macho = file.read(len(macho.MAGIC)) == macho.MAGIC
     if is_macho:

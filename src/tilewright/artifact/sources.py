@@ -71,9 +71,9 @@ def check_prefix(prefix: str) -> str:
     return prefix
 
 
-def prefixed_header(prefix: str, exports: Sequence[str] = EXPORTS) -> str:
+def prefixed_header(prefix: str, exports: Sequence[str] = EXPORTS, more: str = "") -> str:
     """A header that declares the functions `exports` of a library with this prefix, with the types of
-    tilewright.h.
+    tilewright.h, and has the text `more` at its end.
     """
     text = HEADER.read_text().partition("#ifdef __wasm__")[0]
     names = re.compile(r"\btw_(" + "|".join(name.removeprefix("tw_") for name in exports) + r")(?=\()")
@@ -93,6 +93,7 @@ def prefixed_header(prefix: str, exports: Sequence[str] = EXPORTS) -> str:
             "#endif",
             "",
             *(names.sub(rf"{prefix}_\1", declaration) for declaration in declarations),
+            *(["", more] if more else []),
             "",
             "#ifdef __cplusplus",
             "}",

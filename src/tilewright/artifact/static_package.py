@@ -7,14 +7,25 @@ prefix, so that a program can link several models.
 
 from __future__ import annotations
 
-import ast
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tilewright.artifact.c_interface import (
+    c_type,
+    comment,
+    description,
+    formula,
+    functions_of,
+    identifier,
+    output_name,
+    shape_text,
+    size_parameters,
+    sizes,
+    tensor_parameters,
+)
 from tilewright.artifact.package import save_files
 from tilewright.artifact.sources import HEADER, INCLUDE_DIR, check_prefix
 from tilewright.artifact.static import with_prefix
@@ -25,16 +36,6 @@ PREFIX = "model"
 """The prefix of names, unless a library is saved with another one."""
 LARGEST_SOURCE = 64 << 20
 """Bytes of weights that are written as a C array. Compilers take about 20 times as much memory to read it."""
-
-C_TYPES = {
-    "float32": "float",
-    "float64": "double",
-    "bool": "uint8_t",
-    "float16": "uint16_t",
-    "bfloat16": "uint16_t",
-    **{f"{sign}int{bits}": f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)},
-}
-"""The C type of an element; others lie in bytes."""
 
 NAMES = (
     "tw_module",
@@ -154,36 +155,19 @@ class _Model:
     def __init__(self, name: str, metadata: Mapping[str, Any], weights: int, beside: bool) -> None:
         self.name, self.metadata, self.weights, self.beside = name, metadata, weights, beside
         self.memory = metadata["static"]
-        self.functions: dict[str, Any] = dict(metadata.get("functions") or {"main": metadata})
+        self.functions = functions_of(metadata)
         self.states: list[dict[str, Any]] = list(metadata.get("states", ()))
 
     def _call(self, function: str) -> str:
         return f"{self.name}_{'run' if function == 'main' else identifier(function)}"
 
-    def _sizes(self, entry: Mapping[str, Any]) -> list[str]:
-        """The symbols of a function's sizes, in the order of its inputs."""
-        return list(dict.fromkeys(step["symbol"] for step in entry["solver"] if "symbol" in step))
-
     def _signature(self, function: str, entry: Mapping[str, Any]) -> str:
-        parameters = [f"int64_t {identifier(symbol)}" for symbol in self._sizes(entry)]
-        for tensor in entry["inputs"]:
-            constant = "" if tensor.get("updated") else "const "
-            parameters.append(f"{constant}{_c_type(tensor)}* {identifier(tensor['name'])}")
-        for tensor in entry["outputs"]:
-            parameters.append(f"{_c_type(tensor)}* {_output(entry, tensor['name'])}")
-        return f"int {self._call(function)}({', '.join(parameters) or 'void'})"
+        parameters = ", ".join([*size_parameters(entry), *tensor_parameters(entry)])
+        return f"int {self._call(function)}({parameters or 'void'})"
 
     def _describe(self, function: str, entry: Mapping[str, Any]) -> str:
-        lines = [f"/* Runs the function {function}."]
-        for symbol in self._sizes(entry):
-            low, high = entry["symbols"][symbol]
-            limits = f"of at least {low}" if high is None else f"from {low} to {high}"
-            lines.append(f" * {identifier(symbol)}: a size {limits}.")
-        for tensor in entry["inputs"]:
-            lines.append(f" * {identifier(tensor['name'])}: {_shape(tensor)}, read"
-                         f"{' and written' if tensor.get('updated') else ''}.")  # fmt: skip
-        lines += [f" * {_output(entry, t['name'])}: {_shape(t)}, written." for t in entry["outputs"]]
-        return "\n".join([*lines, f" * Returns 0, or a status after which {self.name}_error() says why. */"])
+        end = f"Returns 0, or a status after which {self.name}_error() says why."
+        return comment([f"Runs the function {function}.", *description(entry), end])
 
     def header(self) -> str:
         name, memory = self.name, self.memory
@@ -217,7 +201,7 @@ class _Model:
                 "",
             ]
         if self.states:
-            names = ", ".join(f"{k}: {s['name']} {_shape(s)}" for k, s in enumerate(self.states))
+            names = ", ".join(f"{k}: {s['name']} {shape_text(s)}" for k, s in enumerate(self.states))
             lines += [
                 f"/* The memory of a state: {names}. */",
                 f"void* {name}_state(int index);",
@@ -275,11 +259,11 @@ class _Model:
         if self.memory["states"]:
             lines.append(f"  if (!is_set) {self.name}_reset();")
         for k, tensor in enumerate(inputs):
-            sizes = ", ".join(formula(size) for size in tensor["shape"]) or "0"
-            lines.append(f"  const int64_t shape{k}[] = {{{sizes}}};")
+            shape = ", ".join(formula(size) for size in tensor["shape"]) or "0"
+            lines.append(f"  const int64_t shape{k}[] = {{{shape}}};")
         shapes = ", ".join(f"shape{k}" for k in range(len(inputs))) or "0"
         data = ", ".join(f"(void*){identifier(t['name'])}" for t in inputs) or "0"
-        results = ", ".join(_output(entry, t["name"]) for t in outputs) or "0"
+        results = ", ".join(output_name(entry, t["name"]) for t in outputs) or "0"
         return [
             *lines,
             f"  const int64_t* const shapes[] = {{{shapes}}};",
@@ -292,19 +276,19 @@ class _Model:
     def example(self) -> str:
         """A program that runs the first function on inputs of zeros and prints the first elements."""
         function, entry = next(iter(self.functions.items()))
-        bounds = {s: entry["symbols"][s] for s in self._sizes(entry)}
+        bounds = {s: entry["symbols"][s] for s in sizes(entry)}
         largest = {s: max(low or 1, 1) if high is None else high for s, (low, high) in bounds.items()}
         lines = [f'#include "{self.name}.h"', "", "#include <stdio.h>", ""]
         if largest:
-            sizes = ", ".join(f"{identifier(symbol)} = {value}" for symbol, value in largest.items())
-            lines += [f"enum {{ {sizes} }};", ""]
+            values = ", ".join(f"{identifier(symbol)} = {value}" for symbol, value in largest.items())
+            lines += [f"enum {{ {values} }};", ""]
         names = []
         for tensor in (*entry["inputs"], *entry["outputs"]):
             is_output = tensor in entry["outputs"]
-            label = _output(entry, tensor["name"]) if is_output else identifier(tensor["name"])
+            label = output_name(entry, tensor["name"]) if is_output else identifier(tensor["name"])
             names.append(label)
             elements = " * ".join(formula(size) for size in tensor["shape"]) or "1"
-            lines.append(f"static {_c_type(tensor)} {label}[{elements}];")
+            lines.append(f"static {c_type(tensor)} {label}[{elements}];")
         call = f"{self._call(function)}({', '.join([*map(identifier, largest), *names])})"
         lines += ["", "int main(void) {"]
         if self.beside:
@@ -312,7 +296,7 @@ class _Model:
         lines += [f"  if ({call}) {{", f'    printf("%s\\n", {self.name}_error());', "    return 1;", "  }"]
         first = entry["outputs"][0] if entry["outputs"] else None
         if first is not None and first["shape"] != []:
-            label = _output(entry, first["name"])
+            label = output_name(entry, first["name"])
             lines.append(
                 f"  for (unsigned k = 0; k < 4 && k < sizeof {label} / sizeof *{label}; ++k) "
                 f'printf("%g\\n", (double){label}[k]);'
@@ -340,64 +324,4 @@ class _Model:
         )
 
 
-def identifier(name: str) -> str:
-    text = re.sub(r"\W", "_", name, flags=re.ASCII)
-    return f"{text}_" if text[:1].isdigit() or not text or text in _RESERVED else text
-
-
-_RESERVED = frozenset(
-    "int float double char long short for if do while return const static void context arena scratch states "
-    "symbols inputs outputs shapes default switch case register".split()
-)
-
-
-def _output(entry: Mapping[str, Any], name: str) -> str:
-    """The parameter of an output, apart from an input of the same name."""
-    text = identifier(name)
-    return f"{text}_out" if any(identifier(t["name"]) == text for t in entry["inputs"]) else text
-
-
-def _c_type(tensor: Mapping[str, Any]) -> str:
-    return C_TYPES.get(tensor["dtype"], "uint8_t")
-
-
-def _shape(tensor: Mapping[str, Any]) -> str:
-    return f"{tensor['dtype']} [{', '.join(map(str, tensor['shape']))}]"
-
-
-def formula(size: int | str) -> str:
-    """A size in C. Sizes are not negative, so C's division is that of the formula.
-
-    Raises:
-        ArtifactError: The formula has an operation that is not known.
-    """
-    if isinstance(size, int):
-        return str(size)
-    return _formula(ast.parse(size, mode="eval").body, size)
-
-
-_OPERATORS: dict[type[ast.operator], str] = {
-    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "/", ast.Mod: "%"
-}  # fmt: skip
-
-
-def _formula(node: ast.expr, text: str) -> str:
-    match node:
-        case ast.Constant(value=int(number)):
-            return str(number)
-        case ast.Name(id=name):
-            return identifier(name)
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-            return f"({_formula(left, text)} {_OPERATORS[type(op)]} {_formula(right, text)})"
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return f"-{_formula(operand, text)}"
-        case ast.Call(func=ast.Name(id="min" | "max" as name), args=[first, *rest]):
-            value = _formula(first, text)
-            for other in rest:
-                b = _formula(other, text)
-                value = f"({value} {'<' if name == 'min' else '>'} {b} ? {value} : {b})"
-            return value
-    raise ArtifactError(f"the size {text!r} cannot be written in C")
-
-
-__all__ = ["C_TYPES", "NAMES", "PREFIX", "formula", "identifier", "save_static"]
+__all__ = ["NAMES", "PREFIX", "save_static"]

@@ -26,6 +26,7 @@ _COMMANDS = {
     "doctor": "Check this machine, and whether a model is supported.",
     "inspect": "Show what an artifact contains, or a model's IR.",
     "llm": "Language models: convert weights, chat, serve, measure.",
+    "package": "Write a model as a package: C++, Android, Apple, Rust, Windows.",
     "profile": "Show where a model's time goes, kernel by kernel.",
     "minimize": "Reduce a failing model to a minimal one.",
     "quantize": "Turn a model into one of 8-bit integers.",

@@ -93,7 +93,12 @@ json_option = click.option(
 
 
 def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of every command that may compile: --target, --dims, --threads, --precision, --import,
+    """Add the options of every command that may compile for one target: --target and `model_options`."""
+    return target_option(model_options(command))
+
+
+def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of every command that may compile: --dims, --threads, --precision, --import,
     --no-cache.
     """
     for decorate in (
@@ -126,7 +131,6 @@ def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
             multiple=True,
             help='Dynamic dimensions and their bounds, e.g. "input_ids:batch<=8,seq<=512". May be repeated.',
         ),
-        target_option,
     ):
         command = decorate(command)
     return command

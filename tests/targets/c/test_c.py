@@ -16,7 +16,7 @@ from tests.differential.check import check, compiled_for
 
 import tilewright as tw
 from tilewright import nn
-from tilewright.artifact.static_package import formula
+from tilewright.artifact.c_interface import formula
 from tilewright.errors import ArtifactError, InternalError
 from tilewright.targets.c.translate import to_c
 

@@ -22,7 +22,7 @@ from tests.differential.generator import generate
 from tests.targets.mcu.boards import MACHINES, run_on
 
 import tilewright as tw
-from tilewright.artifact.static_package import C_TYPES, identifier
+from tilewright.artifact.c_interface import C_TYPES, identifier
 from tilewright.ir.core import Module
 from tilewright.runtime.expressions import evaluate
 
