@@ -26,7 +26,7 @@ from typing import Any
 
 from ..differential.check import check
 from ..processes import Limits, in_processes
-from .emulators import NoEmulator, command_of, run_for
+from .emulators import NoEmulator, command_of, run_for, version_of
 from .models import MODELS, difference
 
 RESULTS = Path(__file__).with_name("results.json")
@@ -54,8 +54,9 @@ def _write(target: str, kind: str, outcome: dict[str, Any]) -> None:
     document: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     document["date"] = datetime.datetime.now(datetime.UTC).date().isoformat()
     document["machine"] = f"{platform.machine()}, {platform.system()}, {os.cpu_count()} cores"
-    found = document.setdefault("targets", {}).setdefault(target, {}).setdefault(kind, {})
-    found.update(outcome)
+    row = document.setdefault("targets", {}).setdefault(target, {})
+    row.setdefault(kind, {}).update(outcome)
+    row.setdefault("emulators", {})[kind] = version_of(target)
     document["targets"] = dict(sorted(document["targets"].items()))
     RESULTS.write_text(json.dumps(document, indent=1) + "\n")
 

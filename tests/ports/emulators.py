@@ -5,7 +5,8 @@ Shared libraries of Linux are loaded by a program for the C library in a folder 
 program with musl, which needs none. Windows' libraries are loaded by a program in Wine.
 
 QEMU 7.2 for RISC-V fails its own assertion (``decode_save_opc``) on a vector conversion with a static
-rounding mode, such as ``vfcvt.rtz.x.f.v``, unless an instruction before it in the block sets the mode.
+rounding mode, such as ``vfcvt.rtz.x.f.v``, unless an instruction before it in the block sets the mode. QEMU
+10 does not. The first emulator in ``PATH`` is taken.
 """
 
 from __future__ import annotations
@@ -70,6 +71,20 @@ def command_of(target: str) -> list[str]:
             raise NoEmulator(f"{target}: there is no C library in {folder}")
         command += ["-L", str(folder)]
     return command
+
+
+@cache
+def version_of(target: str) -> str:
+    """The name and version of the emulator, for records of outcomes; ``native`` where none is needed.
+
+    Raises:
+        NoEmulator: programs of the target cannot be run here.
+    """
+    command = command_of(target)
+    if not command:
+        return "native"
+    said = subprocess.run([command[0], "--version"], check=True, capture_output=True, text=True)
+    return said.stdout.splitlines()[0].partition(" (")[0]
 
 
 @cache
@@ -165,4 +180,4 @@ def _read(data: bytes, runs: int, dtypes: Sequence[DType]) -> list[list[np.ndarr
     return results
 
 
-__all__ = ["NoEmulator", "command_of", "run_for", "run_model"]
+__all__ = ["NoEmulator", "command_of", "run_for", "run_model", "version_of"]

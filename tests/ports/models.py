@@ -25,10 +25,14 @@ SMALL_MODEL = Path(__file__).parents[2] / "examples" / "small-model"
 
 @dataclass(frozen=True)
 class Compiled:
-    """A function that compiles a model for a target, and inputs."""
+    """A function that compiles a model for a target, and inputs.
+
+    Results of `exact` models have the same bits on all targets.
+    """
 
     compile: Callable[[str], Any]
     inputs: list[list[np.ndarray]]
+    exact: bool = False
 
 
 def _mlp() -> Compiled:
@@ -89,6 +93,53 @@ def _quantized() -> Compiled:
     return Compiled(compiled.compile, [given])
 
 
+def _int8(model: Any, samples: list[np.ndarray], **options: Any) -> Compiled:
+    """A model of 8-bit integers by `tilewright.quantize`."""
+    quantized = tw.quantize(model, samples, **options)
+    return Compiled(
+        lambda target: tw.compile(quantized, target=target, cache=False),
+        [[x] for x in samples[:2]],
+        exact=True,
+    )
+
+
+def _int8_mlp() -> Compiled:
+    nn.seed(0)
+    model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 100), nn.ReLU(), nn.Linear(100, 10))
+    rng = np.random.default_rng(6)
+    return _int8(model, [rng.standard_normal((5, 64)).astype(np.float32) for _ in range(8)])
+
+
+def _int8_cnn(**options: Any) -> Compiled:
+    """Convolutions with a shortcut, of which one is depthwise, poolings, and a linear layer."""
+    nn.seed(0)
+    rng = np.random.default_rng(7)
+    return _int8(
+        Residual(), [rng.standard_normal((2, 3, 18, 18)).astype(np.float32) for _ in range(8)], **options
+    )
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 24, 3, padding=1), nn.Conv2d(24, 24, 3, padding=1)
+        self.depthwise = nn.Conv2d(24, 24, 3, padding=1, groups=24)
+        self.shortcut, self.scores = nn.Conv2d(24, 24, 1), nn.Linear(24, 7)
+
+    def forward(self, x: tw.Tensor) -> tw.Tensor:
+        x = nn.functional.max_pool(nn.functional.relu(self.first(x)), 2)
+        x = nn.functional.relu(self.depthwise(self.second(x)) + self.shortcut(x))
+        return self.scores(x.mean((2, 3)))
+
+
+def _int8_mobilenet() -> Compiled:
+    entry = LISTED["mobilenet_v2"]
+    (shape,) = (np.shape(value) for value in entry.inputs("tiny").values())
+    rng = np.random.default_rng(8)
+    samples = [rng.standard_normal(shape).astype(np.float32) for _ in range(4)]
+    return _int8(entry.onnx_model("tiny"), samples)
+
+
 def _language_model() -> Compiled:
     """The logits of the small model of the examples, for 24 tokens."""
     import torch
@@ -115,6 +166,10 @@ MODELS: dict[str, Callable[[], Compiled]] = {
     "lstm": _lstm,
     "transformer": _transformer,
     "quantized": _quantized,
+    "int8-mlp": _int8_mlp,
+    "int8-cnn": _int8_cnn,
+    "int8-cnn-signed": lambda: _int8_cnn(activations="symmetric"),
+    "int8-mobilenet_v2": _int8_mobilenet,
     "mobilenet_v2": lambda: _from_zoo("mobilenet_v2", "full"),
     "minilm": lambda: _from_zoo("minilm", "tiny"),
     "language-model": _language_model,
@@ -142,9 +197,9 @@ def difference(name: str, target: str) -> str:
     ):
         if got.shape != want.shape or got.dtype != want.dtype:
             return f"{got.dtype}{list(got.shape)}, expected {want.dtype}{list(want.shape)}"
-        if want.dtype.kind in "iub":
+        if want.dtype.kind in "iub" or model.exact:
             if not np.array_equal(got, want):
-                return f"{np.count_nonzero(got != want)} of {want.size} integers differ"
+                return f"{np.count_nonzero(got != want)} of {want.size} numbers differ"
             continue
         scale = float(np.abs(want.astype(np.float64)).max()) or 1.0
         error = float(np.abs(got.astype(np.float64) - want).max()) / scale

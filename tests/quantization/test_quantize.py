@@ -92,6 +92,14 @@ def test_the_interpreter_agrees(target: str) -> None:
         assert sqnr(library(x), expected) > 50
 
 
+def test_processors_with_and_without_fused_multiply_adds_agree_exactly() -> None:
+    quantized = tw.quantize(made(Block), images())
+    first, *others = (tw.compile(quantized, target=f"cpu:x86-64-{level}") for level in ("v2", "v3", "v4"))
+    for x in images():
+        for library in others:
+            np.testing.assert_array_equal(library(x), first(x))
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -52,7 +52,7 @@ multiply-adds; the sizes are those of the SiFive U74.
 """
 ARMV7 = Isa(
     "armv7-linux", "armv7-unknown-linux-gnueabihf", "generic", ("+v7", "+vfp3", "+neon"), 128, 16,
-    masked=False, fma=False, machine=common(32, 256, 4),
+    masked=False, fma=False, lane_factors=True, machine=common(32, 256, 4),
 )  # fmt: skip
 """ARMv7-A with NEON, whose float32 results that are denormal are 0 where vectors compute them. The sizes are
 those of the Cortex-A7 and A9.

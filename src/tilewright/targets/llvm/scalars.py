@@ -105,8 +105,26 @@ def _emit(g: KernelContext, op: Operation, lanes: int, operands: list[Val], *x: 
         return _unary(g, name, dtype, lanes, x[0], notes.RELAXED_ACCURACY.get(op, False))
     quiet = notes.IGNORE_NAN.get(op, False)
     known = [quiet or (isinstance(v.constant, (int, float)) and v.constant == v.constant) for v in operands]
-    alone = name != "mul" or op.results[0].has_one_use
-    return binary(g, name, dtype, lanes, x[0], x[1], known[0], known[1], operands[1].constant, alone)
+    return binary(g, name, dtype, lanes, x[0], x[1], known[0], known[1], operands[1].constant, _fused(op))
+
+
+def _fused(op: Operation) -> bool:
+    """Whether a product and its sum may be fused, as far as `op`, one of them, tells.
+
+    A product that others read too is not: ``x*y - x*y`` is 0, and not the rounding error of the product.
+    Neither is one that scales an integer, as in the epilogue of a product of bytes: quantized models have the
+    same bits on processors with and without fused multiply-adds. The sum says so too, since LLVM for AArch64
+    looks at the flags of the sum alone.
+    """
+    if op.name == "scalar.mul":
+        return op.result.has_one_use and not _scales_integer(op)
+    return not any(_scales_integer(v.defining_op) for v in op.operands)
+
+
+def _scales_integer(op: Operation | None) -> bool:
+    """Whether `op` is a product one of whose factors is a converted integer."""
+    producers = [v.defining_op for v in op.operands] if op is not None and op.name == "scalar.mul" else []
+    return any(isinstance(p, scalar.Cast) and not p.operands[0].type.is_float for p in producers)
 
 
 # -- One operand -------------------------------------------------------------------------------------------
@@ -183,9 +201,8 @@ def binary(
 ) -> str:
     """``scalar.<name>`` of two operands.
 
-    `a_is_number` states that `a` is never NaN; `b_constant` is the value of `b`, if constant. A product may
-    be `fused` with the sum that reads it unless others read it too: ``x*y - x*y`` is 0, and not the rounding
-    error of the product.
+    `a_is_number` states that `a` is never NaN; `b_constant` is the value of `b`, if constant. `fused`: a
+    product and the sum that reads it may become one operation.
     """
     kind = register(dtype, lanes)
     e = g.e

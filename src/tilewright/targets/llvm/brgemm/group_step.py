@@ -13,6 +13,9 @@ one row. Every product sums over the group:
 | quads of signed bytes, shifted | ``vpdpbusd`` of A + 128, minus ``vpdpbusd`` of 128 | |
 | pairs of bytes, as 16 bits | ``vpmaddwd`` (x86), ``i32x4.dot_i16x8_s`` (wasm) | 32-bit multiply-adds |
 
+Other processors multiply single bytes, and rows of B are not interleaved: Arm's, extended to 16 bits, by
+instructions whose products have 32 bits (``smlal``, `widening_multiply`), others extended to 32 bits.
+
 All integer variants are exact modulo 2**32; the saturating ``vpmaddubsw`` is not used.
 """
 
@@ -61,7 +64,17 @@ def has_vector_products(isa: Isa, dtype: DType, b_dtype: DType, group: int) -> b
 
 def byte_group(isa: Isa, a: DType, b: DType) -> int:
     """The number of rows of 8-bit operands that one instruction of `isa` multiplies."""
-    return 4 if isa.byte_tiles or has_quads(isa, a, b) else 2
+    if isa.byte_tiles or has_quads(isa, a, b):
+        return 4
+    return 2 if multiply_pairs(isa, isa.lanes(32)) else 1
+
+
+def widening_multiply(isa: Isa, lanes: int) -> str | None:
+    """The intrinsic that multiplies two vectors of signed 16-bit integers to 32 bits; None without one, or
+    for vectors of fewer than all lanes.
+    """
+    name = {"aarch64": "aarch64.neon.smull", "armv7": "arm.neon.vmulls"}.get(isa.triple.partition("-")[0])
+    return f"llvm.{name}.v{lanes}i32" if name and lanes == isa.lanes(32) else None
 
 
 def has_quads(isa: Isa, a: DType, b: DType) -> bool:
@@ -250,4 +263,5 @@ __all__ = [
     "is_shifted",
     "multiply_pairs",
     "quad_step",
+    "widening_multiply",
 ]

@@ -10,13 +10,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ....ir.symbolic import Dim
-from ....ir.types import DType, i32
+from ....ir.types import DType, i8, i32
 from ..conversions import loaded
 from ..emitter import REDUCED, Carried, Emitter
 from ..isa import Isa
 from ..values import storage
-from .group_step import group_step, has_vector_products, is_shifted
-from .problem import LLVM_TYPES, MIN_CHAINS, Problem, SymbolicArguments, accumulator_of, named, tile_rows
+from .group_step import group_step, has_vector_products, is_shifted, widening_multiply
+from .problem import (
+    BYTES,
+    LLVM_TYPES,
+    MIN_CHAINS,
+    Problem,
+    SymbolicArguments,
+    accumulator_of,
+    named,
+    tile_rows,
+)
 
 LINE = 64
 """Distance of the prefetch of A along a row, in bytes: one cache line.
@@ -29,6 +38,10 @@ MAX_UNROLL = 4
 """Steps of k per iteration of the inner loop of small tiles; large tiles use half as many.
 
 A larger value saves loop overhead and lengthens the code.
+"""
+WIDENED_FACTORS = 8
+"""Steps of k whose bytes of a row of A are extended at once: the 16-bit lanes of a vector of 128 bits; half
+as many with 16 registers. A smaller value extends A more often.
 """
 SPARE = 5
 """Registers besides the accumulators with which an iteration of the inner loop may take two steps of
@@ -89,6 +102,8 @@ class _VectorTileWriter:
             in_last = self.emitter.sub("%columns", str((tile.vectors - 1) * tile.lanes))
             self.mask = self.emitter.first_lanes(tile.lanes, in_last)
         self.shifted = is_shifted(isa, p)
+        both_bytes = p.group == 1 and p.dtype in BYTES and p.b_dtype in BYTES
+        self.widening = widening_multiply(isa, tile.lanes) if both_bytes else None
         self.size = (tile.rows + self.shifted) * tile.vectors
         self.unroll = MAX_UNROLL if self.size <= MIN_CHAINS else MAX_UNROLL // 2
         if p.group > 1 and isa.vector_registers >= 32 and isa.vector_registers - self.size < SPARE:
@@ -98,7 +113,8 @@ class _VectorTileWriter:
         self.per_vector = self._factors_per_vector()
         if self.per_vector > 1:
             twice = isinstance(p.k, int) and p.k // p.group % (2 * self.per_vector) == 0
-            self.unroll = self.per_vector * (2 if twice and self.size > MIN_CHAINS else 1)
+            twice = twice and self.widening is None and self.size > MIN_CHAINS
+            self.unroll = self.per_vector * (2 if twice else 1)
         self.chains = self._chain_count()
         # Small tiles read B faster than prefetches can be issued.
         self.ahead = p.tile.ahead // self.size if self.size > MIN_CHAINS else 0
@@ -125,6 +141,10 @@ class _VectorTileWriter:
         """
         p, width = self.problem, self.isa.vector_bits
         bits = 32 if p.group > 1 else self.accumulator.bits
+        if self.widening:
+            few = self.isa.vector_registers < 32
+            count = WIDENED_FACTORS // 2 if few else WIDENED_FACTORS
+            return count if self.isa.lane_factors and p.a_k == 1 else 1
         usable = self.isa.lane_factors and p.a_k == 1 and self.tile.lanes * bits == width
         if p.group > 1:
             usable = usable and has_vector_products(self.isa, p.dtype, p.b_dtype, p.group)
@@ -198,6 +218,8 @@ class _VectorTileWriter:
             where = e.at(a, e.mul(str(i), self.dims(p.a_m)), itemsize)
             if p.group > 1:
                 vectors.append(e.load(self._kind_of_factors(), where, itemsize))
+            elif self.widening:
+                vectors.append(self._in_16_bits(e.load(f"<{lanes} x i8>", where, 1), p.dtype, lanes))
             else:
                 value = e.load(f"<{lanes} x {self.stored}>", where, itemsize)
                 vectors.append(self._widened(value, p.dtype, lanes))
@@ -208,7 +230,7 @@ class _VectorTileWriter:
         return f"<{self.per_vector} x {'i32' if self.accumulator is i32 else 'float'}>"
 
     def _lane(self, kind: str, vectors: list[str], row: int, lane: int) -> str:
-        """The vector of type `kind` with copies of one lane of a row's factors."""
+        """The vector with copies of one lane of a row's factors, whose vector has the type `kind`."""
         same = ", ".join([f"i32 {lane}"] * self.tile.lanes)
         operands = f"{kind} {vectors[row]}, {kind} poison, <{self.tile.lanes} x i32> <{same}>"
         return self.emitter.op(f"shufflevector {operands}")
@@ -223,6 +245,8 @@ class _VectorTileWriter:
         itemsize = p.dtype.itemsize
         if p.group > 1:
             return self._grouped_step(a, b, acc, p.group, vectors, lane)
+        if self.widening:
+            return self._widening_step(a, b, acc, vectors, lane)
         for line in range(0, tile.vectors * tile.lanes * itemsize if self.ahead else 0, 64):
             where = e.at(self._advance(b, self.ahead, p.b_k), str(line), 1)
             e.line(f"call void @llvm.prefetch.p0(ptr {where}, i32 0, i32 3, i32 1)")
@@ -240,6 +264,50 @@ class _VectorTileWriter:
             if self.isa.in_order and tile.lanes == self.isa.lanes(self.accumulator.bits):
                 row_of = slice(i * tile.vectors, None)
                 result[row_of] = [self.emitter.completed(self.vector, value) for value in result[row_of]]
+        return result
+
+    def _in_16_bits(self, value: str, dtype: DType, lanes: int) -> str:
+        """Bytes as signed 16-bit integers."""
+        extend = "sext" if dtype is i8 else "zext"
+        return self.emitter.op(f"{extend} <{lanes} x i8> {value} to <{lanes} x i16>")
+
+    def _part(self, kind: str, vector: str, first: int) -> str:
+        """The `tile.lanes` elements from number `first` on of a vector of type `kind`."""
+        numbers = ", ".join(f"i32 {first + k}" for k in range(self.tile.lanes))
+        operands = f"{kind} {vector}, {kind} poison, <{self.tile.lanes} x i32> <{numbers}>"
+        return self.emitter.op(f"shufflevector {operands}")
+
+    def _widening_step(
+        self, a: str, b: str, acc: list[str], vectors: list[str] | None, lane: int
+    ) -> list[str]:
+        """``acc += a[:, None] * b`` for bytes, by products of 16-bit integers that have 32 bits."""
+        p, e, tile = self.problem, self.emitter, self.tile
+        lanes, half = tile.lanes, f"<{tile.lanes} x i16>"
+        row: list[str] = []
+        while len(row) < tile.vectors:
+            first = len(row)
+            where = e.at(b, str(first * lanes), 1)
+            # Several vectors are loaded and extended as one: registers have more bytes than sums.
+            count = next(n for n in (2, 1) if n <= tile.vectors - first)
+            if tile.masked and not p.padded:
+                count = 1
+            if tile.masked and not p.padded and first == tile.vectors - 1:
+                part = e.masked_load(f"<{lanes} x i8>", where, 1, self.mask)
+            else:
+                part = e.load(f"<{count * lanes} x i8>", where, 1)
+            wide = self._in_16_bits(part, p.b_dtype, count * lanes)
+            row += [self._part(f"<{count * lanes} x i16>", wide, v * lanes) for v in range(count)]
+        result = []
+        for i in range(tile.rows):
+            if vectors is not None:
+                factor = self._lane(f"<{self.per_vector} x i16>", vectors, i, lane)
+            else:
+                element = e.load("i8", e.at(a, e.mul(str(i), self.dims(p.a_m)), 1), 1)
+                extend = "sext" if p.dtype is i8 else "zext"
+                factor = e.splat(half, "i16", e.op(f"{extend} i8 {element} to i16"))
+            for v in range(tile.vectors):
+                product = e.op(f"call {self.vector} @{self.widening}({half} {factor}, {half} {row[v]})")
+                result.append(e.op(f"add {self.vector} {acc[i * tile.vectors + v]}, {product}"))
         return result
 
     def _grouped_step(
