@@ -103,7 +103,7 @@ PASSES: tuple[PassInfo, ...] = (
     _tensor(pack_constants, condition=Condition.GPU),
     _packing(hoist_invariants, min_opt=1),
     _packing(align_epilogues, min_opt=1),
-    _tensor(recompute, min_opt=2),
+    _tensor(recompute, min_opt=2, arguments=("info",)),
     _tensor(split_borders, min_opt=1),
     _tensor(split_concat),
     _tensor(split_keys, min_opt=1, condition=Condition.GPU, arguments=("info",)),

@@ -485,7 +485,7 @@ class Relu(Activation):
         return x.max(0)
 
     def derivative(self, x: Term, y: Term) -> Term:
-        return (x > 0).cast(x.dtype)
+        return (y > 0).cast(x.dtype)  # not x, which need not stay in memory beside y then
 
 
 @operation

@@ -12,7 +12,7 @@ from ...ir.builder import Builder
 from ...ir.core import Attr, IRError, Operand, Value, operation
 from ...ir.interpreter import Array
 from ...ir.symbolic import Dim, ceildiv, prove_le, smax, smin
-from ...ir.types import TensorType, Type, f32, i64
+from ...ir.types import TensorType, Type, f32, i32, i64
 from ..scalar import combiner_identity
 from ..tensor_builder import Scalar, TensorBuilder, TensorRef
 from .base import Adjoint, GraphOp, tensor_type
@@ -139,7 +139,9 @@ class MaxPool(Pool):
     def gradient(self, at: Adjoint) -> Sequence[Term | None]:
         x, dy = at.operands[0], at.cotangent.wide()
         attributes = {name: self.attributes[name] for name in Pool._attr_fields}
-        places = x.apply("max_pool_indices", x.value, **attributes)
+        # In the forward pass, from which they stay in memory instead of x.
+        found = Builder.after(self)(MaxPoolIndices(x.value, **attributes))
+        places = x.of(found)
         axes = spatial_axes(len(x.shape), self.layout)
         first, last = axes[0], axes[-1]
 
@@ -207,6 +209,9 @@ class MaxPoolIndices(Pool):
             return x.at(*where, guard=guard, otherwise=combiner_identity("max", x.dtype))
 
         best = t.reduce("max", shape, self._taps(x), value)
+        # Half the memory where a gradient waits for them, and twice the lanes.
+        dtype = i32 if prove_le(TensorType(i64, sizes).size, np.iinfo(np.int32).max) else i64
+        nowhere = int(np.iinfo(dtype.numpy).max)  # of a window in the padding
 
         def place(*i: Dim) -> Scalar:
             where, guard = self._reads(x, i)
@@ -215,15 +220,19 @@ class MaxPoolIndices(Pool):
             position: Dim = 0
             for a, n in zip(axes, sizes, strict=True):
                 position = position * n + where[a]
-            index = t.index(position)
+            index = t.index(position).cast(dtype)
             if x.dtype.is_float:  # a NaN comes before all numbers, the last one before the others
                 hit, index = hit | v.isnan(), v.isnan().select(-1 - index, index)
             for g in guard:
                 hit = hit & (t.index(g) >= 0)
-            return hit.select(index, t.constant(np.iinfo(np.int64).max, i64))
+            return hit.select(index, t.constant(nowhere, dtype))
+
+        def from_front(*i: Dim) -> Scalar:
+            wide = (first[i] < 0).select(-1 - first[i], first[i]).cast(i64)
+            return wide if dtype is i64 else first[i].equals(nowhere).select(np.iinfo(np.int64).max, wide)
 
         first = t.reduce("min", shape, self._taps(x), place)
-        return t.compute(shape, lambda *i: (first[i] < 0).select(-1 - first[i], first[i]))
+        return t.compute(shape, from_front)
 
 
 @operation

@@ -250,8 +250,9 @@ class Variance(Reduction):
     def decompose(self, b: Builder) -> Value:
         x = tensor_type(self.x)
         wide = b(Cast(self.x, dtype=f32)) if x.dtype.is_float and x.dtype.bits <= 16 else self.x
-        mean = b(ReduceMean(wide, axes=self.normalized, keepdims=True))
-        centered = b(BINARY["sub"](wide, mean))
+        # As models compute the mean beside the variance, so that there is one.
+        mean = b(ReduceMean(wide, axes=self.normalized, keepdims=False))
+        centered = b(BINARY["sub"](wide, Term(b, mean).unsqueeze(*self.normalized).value))
         total = b(
             ReduceSum(b(BINARY["mul"](centered, centered)), axes=self.normalized, keepdims=self.keepdims)
         )
@@ -265,7 +266,7 @@ class Variance(Reduction):
 
     def gradient(self, at: Adjoint) -> Sequence[Term | None] | None:
         axes, x, dy = self.normalized, at.operands[0].wide(), at.cotangent.wide()
-        mean = x.apply("reduce_mean", x.value, axes=axes, keepdims=True)
+        mean = x.apply("reduce_mean", x.value, axes=axes, keepdims=False).unsqueeze(*axes)
         scale = 2.0 / (_count(x, axes) - self.correction).maximum(0)
         return ((dy if self.keepdims else dy.unsqueeze(*axes)) * scale * (x - mean),)
 

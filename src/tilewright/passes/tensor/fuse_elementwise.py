@@ -62,16 +62,17 @@ def fuse_elementwise(module: Module, info: TargetInfo | None = None) -> None:
 
     On a GPU, factors of contractions remain results of gathers until `form_groups` (`prologues`).
     """
-    on_gpu = info is not None and info.gpu is not None
-    most = info.gpu.max_buffers if info is not None and info.gpu is not None else None
     for block in tensor.blocks_of_computations(module):
         for op in list(block.ops):
             if isinstance(op, (tensor.Compute, tensor.Scatter)):
-                _compose_into(op, on_gpu, most)
+                compose_into(op, info)
     dce(module)
 
 
-def _compose_into(consumer: Computation, on_gpu: bool, most: int | None) -> None:
+def compose_into(consumer: Computation, info: TargetInfo | None) -> None:
+    """Substitute the producers of a computation into it wherever that does not repeat expensive work."""
+    on_gpu = info is not None and info.gpu is not None
+    most = info.gpu.max_buffers if info is not None and info.gpu is not None else None
     if notes.QUANTIZED.present(consumer):
         return  # operands of quantized products are packed as they are
     changed = False
@@ -209,7 +210,8 @@ def cost_of(op: tensor.Compute) -> tuple[int, int, int]:
     return heavy, cheap, reads
 
 
-def _points(consumer: Computation) -> Dim:
+def points(consumer: Computation) -> Dim:
+    """How often a computation evaluates its body."""
     axes = (*consumer.axes, *getattr(consumer, "reduce_axes", ()))
     return product(extent(a) for a in axes)
 
@@ -240,12 +242,12 @@ def _worthwhile(consumer: Computation, read: tensor.Read, producer: Producer, on
         return False  # the producer precedes the loop that contains the consumer: every step would repeat it
     if not _only_reshapes_to(op.result, consumer):
         return reads == 0 and heavy == 0 and cheap <= 4
-    if _belongs_to_contraction(op) and not at_same_point(producer.indices, consumer.axes):
+    if belongs_to_contraction(op) and not at_same_point(producer.indices, consumer.axes):
         return (
             False  # as an epilogue it costs nothing; a mere rearrangement can be fused into later consumers
         )
     copies = sum(1 for r in consumer.reads if _behind_reshapes(r.source) is op)
-    repeated = not prove_le(_points(consumer), op.result.type.size)
+    repeated = not prove_le(points(consumer), op.result.type.size)
     if not repeated and copies == 1:
         return True
     # It would be evaluated more often than it has elements, which is worthwhile only if it is cheap.
@@ -258,7 +260,7 @@ def _rounds_to_bytes(op: tensor.Compute) -> bool:
     In a consumer that reads other sums, too, it would leave its own to be stored in four times the memory.
     """
     dtype = op.result.type.dtype
-    return dtype.is_integer and dtype.bits == 8 and _belongs_to_contraction(op)
+    return dtype.is_integer and dtype.bits == 8 and belongs_to_contraction(op)
 
 
 def _turns(consumer: Computation, read: tensor.Read, producer: Producer) -> bool:
@@ -328,7 +330,7 @@ def _behind_views(value: Value) -> Value:
     return value
 
 
-def _belongs_to_contraction(op: tensor.Compute) -> bool:
+def belongs_to_contraction(op: tensor.Compute) -> bool:
     """Whether an elementwise computation can be the epilogue of the contraction that it reads, or transforms
     back the tiles whose products it reads.
     """

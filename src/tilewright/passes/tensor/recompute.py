@@ -9,9 +9,18 @@ from __future__ import annotations
 
 from ...analysis.contraction import match_contraction
 from ...dialects import scalar, tensor
-from ...ir.core import Block, Module, Operation, OpResult
+from ...ir.core import Block, Module, Operation, OpResult, Value
 from ...ir.symbolic import prove_le
-from .fuse_elementwise import MAX_BODY, cost_of, producer_of, substitute_producer
+from ...ir.target_info import TargetInfo
+from .fuse_elementwise import (
+    MAX_BODY,
+    belongs_to_contraction,
+    compose_into,
+    cost_of,
+    points,
+    producer_of,
+    substitute_producer,
+)
 from .write_in_place import memory_of, readers_in
 
 FAR = 24
@@ -29,8 +38,9 @@ the time exceeds that of reading the element from memory.
 """
 
 
-def recompute(module: Module) -> None:
+def recompute(module: Module, info: TargetInfo | None = None) -> None:
     """Substitute elementwise values into late readers if what they are computed from is alive there anyway.
+    A reader that is left alone is fused with the value where `fuse_elementwise` would have done so.
 
     ``h = gelu(x); y = h @ w; ...; dw = pack(h) @ dy; dx = dh * gelu'(x)`` ->
     ``h = gelu(x); y = h @ w; ...; dw = pack(gelu(x)) @ dy; dx = dh * gelu'(x)``
@@ -38,7 +48,7 @@ def recompute(module: Module) -> None:
     The reader's traffic does not grow: at most one operand of the value is as large as the value.
     """
     for block in tensor.blocks_of_computations(module):
-        _Block(block).apply()
+        _Block(block).apply(info)
 
 
 class _Block:
@@ -46,36 +56,58 @@ class _Block:
         self.block = block
         self.place = {op: k for k, op in enumerate(block.ops)}
 
-    def apply(self) -> None:
+    def apply(self, info: TargetInfo | None) -> None:
         for op in list(self.block.ops):
+            if op.parent is None:
+                continue  # no reader is left
             if isinstance(op, tensor.Compute) and not op.is_reduction and _is_cheap(op):
-                for read in self._late_reads(op):
+                late = self._late_reads(op)
+                for read in late:
                     substitute_producer(read)
+                if late and len(left := readers_in(op.result, self.block)) == 1:
+                    (reader,) = left
+                    if isinstance(reader, tensor.Compute):
+                        compose_into(reader, info)
 
     def _late_reads(self, op: tensor.Compute) -> list[tensor.Read]:
-        """The reads of a value in late readers, if all of these can compute it again."""
+        """The reads of a value in late readers, if all of these can compute it again from what is in memory;
+        those in all readers, if these can compute it from one tensor that needs no more memory.
+        """
         readers = sorted(readers_in(op.result, self.block), key=self.place.__getitem__)
-        late: list[tensor.Read] = []
-        while len(readers) > 1 and (reads := _substitutable(readers[-1], op)) is not None:
-            late += reads
-            last = readers.pop()
-            if self.place[last] - self.place[readers[-1]] > FAR:
-                return late if self._are_alive(op, self.place[last]) else []
+        large = _large_operands(op)
+        if len(large) > 1:
+            return []
+        found = [_substitutable(reader, op) for reader in readers]
+        for k in range(len(readers) - 1, 0, -1):
+            if found[k] is None:
+                break
+            if self.place[readers[k]] - self.place[readers[k - 1]] > FAR:
+                if all(self._is_alive(value, self.place[readers[k]]) for value in large):
+                    return [read for reads in found[k:] for read in reads or ()]
+                whole = None not in found and all(_takes_place(value, op) for value in large)
+                return [read for reads in found for read in reads or ()] if whole else []
         return []
 
-    def _are_alive(self, op: tensor.Compute, place: int) -> bool:
-        """Whether the operands of a value are small or in memory at a place of the block."""
-        large = 0
-        for value in {memory_of(r.source) for r in op.reads}:
-            if prove_le(value.type.size * SHARE, op.result.type.size):
-                continue
-            large += 1
-            if not isinstance(value, OpResult) or value.op.parent is not self.block:
-                continue  # from outside, such as an input
-            last = max((self.place[x] for x in readers_in(value, self.block)), default=0)
-            if last < place - FAR:
-                return False
-        return large <= 1
+    def _is_alive(self, value: Value, place: int) -> bool:
+        """Whether a value is in memory at a place of the block."""
+        if not isinstance(value, OpResult) or value.op.parent is not self.block:
+            return True  # from outside, such as an input
+        last = max((self.place[x] for x in readers_in(value, self.block)), default=0)
+        return last >= place - FAR
+
+
+def _large_operands(op: tensor.Compute) -> set[Value]:
+    """The operands of a value that are not small beside it."""
+    values = {memory_of(r.source) for r in op.reads}
+    return {v for v in values if not prove_le(v.type.size * SHARE, op.result.type.size)}
+
+
+def _takes_place(value: Value, op: tensor.Compute) -> bool:
+    """Whether keeping an operand instead of the result of an operation takes no more memory, and the operand
+    is in memory anyway: it is no sum of products whose epilogue the operation is.
+    """
+    size = op.result.type.size * op.result.type.dtype.itemsize
+    return prove_le(value.type.size * value.type.dtype.itemsize, size) and not belongs_to_contraction(op)
 
 
 def _is_cheap(op: tensor.Compute) -> bool:
@@ -87,8 +119,10 @@ def _substitutable(reader: Operation, op: tensor.Compute) -> list[tensor.Read] |
     """The reads of a value in a computation that can compute it instead; None if it needs it in memory."""
     if not isinstance(reader, tensor.Compute) or match_contraction(reader) is not None:
         return None
-    if reader.is_reduction or len(reader.body) + len(op.body) > MAX_BODY:
+    if len(reader.body) + len(op.body) > MAX_BODY:
         return None
+    if reader.is_reduction and not prove_le(points(reader), op.result.type.size):
+        return None  # it would compute an element more than once
     reads = [r for r in reader.reads if memory_of(r.source) is op.result]
     if len(reads) != 1 or reads[0].dynamic:
         return None
