@@ -48,6 +48,9 @@ class Tokenizer:
         self.special_tokens = frozenset(
             id for id, token in self.backend.get_added_tokens_decoder().items() if token.special
         )
+        self.special_texts = frozenset(
+            token.content for token in self.backend.get_added_tokens_decoder().values() if token.special
+        )
         named = self.special.get("eos_token")
         tokens = [*eos, *([self.backend.token_to_id(named)] if named is not None else [])]
         self.eos = tuple(dict.fromkeys(int(token) for token in tokens if token is not None))

@@ -55,7 +55,7 @@ def test_json_of_a_schema(grammars: Grammars, seed: int) -> None:
 
 def test_regular_expression_and_lark(grammars: Grammars) -> None:
     pattern = r"(one|two){3}-[0-9]{2,4}"
-    for grammar in (grammars.regex(pattern), grammars.lark(f"start: /{pattern}/")):
+    for grammar in (grammars.regex(pattern), grammars.grammar(f"start: /{pattern}/")):
         found = (
             engine()
             .submit(Request([5], SamplingParameters(seed=1), grammar=grammar, max_tokens=100))
@@ -100,7 +100,7 @@ def test_a_grammar_is_used_again(grammars: Grammars) -> None:
         (lambda g: g.json_schema('{"type":'), "the JSON schema is not JSON"),
         (lambda g: g.json_schema({"type": "objekt"}), "the JSON schema cannot be used: .*objekt"),
         (lambda g: g.regex("[a"), "the regular expression cannot be used: .*unclosed"),
-        (lambda g: g.lark("start: other"), "the grammar cannot be used: .*other"),
+        (lambda g: g.grammar("start: other"), "the grammar cannot be used: .*other"),
     ],
 )
 def test_bad_grammars_are_refused(grammars: Grammars, make: object, message: str) -> None:

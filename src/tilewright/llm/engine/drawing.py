@@ -87,7 +87,7 @@ class Drawn:
         """Whether the model can apply a sampler's adjustments."""
         if not sampler.adjusts:
             return True
-        occurring, biased = len(sampler.occurrences()[0]), len(sampler.parameters.logit_bias)
+        occurring, biased = len(sampler.occurrences()[0]), len(sampler.bias()[0])
         return occurring <= self._drawing.occurring and biased <= self._drawing.biased
 
     def logits(self, rows: Several[int]) -> Floats:

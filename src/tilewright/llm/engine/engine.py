@@ -144,7 +144,14 @@ class Engine:
             seed = self._random.getrandbits(64) if requested_seed is None else requested_seed
             sequences = []
             for index, constraint in enumerate(constraints):
-                sampler = Sampler(request.sampling, request.prompt, seed_of_choice(seed, index), constraint)
+                sampler = Sampler(
+                    request.sampling,
+                    request.prompt,
+                    seed_of_choice(seed, index),
+                    constraint,
+                    request.min_tokens,
+                    [*request.stop_tokens, *(() if request.ignore_eos else self.tokenizer.eos)],
+                )
                 sequence = Sequence(request, stream, index, self._order, sampler, Detokenizer(self.tokenizer))
                 sequence.uniform = self.runner.uniform
                 sequence.submitted = now

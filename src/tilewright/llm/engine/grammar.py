@@ -95,15 +95,22 @@ class Grammars:
 
         return self._compile(LLMatcher.grammar_from_regex(pattern), "regular expression")
 
-    def lark(self, grammar: str) -> Constraint:
-        """Constrain an output to a context-free grammar in Lark's notation, from its rule ``start``.
+    def grammar(self, grammar: str) -> Constraint:
+        """Constrain an output to a context-free grammar.
+
+        It is either in Lark's notation, from its rule ``start``, or in GBNF (llama.cpp's), from ``root``.
 
         Raises:
             RequestError: The grammar is not valid.
         """
         from llguidance import LLMatcher
+        from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 
-        return self._compile(LLMatcher.grammar_from_lark(grammar), "grammar")
+        try:
+            lark = any_to_lark(grammar)
+        except GbnfToLarkError as error:
+            raise RequestError(f"the grammar cannot be used: {error}") from error
+        return self._compile(LLMatcher.grammar_from_lark(lark), "grammar")
 
     def _compile(self, grammar: str, what: str) -> Constraint:
         from llguidance import LLMatcher

@@ -30,6 +30,7 @@ class Outputs:
             most = min(most, len(request.prompt) + request.max_tokens)
         text, emitted, ended = "", 0, False
         reason: FinishReason | None = None
+        stop: int | None = None
         for token in tokens:
             if token < 0:
                 what = (
@@ -45,7 +46,7 @@ class Outputs:
             sequence.tokens.append(token)
             emitted += 1
             if token in request.stop_tokens or (token in self._tokenizer.eos and not request.ignore_eos):
-                reason = "stop"
+                reason, stop = "stop", token if token in request.stop_tokens else None
                 break
             piece, ended = sequence.stops.add(sequence.detokenizer.add((token,)))
             text += piece
@@ -73,7 +74,14 @@ class Outputs:
             self._scheduler.remove(sequence)
             self._end(sequence, reason)
         sequence.stream.put(
-            Delta(text, tokens[:emitted], probable and probable[:emitted], reason, sequence.index)
+            Delta(
+                text,
+                tokens[:emitted],
+                probable and probable[:emitted],
+                reason,
+                sequence.index,
+                sequence.stops.found if ended else stop,
+            )
         )
 
     def cancel(self, sequence: Sequence) -> None:

@@ -109,7 +109,10 @@ class Sampler:
     __slots__ = (
         "_before",
         "_bias",
+        "_count",
+        "_ends",
         "_ids",
+        "_least",
         "_output",
         "_places",
         "_prompt",
@@ -120,8 +123,24 @@ class Sampler:
     )
 
     def __init__(
-        self, parameters: SamplingParameters, prompt: Sequence[int], seed: int, constraint: Constraint | None
+        self,
+        parameters: SamplingParameters,
+        prompt: Sequence[int],
+        seed: int,
+        constraint: Constraint | None,
+        least: int = 0,
+        ends: Sequence[int] = (),
     ) -> None:
+        """Start an output.
+
+        Args:
+            parameters: How tokens are chosen.
+            prompt: The tokens before the output.
+            seed: Of the random numbers that draw tokens.
+            constraint: The grammar's state; None: no grammar.
+            least: Tokens of the output before which none of `ends` is chosen.
+            ends: Tokens that end the output.
+        """
         self.parameters = parameters
         self.seed = seed
         self.constraint = self._before = constraint
@@ -143,11 +162,17 @@ class Sampler:
             self._prompt = len(distinct)
             self._ids = np.array(distinct, np.int64)
             self._output = np.zeros(len(distinct), np.float32)
-        self.adjusts = self._bias is not None or self._places is not None or constraint is not None
+        self._count = 0
+        self._least = least if ends else 0
+        self._ends: Floats = np.array(sorted(set(ends)), np.int64)
+        self.adjusts = (
+            self._bias is not None or self._places is not None or constraint is not None or self._least > 0
+        )
         """Whether `adjust` changes anything."""
 
     def accept(self, token: int) -> None:
         """Append this token to the output."""
+        self._count += 1
         if self._places is not None:
             place = self._places.setdefault(token, len(self._places))
             if place == len(self._ids):
@@ -165,6 +190,7 @@ class Sampler:
 
     def look_back(self, tokens: Sequence[int]) -> None:
         """Undo the acceptance of these tokens, which were accepted since `look_ahead`."""
+        self._count -= len(tokens)
         if self._places is not None:
             for token in tokens:
                 self._output[self._places[token]] -= 1
@@ -185,6 +211,8 @@ class Sampler:
             logits[ids] = values - p.frequency_penalty * output - presence
         if self._bias is not None:
             logits[self._bias[0]] += self._bias[1]
+        if self._count < self._least:
+            logits[self._ends] = -np.inf
         if self.constraint is not None:
             logits += _forbidding(self.constraint.mask(), len(logits))
 
@@ -203,11 +231,15 @@ class Sampler:
         return ids[order].astype(np.int32), self._output[:count][present][order].astype(np.int32)
 
     def bias(self) -> tuple[Floats, Floats]:
-        """The tokens with a bias, i32 [n], ascending, and their biases, f32 [n]."""
-        if self._bias is None:
-            return np.empty(0, np.int32), np.empty(0, np.float32)
-        order = np.argsort(self._bias[0])
-        return self._bias[0][order].astype(np.int32), self._bias[1][order]
+        """The tokens with a bias, i32 [n], ascending, and their biases, f32 [n].
+
+        The bias is -inf for tokens that would end the output too early.
+        """
+        biases = {} if self._bias is None else dict(zip(*map(np.ndarray.tolist, self._bias), strict=True))
+        if self._count < self._least:
+            biases.update(dict.fromkeys(self._ends.tolist(), -math.inf))
+        ids = sorted(biases)
+        return np.array(ids, np.int32), np.array([biases[i] for i in ids], np.float32)
 
     def uniform(self, step: int, purpose: int = 0) -> float:
         """Return the random number in [0, 1) that draws output token `step`.

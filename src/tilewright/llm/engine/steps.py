@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...errors import InternalError, TilewrightError
+from ...errors import EngineError, InternalError, TilewrightError
 from ..runner import Floats, Runner
 from .drawing import Drawn
 from .outputs import Outputs
@@ -82,6 +82,7 @@ class Steps:
                 self._drawn.prefill(tokens, start, pages, sequence.slot)
             else:
                 logits = self._checked(self._runner.prefill(tokens, start, pages, sequence.slot))[None]
+            self._score(sequence, end - 1, 0, 1, logits)
         except Exception as error:
             self._outputs.fail([sequence], failure("the model failed", error))
             return True
@@ -129,6 +130,10 @@ class Steps:
                 self._drawn.decode(*call)
             else:
                 logits = self._checked(self._runner.decode(*call), len(tokens))
+            row = 0
+            for s, n in rows.items():
+                self._score(s, s.held, row, n, logits)
+                row += n
         except Exception as error:
             self._outputs.fail(sequences, failure("the model failed", error))
             return True
@@ -170,6 +175,40 @@ class Steps:
         if logits is not None:
             places = np.cumsum([0, *(len(guess.tokens) + 1 for _, guess, _ in rest)]).tolist()
             self._advance([(s, guess, at) for (s, guess, _), at in zip(rest, places, strict=False)], logits)
+
+    def _score(self, sequence: Sequence, place: int, row: int, count: int, logits: Floats | None) -> None:
+        """Report the log-probabilities of a prompt's tokens, if its request asks for them.
+
+        Args:
+            sequence: One that took part in the last call.
+            place: The index of its first token in the call.
+            row: The row of that token in the call.
+            count: Its number of rows.
+            logits: F32 [rows, vocabulary], of the call; None: the model keeps them.
+
+        Raises:
+            EngineError: The logits are not finite.
+        """
+        prompt, top, found = (
+            sequence.request.prompt,
+            sequence.request.prompt_logprobs,
+            sequence.stream.prompt_logprobs,
+        )
+        if top is None or sequence.index:
+            return
+        # a sequence that was preempted meets again the places that are reported already
+        places = range(max(place, len(found)), min(place + count, len(prompt) - 1))
+        rows = [row + at - place for at in places]
+        if not rows:
+            return
+        if logits is None:
+            assert self._drawn is not None
+            values = self._checked(self._drawn.logits(rows), len(rows))
+        else:
+            values = logits[rows]
+        if not np.isfinite(values.max(axis=1)).all():
+            raise EngineError("the model's logits are NaN")
+        found += [logprobs(v, prompt[at + 1], top) for v, at in zip(values, places, strict=True)]
 
     def _guess(self, sequences: list[Sequence], rows: dict[Sequence, int]) -> dict[Sequence, Guess]:
         """Guess next tokens for calls that have `rows[sequence]` rows for each sequence."""

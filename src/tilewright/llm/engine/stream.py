@@ -32,8 +32,17 @@ class Request:
     """Tokens that end the output, besides the tokenizer's end-of-text tokens."""
     max_tokens: int | None = None
     """The most tokens of an output; None: as many as fit into the context."""
+    min_tokens: int = 0
+    """Tokens of an output that come before an end-of-text token or one of `stop_tokens` may be chosen. A stop
+    string or the end of a grammar ends it in any case.
+    """
     ignore_eos: bool = False
     """Whether to continue after an end-of-text token."""
+    prompt_logprobs: int | None = None
+    """Number of most probable tokens that `Stream.prompt_logprobs` reports for each place of the prompt,
+    besides the log-probability of the prompt's token itself; None: no report. The prompt is then computed as
+    generated tokens are, several in a call, and not taken from the prefix cache.
+    """
     grammar: Constraint | None = None
     """Constrains the output; made by `Grammars`."""
     n: int = 1
@@ -68,6 +77,13 @@ class Request:
                 raise RequestError(f"{name} has a token outside the model's 0 to {vocabulary - 1}")
         if self.max_tokens is not None and self.max_tokens < 1:
             raise RequestError(f"max_tokens is {self.max_tokens}; it must be at least 1")
+        if not 0 <= self.min_tokens <= (self.max_tokens or limit):
+            most = f"max_tokens, {self.max_tokens}" if self.max_tokens else f"the model's context, {limit}"
+            raise RequestError(f"min_tokens is {self.min_tokens}; it must be from 0 to {most}")
+        if self.prompt_logprobs is not None and not 0 <= self.prompt_logprobs <= vocabulary:
+            raise RequestError(
+                f"prompt_logprobs is {self.prompt_logprobs}; the vocabulary allows 0 to {vocabulary}"
+            )
         if self.n < 1:
             raise RequestError(f"n is {self.n}; it must be at least 1")
         if not all(self.stop):
@@ -89,6 +105,8 @@ class Delta:
     """
     index: int = 0
     """The choice's index."""
+    stop: str | int | None = None
+    """In a choice's last delta, the stop string or the one of `Request.stop_tokens` that ended the output."""
 
 
 @dataclass
@@ -126,6 +144,10 @@ class Stream:
         self.request = request
         self.cached_tokens = 0
         """Prompt tokens that were found in the prefix cache."""
+        self.prompt_logprobs: list[TokenLogprob] = []
+        """Log-probabilities of the prompt's tokens after the first one, if the request asks for them. They
+        are complete when the first delta arrives.
+        """
         self._cancel = cancel
         self._step = step
         self._deltas: deque[Delta] = deque()

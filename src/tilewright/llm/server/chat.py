@@ -17,14 +17,15 @@ from typing import Any
 from ...errors import RequestError
 from ..engine.grammar import Constraint
 from ..engine.sampling import TokenLogprob
-from ..engine.stream import Delta, Request
+from ..engine.stream import Delta
 from .errors import ApiError
-from .protocol import ChatRequest, Function, Message, NamedTool, ObjectFormat, SchemaFormat, TextFormat
+from .forms import Form, asked_format, structured
+from .protocol import ChatRequest, Function, Message, NamedTool
+from .reasoning import TAGS, ReasoningParser, Thought, opened, tag_of
 from .service import Generation, Service
 from .streaming import DONE, event
 from .tools import CallArguments, CallBegins, Convention, Event, ToolCallParser, convention, parameters
 
-ANY_OBJECT = {"type": "object"}
 _RESERVED = {"messages", "tools", "documents", "template", "add_generation_prompt"}
 
 
@@ -39,6 +40,10 @@ class Turn:
     begun: str | None = None
     """The part of a tool call that the prompt begins, as for `ToolCallParser`."""
     parallel: bool = True
+    reasoning: str | None = None
+    """The tag that opens the model's reasoning; None: reasoning is not parted from the answer."""
+    thinking: bool = False
+    """Whether the prompt has opened the reasoning."""
 
 
 class Answer:
@@ -47,18 +52,27 @@ class Answer:
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
         self._parser = ToolCallParser(turn.calls, turn.functions, turn.begun) if turn.calls else None
+        self._reasoning = ReasoningParser(turn.reasoning, turn.thinking) if turn.reasoning else None
         self.finish_reason: str | None = None
 
-    def read(self, delta: Delta) -> list[Event]:
+    def read(self, delta: Delta) -> list[Thought | Event]:
         """Return the events that a delta adds, in order."""
-        if self._parser is None:
-            events: list[Event] = [delta.text] if delta.text else []
-        else:
-            events = self._parser.feed(delta.text)
+        parts: list[Thought | str] = [delta.text] if delta.text else []
+        if self._reasoning is not None:
+            parts = self._reasoning.feed(delta.text)
+            if delta.finish_reason:
+                parts += self._reasoning.finish()
+        events: list[Thought | Event] = []
+        for part in parts:
+            if self._parser is None or isinstance(part, Thought):
+                events.append(part)
+            else:
+                events += self._parser.feed(part)
+        if self._parser is not None:
             if delta.finish_reason:
                 events += self._parser.finish(cut=delta.finish_reason == "length")
             if not self._turn.parallel:
-                events = [e for e in events if isinstance(e, str) or e.index == 0]
+                events = [e for e in events if isinstance(e, str | Thought) or e.index == 0]
         if delta.finish_reason:
             self.finish_reason = delta.finish_reason
             # As in OpenAI's API, a client that names the function gets "stop", since it knows that it is
@@ -73,10 +87,14 @@ async def prepare(
     messages: Sequence[Mapping[str, Any]],
     functions: Sequence[Function] = (),
     choice: str | None = None,
-    schema: Mapping[str, Any] | None = None,
+    form: Form | None = None,
     parallel: bool = True,
     variables: Mapping[str, Any] | None = None,
     param: str = "messages",
+    *,
+    open_answer: bool = True,
+    continued: bool = False,
+    reasoning: bool = True,
 ) -> Turn:
     """Prepare a chat.
 
@@ -85,10 +103,13 @@ async def prepare(
         messages: the chat.
         functions: functions that the model may call.
         choice: "none", "auto" (or None), "required", or "function:" and the name of the function to call.
-        schema: the JSON schema of the answer.
+        form: the form of the answer. With `functions` the model may call one of them instead.
         parallel: whether the answer may have several calls.
         variables: further variables of the chat template.
         param: the request's field that errors name.
+        open_answer: whether the prompt begins the assistant's answer.
+        continued: whether the answer continues the last message.
+        reasoning: whether the model's reasoning is parted from the answer.
 
     Raises:
         ApiError: 400: the request is contradictory, or the template rejects it.
@@ -105,37 +126,65 @@ async def prepare(
     if choice == "required" and not functions:
         raise ApiError(400, "tool_choice is 'required', but there are no tools", param="tool_choice")
     offered = () if choice == "none" else tuple(functions)
-    style = convention("\n".join(service.tokenizer.chat_templates.values())) if offered else None
+    templates = "\n".join(service.tokenizer.chat_templates.values())
+    style = convention(templates) if offered else None
     forced = named is not None or choice == "required"
-    if style and schema is not None and not forced:
-        message = (
-            "an answer with response_format cannot call tools: set "
-            "tool_choice to 'none', or omit response_format"
+    if continued and (open_answer or forced):
+        message = "the answer cannot both continue the last message and begin " + (
+            "with a call: omit tool_choice" if forced else "a new one: send 'add_generation_prompt': false"
         )
-        raise ApiError(400, message, param="response_format")
+        raise ApiError(400, message, param="continue_final_message", code="invalid_value")
     try:
         text = await asyncio.to_thread(
             service.tokenizer.render,
             messages,
             tools=[{"type": "function", "function": f.model_dump(exclude_none=True)} for f in offered]
             or None,
+            add_generation_prompt=open_answer,
             **(variables or {}),
         )
     except RequestError as error:
         raise ApiError(400, str(error), param=param) from None
+    if continued:
+        text = _continued(text, messages[-1], param)
+    tag = tag_of(templates, service.tokenizer.special_texts)
+    thinking = tag is not None and opened(tag, text)
+    if tag and thinking and (forced or form):
+        # a grammar begins with the answer itself, so nothing can be thought before it
+        text, thinking = f"{text.rstrip()}\n\n{TAGS[tag]}\n\n", False
     if style and forced:
         text += style.prefix(named)
         chosen = next((f for f in functions if f.name == named), None)
-        schema = style.schema(offered) if chosen is None else parameters(chosen)
+        form = Form("json", style.schema(offered) if chosen is None else parameters(chosen))
+    elif style and form:
+        form = style.or_call(form, offered, parallel, service.tokenizer.special_texts)
     prompt = await service.encode(text, special=False, param=param)
     # last, because it is the most expensive step
-    grammar = (
-        None
-        if schema is None
-        else await service.json_schema(schema, "tools" if forced else "response_format")
-    )
+    grammar = None
+    if form is not None:
+        grammar = await service.constraint(form, "tools" if forced else "response_format")
     names = tuple(f.name for f in offered)
-    return Turn(prompt, grammar, style, names, (named or "") if forced else None, parallel)
+    return Turn(
+        prompt,
+        grammar,
+        style,
+        names,
+        (named or "") if forced else None,
+        parallel,
+        None if grammar or not reasoning else tag,
+        thinking,
+    )
+
+
+def _continued(text: str, message: Mapping[str, Any], param: str) -> str:
+    """Return a rendered chat up to the end of its last message's text, so that the answer continues it."""
+    said = str(message.get("content") or "").strip()
+    end = text.rfind(said)
+    if not said or end < 0:
+        what = "has no text" if not said else "does not appear in the chat template's output"
+        message_ = f"the last message cannot be continued: it {what}"
+        raise ApiError(400, message_, param=param, code="invalid_value")
+    return text[: end + len(said)]
 
 
 def rendered(message: Message, index: int) -> dict[str, Any]:
@@ -173,13 +222,6 @@ def call_for_template(id: str, name: str, arguments: str, where: str) -> dict[st
     except RecursionError:
         raise ApiError(400, f"'{where}': a call's arguments are nested too deeply", param=where) from None
     return {"id": id, "type": "function", "function": {"name": name, "arguments": parsed}}
-
-
-def schema_of(format: TextFormat | ObjectFormat | SchemaFormat | None) -> Mapping[str, Any] | None:
-    """Return the schema that a response_format asks for."""
-    if isinstance(format, SchemaFormat):
-        return format.json_schema.schema_ if format.json_schema.schema_ is not None else ANY_OBJECT
-    return ANY_OBJECT if isinstance(format, ObjectFormat) else None
 
 
 def token_logprobs(service: Service, entries: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
@@ -259,8 +301,9 @@ class Chat:
                 choice, message = choices[index], choices[index]["message"]
                 if self._request.logprobs:
                     choice["logprobs"]["content"] += logprobs
-                if "content" in delta:
-                    message["content"] = (message["content"] or "") + delta["content"]
+                for part in ("content", "reasoning_content"):
+                    if part in delta:
+                        message[part] = (message.get(part) or "") + delta[part]
                 for call in delta.get("tool_calls", ()):
                     _add_call(message, call)
                 choice["finish_reason"] = reason or choice["finish_reason"]
@@ -274,9 +317,11 @@ class Chat:
         }
 
 
-def _delta(entry: Event) -> dict[str, Any]:
+def _delta(entry: Thought | Event) -> dict[str, Any]:
     if isinstance(entry, str):
         return {"content": entry}
+    if isinstance(entry, Thought):
+        return {"reasoning_content": entry.text}
     if isinstance(entry, CallBegins):
         function = {"name": entry.name, "arguments": ""}
         return {
@@ -300,31 +345,26 @@ async def chat(service: Service, request: ChatRequest, user: str) -> Chat:
     """
     if request.top_logprobs is not None and not request.logprobs:
         raise ApiError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
-    choice = request.tool_choice
+    choice, form = request.tool_choice, asked_format(request.response_format)
+    other = structured(request)
+    if form and other:
+        message = "response_format and structured_outputs both give the answer's form: send one of them"
+        raise ApiError(400, message, param="response_format", code="invalid_value")
     turn = await prepare(
         service,
         [rendered(message, index) for index, message in enumerate(request.messages)],
         [tool.function for tool in request.tools or ()],
         f"function:{choice.function.name}" if isinstance(choice, NamedTool) else choice,
-        schema_of(request.response_format),
+        form or other,
         request.parallel_tool_calls is not False,
         request.chat_template_kwargs,
+        open_answer=not request.continue_final_message
+        if request.add_generation_prompt is None
+        else request.add_generation_prompt,
+        continued=request.continue_final_message,
+        reasoning=request.reasoning_format != "none",
     )
     limit = service.max_tokens(request.longest, len(turn.prompt), "messages")
     logprobs = (request.top_logprobs or 0) if request.logprobs else None
-    sampling = service.sampling(request, logprobs)
-    generation = service.generation(
-        [
-            Request(
-                prompt=turn.prompt,
-                sampling=sampling,
-                stop=list(request.stop or ()),
-                max_tokens=limit,
-                ignore_eos=request.ignore_eos,
-                grammar=turn.grammar,
-                n=request.n or 1,
-                user=user,
-            )
-        ]
-    )
-    return Chat(service, request, turn, generation)
+    asked = service.request(request, turn.prompt, limit, user, logprobs=logprobs, grammar=turn.grammar)
+    return Chat(service, request, turn, service.generation([asked]))

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import secrets
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
 import numpy as np
 
-from ..engine.stream import Delta, Request
+from ..engine.sampling import TokenLogprob
+from ..engine.stream import Delta
 from .errors import ApiError
+from .forms import structured
+from .infill import infill
 from .protocol import CompletionRequest, EmbeddingRequest
 from .service import Generation, Service
 from .streaming import DONE, event
@@ -56,12 +60,29 @@ class TextCompletion:
             "model": service.name,
         }
 
+    def _prompt(self, index: int) -> list[int]:
+        return self._prompts[index // (self._request.n or 1)]
+
     def _echo(self, index: int) -> str:
-        return (
-            self._service.tokenizer.decode(self._prompts[index // (self._request.n or 1)])
-            if self._request.echo
-            else ""
-        )
+        return self._service.tokenizer.decode(self._prompt(index)) if self._request.echo else ""
+
+    async def _deltas(self) -> AsyncGenerator[tuple[int, Delta], None]:
+        """Iterate over (choice, delta); without the one token that is generated in place of none."""
+        async with aclosing(self.generation.deltas()) as deltas:
+            async for index, delta in deltas:
+                if self._request.max_tokens == 0:
+                    self.generation.generated_tokens = 0
+                    yield index, Delta("", [], [], delta.finish_reason and "length", delta.index)
+                else:
+                    yield index, delta
+
+    def _log(self, logprobs: _Logprobs, index: int, delta: Delta) -> dict[str, list[Any]]:
+        """Return the log-probabilities of a delta; with those of the prompt before the first one's."""
+        if not self._request.echo or logprobs.begun:
+            return logprobs.add(delta.logprobs or ())
+        stream = self.generation.streams[index // (self._request.n or 1)]
+        prompt = logprobs.begin(self._prompt(index)[0])
+        return _joined(prompt, logprobs.add([*stream.prompt_logprobs, *(delta.logprobs or ())]))
 
     async def stream(self) -> AsyncGenerator[bytes, None]:
         """Iterate over the events of a streamed answer."""
@@ -70,7 +91,9 @@ class TextCompletion:
         logprobs = [_Logprobs(self._service) for _ in range(self.generation.count)]
 
         def chunk(index: int, text: str, delta: Delta | None) -> bytes:
-            entry = logprobs[index].add(delta) if delta and self._request.logprobs is not None else None
+            entry = None
+            if delta and self._request.logprobs is not None:
+                entry = self._log(logprobs[index], index, delta)
             choice = {
                 "index": index,
                 "text": text,
@@ -82,17 +105,16 @@ class TextCompletion:
             )
             return event(self._base | {"choices": [choice]} | now)
 
-        if self._request.echo:
+        # a prompt with log-probabilities comes with the first token, before which they are not known
+        late = self._request.logprobs is not None
+        if self._request.echo and not late:
             for index in range(self.generation.count):
                 yield chunk(index, self._echo(index), None)
-        async with aclosing(self.generation.deltas()) as deltas:
+        async with aclosing(self._deltas()) as deltas:
             async for index, delta in deltas:
-                if (
-                    delta.text
-                    or delta.finish_reason
-                    or (delta.logprobs and self._request.logprobs is not None)
-                ):
-                    yield chunk(index, delta.text, delta)
+                text = self._echo(index) if late and not logprobs[index].begun else ""
+                if text or delta.text or delta.finish_reason or (delta.logprobs and late):
+                    yield chunk(index, text + delta.text, delta)
         if options and options.include_usage:
             yield event(self._base | {"choices": [], "usage": self.generation.usage()})
         yield DONE
@@ -104,15 +126,13 @@ class TextCompletion:
             for i in range(self.generation.count)
         ]
         logprobs = [_Logprobs(self._service) for _ in range(self.generation.count)]
-        async with aclosing(self.generation.deltas()) as deltas:
+        async with aclosing(self._deltas()) as deltas:
             async for index, delta in deltas:
                 choices[index]["text"] += delta.text
                 choices[index]["finish_reason"] = delta.finish_reason
                 if self._request.logprobs is not None:
-                    added, all = logprobs[index].add(delta), choices[index]["logprobs"]
-                    choices[index]["logprobs"] = (
-                        {key: all[key] + added[key] for key in added} if all else added
-                    )
+                    added, all = self._log(logprobs[index], index, delta), choices[index]["logprobs"]
+                    choices[index]["logprobs"] = _joined(all, added) if all else added
         return self._base | {"choices": choices, "usage": self.generation.usage()}
 
 
@@ -122,24 +142,34 @@ class _Logprobs:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._offset = 0
+        self.begun = False
 
-    def add(self, delta: Delta) -> dict[str, list[Any]]:
-        result: dict[str, list[Any]] = {
-            "tokens": [],
-            "token_logprobs": [],
-            "top_logprobs": [],
-            "text_offset": [],
+    def begin(self, token: int) -> dict[str, list[Any]]:
+        """Return the entry of a prompt's first token, which has no probability."""
+        return self._columns([(token, None, None)])
+
+    def add(self, entries: Sequence[TokenLogprob]) -> dict[str, list[Any]]:
+        """Return further entries, as a list for each of the form's fields."""
+        self.begun = True
+        return self._columns([(entry.token, entry.logprob, entry.top) for entry in entries])
+
+    def _columns(
+        self, entries: Sequence[tuple[int, float | None, Sequence[tuple[int, float]] | None]]
+    ) -> dict[str, list[Any]]:
+        offsets = []
+        for token, _, _ in entries:
+            offsets.append(self._offset)
+            if token not in self._service.tokenizer.special_tokens:  # which the text does not show
+                self._offset += len(self._text(token))
+        return {
+            "tokens": [self._text(token) for token, _, _ in entries],
+            "token_logprobs": [None if value is None else max(value, -9999.0) for _, value, _ in entries],
+            "top_logprobs": [
+                None if top is None else {self._text(token): max(value, -9999.0) for token, value in top}
+                for _, _, top in entries
+            ],
+            "text_offset": offsets,
         }
-        for entry in delta.logprobs or ():
-            text = self._text(entry.token)
-            result["tokens"].append(text)
-            result["token_logprobs"].append(max(entry.logprob, -9999.0))
-            result["top_logprobs"].append(
-                {self._text(token): max(logprob, -9999.0) for token, logprob in entry.top}
-            )
-            result["text_offset"].append(self._offset)
-            self._offset += len(text)
-        return result
 
     def _text(self, token: int) -> str:
         """Return a token's text; a token that is part of a character is written as its bytes, as OpenAI
@@ -152,6 +182,10 @@ class _Logprobs:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
 
 
+def _joined(first: dict[str, list[Any]], second: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    return {name: values + second[name] for name, values in first.items()}
+
+
 async def completion(service: Service, request: CompletionRequest, user: str) -> TextCompletion:
     """Check and prepare a request to /v1/completions; `user` identifies the client for fair scheduling."""
     n = request.n or 1
@@ -159,21 +193,32 @@ async def completion(service: Service, request: CompletionRequest, user: str) ->
         raise ApiError(
             400, "best_of other than n is not supported", param="best_of", code="unsupported_parameter"
         )
-    if request.echo and request.logprobs is not None:
-        raise ApiError(
-            400, "echo together with logprobs is not supported", param="echo", code="unsupported_parameter"
-        )
-    prompts = await texts(service, request.prompt, "prompt")
-    sampling = service.sampling(request, request.logprobs)
+    if request.max_tokens == 0 and not request.echo:
+        message = "'max_tokens' is 0, which needs 'echo': true: there would be no answer"
+        raise ApiError(400, message, param="max_tokens", code="invalid_value")
+    ends: list[int] = []
+    if request.suffix:
+        if not isinstance(request.prompt, str) or request.echo:
+            message = "'suffix' needs a prompt that is one text, without 'echo'"
+            raise ApiError(400, message, param="suffix", code="invalid_value")
+        service.check_length(request.prompt + request.suffix, "prompt")
+        tokens, ends = await asyncio.to_thread(infill, service.tokenizer, request.prompt, request.suffix)
+        prompts = await texts(service, tokens, "prompt")
+    else:
+        prompts = await texts(service, request.prompt, "prompt")
+    form = structured(request)
+    grammar = None if form is None else await service.constraint(form, "structured_outputs")
+    wanted = None if request.max_tokens is None else max(1, request.max_tokens)
     requests = [
-        Request(
-            prompt=prompt,
-            sampling=sampling,
-            stop=list(request.stop or ()),
-            max_tokens=service.max_tokens(request.max_tokens, len(prompt), "max_tokens", DEFAULT_MAX_TOKENS),
-            ignore_eos=request.ignore_eos,
-            n=n,
-            user=user,
+        service.request(
+            request,
+            prompt,
+            service.max_tokens(wanted, len(prompt), "max_tokens", DEFAULT_MAX_TOKENS),
+            user,
+            logprobs=request.logprobs,
+            prompt_logprobs=request.logprobs if request.echo else None,
+            grammar=grammar,
+            stop_tokens=ends,
         )
         for prompt in prompts
     ]

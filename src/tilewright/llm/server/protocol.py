@@ -3,7 +3,8 @@
 Unknown fields are refused, because ignoring one silently gives a wrong answer. Fields that do not change the
 answer (`user`, `metadata`, ...) are accepted and not read. `top_k`, `min_p`, `repetition_penalty`,
 `ignore_eos` and `chat_template_kwargs` are other servers' extensions of OpenAI's fields, under the same
-names.
+names; so are vLLM's `stop_token_ids`, `min_tokens`, `structured_outputs` (before, `guided_json` and so on),
+`continue_final_message` and `add_generation_prompt`, and llama.cpp's `reasoning_format`.
 """
 
 from __future__ import annotations
@@ -67,12 +68,30 @@ class Sampling(ModelRequest):
     ignore_eos: bool = False
 
 
+class Structured(Model):
+    """The form of an answer, in one of several notations."""
+
+    json_: dict[str, Any] | str | None = Field(None, alias="json")
+    """A JSON schema."""
+    regex: str | None = None
+    choice: list[str] | None = Field(None, min_length=1, max_length=1024)
+    grammar: str | None = None
+    """In Lark's notation or GBNF."""
+
+
 class Penalized(Sampling):
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = Field(None, max_length=1024)
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     stop: Stop | None = None
+    stop_token_ids: list[Token] | None = Field(None, max_length=128)
+    min_tokens: int | None = Field(None, ge=0)
+    structured_outputs: Structured | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = Field(None, min_length=1, max_length=1024)
+    guided_grammar: str | None = None
     n: int | None = Field(None, ge=1, le=MAX_CHOICES)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -170,6 +189,10 @@ class ChatRequest(Penalized):
     modalities: list[Literal["text"]] | None = None
     store: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
+    reasoning_format: Literal["auto", "deepseek", "none"] = "auto"
+    """Whether the model's reasoning is parted from the answer; "none" leaves it in the answer's text."""
 
     @property
     def longest(self) -> int | None:
@@ -190,11 +213,11 @@ class ChatRequest(Penalized):
 
 class CompletionRequest(Penalized):
     prompt: str | list[str] | list[Token] | list[list[Token]]
-    max_tokens: int | None = Field(None, ge=1)
+    max_tokens: int | None = Field(None, ge=0)
     logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
     echo: bool | None = None
     best_of: int | None = Field(None, ge=1)
-    suffix: None = None
+    suffix: str | None = None
 
 
 class EmbeddingRequest(ModelRequest):
@@ -237,6 +260,20 @@ class InputCallOutput(Model):
     status: str | None = None
 
 
+class ReasoningText(Model):
+    type: Literal["reasoning_text", "summary_text"]
+    text: str
+
+
+class InputReasoning(Model):
+    type: Literal["reasoning"]
+    id: str | None = None
+    summary: list[ReasoningText] | None = None
+    content: list[ReasoningText] | None = None
+    encrypted_content: None = None
+    status: str | None = None
+
+
 class ResponseTool(Model):
     type: Literal["function"]
     name: str = Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_.-]+$")
@@ -275,7 +312,8 @@ def _item_type(value: object) -> str:
 InputItem = Annotated[
     Annotated[InputMessage, Tag("message")]
     | Annotated[InputCall, Tag("function_call")]
-    | Annotated[InputCallOutput, Tag("function_call_output")],
+    | Annotated[InputCallOutput, Tag("function_call_output")]
+    | Annotated[InputReasoning, Tag("reasoning")],
     Discriminator(_item_type),
 ]
 
@@ -366,4 +404,12 @@ def _path(location: tuple[int | str, ...], named: bool = False) -> str:
     return ".".join(path)
 
 
-_ALTERNATIVES = {"str", "NamedTool", "ResponseNamedTool", "message", "function_call", "function_call_output"}
+_ALTERNATIVES = {
+    "str",
+    "NamedTool",
+    "ResponseNamedTool",
+    "message",
+    "function_call",
+    "function_call_output",
+    "reasoning",
+}

@@ -13,26 +13,27 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ArtifactError
-from ..engine.stream import Request
-from .chat import ANY_OBJECT, Answer, Turn, call_for_template, prepare
+from .chat import Answer, Turn, call_for_template, prepare
 from .errors import ApiError
+from .forms import asked_format
 from .protocol import (
     Function,
     InputCall,
+    InputCallOutput,
     InputMessage,
     InputText,
-    ObjectFormat,
     ResponseNamedTool,
-    ResponseSchemaFormat,
     ResponsesRequest,
-    SchemaFormat,
-    TextFormat,
 )
+from .reasoning import Thought
 from .service import Generation, Service
 from .streaming import event
 from .tools import CallBegins, Event
 
 Item = dict[str, Any]
+_PARTS = {"message": "output_text", "reasoning": "reasoning_text"}
+"""The type of the text within an item."""
+_IDS = {"message": "msg", "reasoning": "rs"}
 
 
 @dataclass(frozen=True)
@@ -208,33 +209,26 @@ class Responses:
             self._store.put(self._response, self._messages + _as_messages(self._items), self._owner)
         yield self._event(f"response.{self._response['status']}", response=self._response)
 
-    def _add(self, entry: Event) -> list[dict[str, Any]]:
+    def _add(self, entry: Thought | Event) -> list[dict[str, Any]]:
         """Return the events for an addition to an answer: a new item begins, or the open one grows."""
         events: list[dict[str, Any]] = []
         open = self._items[-1] if self._items and self._items[-1]["status"] == "in_progress" else None
-        if isinstance(entry, str):
-            if open is None or open["type"] != "message":
+        if isinstance(entry, str | Thought):
+            text, kind = (entry, "message") if isinstance(entry, str) else (entry.text, "reasoning")
+            if open is None or open["type"] != kind:
                 events += self._close("completed")
-                open = {
-                    "type": "message",
-                    "id": f"msg_{secrets.token_hex(12)}",
-                    "role": "assistant",
-                    "status": "in_progress",
-                    "content": [],
-                }
+                open = {"type": kind, "id": f"{_IDS[kind]}_{secrets.token_hex(12)}"}
+                summary: Item = {"summary": []}
+                open |= {"role": "assistant"} if kind == "message" else summary
+                open |= {"status": "in_progress", "content": []}
                 events.append(self._begin(open))
-                part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+                part: Item = {"type": _PARTS[kind], "text": ""}
+                part |= {"annotations": [], "logprobs": []} if kind == "message" else {}
                 open["content"].append(part)
-                events.append(
-                    self._event(
-                        "response.content_part.added", part=dict(part), **self._where(), content_index=0
-                    )
-                )
-            open["content"][0]["text"] += entry
-            text = self._event(
-                "response.output_text.delta", delta=entry, logprobs=[], **self._where(), content_index=0
-            )
-            return [*events, text]
+                where = self._where() | {"content_index": 0}
+                events.append(self._event("response.content_part.added", part=dict(part), **where))
+            open["content"][0]["text"] += text
+            return [*events, self._text_event("delta", delta=text)]
         if isinstance(entry, CallBegins):
             events += self._close("completed")
             item = {
@@ -249,11 +243,17 @@ class Responses:
 
     def _begin(self, item: Item) -> dict[str, Any]:
         self._items.append(item)
-        shown = item | ({"content": []} if item["type"] == "message" else {})
+        shown = item | ({"content": []} if item["type"] in _PARTS else {})
         return self._event("response.output_item.added", output_index=len(self._items) - 1, item=shown)
 
     def _where(self) -> dict[str, Any]:
         return {"item_id": self._items[-1]["id"], "output_index": len(self._items) - 1}
+
+    def _text_event(self, name: str, **content: str) -> dict[str, Any]:
+        """Return an event about the text of the open item."""
+        kind = _PARTS[self._items[-1]["type"]]
+        more: Item = {"logprobs": []} if kind == "output_text" else {}
+        return self._event(f"response.{kind}.{name}", **content, **more, **self._where(), content_index=0)
 
     def _close(self, status: str) -> list[dict[str, Any]]:
         """Return the events that end the open item."""
@@ -261,11 +261,11 @@ class Responses:
             return []
         item = self._items[-1]
         item["status"] = status
-        if item["type"] == "message":
+        if item["type"] in _PARTS:
             part = item["content"][0]
             where = self._where() | {"content_index": 0}
             events = [
-                self._event("response.output_text.done", text=part["text"], logprobs=[], **where),
+                self._text_event("done", text=part["text"]),
                 self._event("response.content_part.done", part=part, **where),
             ]
         else:
@@ -297,28 +297,13 @@ async def responses(
             for t in request.tools or ()
         ],
         f"function:{choice.name}" if isinstance(choice, ResponseNamedTool) else choice,
-        _schema(request.text.format if request.text else None),
+        asked_format(request.text.format if request.text else None),
         request.parallel_tool_calls is not False,
         param="input",
     )
     limit = service.max_tokens(request.max_output_tokens, len(turn.prompt), "max_output_tokens")
-    generated = Request(
-        prompt=turn.prompt,
-        sampling=service.sampling(request),
-        max_tokens=limit,
-        ignore_eos=request.ignore_eos,
-        grammar=turn.grammar,
-        user=owner,
-    )
-    return Responses(service, request, turn, service.generation([generated]), messages, store, owner)
-
-
-def _schema(
-    format: TextFormat | ObjectFormat | SchemaFormat | ResponseSchemaFormat | None,
-) -> dict[str, Any] | None:
-    if isinstance(format, ResponseSchemaFormat):
-        return format.schema_ if format.schema_ is not None else ANY_OBJECT
-    return ANY_OBJECT if isinstance(format, ObjectFormat) else None
+    asked = service.request(request, turn.prompt, limit, owner, grammar=turn.grammar)
+    return Responses(service, request, turn, service.generation([asked]), messages, store, owner)
 
 
 def _messages(request: ResponsesRequest) -> list[dict[str, Any]]:
@@ -335,8 +320,9 @@ def _messages(request: ResponsesRequest) -> list[dict[str, Any]]:
         elif isinstance(item, InputCall):
             call = call_for_template(item.call_id, item.name, item.arguments, f"input.{index}")
             _add_call(messages, call)
-        else:
+        elif isinstance(item, InputCallOutput):
             messages.append({"role": "tool", "tool_call_id": item.call_id, "content": _text(item.output)})
+        # reasoning of earlier answers is not given to the model, as in its own chats
     return messages
 
 
@@ -346,7 +332,7 @@ def _as_messages(items: list[Item]) -> list[dict[str, Any]]:
     for item in items:
         if item["type"] == "message":
             messages.append({"role": "assistant", "content": item["content"][0]["text"]})
-        else:
+        elif item["type"] == "function_call":
             _add_call(messages, call_for_template(item["call_id"], item["name"], item["arguments"], "output"))
     return messages
 

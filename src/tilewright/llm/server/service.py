@@ -17,6 +17,7 @@ from ..engine.sampling import SamplingParameters
 from ..engine.stream import Delta, Request, Stream
 from ..tokenizer import Tokenizer
 from .errors import ApiError
+from .forms import Form
 from .http import Lifecycle
 from .limits import Admission, Keys, Limits
 from .metrics import Metrics
@@ -57,14 +58,22 @@ class Service:
         Raises:
             ApiError: 400: the prompt has no token, or too many.
         """
-        if (least := self.tokenizer.least_tokens(text)) > self._longest_prompt:
-            raise self._too_long(f"{len(text.encode())} bytes, at least {least} tokens", param)
+        self.check_length(text, param)
         # A thread keeps the event loop free. Long texts are encoded one at a time because each takes much
         # memory.
         async with self._long if len(text) > _LONG else nullcontext():
             tokens = await asyncio.to_thread(self.tokenizer.encode, text, special=special)
         self.check_prompt(tokens, param)
         return tokens
+
+    def check_length(self, text: str, param: str) -> None:
+        """Check a text before it is encoded.
+
+        Raises:
+            ApiError: 400: its tokens are certainly too many for a prompt.
+        """
+        if (least := self.tokenizer.least_tokens(text)) > self._longest_prompt:
+            raise self._too_long(f"{len(text.encode())} bytes, at least {least} tokens", param)
 
     def check_prompt(self, tokens: Sequence[int], param: str) -> None:
         """Check a prompt's tokens.
@@ -74,12 +83,15 @@ class Service:
         """
         if not tokens:
             raise ApiError(400, "the prompt is empty", param=param, code="invalid_value")
+        self._check_tokens(tokens, param)
+        if len(tokens) > self._longest_prompt:
+            raise self._too_long(f"{len(tokens)} tokens", param)
+
+    def _check_tokens(self, tokens: Sequence[int], param: str) -> None:
         vocabulary = self.engine.runner.vocabulary
         if max(tokens) >= vocabulary:
             message = f"token {max(tokens)} is not in the model's vocabulary of {vocabulary}"
             raise ApiError(400, message, param=param, code="invalid_value")
-        if len(tokens) > self._longest_prompt:
-            raise self._too_long(f"{len(tokens)} tokens", param)
 
     @property
     def _longest_prompt(self) -> int:
@@ -137,20 +149,60 @@ class Service:
                 raise ApiError(400, message, param="logit_bias", code="invalid_value")
         return {int(token): bias for token, bias in biases.items()}
 
-    async def json_schema(self, schema: Mapping[str, Any], param: str) -> Constraint:
-        """Make a constraint to JSON that a schema describes.
+    def request(
+        self,
+        fields: Sampling,
+        prompt: list[int],
+        max_tokens: int,
+        user: str,
+        *,
+        logprobs: int | None = None,
+        prompt_logprobs: int | None = None,
+        grammar: Constraint | None = None,
+        stop_tokens: Sequence[int] = (),
+    ) -> Request:
+        """Make the engine's request for one prompt.
+
+        Args:
+            fields: the fields of the client's request.
+            prompt: tokens.
+            max_tokens: the most tokens of the answer.
+            user: identifies the client for fair scheduling.
+            logprobs: as in `SamplingParameters`.
+            prompt_logprobs: as in `tilewright.llm.engine.stream.Request`.
+            grammar: constrains the answer.
+            stop_tokens: further tokens that end the answer.
+        """
+        penalized = fields if isinstance(fields, Penalized) else None
+        if penalized and penalized.stop_token_ids:
+            self._check_tokens(penalized.stop_token_ids, "stop_token_ids")
+            stop_tokens = [*stop_tokens, *penalized.stop_token_ids]
+        least = (penalized and penalized.min_tokens) or 0
+        if least > max_tokens:
+            message = f"'min_tokens' is {least}; the answer may have {max_tokens} tokens"
+            raise ApiError(400, message, param="min_tokens", code="invalid_value")
+        return Request(
+            prompt=prompt,
+            sampling=self.sampling(fields, logprobs),
+            stop=list((penalized and penalized.stop) or ()),
+            stop_tokens=list(stop_tokens),
+            max_tokens=max_tokens,
+            min_tokens=least,
+            ignore_eos=fields.ignore_eos,
+            prompt_logprobs=prompt_logprobs,
+            grammar=grammar,
+            n=(penalized and penalized.n) or 1,
+            user=user,
+        )
+
+    async def constraint(self, form: Form, param: str) -> Constraint:
+        """Make a constraint to a form of answers.
 
         Raises:
-            ApiError: 400: the schema cannot be used.
+            ApiError: 400: the form cannot be used.
         """
-        # Whitespace is fixed to that of json.dumps. If a grammar allows any amount, small models generate
-        # whitespace without end.
-        spaced = {
-            **schema,
-            "x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "},
-        }
         try:
-            return await asyncio.to_thread(self._grammars.json_schema, spaced)
+            return await asyncio.to_thread(form.constraint, self._grammars)
         except RequestError as error:
             raise ApiError(400, str(error), param=param, code="invalid_schema") from None
 
@@ -187,6 +239,8 @@ class Generation:
         self.prompt_tokens = sum(len(request.prompt) for request in requests)
         self.cached_tokens = 0
         self.generated_tokens = 0
+        self.streams: list[Stream] = []
+        """The engine's streams of the requests, once generation has begun."""
 
     def usage(self) -> dict[str, Any]:
         """Return token counts in OpenAI's form."""
@@ -204,7 +258,7 @@ class Generation:
         """
         seconds = self._service.limits.request_timeout
         end = asyncio.get_running_loop().time() + seconds
-        streams: list[Stream] = []
+        streams = self.streams
         queue: asyncio.Queue[tuple[int, Delta] | Exception] = asyncio.Queue()
 
         async def pump(first: int, stream: Stream) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .errors import ApiError
+from .forms import Form
 from .protocol import Function
 
 
@@ -43,6 +44,35 @@ class Convention:
             for f in functions
         ]
         return calls[0] if len(calls) == 1 else {"anyOf": calls}
+
+    def or_call(
+        self, form: Form, functions: Sequence[Function], parallel: bool, special: Collection[str]
+    ) -> Form:
+        """Return the form of a reply that either has `form` or calls `functions`.
+
+        Args:
+            form: of the answer.
+            functions: those that may be called.
+            parallel: whether there may be several calls.
+            special: the texts of the tokenizer's special tokens, which grammars name without quotes.
+        """
+
+        def text(what: str) -> str:
+            return what if what in special else json.dumps(what)
+
+        def rule(part: Form) -> str:
+            if part.kind == "regex":
+                return f"/{part.value.replace('/', chr(92) + '/')}/"
+            return f"%json {json.dumps(part.schema())}"
+
+        if form.kind == "grammar":
+            message = "an answer of a given grammar or choice cannot call tools: set tool_choice to 'none'"
+            raise ApiError(400, message, param="tools", code="unsupported_parameter")
+        call = rule(Form("json", self.schema(functions)))
+        if self.opening:
+            call = f'{text(self.opening)} "\\n" {call} "\\n" {text(self.closing)}'
+            call += ' ("\\n" call)?' if parallel else ""
+        return Form("grammar", f"start: answer | call\nanswer: {rule(form)}\ncall: {call}\n")
 
 
 HERMES = Convention("<tool_call>", "</tool_call>", "arguments")
