@@ -136,7 +136,7 @@ class Sampler:
         Args:
             parameters: How tokens are chosen.
             prompt: The tokens before the output.
-            seed: Of the random numbers that draw tokens.
+            seed: The seed of the random numbers that draw tokens.
             constraint: The grammar's state; None: no grammar.
             least: Tokens of the output before which none of `ends` is chosen.
             ends: Tokens that end the output.

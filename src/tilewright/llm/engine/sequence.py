@@ -75,8 +75,8 @@ class Sequence:
         """The number of `tokens` that are prefilled, if needed a second time, and shared.
 
         If prefill and decoding give different values, it is the prompt's length, since the output was decoded
-        when it was chosen. Of a prompt whose log-probabilities are wanted it is the first token, since only
-        decoding gives the logits after every token.
+        when it was chosen. If the prompt's log-probabilities are wanted, it is 1, since only decoding gives
+        the logits after every token.
         """
         if self.request.prompt_logprobs is not None:
             return 1

@@ -1,4 +1,4 @@
-"""`Form`: what an answer must look like, in one of the notations that requests use."""
+"""`Form`: the required shape of an answer, in one of the notations that requests use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator
 
 @dataclass(frozen=True)
 class Form:
-    """What an answer must look like."""
+    """The required shape of an answer."""
 
     kind: Literal["json", "regex", "grammar"]
     value: Any
