@@ -139,6 +139,26 @@ def _unet() -> Any:
     return seeded(UNet)
 
 
+def _vgg() -> Any:
+    """VGG-16 (Simonyan and Zisserman, 2015): 13 convolutions of 3x3 and three linear layers."""
+    from torch import nn
+
+    def make() -> Any:
+        layers: list[Any] = []
+        before = 3
+        for width, count in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
+            for _ in range(count):
+                convolution = nn.Conv2d(before, width, 3, padding=1)
+                nn.init.kaiming_normal_(convolution.weight)
+                layers += [convolution, nn.ReLU()]
+                before = width
+            layers.append(nn.MaxPool2d(2))
+        layers += [nn.Flatten(), nn.Linear(512 * 7 * 7, 4096), nn.ReLU(), nn.Linear(4096, 4096), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Linear(4096, 1000))
+
+    return seeded(make)
+
+
 def _text(
     name: str, make: Callable[[str], Any], kind: str = "text", output: str = "last_hidden_state"
 ) -> Model:
@@ -158,6 +178,7 @@ _ALL = [
     _image("regnetx-1.6gf", _regnet),
     _image("mobilevit-s", _mobilevit, side=256),
     Model("unet", _unet, lambda batch: {"x": random_tensor(batch, 3, 128, 128)}, images=True),
+    Model("vgg16", _vgg, lambda batch: {"x": random_tensor(batch, 3, 224, 224)}, images=True),
     Model("tcn", _tcn, lambda batch: {"x": random_tensor(batch, 16, 1024)}),
 ]
 HELD_OUT: dict[str, Model] = {model.name: model for model in _ALL}
