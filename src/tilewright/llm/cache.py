@@ -4,13 +4,30 @@ compiled library.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol, TypedDict, Unpack
+
+import numpy as np
 
 from ..errors import ShapeError
 from ..frontends.nn import functional as F
 from ..frontends.trace import Tensor
 from ..frontends.trace import numpy as tnp
 from ..frontends.trace.tensor import TensorLike
+
+
+class ScoreOptions(TypedDict, total=False):
+    """How the scores of attention follow from the products of queries and keys, beside their factor."""
+
+    window: int | None
+    """Number of most recent tokens that are visible, the current one included; None for all."""
+    sinks: Tensor | None
+    """Scores [heads] that take part in the softmax and have no value."""
+    softcap: float | None
+    """A bound c; scores become ``c tanh(scores / c)``."""
+    slopes: np.ndarray[Any, Any] | None
+    """Factors [heads], float32, of a key's position minus the query's, which are added to scores."""
+    chunk: int | None
+    """Only tokens whose positions, divided by this number, have the query's quotient are visible."""
 
 
 class Cache(Protocol):
@@ -22,28 +39,21 @@ class Cache(Protocol):
         ...
 
     def attend(
-        self,
-        layer: int,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        scale: float,
-        window: int | None = None,
-        sinks: Tensor | None = None,
-        softcap: float | None = None,
-    ) -> Tensor:
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor | int, *, scale: float,
+        **options: Unpack[ScoreOptions],
+    ) -> Tensor:  # fmt: skip
         """Append `k` and `v` to a layer's cache and attend causally over its whole content.
 
         Args:
-            q: queries [batch, n, heads, d].
-            k, v: keys and values [batch, n, kv_heads, d].
-            window: number of most recent tokens that are visible, the current one included; None for all.
-            sinks: logits [heads] that take part in the softmax and have no value.
-            softcap: a bound c; logits become ``c tanh(logits / c)``.
+            layer: The number of the layer.
+            q: Queries [batch, n, heads, d].
+            k: Keys [batch, n, kv_heads, d].
+            v: Values [batch, n, kv_heads, e]; a number e: the first e elements of the keys are the values.
+            scale: The factor of the scores.
+            options: See `ScoreOptions`.
 
         Returns:
-            [batch, n, heads, d].
+            [batch, n, heads, e].
         """
         ...
 
@@ -69,10 +79,10 @@ class NoCache:
         return tnp.broadcast_to(tnp.arange(self.length)[None], (self.batch, self.length))
 
     def attend(
-        self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: int | None = None,
-        sinks: Tensor | None = None, softcap: float | None = None,
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor | int, *, scale: float,
+        **options: Unpack[ScoreOptions],
     ) -> Tensor:  # fmt: skip
-        return attention(q, k, v, scale=scale, window=window, sinks=sinks, softcap=softcap)
+        return attention(q, k, v, scale=scale, **options)
 
     def state(self, layer: int, name: str, shape: tuple[int, ...]) -> Tensor:
         return tnp.zeros((self.batch, *shape))
@@ -111,11 +121,12 @@ class DenseCache:
         )
 
     def attend(
-        self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: int | None = None,
-        sinks: Tensor | None = None, softcap: float | None = None,
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor | int, *, scale: float,
+        **options: Unpack[ScoreOptions],
     ) -> Tensor:  # fmt: skip
-        k, v = self._appended(layer, "key", k), self._appended(layer, "value", v)
-        return attention(q, k, v, scale=scale, window=window, sinks=sinks, softcap=softcap)
+        k = self._appended(layer, "key", k)
+        v = v if isinstance(v, int) else self._appended(layer, "value", v)
+        return attention(q, k, v, scale=scale, **options)
 
     def _appended(self, layer: int, name: str, x: Tensor) -> Tensor:
         past = self._kept.get((layer, name))
@@ -132,44 +143,48 @@ class DenseCache:
 
 
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: int | None = None, sinks: Tensor | None = None,
-    softcap: float | None = None,
-) -> Tensor:  # fmt: skip
+    q: Tensor, k: Tensor, v: Tensor | int, *, scale: float, **options: Unpack[ScoreOptions]
+) -> Tensor:
     """Causal attention of the last n of m tokens; see `Cache.attend`.
 
-    `q` is [batch, n, heads, d], `k` and `v` are [batch, m, kv_heads, d].
+    `q` is [batch, n, heads, d], `k` is [batch, m, kv_heads, d], `v` [batch, m, kv_heads, e] or e.
     """
     n, keys = q.shape[1], k.shape[1]
     row, column = tnp.arange(n)[:, None] + (keys - n), tnp.arange(keys)[None]
     # The operator's causal mask lets row i see columns j <= i, which is correct if there are no earlier
     # tokens.
-    return attend_where(
-        q, k, v, row, column, scale=scale, window=window, sinks=sinks, softcap=softcap, causal=n == keys
-    )
+    return attend_where(q, k, v, row, column, scale=scale, causal=n == keys, **options)
 
 
 def attend_where(
-    q: Tensor, k: Tensor, v: Tensor, row: Tensor, column: Tensor, *, scale: float, window: int | None = None,
-    sinks: Tensor | None = None, softcap: float | None = None, causal: bool = False,
-    k_scale: Tensor | None = None, v_scale: Tensor | None = None,
+    q: Tensor, k: Tensor, v: Tensor | int, row: Tensor, column: Tensor, *, scale: float,
+    causal: bool = False, k_scale: Tensor | None = None, v_scale: Tensor | None = None,
+    **options: Unpack[ScoreOptions],
 ) -> Tensor:  # fmt: skip
     """Attention over the tokens whose position `column` is at most the query's position `row`.
 
-    `q` is [batch, n, heads, d], `k` and `v` are [batch, m, kv_heads, d]; both positions broadcast to [batch,
-    1, n, m]. `causal` states that positions equal indices. `k_scale` and `v_scale` [batch, m, kv_heads]
-    multiply quantized keys and values.
+    `q` is [batch, n, heads, d], `k` is [batch, m, kv_heads, d], `v` [batch, m, kv_heads, e] or e; both
+    positions broadcast to [batch, 1, n, m]. `causal` states that positions equal indices. `k_scale` and
+    `v_scale` [batch, m, kv_heads] multiply quantized keys and values.
     """
+    v = k[..., :v] if isinstance(v, int) else v
     q, k, v = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
     k_scale, v_scale = (None if x is None else x.transpose(0, 2, 1) for x in (k_scale, v_scale))
     mask = None if causal else column <= row
-    if window is not None:
-        near = column > row - window
+    window, chunk, slopes = options.get("window"), options.get("chunk"), options.get("slopes")
+    limits = [] if window is None else [column > row - window]
+    limits += [] if chunk is None else [column // chunk == row // chunk]
+    for near in limits:
         mask = near if mask is None else mask & near
+    if slopes is not None:
+        distance = slopes[:, None, None] * tnp.astype(column - row, "float32")
+        mask = distance if mask is None else tnp.where(mask, distance, float("-inf"))
     y = F.attention(
-        q, k, v, mask, causal, scale, softcap or 0.0, k_scale=k_scale, v_scale=v_scale, sinks=sinks
-    )
+        q, k, v, mask, causal, scale, options.get("softcap") or 0.0, k_scale=k_scale, v_scale=v_scale,
+        sinks=options.get("sinks"),
+    )  # fmt: skip
     result: Tensor = y.transpose(0, 2, 1, 3)
     return result
 
 
-__all__ = ["Cache", "DenseCache", "NoCache", "attend_where", "attention"]
+__all__ = ["Cache", "DenseCache", "NoCache", "ScoreOptions", "attend_where", "attention"]

@@ -17,46 +17,72 @@ import numpy as np
 from ..errors import CompileError
 
 ALIASES = {
-    "hidden_size": ("n_embd", "d_model"),
-    "intermediate_size": ("n_inner",),
+    "hidden_size": ("n_embd", "n_embed", "d_model"),
+    "intermediate_size": ("n_inner", "ffn_dim", "ffn_hidden_size", "block_ff_dim"),
     "max_position_embeddings": ("n_positions",),
     "num_attention_heads": ("n_head",),
     "num_hidden_layers": ("n_layer",),
-    "hidden_act": ("hidden_activation", "activation_function"),
-    "rms_norm_eps": ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"),
+    "hidden_act": ("hidden_activation", "activation_function", "activation"),
+    "rms_norm_eps": ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps"),
     "rope_theta": ("rotary_emb_base",),
     "partial_rotary_factor": ("rotary_pct",),
-    "num_experts": ("num_local_experts",),
+    "num_experts": ("num_local_experts", "n_routed_experts", "moe_num_experts"),
+    "num_experts_per_tok": ("moe_topk", "moe_k"),
+    "use_qk_norm": ("qk_layernorm",),
 }
 """Alternative names of keys."""
 
+NEUTRAL: dict[str, tuple[object, ...]] = {
+    "alibi": (False,), "apply_residual_connection_post_layernorm": (False,), "attention_bias": (False,),
+    "attention_chunk_size": (), "attention_multiplier": (), "attention_out_bias": (False,),
+    "attn_logit_softcapping": (), "attn_output_gate": (False,), "attn_temperature_tuning": (False, 0),
+    "bias": (False,), "clip_qkv": (), "embedding_multiplier": (1,), "enable_bias": (False,),
+    "final_logit_softcapping": (), "is_encoder_decoder": (False,), "kv_lora_rank": (),
+    "lm_head_multiplier": (1,), "logit_scale": (1,), "logits_scaling": (1,), "mlp_bias": (False,),
+    "moe_num_shared_experts": (0,), "n_group": (1,), "n_shared_experts": (0,), "num_experts": (0, 1),
+    "partial_rotary_factor": (1,), "q_lora_rank": (), "qkv_bias": (False,),
+    "query_pre_attn_scalar": (), "residual_multiplier": (1,), "routed_scaling_factor": (1,),
+    "shared_expert_intermediate_size": (0,), "swiglu_limit": (), "use_bidirectional_attention": (False,),
+    "use_parallel_residual": (False,), "use_qk_norm": (False,), "use_qkv_bias": (False,),
+}  # fmt: skip
+"""Keys of numbers and switches that change the meaning of a model, each with the values (beside null) that
+change nothing. A family that does not read such a key refuses files that have another value.
+"""
+
 SIZES = {
-    "conv_kernel", "decoder_sparse_step", "head_dim", "hidden_size", "intermediate_size", "mamba_d_conv",
-    "mamba_d_ssm",
-    "mamba_d_state", "mamba_n_groups", "mamba_n_heads", "max_position_embeddings", "moe_intermediate_size",
-    "n_groups",
-    "num_attention_heads", "num_experts", "num_experts_per_tok", "num_heads", "num_hidden_layers",
-    "num_key_value_heads",
-    "original_max_position_embeddings", "shared_expert_intermediate_size", "sliding_window",
-    "sliding_window_pattern",
-    "state_size", "type_vocab_size", "vocab_size",
+    "attention_chunk_size", "attn_layer_period", "conv_L_cache", "conv_kernel", "decoder_sparse_step",
+    "expert_layer_period", "first_k_dense_replace", "head_dim", "hidden_size", "intermediate_size",
+    "intermediate_size_mlp", "kv_lora_rank", "linear_conv_kernel_dim", "linear_key_head_dim",
+    "linear_num_key_heads", "linear_num_value_heads", "linear_value_head_dim", "mamba_d_conv",
+    "mamba_d_ssm", "mamba_d_state", "mamba_n_groups", "mamba_n_heads", "max_position_embeddings",
+    "moe_intermediate_size", "moe_layer_interval", "moe_num_shared_experts", "n_group", "n_groups",
+    "n_shared_experts", "num_attention_heads", "num_experts", "num_experts_per_tok", "num_heads",
+    "num_hidden_layers", "num_key_value_heads", "num_kv_heads", "original_max_position_embeddings",
+    "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "shared_expert_intermediate_size",
+    "sliding_window", "sliding_window_pattern", "state_size", "topk_group", "type_vocab_size",
+    "v_head_dim", "vocab_size", "word_embed_proj_dim",
 }  # fmt: skip
 """Keys of integers."""
 MAY_BE_0 = {
-    "decoder_sparse_step", "moe_intermediate_size", "num_experts", "num_experts_per_tok",
-    "shared_expert_intermediate_size", "sliding_window",
+    "decoder_sparse_step", "first_k_dense_replace", "moe_intermediate_size", "moe_num_shared_experts",
+    "n_shared_experts", "num_experts", "num_experts_per_tok", "shared_expert_intermediate_size",
+    "sliding_window",
 }  # fmt: skip
 NUMBERS = {
-    "attn_logit_softcapping", "expand", "final_logit_softcapping", "key_multiplier", "mamba_expand",
-    "max_window_layers",
-    "pad_token_id", "partial_rotary_factor", "query_pre_attn_scalar", "rms_norm_eps", "rope_local_base_freq",
-    "rope_theta",
+    "attention_multiplier", "attn_layer_offset", "attn_logit_softcapping", "attn_scale", "clip_qkv",
+    "embedding_multiplier", "expand", "expert_layer_offset", "final_logit_softcapping", "floor_scale",
+    "key_multiplier", "lm_head_multiplier", "logit_scale", "logits_scaling", "mamba_expand",
+    "max_window_layers", "moe_layer_end_index", "moe_layer_start_index", "pad_token_id",
+    "partial_rotary_factor", "query_pre_attn_scalar", "residual_multiplier", "rms_norm_eps",
+    "rope_local_base_freq", "rope_theta", "routed_scaling_factor", "swiglu_alpha", "swiglu_limit",
 }  # fmt: skip
 LISTS = {
     "architectures",
     "layer_types",
     "mlp_multipliers",
     "mlp_only_layers",
+    "moe_layers",
+    "no_rope_layers",
     "ssm_multipliers",
     "time_step_limit",
 }
@@ -100,6 +126,7 @@ class Config:
         self._context = context
         self._defaults: frozenset[str] = frozenset()
         """Keys whose values come from the family, not from the file. They need no check, and may be None."""
+        self._read: set[str] = set()
 
     @staticmethod
     def read(path: str | Path, context: int | None = None) -> Config:
@@ -122,7 +149,20 @@ class Config:
         missing = {k: v for k, v in defaults.items() if k not in self.values and self.get(k) is None}
         completed = Config({**missing, **self.values, "text_config": None}, self._context)
         completed._defaults = self._defaults | missing.keys()
+        completed._read = self._read
         return completed
+
+    def unread(self) -> list[str]:
+        """The names in the file of keys that change the meaning of the model and that nobody has read."""
+        return [
+            name
+            for key, neutral in NEUTRAL.items()
+            if key not in self._read
+            for name in (key, *ALIASES.get(key, ()))
+            if name not in self._defaults
+            and (value := self.values.get(name)) is not None
+            and value not in neutral
+        ]
 
     def get(self, key: str, default: object = None) -> Any:
         """The value of a key or of its aliases; `default` if it is missing or null.
@@ -130,6 +170,7 @@ class Config:
         Raises:
             CompileError: the value does not have the key's type or range.
         """
+        self._read.add(key)
         for name in (key, *ALIASES.get(key, ())):
             if (value := self.values.get(name)) is not None:
                 return value if name in self._defaults else self._checked(key, name, value)
@@ -138,6 +179,10 @@ class Config:
     def _checked(self, key: str, name: str, value: Any) -> Any:
         number = isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
         if key in SIZES:
+            if isinstance(value, list) and value and all(v == value[0] for v in value):
+                # A number for each layer, all equal.
+                value = value[0]
+                number = isinstance(value, int | float) and not isinstance(value, bool)
             most = MOST.get(key, 2**31 - 1)
             least = 0 if key in MAY_BE_0 else 1
             whole = number and least <= value <= most and value == int(value)
@@ -209,14 +254,11 @@ class Config:
         return bool(self.get("tie_word_embeddings", True))
 
     def layer_type(self, layer: int) -> str:
-        """``full_attention`` or ``sliding_attention``, which sees `window` tokens."""
+        """The kind of a layer: ``full_attention``, ``sliding_attention``, which sees `window` tokens, or one
+        that the family knows.
+        """
         types = self.get("layer_types")
         if types:
-            if types[layer] not in ("full_attention", "sliding_attention"):
-                raise CompileError(
-                    f"layer_types of config.json has {types[layer]!r}; known: full_attention, "
-                    "sliding_attention"
-                )
             return str(types[layer])
         return (
             "sliding_attention"
@@ -227,6 +269,16 @@ class Config:
     def window(self, layer: int) -> int | None:
         """The number of most recent tokens that a layer sees, the current one included; None for all."""
         return int(self["sliding_window"]) if self.layer_type(layer) == "sliding_attention" else None
+
+    def chunk(self, layer: int) -> int | None:
+        """The number of tokens of the chunks whose tokens see only each other; None: there are no chunks."""
+        return int(self["attention_chunk_size"]) if self.layer_type(layer) == "chunked_attention" else None
+
+    @property
+    def ropes_by_kind(self) -> bool:
+        """Whether kinds of layers have rotary embeddings of their own."""
+        settings = self.get("rope_parameters") or {}
+        return any(self.layer_type(k) in settings for k in range(self.layers))
 
     def rope(self, layer_type: str | None = None) -> Rope:
         """The rotary embedding of the layers of one type, if types differ in it.
@@ -297,8 +349,7 @@ class Rope:
         make = {
             "default": lambda f: (f, 1.0),
             "linear": lambda f: (f / self._number("factor"), 1.0),
-            # Up to the supported context, the longest one here, this kind scales nothing.
-            "dynamic": lambda f: (f, 1.0),
+            "dynamic": self._dynamic,
             "llama3": self._llama3,
             "yarn": self._yarn,
             "longrope": self._longrope,
@@ -317,6 +368,22 @@ class Rope:
         except (TypeError, ValueError, ArithmeticError) as error:
             raise CompileError(f"config.json: its rope of type {self.kind!r} is invalid: {error}") from error
         return scaled, factor
+
+    @property
+    def gain(self) -> float:
+        """The factor of queries and of keys that ``mscale_all_dim`` adds to YaRN (DeepSeek-AI 2024)."""
+        weight, factor = self.settings.get("mscale_all_dim"), self.settings.get("factor", 1.0)
+        if self.kind == "default" or not weight or factor <= 1:
+            return 1.0
+        return float(0.1 * weight * math.log(factor) + 1.0)
+
+    def _dynamic(self, f: np.ndarray[Any, Any]) -> tuple[Any, float]:
+        """Up to the supported context, the longest one here, this kind scales nothing, except by Hunyuan's
+        fixed `alpha`, which stretches the base.
+        """
+        alpha = float(self.settings.get("alpha") or 1.0)
+        places = np.arange(0, self.size, 2, dtype=np.float64) / max(self.size - 2, 1)
+        return f * alpha**-places, 1.0
 
     def _number(self, name: str) -> float:
         if name not in self.settings:

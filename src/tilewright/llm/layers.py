@@ -1,4 +1,4 @@
-"""Layers that model definitions share: attention with rotary embedding, feed-forward blocks, routed experts.
+"""Layers that model definitions share: attention with rotary embedding, feed-forward blocks.
 
 Parameters have the names and layouts of Hugging Face. Projections of one input stay separate, as in the
 checkpoint; the pass ``merge-matmuls`` joins them. Activations are [batch, n, hidden].
@@ -6,8 +6,10 @@ checkpoint; the pass ``merge-matmuls`` joins them. Activations are [batch, n, hi
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
 
 from ..errors import CompileError
 from ..frontends.nn import Linear, Module
@@ -19,8 +21,18 @@ from ..frontends.trace.tensor import TensorLike
 from .cache import Cache
 from .config import Config, Rope
 
-Rotation = tuple[Tensor, Tensor]
-"""Cosines and sines [batch, n, 1, size] of the rotation angles of the first `size` elements of heads."""
+
+class Rotation(NamedTuple):
+    """Cosines and sines [batch, n, 1, size] of the rotation angles of the first `size` elements of heads."""
+
+    cos: Tensor
+    sin: Tensor
+    interleaved: bool = False
+    """Whether the pairs are neighbors, (2i, 2i + 1), instead of (i, i + size / 2)."""
+
+
+Rotations = Rotation | Mapping[str, Rotation] | None
+"""The rotation of all layers, or one for each kind of layer; None: no rotation."""
 
 _TANH = {"approximate": "tanh"}
 ACTIVATIONS: dict[str, Callable[[Any], Tensor]] = {
@@ -30,6 +42,7 @@ ACTIVATIONS: dict[str, Callable[[Any], Tensor]] = {
     "gelu_pytorch_tanh": lambda x: F.gelu(x, **_TANH),
     "quick_gelu": lambda x: x * F.sigmoid(1.702 * x),
     "relu": F.relu,
+    "relu2": lambda x: F.relu(x) * F.relu(x),
     "silu": F.silu,
     "swish": F.silu,
     "tanh": F.tanh,
@@ -60,20 +73,47 @@ class RotaryEmbedding(Module):
 
     Args:
         rope: The frequencies of the pairs and the factor of cosines and sines.
+        interleaved: Whether pairs are neighbors; see `Rotation`.
 
     Raises:
         CompileError: The kind of scaling is unknown, or one of its settings is missing.
     """
 
-    def __init__(self, rope: Rope) -> None:
+    def __init__(self, rope: Rope, interleaved: bool = False) -> None:
         super().__init__()
         self.frequencies, self.magnitude = rope.scaled
+        self.interleaved = interleaved
 
     def forward(self, positions: Tensor) -> Rotation:
         """Return cosines and sines [batch, n, 1, size], float32, for `positions` [batch, n] of integers."""
         angles = tnp.astype(positions, "float32")[:, :, None] * self.frequencies
-        angles = tnp.concatenate([angles, angles], -1)[:, :, None]
-        return self.magnitude * tnp.cos(angles), self.magnitude * tnp.sin(angles)
+        if self.interleaved:
+            angles = tnp.stack([angles, angles], -1).reshape(*angles.shape[:2], 2 * angles.shape[2])
+        else:
+            angles = tnp.concatenate([angles, angles], -1)
+        angles = angles[:, :, None]
+        return Rotation(self.magnitude * tnp.cos(angles), self.magnitude * tnp.sin(angles), self.interleaved)
+
+
+class RotaryEmbeddingByKind(Module):
+    """The rotations of each kind of layer, whose frequencies differ.
+
+    Args:
+        config: The configuration of the model.
+
+    Raises:
+        CompileError: A kind of scaling is unknown, or one of its settings is missing.
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.kinds = sorted({config.layer_type(k) for k in range(config.layers)})
+        for kind in self.kinds:
+            setattr(self, kind, RotaryEmbedding(config.rope(kind)))
+
+    def forward(self, positions: Tensor) -> dict[str, Rotation]:
+        """Return the rotations for `positions` [batch, n] of integers, by the layers' kind."""
+        return {kind: getattr(self, kind)(positions) for kind in self.kinds}
 
 
 def rotated(x: Tensor, rotation: Rotation) -> Tensor:
@@ -87,10 +127,20 @@ def rotated(x: Tensor, rotation: Rotation) -> Tensor:
     Returns:
         A tensor of the shape and type of `x`.
     """
-    size = rotation[0].shape[-1]
+    size = rotation.cos.shape[-1]
     first = tnp.astype(F.rotary(x[..., :size], *rotation), x.dtype)
     result: Tensor = first if size == x.shape[-1] else tnp.concatenate([first, x[..., size:]], -1)
     return result
+
+
+def alibi_slopes(heads: int) -> np.ndarray[Any, Any]:
+    """The factor of the distance between a query and a key in each head, float32 [heads] (Press et al. 2022,
+    and their program for numbers of heads that are no power of 2).
+    """
+    whole = 1 << (heads.bit_length() - 1)
+    first = 2.0 ** (-8.0 * np.arange(1, whole + 1) / whole)
+    between = 2.0 ** (-4.0 * np.arange(1, 2 * (heads - whole) + 1, 2) / whole)
+    return np.concatenate([first, between]).astype(np.float32)
 
 
 class Attention(Module):
@@ -102,14 +152,22 @@ class Attention(Module):
         layer: The number of the layer, by which the cache holds its keys and values.
         bias: Whether the projections of queries, keys and values add a bias.
         out_bias: Whether the projection of the output adds a bias; None: as `bias`.
-        norm: Makes the normalizations of each head of queries and keys from the head's size; None: none.
+        norm: Makes the normalizations of queries and keys from the size that is normalized; None: none.
+        normalized: What is normalized: each head before or after rotation, or all heads together.
+        rotates: Whether queries and keys are rotated.
         scale: The factor of the scores; None is ``1 / sqrt(head_dim)``.
         softcap: If c is given, scores s become ``c * tanh(s / c)``.
+        clip: If c is given, projected queries, keys and values are limited to -c .. c.
+        sinks: Whether each head has a learned score, `sinks` [heads], that takes part in the softmax.
+        slopes: Factors [heads] of the distances of keys, which are added to scores (ALiBi); None: none.
     """
 
     def __init__(
         self, config: Config, layer: int, *, bias: bool = False, out_bias: bool | None = None,
-        norm: Callable[[int], Module] | None = None, scale: float | None = None, softcap: float | None = None,
+        norm: Callable[[int], Module] | None = None,
+        normalized: Literal["heads", "rotated heads", "all"] = "heads", rotates: bool = True,
+        scale: float | None = None, softcap: float | None = None, clip: float | None = None,
+        sinks: bool = False, slopes: np.ndarray[Any, Any] | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.layer, self.heads, self.kv_heads, self.head_dim = (
@@ -118,12 +176,15 @@ class Attention(Module):
             config.kv_heads,
             config.head_dim,
         )
-        self.window, self.softcap = config.window(layer), softcap
+        self.kind, self.window, self.softcap = config.layer_type(layer), config.window(layer), softcap
+        self.chunk = config.chunk(layer)
         self.scale = self.head_dim**-0.5 if scale is None else scale
         self.make_projections(config, bias, bias if out_bias is None else out_bias)
-        self.normalized = norm is not None
+        self.normalized = None if norm is None else normalized
         if norm is not None:
-            self.q_norm, self.k_norm = norm(self.head_dim), norm(self.head_dim)
+            self.make_norms(norm)
+        self.rotates, self.clip, self.slopes = rotates, clip, slopes
+        self.sinks = uniform((self.heads,), 1) if sinks else None
 
     def make_projections(self, config: Config, bias: bool, out_bias: bool) -> None:
         """Create the linear layers for queries, keys, values and output.
@@ -139,6 +200,11 @@ class Attention(Module):
         self.v_proj = Linear(config.hidden, kv_width, bias)
         self.o_proj = Linear(width, config.hidden, out_bias)
 
+    def make_norms(self, norm: Callable[[int], Module]) -> None:
+        """Create `q_norm` and `k_norm` from `norm`, which makes a normalization of a size."""
+        heads, kv_heads = (self.heads, self.kv_heads) if self.normalized == "all" else (1, 1)
+        self.q_norm, self.k_norm = norm(heads * self.head_dim), norm(kv_heads * self.head_dim)
+
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries [batch, n, heads * head_dim], keys and values [batch, n, kv_heads * head_dim] of `x`
         [batch, n, hidden], in the common type of `x` and the weights.
@@ -149,25 +215,68 @@ class Attention(Module):
         """Queries [batch, n, heads, head_dim], keys and values [batch, n, kv_heads, head_dim] of `x` [batch,
         n, hidden], in the type of `project`.
         """
-        q, k, v = (t.reshape(*x.shape[:2], -1, self.head_dim) for t in self.project(x))
+        q, k, v = self.project(x)
+        if self.normalized == "all":
+            q, k = self.q_norm(q), self.k_norm(k)
+        if self.clip is not None:
+            q, k, v = (tnp.clip(t, -self.clip, self.clip) for t in (q, k, v))
+        q, k, v = (t.reshape(*x.shape[:2], -1, self.head_dim) for t in (q, k, v))
         return q, k, v
 
-    def forward(self, x: Tensor, cache: Cache, rotation: Rotation | None = None) -> Tensor:
+    def placed(self, q: Tensor, k: Tensor, cache: Cache, rotations: Rotations) -> tuple[Tensor, Tensor]:
+        """Queries and keys in the shapes of `split`, normalized and rotated for their positions."""
+        if self.normalized == "heads":
+            q, k = self.q_norm(q), self.k_norm(k)
+        rotation = rotations[self.kind] if isinstance(rotations, Mapping) else rotations
+        if rotation is not None and self.rotates:
+            q, k = rotated(q, rotation), rotated(k, rotation)
+        if self.normalized == "rotated heads":
+            q, k = self.q_norm(q), self.k_norm(k)
+        return q, k
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, cache: Cache, rotations: Rotations) -> Tensor:
+        """The input of the projection of the output, [batch, n, heads * head_dim].
+
+        Args:
+            q: Queries [batch, n, heads, head_dim].
+            k: Keys [batch, n, kv_heads, head_dim].
+            v: Values [batch, n, kv_heads, head_dim].
+            cache: The cache of keys and values, which this call extends.
+            rotations: As for `forward`.
+        """
+        q, k = self.placed(q, k, cache, rotations)
+        y = cache.attend(
+            self.layer, q, k, v, scale=self.scale, window=self.window, softcap=self.softcap,
+            sinks=self.sinks, slopes=self.slopes, chunk=self.chunk,
+        )  # fmt: skip
+        return y.reshape(*q.shape[:2], self.heads * self.head_dim)
+
+    def forward(self, x: Tensor, cache: Cache, rotations: Rotations = None) -> Tensor:
         """Return [batch, n, hidden] for `x` [batch, n, hidden].
 
         Args:
             x: The hidden states.
             cache: The cache of keys and values, which this call extends.
-            rotation: The rotation of queries and keys; None: no rotation.
+            rotations: The rotation of queries and keys, or one for each kind of layer; None: no rotation.
         """
-        q, k, v = self.split(x)
-        if self.normalized:
-            q, k = self.q_norm(q), self.k_norm(k)
-        if rotation is not None:
-            q, k = rotated(q, rotation), rotated(k, rotation)
-        y = cache.attend(self.layer, q, k, v, scale=self.scale, window=self.window, softcap=self.softcap)
-        result: Tensor = self.o_proj(y.reshape(*x.shape[:2], self.heads * self.head_dim))
+        result: Tensor = self.o_proj(self.attend(*self.split(x), cache, rotations))
         return result
+
+
+class JointHeads(Attention):
+    """Attention whose joint projection `qkv` has, for each key head, the rows of its queries, then its key,
+    then its value.
+    """
+
+    def make_projections(self, config: Config, bias: bool, out_bias: bool) -> None:
+        self.qkv_proj = Linear(config.hidden, (self.heads + 2 * self.kv_heads) * self.head_dim, bias)
+        self.o_proj = Linear(self.heads * self.head_dim, config.hidden, out_bias)
+
+    def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        queries = self.heads // self.kv_heads
+        y = self.qkv_proj(x).reshape(*x.shape[:2], self.kv_heads, queries + 2, self.head_dim)
+        q = y[:, :, :, :queries].reshape(*x.shape[:2], self.heads, self.head_dim)
+        return q, y[:, :, :, queries], y[:, :, :, queries + 1]
 
 
 class GatedMLP(Module):
@@ -219,118 +328,98 @@ class MLP(Module):
         return result
 
 
-class GroupedLinear(Module):
-    """A linear layer of `count` matrices, `weight` [count, outputs, inputs].
-
-    Each row of x [rows, inputs] is multiplied by the matrix that `index` [rows] selects.
-    """
-
-    def __init__(self, count: int, inputs: int, outputs: int) -> None:
-        super().__init__()
-        self.count = count
-        self.weight = uniform((count, outputs, inputs), inputs**-0.5)
-
-    def forward(self, x: Tensor, index: Tensor) -> Tensor:
-        """Return [rows, outputs] for `x` [rows, inputs] and integers `index` [rows] in 0 .. count - 1.
-
-        Raises:
-            ShapeError: A shape does not fit, or `index` has no integers.
-        """
-        return F.grouped_matmul(x, self.weight.mT, index)
-
-
-class Experts(Module):
-    """Gated feed-forward blocks, each for the tokens routed to it. Only selected experts are computed and
-    read.
+class JointMLP(Module):
+    """A gated feed-forward block with one projection: the gate's half first, then the other.
 
     Args:
-        config: The configuration of the model, whose ``num_experts`` is the number of blocks.
-        width: The elements between the projections of one block.
+        config: The configuration of the model.
 
     Raises:
         CompileError: The configuration's activation is unknown.
     """
 
-    def __init__(self, config: Config, width: int) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__()
-        count, self.activation = int(config["num_experts"]), activation(config)
-        self.gate_proj = GroupedLinear(count, config.hidden, width)
-        self.up_proj = GroupedLinear(count, config.hidden, width)
-        self.down_proj = GroupedLinear(count, width, config.hidden)
-
-    def forward(self, x: Tensor, chosen: Tensor, shares: Tensor) -> Tensor:
-        """The sum of the results of each token's experts, weighted by their shares, [tokens, hidden].
-
-        Args:
-            x: The hidden states [tokens, hidden].
-            chosen: The experts of each token [tokens, top], i64.
-            shares: The weights of these experts [tokens, top], of the type of `x`.
-        """
-        tokens, top = chosen.shape
-        # Pairs of token and expert are sorted by expert, so that an expert's tokens are a contiguous range of
-        # rows that is multiplied at once.
-        experts = chosen.reshape(tokens * top)
-        order = tnp.argsort(experts)
-        rows, index = x[order // top], experts[order]
-        y = self.down_proj(self.activation(self.gate_proj(rows, index)) * self.up_proj(rows, index), index)
-        y = y[tnp.argsort(order)].reshape(tokens, top, x.shape[1])
-        result: Tensor = (y * shares[:, :, None]).sum(1)
-        return result
-
-
-class RoutedMLP(Module):
-    """A mixture of `Experts`: each token passes the few experts that a linear router (`gate`) scores highest
-    (Shazeer et al. 2017).
-
-    Args:
-        config: The configuration of the model, with ``num_experts`` and ``num_experts_per_tok``.
-        width: The elements between the projections of one expert.
-        normalized: Whether the shares of a token's experts are scaled to the sum 1.
-    """
-
-    def __init__(self, config: Config, width: int, normalized: bool = True) -> None:
-        super().__init__()
-        self.top, self.normalized = int(config["num_experts_per_tok"]), normalized
-        self.gate = Linear(config.hidden, int(config["num_experts"]), bias=False)
-        self.experts = Experts(config, width)
+        self.width, self.activation = config.intermediate, activation(config)
+        self.gate_up_proj = Linear(config.hidden, 2 * self.width, bias=False)
+        self.down_proj = Linear(self.width, config.hidden, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return [batch, n, hidden] for `x` [batch, n, hidden]. The router's shares are computed in
-        float32.
-        """
-        rows = x.reshape(x.shape[0] * x.shape[1], x.shape[2])
-        shares, chosen = tnp.topk(F.softmax(tnp.astype(self.gate(rows), "float32")), self.top)
-        if self.normalized:
-            shares = shares / shares.sum(-1, keepdims=True)
-        result: Tensor = self.experts(rows, chosen, tnp.astype(shares, x.dtype)).reshape(x.shape)
+        """Return [..., hidden] for `x` [..., hidden]."""
+        y = self.gate_up_proj(x)
+        result: Tensor = self.down_proj(self.activation(y[..., : self.width]) * y[..., self.width :])
         return result
 
 
 class Block(Module):
-    """A decoder layer that normalizes before attention and before the feed-forward block, and adds each
-    result to its input.
+    """A decoder layer: attention and a feed-forward block, whose results are added to their input.
 
     Args:
         attention: The attention layer, called with hidden states, cache and rotations.
         mlp: The feed-forward block, called with hidden states.
         norm: Makes a normalization of hidden states.
+        place: Which are normalized, the inputs of the two, their results, or both.
+        scale: The factor of the results of the two.
     """
 
-    def __init__(self, attention: Module, mlp: Module, norm: Callable[[], Module]) -> None:
+    def __init__(
+        self, attention: Module, mlp: Module, norm: Callable[[], Module], *,
+        place: Literal["before", "after", "both"] = "before", scale: float = 1.0,
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.self_attn, self.mlp = attention, mlp
-        self.input_layernorm, self.post_attention_layernorm = norm(), norm()
+        self.self_attn, self.mlp, self.place, self.scale = attention, mlp, place, scale
+        if place != "after":
+            self.input_layernorm = norm()
+        self.post_attention_layernorm = norm()
+        if place == "both":
+            self.pre_feedforward_layernorm = norm()
+        if place != "before":
+            self.post_feedforward_layernorm = norm()
 
-    def forward(self, x: Tensor, cache: Cache, rotation: Rotation | None) -> Tensor:
+    def forward(self, x: Tensor, cache: Cache, rotations: Rotations) -> Tensor:
         """Return [batch, n, hidden] for `x` [batch, n, hidden].
 
         Args:
             x: The hidden states.
             cache: The cache of keys and values, which attention extends.
-            rotation: The rotation of queries and keys; None: no rotation.
+            rotations: The rotation of queries and keys, or one for each kind of layer; None: no rotation.
         """
-        x = x + self.self_attn(self.input_layernorm(x), cache, rotation)
-        result: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        y = self.self_attn(x if self.place == "after" else self.input_layernorm(x), cache, rotations)
+        x = self.added(x, y if self.place == "before" else self.post_attention_layernorm(y))
+        if self.place == "before":
+            return self.added(x, self.mlp(self.post_attention_layernorm(x)))
+        y = self.mlp(x if self.place == "after" else self.pre_feedforward_layernorm(x))
+        return self.added(x, self.post_feedforward_layernorm(y))
+
+    def added(self, x: Tensor, y: Tensor) -> Tensor:
+        """The sum of `x` and the scaled `y`, both [batch, n, hidden]."""
+        result: Tensor = x + (y if self.scale == 1.0 else y * self.scale)
+        return result
+
+
+class ParallelBlock(Module):
+    """A decoder layer that adds the results of attention and feed-forward block, both of its input.
+
+    Args:
+        attention: The attention layer, called with hidden states, cache and rotations.
+        mlp: The feed-forward block, called with hidden states.
+        norm: Makes a normalization of hidden states.
+        norms: How many normalizations there are: one for both, or one for each.
+    """
+
+    def __init__(self, attention: Module, mlp: Module, norm: Callable[[], Module], norms: int) -> None:
+        super().__init__()
+        self.self_attn, self.mlp, self.norms = attention, mlp, norms
+        self.input_layernorm = norm()
+        if norms == 2:
+            self.post_attention_layernorm = norm()
+
+    def forward(self, x: Tensor, cache: Cache, rotations: Rotations) -> Tensor:
+        """As for `Block`."""
+        y = self.input_layernorm(x)
+        attended = self.self_attn(y, cache, rotations)
+        y = self.post_attention_layernorm(x) if self.norms == 2 else y
+        result: Tensor = x + attended + self.mlp(y)
         return result
 
 
@@ -365,13 +454,16 @@ __all__ = [
     "MLP",
     "Attention",
     "Block",
-    "Experts",
     "GatedMLP",
-    "GroupedLinear",
+    "JointHeads",
+    "JointMLP",
+    "ParallelBlock",
     "RotaryEmbedding",
-    "RoutedMLP",
+    "RotaryEmbeddingByKind",
     "Rotation",
+    "Rotations",
     "activation",
+    "alibi_slopes",
     "pooled",
     "rotated",
 ]

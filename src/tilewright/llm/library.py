@@ -33,7 +33,8 @@ from .cache import NoCache
 from .config import Config
 from .cost import decode_work
 from .drawing import LibraryDrawing, drawing_functions, random_words
-from .layers import GroupedLinear, pooled
+from .experts import GroupedLinear
+from .layers import pooled
 from .load_weights import load_weights
 from .memory import MemoryEstimate, estimated, must_fit
 from .models.base import CausalLM, LanguageModel, build, family_of, missing_abilities
@@ -410,22 +411,23 @@ def _stacked(parts: Sequence[Tensor]) -> Tensor:
 
 def page_bytes(config: Mapping[str, Any], dtype: str) -> int:
     """Bytes of a page of the KV cache over all layers; 0 if no layer attends."""
-    settings = complete(config)
-    return (
-        settings.layers * PAGE * token_bytes(settings.kv_heads, settings.head_dim, dtype)
-        if settings.kv_heads
-        else 0
-    )
+    return PAGE * sum(size for size, _ in _layers_kept(config, dtype))
 
 
 def cache_bytes(config: Mapping[str, Any], dtype: str, tokens: int) -> int:
     """Bytes of keys and values that a step reads for a sequence of `tokens` tokens, limited by the layers'
     windows.
     """
+    layers = _layers_kept(config, dtype)
+    return sum(size * (tokens if window is None else min(tokens, window)) for size, window in layers)
+
+
+def _layers_kept(config: Mapping[str, Any], dtype: str) -> list[tuple[int, int | None]]:
+    """Bytes of a token in the KV cache, and the window, of each layer."""
     settings = complete(config)
-    windows = [settings.window(k) for k in range(settings.layers)]
-    held = sum(tokens if window is None else min(tokens, window) for window in windows)
-    return held * page_bytes(config, dtype) // (settings.layers * PAGE)
+    family = family_of(settings)
+    kept = [family.kept(settings, k) for k in range(settings.layers)]
+    return [(token_bytes(*vectors, dtype), settings.window(k)) for k, vectors in enumerate(kept)]
 
 
 def complete(config: Mapping[str, Any]) -> Config:

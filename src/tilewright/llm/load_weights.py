@@ -58,7 +58,7 @@ def load_weights(model: LanguageModel, weights: Mapping[str, Any]) -> None:
                 setattr(modules[path], attribute, Deferred(lazy))
                 continue
         array = array_of(weights[name])
-        array = array.T if destination.transposed else array
+        array = _transposed(array) if destination.transposed else array
         shape = parameter.shape if destination.part is None else parameter.shape[1:]
         if array.shape != shape:
             misshapen.append(f"{name} {list(array.shape)}, here {list(shape)}")
@@ -77,10 +77,17 @@ def _lazy(tensor: LazyTensor, transposed: bool, dtype: npt.DTypeLike) -> Constan
 
     def write(out: np.ndarray[Any, Any]) -> None:
         array = tensor.read()
-        out[...] = array_of(array.T if transposed else array, dtype)
+        out[...] = array_of(_transposed(array) if transposed else array, dtype)
 
-    shape = tensor.shape[::-1] if transposed else tensor.shape
+    shape = tensor.shape
+    if transposed and len(shape) > 1:
+        shape = (*shape[:-2], shape[-1], shape[-2])
     return Constant.made(shape, dtype, write, recipe=("read", id(tensor), transposed))
+
+
+def _transposed(array: Any) -> Any:
+    """A matrix, or each of an array of matrices, transposed."""
+    return array.swapaxes(-1, -2) if array.ndim > 1 else array
 
 
 def _refuse(model: LanguageModel, **wrong: list[str]) -> None:

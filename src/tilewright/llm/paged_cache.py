@@ -4,13 +4,15 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 from ..errors import CompileError
 from ..frontends.trace import State, Tensor
 from ..frontends.trace import numpy as tnp
 from ..frontends.trace.dtypes import DTypeLike, dtype_of
 from ..ir.symbolic import Dim, bounds, smin
-from .cache import attend_where
-from .quantized_cache import CACHE_BITS, hadamard_rotation, packed, quantized, unpacked
+from .cache import ScoreOptions, attend_where
+from .quantized_cache import CACHE_BITS, cache_rotation, packed, quantized, unpacked
 from .runner import PAGE
 from .slot_states import Rows
 
@@ -57,11 +59,10 @@ class Pages:
             state[target] = state[source]
 
 
-def token_bytes(kv_heads: int, head_dim: int, dtype: str) -> int:
-    """Bytes of the cache per token and layer."""
+def token_bytes(vectors: int, size: int, dtype: str) -> int:
+    """Bytes of `vectors` keys and values of `size` elements in a cache of type `dtype`."""
     bits = CACHE_BITS.get(dtype)
-    of_head = head_dim * dtype_of(dtype).numpy.itemsize if bits is None else head_dim * bits // 8 + 2
-    return 2 * kv_heads * of_head
+    return vectors * (size * dtype_of(dtype).numpy.itemsize if bits is None else size * bits // 8 + 2)
 
 
 class PagedCache:
@@ -86,33 +87,33 @@ class PagedCache:
         return result
 
     def attend(
-        self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: int | None = None,
-        sinks: Tensor | None = None, softcap: float | None = None,
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor | int, *, scale: float,
+        **options: Unpack[ScoreOptions],
     ) -> Tensor:  # fmt: skip
-        names = f"layer{layer}.key", f"layer{layer}.value"
-        if self._pages.bits is not None:
-            q, k = (x @ hadamard_rotation(q.shape[-1]) for x in (q, k))
-        for name, x in zip(names, (k, v), strict=True):
-            self._append(name, x)
-        limit = bounds(self._table.shape[1])[1]
+        shared = v if isinstance(v, int) else None
+        rotation = None if self._pages.bits is None else cache_rotation(q.shape[-1], shared)
+        if rotation is not None:
+            q, k = q @ rotation, k @ rotation
+        name = f"layer{layer}.key"
+        self._append(name, k)
+        if not isinstance(v, int):
+            self._append(f"layer{layer}.value", v)
+        window, limit = options.get("window"), bounds(self._table.shape[1])[1]
         if window is not None and limit is not None and window >= limit * PAGE:
-            window = None
+            window = options["window"] = None
         first, table = (0, self._table) if window is None else self._seen(window, q.shape[1])
-        (k, k_scale), (v, v_scale) = (self._held(name, table, q.dtype) for name in names)
-        row, column = self._positions[:, None, :, None], first + tnp.arange(k.shape[1])
-        return attend_where(
-            q,
-            k,
-            v,
-            row,
-            column,
-            scale=scale,
-            window=window,
-            sinks=sinks,
-            softcap=softcap,
-            k_scale=k_scale,
-            v_scale=v_scale,
+        held, k_scale = self._held(name, table, q.dtype)
+        values: tuple[Tensor | int, Tensor | None] = (
+            (v, k_scale) if isinstance(v, int) else self._held(f"layer{layer}.value", table, q.dtype)
         )
+        row, column = self._positions[:, None, :, None], first + tnp.arange(held.shape[1])
+        y = attend_where(
+            q, held, values[0], row, column, scale=scale, k_scale=k_scale, v_scale=values[1], **options
+        )
+        if rotation is None or shared is None:
+            return y
+        result: Tensor = y @ rotation[:shared, :shared]  # The rotation is its own inverse.
+        return result
 
     def _append(self, name: str, x: Tensor) -> None:
         """Write `x` [batch, n, heads, d] to the places of its tokens."""

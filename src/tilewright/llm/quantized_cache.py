@@ -29,6 +29,20 @@ def hadamard_rotation(size: int) -> np.ndarray[Any, Any]:
     return result
 
 
+def cache_rotation(size: int, values: int | None = None) -> np.ndarray[Any, Any]:
+    """The matrix [size, size] that keys are multiplied by before they are quantized.
+
+    It is symmetric and orthogonal. If the first `values` elements of the keys are also the values, it does
+    not mix them with the others.
+    """
+    if values is None or values == size:
+        return hadamard_rotation(size)
+    result = np.zeros((size, size), np.float32)
+    result[:values, :values] = hadamard_rotation(values)
+    result[values:, values:] = hadamard_rotation(size - values)
+    return result
+
+
 def quantized(x: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     """Quantized values (i8, in the range of `bits`) and scales (bf16) of the vectors along the last axis.
 
@@ -56,4 +70,4 @@ def unpacked(pairs: Tensor) -> Tensor:
     return tnp.astype(bits.reshape(*pairs.shape[:-1], 2 * pairs.shape[-1]), "int8") - np.int8(8)
 
 
-__all__ = ["CACHE_BITS", "packed", "quantized", "hadamard_rotation", "unpacked"]
+__all__ = ["CACHE_BITS", "packed", "quantized", "cache_rotation", "hadamard_rotation", "unpacked"]

@@ -75,7 +75,7 @@ class QuantizedLinear(QuantizedMatrix):
 
 
 class QuantizedGroupedLinear(QuantizedMatrix):
-    """`layers.GroupedLinear` with quantized matrices: all parts have a leading dimension of matrices."""
+    """`experts.GroupedLinear` with quantized matrices: all parts have a leading dimension of matrices."""
 
     def forward(self, x: Tensor, index: Tensor) -> Tensor:
         return self.product(x, index)

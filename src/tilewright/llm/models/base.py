@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import pkgutil
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from ...errors import CompileError
 from ...frontends.nn import Embedding, Linear, Module, ModuleList, RMSNorm, placeholders
 from ...frontends.trace import Tensor
+from ...frontends.trace import numpy as tnp
 from ...frontends.trace.dtypes import DTypeLike
 from ...frontends.trace.tensor import TensorLike
+from ...ir.plugins import call_plugins
 from ..cache import Cache
-from ..config import Config
-from ..layers import Attention, Block, GatedMLP, RotaryEmbedding
+from ..config import Config, shortened
+from ..layers import Attention, Block, GatedMLP, RotaryEmbedding, RotaryEmbeddingByKind
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,11 @@ class LanguageModel(Module):
         """Return values for keys that config.json may leave out."""
         return {}
 
+    @classmethod
+    def kept(cls, config: Config, layer: int) -> tuple[int, int]:
+        """Return what a layer keeps of a token in the KV cache: how many keys and values, and their size."""
+        return 2 * config.kv_heads, config.head_dim if config.kv_heads else 0
+
     def destination(self, name: str) -> Destination | None:
         """Return where the checkpoint's array of that name is stored; None if it is not needed."""
         if any(re.search(pattern, name) for pattern in (*self.ignored, *self.left_out)):
@@ -97,10 +105,17 @@ def register(*names: str) -> Callable[[_Model], _Model]:
 
 
 def families() -> dict[str, type[LanguageModel]]:
-    """Return all definitions by the names under which they are registered."""
+    """Return all definitions by the names under which they are registered: those of the project, those of
+    imported modules, and those that installed packages register in a function that they name as an entry
+    point of the group `tilewright.llm_families`.
+
+    Raises:
+        CompileError: Such a package cannot be loaded, or its function fails.
+    """
     package = importlib.import_module(__name__.rpartition(".")[0])
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"{package.__name__}.{module.name}")
+    call_plugins("tilewright.llm_families", "language model families", "tilewright.llm.models.register")
     return dict(_REGISTERED)
 
 
@@ -122,10 +137,21 @@ def family_of(config: Config) -> type[LanguageModel]:
     cls = next((known[n] for n in names if n in known), None)
     if cls is None:
         raise CompileError(
-            f"no model definition for {' or '.join(map(repr, names))}; known: {', '.join(sorted(known))}. "
-            "docs/extending/adding-a-language-model.md describes how to write one"
+            f"no model definition for {' or '.join(map(_short, names))}; {_near(names, known)}all are listed "
+            "in docs/llm/families.md. docs/extending/adding-a-language-model.md describes how to write one, "
+            "which --import MODULE names on the command line"
         )
     return cls
+
+
+def _short(name: str) -> str:
+    return repr(name if len(name) <= 60 else f"{name[:60]}...")
+
+
+def _near(names: Iterable[str], known: Iterable[str]) -> str:
+    """The known names that resemble some of `names`, for messages."""
+    near = dict.fromkeys(k for n in names for k in difflib.get_close_matches(n[:60], known, 4, 0.5))
+    return f"names like it: {', '.join(near)}; " if near else ""
 
 
 def build(
@@ -146,12 +172,32 @@ def build(
         config = Config(config, context) if isinstance(config, Mapping) else Config.read(config, context)
     cls = family_of(config)
     try:
+        completed = config.with_defaults(cls.defaults(config))
         with placeholders(dtype):
-            return cls(config.with_defaults(cls.defaults(config)))
+            model = cls(completed)
+        if unread := completed.unread():
+            raise CompileError(
+                f"config.json of a {config.model_type or 'model'} asks for what {cls.__name__} lacks: "
+                + ", ".join(f"{name}={shortened(completed.values[name])}" for name in unread)
+            )
+        return model
     except (TypeError, ValueError, ArithmeticError, LookupError) as error:
         raise CompileError(
             f"config.json does not describe a {config.model_type or 'model'}: {type(error).__name__}: {error}"
         ) from error
+
+
+def alternating(period: int, layers: int) -> list[str]:
+    """Return layer types: sliding attention, except for the last layer of each `period`."""
+    return ["sliding_attention" if (k + 1) % period else "full_attention" for k in range(layers)]
+
+
+def rotates(config: Config, layer: int) -> bool:
+    """Whether a layer of models without rotary embedding in some layers has it."""
+    listed = config.get("no_rope_layers")
+    if listed:
+        return bool(listed[layer])
+    return (layer + 1) % int(config.get("no_rope_layer_interval", 4)) != 0
 
 
 class Decoder(Module):
@@ -172,8 +218,17 @@ class Decoder(Module):
         self.norm = norm()
 
 
+class MakesNorm(Protocol):
+    """A class of normalizations of the last dimension."""
+
+    def __call__(self, size: int, eps: float, /) -> Module:
+        """Make a normalization of `size` elements that adds `eps` to variances or mean squares."""
+        ...
+
+
 class CausalLM(LanguageModel):
-    """A model that predicts the next token. Most families override only `block`.
+    """A model that predicts the next token. Most families override only some of `attention`, `mlp` and
+    `block`, and the class attributes.
 
     `rotary` computes the rotary embedding's cosines and sines from the positions.
 
@@ -186,12 +241,36 @@ class CausalLM(LanguageModel):
 
     has_state: ClassVar[bool] = False
     """Whether layers use `Cache.state`: sequences then have state besides their keys and values."""
+    layer_kinds: ClassVar[tuple[str, ...]] = ("full_attention", "sliding_attention")
+    """The kinds of layers that the definition knows."""
+    norm_class: ClassVar[MakesNorm] = RMSNorm
+    """Makes a normalization from its size and the constant of the configuration."""
+    interleaved: ClassVar[bool] = False
+    """Whether rotary embedding rotates pairs of neighboring elements."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
+        self.check_layers()
         self.model = Decoder(config, self.block, lambda: self.norm(config.hidden))
-        self.lm_head = None if config.tied else Linear(config.hidden, config.vocabulary, bias=False)
+        self.lm_head = None if config.tied else Linear(config.hidden, config.vocabulary, self.head_bias())
         self.rotary = self.make_rotary()
+        self.embedding_scale = float(config.get("embedding_multiplier", 1.0))
+        self.logits_scale = float(config.get("logit_scale", config.get("lm_head_multiplier", 1.0)))
+        self.logits_scale /= float(config.get("logits_scaling", 1.0))
+        self.logits_cap = config.get("final_logit_softcapping")
+
+    def check_layers(self) -> None:
+        """Check that the kinds of layers are known.
+
+        Raises:
+            CompileError: A kind is unknown.
+        """
+        for kind in (self.config.layer_type(k) for k in range(self.config.layers)):
+            if kind not in self.layer_kinds:
+                raise CompileError(
+                    f"layer_types of config.json has {kind!r}; {type(self).__name__} knows "
+                    f"{', '.join(self.layer_kinds)}"
+                )
 
     def norm(self, size: int) -> Module:
         """Make a normalization layer of this family.
@@ -199,7 +278,23 @@ class CausalLM(LanguageModel):
         Args:
             size: The elements of the last dimension, which is normalized.
         """
-        return RMSNorm(size, self.config.eps)
+        return type(self).norm_class(size, self.config.eps)
+
+    def head_bias(self) -> bool:
+        """Return whether the head adds a bias."""
+        return False
+
+    def attention(self, layer: int) -> Module:
+        """Make the attention of layer number `layer`, called with hidden states, cache and rotations."""
+        return Attention(self.config, layer, bias=bool(self.config.get("attention_bias", False)))
+
+    def mlp(self, layer: int) -> Module:
+        """Make the feed-forward block of layer number `layer`, called with hidden states.
+
+        Raises:
+            CompileError: The configuration's activation is unknown.
+        """
+        return GatedMLP(self.config, bias=bool(self.config.get("mlp_bias", False)))
 
     def block(self, config: Config, layer: int) -> Module:
         """Make layer number `layer` of the model that `config` describes; it is called with hidden states,
@@ -208,12 +303,10 @@ class CausalLM(LanguageModel):
         Raises:
             CompileError: The configuration's activation is unknown.
         """
-        attention = Attention(config, layer, bias=bool(config.get("attention_bias", False)))
         return Block(
-            attention,
-            GatedMLP(config, bias=bool(config.get("mlp_bias", False))),
-            lambda: self.norm(config.hidden),
-        )
+            self.attention(layer), self.mlp(layer), lambda: self.norm(config.hidden),
+            scale=float(config.get("residual_multiplier", 1.0)),
+        )  # fmt: skip
 
     def make_rotary(self) -> Module | None:
         """Make the rotary embedding that the layers share; None if the family has none.
@@ -221,18 +314,30 @@ class CausalLM(LanguageModel):
         Raises:
             CompileError: The configuration's kind of scaling is unknown, or one of its settings is missing.
         """
-        return RotaryEmbedding(self.config.rope())
+        if self.config.ropes_by_kind:
+            return RotaryEmbeddingByKind(self.config)
+        return RotaryEmbedding(self.config.rope(), self.interleaved)
 
     def destination(self, name: str) -> Destination | None:
         # Some checkpoints contain a tied head as well.
-        return None if self.lm_head is None and name.endswith("lm_head.weight") else super().destination(name)
+        if self.lm_head is None and name.endswith("lm_head.weight"):
+            return None
+        # Layers after the last one predict further tokens.
+        ahead = self.config.get("num_nextn_predict_layers")
+        if (
+            ahead
+            and (layer := re.match(r"model\.layers\.(\d+)\.", name))
+            and int(layer[1]) >= self.config.layers
+        ):
+            return None
+        return super().destination(name)
 
     def embed(self, tokens: TensorLike, cache: Cache) -> Tensor:
         """Return embeddings [batch, n, hidden], of the parameters' type, of token ids `tokens` [batch, n].
         Families whose embeddings depend on positions read them from `cache`.
         """
         result: Tensor = self.model.embed_tokens(tokens)
-        return result
+        return result if self.embedding_scale == 1.0 else result * self.embedding_scale
 
     def hidden(self, tokens: TensorLike, cache: Cache) -> Tensor:
         """Return the head's input [batch, n, hidden] for integers `tokens` [batch, n]; layers read and extend
@@ -249,10 +354,10 @@ class CausalLM(LanguageModel):
         """Return logits [..., vocabulary] of hidden states `x` [..., hidden], in their common type with the
         weight.
         """
-        if self.lm_head is not None:
-            result: Tensor = self.lm_head(x)
-        else:
-            result = self.model.embed_tokens.attend(x)
+        y: Tensor = self.model.embed_tokens.attend(x) if self.lm_head is None else self.lm_head(x)
+        y = y if self.logits_scale == 1.0 else y * self.logits_scale
+        cap = self.logits_cap
+        result: Tensor = y if cap is None else cap * tnp.tanh(y / cap)
         return result
 
     def forward(self, tokens: TensorLike, cache: Cache) -> Tensor:
@@ -267,9 +372,11 @@ __all__ = [
     "Decoder",
     "LanguageModel",
     "Destination",
+    "alternating",
     "build",
     "families",
     "family_of",
     "missing_abilities",
     "register",
+    "rotates",
 ]

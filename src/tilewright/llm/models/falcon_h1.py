@@ -7,10 +7,9 @@ from typing import Any, ClassVar
 
 from ...frontends.nn import Module
 from ...frontends.trace import Tensor
-from ...frontends.trace.tensor import TensorLike
 from ..cache import Cache
 from ..config import Config
-from ..layers import Attention, GatedMLP, Rotation
+from ..layers import Attention, GatedMLP, Rotations
 from ..state_space import GatedNorm, Mamba2
 from .base import CausalLM, register
 
@@ -71,13 +70,13 @@ class HybridBlock(Module):
         )
         self.scales = [float(config.get(name, 1.0)) for name in names]
 
-    def forward(self, x: Tensor, cache: Cache, rotation: Rotation) -> Tensor:
+    def forward(self, x: Tensor, cache: Cache, rotations: Rotations) -> Tensor:
         into_attention, of_attention, into_mamba, of_mamba = self.scales
         y = self.input_layernorm(x)
         x = (
             x
             + of_mamba * self.mamba(y * into_mamba, cache)
-            + of_attention * self.self_attn(y * into_attention, cache, rotation)
+            + of_attention * self.self_attn(y * into_attention, cache, rotations)
         )
         result: Tensor = x + self.feed_forward(self.pre_ff_layernorm(x))
         return result
@@ -99,9 +98,3 @@ class FalconH1(CausalLM):
 
     def block(self, config: Config, layer: int) -> Module:
         return HybridBlock(config, layer, self.norm)
-
-    def embed(self, tokens: TensorLike, cache: Cache) -> Tensor:
-        return super().embed(tokens, cache) * float(self.config.get("embedding_multiplier", 1.0))
-
-    def head(self, x: Tensor) -> Tensor:
-        return super().head(x) * float(self.config.get("lm_head_multiplier", 1.0))

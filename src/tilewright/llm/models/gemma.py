@@ -1,66 +1,25 @@
-"""Gemma 2 and 3 (text). Gemma Team, 2024 and 2025."""
+"""Gemma 1, 2 and 3 (text). Gemma Team, 2024 and 2025."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ...errors import CompileError
-from ...frontends.nn import Module, RMSNorm
-from ...frontends.nn import functional as F
+from ...frontends.nn import Module
 from ...frontends.trace import Tensor
-from ...frontends.trace import numpy as tnp
 from ...frontends.trace.tensor import TensorLike
 from ..cache import Cache
 from ..config import Config
-from ..layers import Attention, GatedMLP, RotaryEmbedding, Rotation
-from .base import CausalLM, register
+from ..layers import Attention, Block, RotaryEmbeddingByKind
+from ..norms import OffsetRMSNorm
+from .base import CausalLM, alternating, register
 
 
-class GemmaNorm(RMSNorm):
-    """RMS normalization that scales by its weight plus 1."""
+class Scaled(CausalLM):
+    """A model with scaled embeddings, and normalizations that scale by their weight plus 1."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.weight + 1.0, eps=self.eps)
-
-
-class GemmaBlock(Module):
-    """A layer that normalizes before and after attention and before and after the feed-forward block.
-
-    `kind` selects the layer's rotations.
-    """
-
-    def __init__(self, attention: Module, mlp: Module, norm: Callable[[], Module], kind: str) -> None:
-        super().__init__()
-        self.self_attn, self.mlp, self.kind = attention, mlp, kind
-        self.input_layernorm, self.post_attention_layernorm = norm(), norm()
-        self.pre_feedforward_layernorm, self.post_feedforward_layernorm = norm(), norm()
-
-    def forward(self, x: Tensor, cache: Cache, rotation: Mapping[str, Rotation]) -> Tensor:
-        x = x + self.post_attention_layernorm(
-            self.self_attn(self.input_layernorm(x), cache, rotation[self.kind])
-        )
-        result: Tensor = x + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x)))
-        return result
-
-
-class RotaryEmbeddingByKind(Module):
-    """Computes rotations for each kind of layer."""
-
-    def __init__(self, config: Config) -> None:
-        super().__init__()
-        self.kinds = sorted({config.layer_type(k) for k in range(config.layers)})
-        for kind in self.kinds:
-            setattr(self, kind, RotaryEmbedding(config.rope(kind)))
-
-    def forward(self, positions: Tensor) -> dict[str, Rotation]:
-        return {kind: getattr(self, kind)(positions) for kind in self.kinds}
-
-
-class Gemma(CausalLM):
-    """A model with scaled embeddings, and optionally soft-capped logits."""
-
-    heads_normalized = False
+    norm_class = OffsetRMSNorm
 
     def __init__(self, config: Config) -> None:
         if config.get("use_bidirectional_attention"):
@@ -69,32 +28,40 @@ class Gemma(CausalLM):
                 "here"
             )
         super().__init__(config)
-        self.scale, self.softcap = config.hidden**0.5, config.get("final_logit_softcapping")
 
-    def norm(self, size: int) -> Module:
-        return GemmaNorm(size, self.config.eps)
+    def embed(self, tokens: TensorLike, cache: Cache) -> Tensor:
+        return super().embed(tokens, cache) * self.config.hidden**0.5
+
+
+@register("gemma")
+class Gemma(Scaled):
+    @classmethod
+    def defaults(cls, config: Config) -> Mapping[str, Any]:
+        return {
+            "rms_norm_eps": 1e-6, "hidden_act": "gelu_pytorch_tanh", "head_dim": 256,
+            "max_position_embeddings": 8192,
+        }  # fmt: skip
+
+
+class NormalizedTwice(Scaled):
+    """Normalizes inputs and results of blocks; logits and scores may be capped."""
+
+    heads_normalized = False
+
+    def attention(self, layer: int) -> Module:
+        return Attention(
+            self.config, layer, bias=bool(self.config.get("attention_bias", False)),
+            norm=self.norm if self.heads_normalized else None,
+            scale=float(self.config["query_pre_attn_scalar"]) ** -0.5,
+            softcap=self.config.get("attn_logit_softcapping"),
+        )  # fmt: skip
 
     def block(self, config: Config, layer: int) -> Module:
-        attention = Attention(
-            config, layer, bias=bool(config.get("attention_bias", False)),
-            norm=self.norm if self.heads_normalized else None,
-            scale=float(config["query_pre_attn_scalar"]) ** -0.5,
-            softcap=config.get("attn_logit_softcapping"),
-        )  # fmt: skip
-        return GemmaBlock(
-            attention, GatedMLP(config), lambda: self.norm(config.hidden), config.layer_type(layer)
-        )
+        norm = lambda: self.norm(config.hidden)  # noqa: E731
+        return Block(self.attention(layer), self.mlp(layer), norm, place="both")
 
     def make_rotary(self) -> Module:
         return RotaryEmbeddingByKind(self.config)
-
-    def embed(self, tokens: TensorLike, cache: Cache) -> Tensor:
-        return super().embed(tokens, cache) * self.scale
-
-    def head(self, x: Tensor) -> Tensor:
-        y = super().head(x)
-        result: Tensor = y if self.softcap is None else self.softcap * tnp.tanh(y / self.softcap)
-        return result
 
 
 _COMMON = {
@@ -103,21 +70,21 @@ _COMMON = {
 }  # fmt: skip
 
 
-def _every(period: int, layers: int) -> list[str]:
-    """Return layer types: sliding attention, except for the last layer of each `period`."""
-    return ["sliding_attention" if (k + 1) % period else "full_attention" for k in range(layers)]
-
-
 @register("gemma2")
-class Gemma2(Gemma):
+class Gemma2(NormalizedTwice):
     @classmethod
     def defaults(cls, config: Config) -> Mapping[str, Any]:
         caps = {"final_logit_softcapping": 30.0, "attn_logit_softcapping": 50.0}
-        return {**_COMMON, **caps, "max_position_embeddings": 8192, "layer_types": _every(2, config.layers)}
+        return {
+            **_COMMON,
+            **caps,
+            "max_position_embeddings": 8192,
+            "layer_types": alternating(2, config.layers),
+        }
 
 
 @register("gemma3_text", "gemma3")
-class Gemma3(Gemma):
+class Gemma3(NormalizedTwice):
     """Gemma 3, also as the language model of checkpoints with a vision model."""
 
     heads_normalized = True
@@ -136,7 +103,7 @@ class Gemma3(Gemma):
             **config.get("rope_scaling", {}),
         }
         fast = {"rope_type": "default", "rope_theta": config.get("rope_local_base_freq", 1e4)}
-        types = _every(int(config.get("sliding_window_pattern", 6)), config.layers)
+        types = alternating(int(config.get("sliding_window_pattern", 6)), config.layers)
         ropes = {"full_attention": slow, "sliding_attention": fast}
         return {
             **_COMMON,

@@ -10,7 +10,7 @@ from ...frontends.trace import Tensor
 from ...frontends.trace.tensor import TensorLike
 from ..cache import Cache
 from ..config import Config
-from ..layers import MLP, Attention, Block
+from ..layers import MLP, Attention
 from .base import CausalLM, register
 
 
@@ -28,6 +28,7 @@ class GPT2Attention(Attention):
 
 @register("gpt2")
 class GPT2(CausalLM):
+    norm_class = LayerNorm
     renamed: ClassVar[Mapping[str, str]] = {
         # Some checkpoints omit the prefix.
         r"^(transformer\.)?(h|wte|wpe|ln_f)\.": r"model.\2.",
@@ -58,13 +59,13 @@ class GPT2(CausalLM):
         super().__init__(config)
         self.model.positions = Embedding(int(config["max_position_embeddings"]), config.hidden)
 
-    def norm(self, size: int) -> Module:
-        return LayerNorm(size, self.config.eps)
+    def attention(self, layer: int) -> Module:
+        scale = self.config.head_dim**-0.5 if self.config.get("scale_attn_weights", True) else 1.0
+        scale /= layer + 1 if self.config.get("scale_attn_by_inverse_layer_idx", False) else 1
+        return GPT2Attention(self.config, layer, scale=scale)
 
-    def block(self, config: Config, layer: int) -> Module:
-        scale = config.head_dim**-0.5 if config.get("scale_attn_weights", True) else 1.0
-        scale /= layer + 1 if config.get("scale_attn_by_inverse_layer_idx", False) else 1
-        return Block(GPT2Attention(config, layer, scale=scale), MLP(config), lambda: self.norm(config.hidden))
+    def mlp(self, layer: int) -> Module:
+        return MLP(self.config)
 
     def make_rotary(self) -> None:
         return None

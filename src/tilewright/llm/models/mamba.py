@@ -10,7 +10,7 @@ from ...frontends.nn import Module
 from ...frontends.trace import Tensor
 from ..cache import Cache
 from ..config import Config
-from ..layers import Rotation
+from ..layers import Rotations
 from ..state_space import GatedNorm, Mamba, Mamba2
 from .base import CausalLM, register
 
@@ -23,7 +23,7 @@ class MambaBlock(Module):
         super().__init__()
         self.norm, self.mixer = norm, mixer
 
-    def forward(self, x: Tensor, cache: Cache, rotation: Rotation | None) -> Tensor:
+    def forward(self, x: Tensor, cache: Cache, rotations: Rotations) -> Tensor:
         result: Tensor = x + self.mixer(self.norm(x), cache)
         return result
 

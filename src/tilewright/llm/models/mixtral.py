@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from ...frontends.nn import Module
 from ..config import Config
-from ..layers import Attention, Block, RoutedMLP
+from ..experts import Experts, RoutedMLP, Routing
 from .base import CausalLM, register
 
 _EXPERTS = r"\.block_sparse_moe\.experts\.(\d+)\.{}\.weight$"
@@ -29,7 +29,6 @@ class Mixtral(CausalLM):
             "rope_theta": 1e6, "num_local_experts": 8, "num_experts_per_tok": 2,
         }  # fmt: skip
 
-    def block(self, config: Config, layer: int) -> Module:
-        return Block(
-            Attention(config, layer), RoutedMLP(config, config.intermediate), lambda: self.norm(config.hidden)
-        )
+    def mlp(self, layer: int) -> Module:
+        experts = Experts(self.config, self.config.intermediate)
+        return RoutedMLP(self.config, experts, Routing(int(self.config["num_experts_per_tok"])))

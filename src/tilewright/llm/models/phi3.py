@@ -8,7 +8,7 @@ from typing import Any
 from ...frontends.nn import Linear, Module
 from ...frontends.trace import Tensor
 from ..config import Config
-from ..layers import Attention, Block, activation
+from ..layers import Attention, JointMLP
 from .base import CausalLM, register
 
 
@@ -24,21 +24,6 @@ class JointAttention(Attention):
         return y[..., :q], y[..., q:k], y[..., k:]
 
 
-class JointMLP(Module):
-    """A gated feed-forward block with one projection: the gate's half first, then the other."""
-
-    def __init__(self, config: Config) -> None:
-        super().__init__()
-        self.width, self.activation = config.intermediate, activation(config)
-        self.gate_up_proj = Linear(config.hidden, 2 * self.width, bias=False)
-        self.down_proj = Linear(self.width, config.hidden, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.gate_up_proj(x)
-        result: Tensor = self.down_proj(self.activation(y[..., : self.width]) * y[..., self.width :])
-        return result
-
-
 @register("phi3")
 class Phi3(CausalLM):
     @classmethod
@@ -50,5 +35,8 @@ class Phi3(CausalLM):
             "original_max_position_embeddings": 4096,
         }
 
-    def block(self, config: Config, layer: int) -> Module:
-        return Block(JointAttention(config, layer), JointMLP(config), lambda: self.norm(config.hidden))
+    def attention(self, layer: int) -> Module:
+        return JointAttention(self.config, layer)
+
+    def mlp(self, layer: int) -> Module:
+        return JointMLP(self.config)

@@ -9,7 +9,8 @@ from ...frontends.nn import Linear, Module
 from ...frontends.nn import functional as F
 from ...frontends.trace import Tensor
 from ..config import Config
-from ..layers import Attention, Block, GatedMLP, RoutedMLP
+from ..experts import SEPARATE_EXPERTS, Experts, RoutedMLP, Routing
+from ..layers import Attention, GatedMLP
 from .base import CausalLM, register
 
 
@@ -31,14 +32,11 @@ class Qwen2(CausalLM):
             "layer_types": types,
         }
 
-    def attention(self, layer: int) -> Attention:
+    def attention(self, layer: int) -> Module:
         return Attention(self.config, layer, bias=True, out_bias=False)
 
     def mlp(self, layer: int) -> Module:
         return GatedMLP(self.config)
-
-    def block(self, config: Config, layer: int) -> Module:
-        return Block(self.attention(layer), self.mlp(layer), lambda: self.norm(config.hidden))
 
 
 @register("qwen3")
@@ -49,7 +47,7 @@ class Qwen3(Qwen2):
     def defaults(cls, config: Config) -> Mapping[str, Any]:
         return {**super().defaults(config), "head_dim": 128}
 
-    def attention(self, layer: int) -> Attention:
+    def attention(self, layer: int) -> Module:
         return Attention(
             self.config, layer, bias=bool(self.config.get("attention_bias", False)), norm=self.norm
         )
@@ -61,13 +59,18 @@ def routed(config: Config, layer: int) -> bool:
     return layer not in config.get("mlp_only_layers", ()) and (layer + 1) % every == 0
 
 
+def experts_of(config: Config) -> tuple[Experts, Routing]:
+    """The experts of a layer, and how they are chosen."""
+    normalized = bool(config.get("norm_topk_prob", False))
+    experts = Experts(config, int(config["moe_intermediate_size"]))
+    return experts, Routing(int(config["num_experts_per_tok"]), normalized)
+
+
 class SharedExpertMLP(RoutedMLP):
     """A mixture of experts plus a gated expert that processes every token."""
 
     def __init__(self, config: Config) -> None:
-        super().__init__(
-            config, int(config["moe_intermediate_size"]), bool(config.get("norm_topk_prob", False))
-        )
+        super().__init__(config, *experts_of(config))
         self.shared_expert = GatedMLP(config, int(config["shared_expert_intermediate_size"]))
         self.shared_expert_gate = Linear(config.hidden, 1, bias=False)
 
@@ -75,13 +78,9 @@ class SharedExpertMLP(RoutedMLP):
         return super().forward(x) + F.sigmoid(self.shared_expert_gate(x)) * self.shared_expert(x)
 
 
-EXPERTS = {r"\.experts\.(\d+)\.(\w+)\.weight$": r".experts.\2.weight[\1]"}
-"""Checkpoints store each expert's matrices separately."""
-
-
 @register("qwen2_moe")
 class Qwen2Moe(Qwen2):
-    renamed: ClassVar[Mapping[str, str]] = EXPERTS
+    renamed: ClassVar[Mapping[str, str]] = SEPARATE_EXPERTS
 
     @classmethod
     def defaults(cls, config: Config) -> Mapping[str, Any]:
@@ -92,7 +91,7 @@ class Qwen2Moe(Qwen2):
         ]
         return {**super().defaults(config), "layer_types": types}
 
-    def attention(self, layer: int) -> Attention:
+    def attention(self, layer: int) -> Module:
         return Attention(self.config, layer, bias=bool(self.config.get("qkv_bias", True)), out_bias=False)
 
     def mlp(self, layer: int) -> Module:
@@ -101,7 +100,7 @@ class Qwen2Moe(Qwen2):
 
 @register("qwen3_moe")
 class Qwen3Moe(Qwen3):
-    renamed: ClassVar[Mapping[str, str]] = EXPERTS
+    renamed: ClassVar[Mapping[str, str]] = SEPARATE_EXPERTS
 
     @classmethod
     def defaults(cls, config: Config) -> Mapping[str, Any]:
@@ -113,8 +112,4 @@ class Qwen3Moe(Qwen3):
     def mlp(self, layer: int) -> Module:
         if not routed(self.config, layer):
             return GatedMLP(self.config)
-        return RoutedMLP(
-            self.config,
-            int(self.config["moe_intermediate_size"]),
-            bool(self.config.get("norm_topk_prob", False)),
-        )
+        return RoutedMLP(self.config, *experts_of(self.config))

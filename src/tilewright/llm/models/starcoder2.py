@@ -7,21 +7,25 @@ from typing import Any, ClassVar
 
 from ...frontends.nn import LayerNorm, Module
 from ..config import Config
-from ..layers import MLP, Attention, Block
+from ..layers import MLP, Attention
 from .base import CausalLM, register
 
 
 @register("starcoder2")
 class Starcoder2(CausalLM):
+    norm_class = LayerNorm
     renamed: ClassVar[Mapping[str, str]] = {r"\.c_fc\.": ".up_proj.", r"\.c_proj\.": ".down_proj."}
 
     @classmethod
     def defaults(cls, config: Config) -> Mapping[str, Any]:
         return {"norm_epsilon": 1e-5, "hidden_act": "gelu_pytorch_tanh", "max_position_embeddings": 4096}
 
-    def norm(self, size: int) -> Module:
-        return LayerNorm(size, self.config.eps)
+    @property
+    def bias(self) -> bool:
+        return bool(self.config.get("use_bias", True))
 
-    def block(self, config: Config, layer: int) -> Module:
-        bias = bool(config.get("use_bias", True))
-        return Block(Attention(config, layer, bias=bias), MLP(config, bias), lambda: self.norm(config.hidden))
+    def attention(self, layer: int) -> Module:
+        return Attention(self.config, layer, bias=self.bias)
+
+    def mlp(self, layer: int) -> Module:
+        return MLP(self.config, self.bias)
