@@ -113,13 +113,16 @@ def test_gemma_3_as_older_files_have_it() -> None:
 def test_refused() -> None:
     with pytest.raises(
         CompileError,
-        match=r"no model definition for 'unheard-of' or 'UnheardOfLM'; known: .*llama.*/adding-a-lang",
+        match=r"no model definition for 'lama' or 'UnheardOfLM'; names like it: llama.*/adding-a-lang",
     ):
-        build({**LLAMA, "model_type": "unheard-of", "architectures": ["UnheardOfLM"]})
+        build({**LLAMA, "model_type": "lama", "architectures": ["UnheardOfLM"]})
     with pytest.raises(CompileError, match="activation 'xielu' in config.json is not supported; known: gelu"):
         build({**LLAMA, "hidden_act": "xielu"})
     with pytest.raises(CompileError, match="layer_types of config.json has 'chunked_attention'"):
         build({**LLAMA, "hidden_act": "silu", "layer_types": ["chunked_attention"] * 2})
+    with pytest.raises(CompileError, match="of a mixtral asks for what Mixtral lacks: clip_qkv=8"):
+        experts = {"num_local_experts": 4, "num_experts_per_tok": 2, "hidden_act": "silu"}
+        build({**LLAMA, **experts, "model_type": "mixtral", "clip_qkv": 8})
     with pytest.raises(CompileError, match="use_bidirectional_attention is not supported"):
         build({**LLAMA, "model_type": "gemma3_text", "use_bidirectional_attention": True})
 

@@ -187,7 +187,8 @@ def test_bytes(dtype: str, bytes_of_head: int) -> None:
     with library(dtype, 2, scale=0.3) as functions:
         states = functions.metadata["states"]
         held = sum(functions.state[s["name"]].nbytes for s in states)
-    assert held == 20 * PAGE * token_bytes(2 * KV_HEADS, SIZE, dtype) == 20 * PAGE * 2 * KV_HEADS * bytes_of_head
+    vectors = 2 * KV_HEADS
+    assert held == 20 * PAGE * token_bytes(vectors, SIZE, dtype) == 20 * PAGE * vectors * bytes_of_head
 
 
 def test_unsupported_caches_are_refused() -> None:

@@ -152,6 +152,12 @@ class Config:
         completed._read = self._read
         return completed
 
+    def with_values(self, **values: object) -> Config:
+        """A copy with other values for some keys."""
+        changed = self.with_defaults({})
+        changed.values |= values
+        return changed
+
     def unread(self) -> list[str]:
         """The names in the file of keys that change the meaning of the model and that nobody has read."""
         return [

@@ -153,7 +153,7 @@ class Attention(Module):
         bias: Whether the projections of queries, keys and values add a bias.
         out_bias: Whether the projection of the output adds a bias; None: as `bias`.
         norm: Makes the normalizations of queries and keys from the size that is normalized; None: none.
-        normalized: What is normalized: each head before or after rotation, or all heads together.
+        normalized: Whether `norm` is for each head before or after rotation, or for all heads together.
         rotates: Whether queries and keys are rotated.
         scale: The factor of the scores; None is ``1 / sqrt(head_dim)``.
         softcap: If c is given, scores s become ``c * tanh(s / c)``.

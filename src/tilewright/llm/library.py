@@ -433,7 +433,7 @@ def _layers_kept(config: Mapping[str, Any], dtype: str) -> list[tuple[int, int |
 def complete(config: Mapping[str, Any]) -> Config:
     """The config.json with its family's defaults."""
     parsed = Config(config)
-    return parsed.with_defaults(family_of(parsed).defaults(parsed))
+    return family_of(parsed).complete(parsed)
 
 
 def functions_of(model: LanguageModel, options: LibraryOptions) -> dict[str, Any]:

@@ -65,6 +65,11 @@ class LanguageModel(Module):
         return {}
 
     @classmethod
+    def complete(cls, config: Config) -> Config:
+        """Return the configuration with values for the keys that config.json leaves out."""
+        return config.with_defaults(cls.defaults(config))
+
+    @classmethod
     def kept(cls, config: Config, layer: int) -> tuple[int, int]:
         """Return what a layer keeps of a token in the KV cache: how many keys and values, and their size."""
         return 2 * config.kv_heads, config.head_dim if config.kv_heads else 0
@@ -172,7 +177,7 @@ def build(
         config = Config(config, context) if isinstance(config, Mapping) else Config.read(config, context)
     cls = family_of(config)
     try:
-        completed = config.with_defaults(cls.defaults(config))
+        completed = cls.complete(config)
         with placeholders(dtype):
             model = cls(completed)
         if unread := completed.unread():
@@ -247,6 +252,14 @@ class CausalLM(LanguageModel):
     """Makes a normalization from its size and the constant of the configuration."""
     interleaved: ClassVar[bool] = False
     """Whether rotary embedding rotates pairs of neighboring elements."""
+
+    grouped: ClassVar[bool] = True
+    """Whether several heads of queries may share a head of keys and values."""
+
+    @classmethod
+    def complete(cls, config: Config) -> Config:
+        result = super().complete(config)
+        return result if cls.grouped else result.with_values(num_key_value_heads=result.heads)
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

@@ -18,6 +18,7 @@ from .falcon import MEGATRON
 @register("bloom")
 class Bloom(CausalLM):
     norm_class = LayerNorm
+    grouped = False
     renamed: ClassVar[Mapping[str, str]] = {
         **MEGATRON,
         r"^model\.word_embeddings_layernorm\.": "model.embed_norm.",

@@ -41,13 +41,17 @@ class Falcon(CausalLM):
 
     @classmethod
     def defaults(cls, config: Config) -> Mapping[str, Any]:
+        return {
+            "layer_norm_epsilon": 1e-5, "intermediate_size": 4 * config.hidden, "hidden_act": "gelu",
+            "max_position_embeddings": 2048,
+        }  # fmt: skip
+
+    @classmethod
+    def complete(cls, config: Config) -> Config:
         heads = config.get("num_kv_heads", config.heads)
         if not config.get("new_decoder_architecture", False):
             heads = 1 if config.get("multi_query", True) else config.heads
-        return {
-            "layer_norm_epsilon": 1e-5, "intermediate_size": 4 * config.hidden, "hidden_act": "gelu",
-            "num_key_value_heads": heads, "max_position_embeddings": 2048,
-        }  # fmt: skip
+        return super().complete(config).with_values(num_key_value_heads=heads)
 
     def attention(self, layer: int) -> Module:
         slopes = None

@@ -29,6 +29,7 @@ class GPT2Attention(Attention):
 @register("gpt2")
 class GPT2(CausalLM):
     norm_class = LayerNorm
+    grouped = False
     renamed: ClassVar[Mapping[str, str]] = {
         # Some checkpoints omit the prefix.
         r"^(transformer\.)?(h|wte|wpe|ln_f)\.": r"model.\2.",

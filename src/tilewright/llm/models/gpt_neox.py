@@ -16,6 +16,7 @@ from .base import CausalLM, register
 @register("gpt_neox")
 class GPTNeoX(CausalLM):
     norm_class = LayerNorm
+    grouped = False
     renamed: ClassVar[Mapping[str, str]] = {
         r"^gpt_neox\.": "model.",
         r"\.embed_in\.": ".embed_tokens.",

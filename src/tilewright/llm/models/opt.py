@@ -21,6 +21,7 @@ FIRST = 2
 @register("opt")
 class OPT(CausalLM):
     norm_class = LayerNorm
+    grouped = False
     renamed: ClassVar[Mapping[str, str]] = {
         # Some checkpoints omit the prefix.
         r"^(model\.)?decoder\.": "model.",
