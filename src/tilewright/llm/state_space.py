@@ -7,7 +7,7 @@ cache stores the states, so that a sequence can be continued. Activations are [b
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..frontends.nn import Linear, Module
 from ..frontends.nn import functional as F
@@ -16,6 +16,7 @@ from ..frontends.trace import Tensor, scan
 from ..frontends.trace import numpy as tnp
 from ..ir.symbolic import bounds
 from .cache import Cache
+from .layers import Rotations
 
 
 class CausalConv(Module):
@@ -38,10 +39,15 @@ class CausalConv(Module):
         return result
 
 
-def _steps(x: Tensor) -> Tensor:
+def steps(x: Tensor) -> Tensor:
     """A tensor with its time axis moved to the front."""
     result: Tensor = tnp.moveaxis(tnp.astype(x, "float32"), 1, 0)
     return result
+
+
+def rank_of(rank: object, hidden: int) -> int:
+    """The elements from which Mamba projects the rates of channels; "auto" are a sixteenth of `hidden`."""
+    return math.ceil(hidden / 16) if rank == "auto" else int(str(rank))
 
 
 class Mamba(Module):
@@ -60,7 +66,9 @@ class Mamba(Module):
         bias: bool,
         conv_bias: bool,
         layer: int,
+        norm: Callable[[int], Module] | None = None,
     ) -> None:
+        """`norm` makes normalizations of what the second projection gives: rates, taken, read."""
         super().__init__()
         self.layer, self.channels, self.state, self.rank = layer, channels, state, rank
         self.in_proj = Linear(hidden, 2 * channels, bias)
@@ -69,14 +77,19 @@ class Mamba(Module):
         self.dt_proj = Linear(rank, channels)
         self.A_log, self.D = uniform((channels, state), 1), uniform((channels,), 1)
         self.out_proj = Linear(channels, hidden, bias)
+        self.normalized = norm is not None
+        if norm is not None:
+            self.dt_layernorm, self.b_layernorm, self.c_layernorm = norm(rank), norm(state), norm(state)
 
-    def forward(self, x: Tensor, cache: Cache) -> Tensor:
+    def forward(self, x: Tensor, cache: Cache, rotations: Rotations = None) -> Tensor:
+        """`rotations` have no effect."""
         y = self.in_proj(x)
         x, gate = y[..., : self.channels], y[..., self.channels :]
         x = F.silu(self.conv1d(x, cache, self.layer))
-        y = self.x_proj(x)
-        rate = F.softplus(self.dt_proj(y[..., : self.rank]))
-        taken, read = y[..., self.rank : self.rank + self.state], y[..., self.rank + self.state :]
+        rate, taken, read = tnp.split(self.x_proj(x), [self.rank, self.rank + self.state], -1)
+        if self.normalized:
+            rate, taken, read = self.dt_layernorm(rate), self.b_layernorm(taken), self.c_layernorm(read)
+        rate = F.softplus(self.dt_proj(rate))
         decay = tnp.exp(self.A_log).T * -math.log2(math.e)  # The exponential of base 2 costs half of `exp`.
 
         def step(h: Tensor, now: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
@@ -86,7 +99,7 @@ class Mamba(Module):
 
         # Channels are the innermost axis, so that lanes run over them.
         start = cache.state(self.layer, "ssm", (self.state, self.channels))
-        last, out = scan(step, start, tuple(map(_steps, (x, rate, taken, read))))
+        last, out = scan(step, start, tuple(map(steps, (x, rate, taken, read))))
         cache.set_state(self.layer, "ssm", last)
         out = tnp.astype(tnp.moveaxis(out, 0, 1), x.dtype) + x * self.D
         result: Tensor = self.out_proj(out * F.silu(gate))
@@ -223,4 +236,4 @@ class Mamba2(Module):
         return result
 
 
-__all__ = ["CausalConv", "GatedNorm", "Mamba", "Mamba2"]
+__all__ = ["CausalConv", "GatedNorm", "Mamba", "Mamba2", "rank_of", "steps"]

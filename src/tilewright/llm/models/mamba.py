@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -11,7 +10,7 @@ from ...frontends.trace import Tensor
 from ..cache import Cache
 from ..config import Config
 from ..layers import Rotations
-from ..state_space import GatedNorm, Mamba, Mamba2
+from ..state_space import GatedNorm, Mamba, Mamba2, rank_of
 from .base import CausalLM, register
 
 UNLIMITED = 1 << 20
@@ -52,10 +51,9 @@ class MambaLM(CausalLM):
 
     def mixer(self, config: Config, layer: int) -> Module:
         channels = int(config.get("expand", 2) * config.hidden)
-        rank = config.get("time_step_rank", "auto")
         return Mamba(
             config.hidden, channels, int(config.get("state_size", 16)),
-            math.ceil(config.hidden / 16) if rank == "auto" else int(rank), int(config.get("conv_kernel", 4)),
+            rank_of(config.get("time_step_rank", "auto"), config.hidden), int(config.get("conv_kernel", 4)),
             bool(config.get("use_bias", False)), bool(config.get("use_conv_bias", True)), layer,
         )  # fmt: skip
 
