@@ -92,6 +92,24 @@ json_option = click.option(
 )
 
 
+def _import(context: click.Context, _: click.Parameter, names: tuple[str, ...]) -> None:
+    for name in names:
+        _python_module(name)
+    context.meta[_IMPORTS] = names
+
+
+import_option = click.option(
+    "--import",
+    "imports",
+    multiple=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_import,
+    help="A Python module or file to import first, such as one that defines operators or registers families "
+    "of language models. May be repeated.",
+)
+
+
 def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of every command that may compile for one target: --target and `model_options`."""
     return target_option(model_options(command))
@@ -109,16 +127,7 @@ def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
             callback=_remember_cache,
             help="Compile without the cache of compiled models: neither read it nor write to it.",
         ),
-        click.option(
-            "--import",
-            "imports",
-            multiple=True,
-            expose_value=False,
-            is_eager=True,
-            callback=_import,
-            help="A Python module or file to import first, such as one that defines operators. May be "
-            "repeated.",
-        ),
+        import_option,
         click.option(
             "--precision",
             help="Data type of the operands of matrix products and convolutions: bf16 or f16 (default: the "
@@ -143,12 +152,6 @@ def _remember_cache(context: click.Context, _: click.Parameter, unwanted: bool) 
 def cache_wanted() -> bool:
     """Whether the running command may use the cache of compiled models."""
     return not click.get_current_context().meta.get(_NO_CACHE, False)
-
-
-def _import(context: click.Context, _: click.Parameter, names: tuple[str, ...]) -> None:
-    for name in names:
-        _python_module(name)
-    context.meta[_IMPORTS] = names
 
 
 _IMPORTS = f"{__name__}.imports"

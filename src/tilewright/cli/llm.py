@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from . import llm_bench, llm_chat, llm_chat_page, llm_perplexity, llm_serve
-from .common import check_output, console, number, opt_option, progress_display, target_option
+from .common import check_output, console, import_option, number, opt_option, progress_display, target_option
 from .llm_model import CACHE_DTYPES, cache_dtype_option, calibrated, precision_option, read_tokens
 
 if TYPE_CHECKING:
@@ -121,6 +121,7 @@ def _perplexities(
 
 @command.command("compile")
 @click.argument("model", type=click.Path(exists=True))
+@import_option
 @click.option(
     "-o",
     "--output",

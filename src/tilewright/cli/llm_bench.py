@@ -17,7 +17,7 @@ import click
 import numpy as np
 from rich.table import Table
 
-from .common import add_row, console, json_option, progress_display, write_json
+from .common import add_row, console, import_option, json_option, progress_display, write_json
 from .llm_model import engine_options, open_engine
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ class _Counts(click.ParamType):
 
 @click.command("bench")
 @click.argument("library", type=click.Path(exists=True), required=False)
+@import_option
 @click.option(
     "--url",
     help="Server to measure in place of LIBRARY, e.g. http://127.0.0.1:8000/v1, with the key OPENAI_API_KEY.",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from .common import console
+from .common import console, import_option
 from .llm_model import (
     chat_template_option,
     chosen,
@@ -110,6 +110,7 @@ class _Chat:
 
 @click.command("chat")
 @click.argument("library", type=click.Path(exists=True))
+@import_option
 @click.option("--system", help="System message.")
 @click.option(
     "--max-tokens",

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
-from .common import add_row, console, is_artifact, json_option, progress_display, target_option, write_json
+from .common import (
+    add_row,
+    console,
+    import_option,
+    is_artifact,
+    json_option,
+    progress_display,
+    target_option,
+    write_json,
+)
 from .llm_model import CACHE_DTYPES, cache_dtype_option, calibrated, precision_option, read_tokens
 
 if TYPE_CHECKING:
@@ -26,6 +35,7 @@ Row = dict[str, "Perplexity"]
 
 @click.command("perplexity")
 @click.argument("model", type=click.Path(exists=True))
+@import_option
 @click.option(
     "--text",
     required=True,

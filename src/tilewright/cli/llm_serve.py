@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from .common import import_option
 from .llm_model import (
     chat_template_option,
     chosen,
@@ -25,6 +26,7 @@ _COUNT = click.IntRange(min=1)
 
 @click.command("serve")
 @click.argument("library", type=click.Path(exists=True))
+@import_option
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all interfaces."
 )

@@ -201,7 +201,11 @@ class Attention(Module):
         self.o_proj = Linear(width, config.hidden, out_bias)
 
     def make_norms(self, norm: Callable[[int], Module]) -> None:
-        """Create `q_norm` and `k_norm` from `norm`, which makes a normalization of a size."""
+        """Create `q_norm` and `k_norm`.
+
+        Args:
+            norm: Makes a normalization from the number of elements.
+        """
         heads, kv_heads = (self.heads, self.kv_heads) if self.normalized == "all" else (1, 1)
         self.q_norm, self.k_norm = norm(heads * self.head_dim), norm(kv_heads * self.head_dim)
 
@@ -224,7 +228,14 @@ class Attention(Module):
         return q, k, v
 
     def placed(self, q: Tensor, k: Tensor, cache: Cache, rotations: Rotations) -> tuple[Tensor, Tensor]:
-        """Queries and keys in the shapes of `split`, normalized and rotated for their positions."""
+        """Queries and keys, normalized and rotated for their positions, in their shapes and types.
+
+        Args:
+            q: Queries [batch, n, heads, head_dim].
+            k: Keys [batch, n, kv_heads, head_dim].
+            cache: The cache, which knows the positions.
+            rotations: As for `forward`.
+        """
         if self.normalized == "heads":
             q, k = self.q_norm(q), self.k_norm(k)
         rotation = rotations[self.kind] if isinstance(rotations, Mapping) else rotations
@@ -235,7 +246,7 @@ class Attention(Module):
         return q, k
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, cache: Cache, rotations: Rotations) -> Tensor:
-        """The input of the projection of the output, [batch, n, heads * head_dim].
+        """The input of the projection of the output, [batch, n, heads * head_dim], of the type of `q`.
 
         Args:
             q: Queries [batch, n, heads, head_dim].
@@ -392,7 +403,12 @@ class Block(Module):
         return self.added(x, self.post_feedforward_layernorm(y))
 
     def added(self, x: Tensor, y: Tensor) -> Tensor:
-        """The sum of `x` and the scaled `y`, both [batch, n, hidden]."""
+        """The sum [batch, n, hidden], of their common type, of `x` and the scaled `y`.
+
+        Args:
+            x: The input [batch, n, hidden] of attention or of the feed-forward block.
+            y: The result [batch, n, hidden].
+        """
         result: Tensor = x + (y if self.scale == 1.0 else y * self.scale)
         return result
 
@@ -415,7 +431,13 @@ class ParallelBlock(Module):
             self.post_attention_layernorm = norm()
 
     def forward(self, x: Tensor, cache: Cache, rotations: Rotations) -> Tensor:
-        """As for `Block`."""
+        """Return [batch, n, hidden] for `x` [batch, n, hidden].
+
+        Args:
+            x: The hidden states.
+            cache: The cache of keys and values, which attention extends.
+            rotations: As for `Block`.
+        """
         y = self.input_layernorm(x)
         attended = self.self_attn(y, cache, rotations)
         y = self.post_attention_layernorm(x) if self.norms == 2 else y

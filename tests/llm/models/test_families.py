@@ -4,23 +4,28 @@ on disk.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 from safetensors.numpy import load_file  # noqa: E402
 
 import tilewright as tw  # noqa: E402
+from tests.installed_packages import installing  # noqa: E402
+from tilewright.cli.llm import command  # noqa: E402
 from tilewright.llm.cache import DenseCache, NoCache  # noqa: E402
 from tilewright.llm.library import LibraryOptions, LibraryRunner, compile_library  # noqa: E402
 from tilewright.llm.load_weights import load_weights  # noqa: E402
 from tilewright.llm.models import build  # noqa: E402
 
-from .tiny import MODELS, checkpoint, logits, tokens  # noqa: E402
+from . import families  # noqa: E402
+from .tiny import GROUPED, MODELS, checkpoint, logits, tokens  # noqa: E402
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -103,3 +108,39 @@ def test_library(name: str, tmp_path: Path) -> None:
             found = runner.decode(x[rows, lengths[rows]], lengths[rows], pages[rows], slots[rows])
             close(found, expected[rows, lengths[rows]])
             lengths[rows] += 1
+
+
+def test_table_of_families() -> None:
+    """The documentation has the table of the registry, with figures of every family of decoders."""
+    page = families.PAGE.read_text()
+    assert page == families.written(page), "run python -m tests.llm.models.families"
+    figures = json.loads(families.FIGURES.read_text())
+    assert figures.keys() == MODELS.keys()
+    assert all(f["difference"] < 1e-4 and f["equal"] == families.TOKENS for f in figures.values())
+
+
+def test_a_family_of_another_package(tmp_path: Path) -> None:
+    """An entry point registers a family; a module that --import names does so, too."""
+    code = (
+        "from tilewright.llm.models import register\n"
+        "from tilewright.llm.models.llama import Llama\n"
+        "def announce():\n"
+        "    register('llama_of_a_package')(type('PackageLlama', (Llama,), {}))\n"
+    )
+    config = {"model_type": "llama_of_a_package", **GROUPED, "hidden_act": "silu"}
+    with installing(tmp_path) as install:
+        install(
+            "some-families",
+            "some_families",
+            code,
+            "[tilewright.llm_families]\nsome = some_families:announce\n",
+        )
+        assert type(build(config)).__name__ == "PackageLlama"
+    own = tmp_path / "own_family.py"
+    own.write_text(f"{code}announce()\n".replace("of_a_package", "of_a_file").replace("Package", "File"))
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps({**config, "model_type": "llama_of_a_file"}))
+    CliRunner().invoke(
+        command, ["compile", str(tmp_path / "model"), "-o", str(tmp_path / "m.so"), "--import", str(own)]
+    )
+    assert type(build(tmp_path / "model")).__name__ == "FileLlama"

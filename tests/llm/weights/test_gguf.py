@@ -78,7 +78,7 @@ def test_a_file_equals_the_folder_it_was_made_from(family: str, tmp_path: Path) 
     assert not unlike, {k: (ours.get(k), theirs.get(k)) for k in unlike}
 
 
-@pytest.mark.parametrize("family", [f for f in FAMILIES if f != "gemma"])  # Gemma 1 has no model definition.
+@pytest.mark.parametrize("family", FAMILIES)
 def test_logits_are_those_of_the_folder(family: str, tmp_path: Path) -> None:
     """The logits of our definitions equal those of transformers for the folder, the GGUF file and the
     converted folder, each with its own configuration.

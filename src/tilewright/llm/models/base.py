@@ -71,7 +71,12 @@ class LanguageModel(Module):
 
     @classmethod
     def kept(cls, config: Config, layer: int) -> tuple[int, int]:
-        """Return what a layer keeps of a token in the KV cache: how many keys and values, and their size."""
+        """Return what a layer keeps of a token in the KV cache: how many keys and values, and their size.
+
+        Args:
+            config: The complete configuration of the model.
+            layer: The number of the layer.
+        """
         return 2 * config.kv_heads, config.head_dim if config.kv_heads else 0
 
     def destination(self, name: str) -> Destination | None:
@@ -193,12 +198,22 @@ def build(
 
 
 def alternating(period: int, layers: int) -> list[str]:
-    """Return layer types: sliding attention, except for the last layer of each `period`."""
+    """Return layer types: sliding attention, except for the last layer of each `period`.
+
+    Args:
+        period: The number of layers after which the kinds repeat.
+        layers: The number of all layers.
+    """
     return ["sliding_attention" if (k + 1) % period else "full_attention" for k in range(layers)]
 
 
 def rotates(config: Config, layer: int) -> bool:
-    """Whether a layer of models without rotary embedding in some layers has it."""
+    """Whether a layer has rotary embedding, in families some of whose layers have none.
+
+    Args:
+        config: The configuration of the model, with ``no_rope_layers`` or ``no_rope_layer_interval``.
+        layer: The number of the layer.
+    """
     listed = config.get("no_rope_layers")
     if listed:
         return bool(listed[layer])
@@ -298,11 +313,18 @@ class CausalLM(LanguageModel):
         return False
 
     def attention(self, layer: int) -> Module:
-        """Make the attention of layer number `layer`, called with hidden states, cache and rotations."""
+        """Make the attention of a layer, called with hidden states, cache and rotations.
+
+        Args:
+            layer: The number of the layer.
+        """
         return Attention(self.config, layer, bias=bool(self.config.get("attention_bias", False)))
 
     def mlp(self, layer: int) -> Module:
-        """Make the feed-forward block of layer number `layer`, called with hidden states.
+        """Make the feed-forward block of a layer, called with hidden states.
+
+        Args:
+            layer: The number of the layer.
 
         Raises:
             CompileError: The configuration's activation is unknown.

@@ -25,7 +25,7 @@ class Shifted(Module):
     Args:
         hidden: Elements of inputs and results.
         layer: The number of the layer.
-        names: What the mixtures are for.
+        names: The uses of the mixtures.
     """
 
     def __init__(self, hidden: int, layer: int, *names: str) -> None:
