@@ -12,7 +12,8 @@ import tilewright as tw
 from tilewright import numpy as tnp
 from tilewright.dialects import graph as g
 from tilewright.errors import CompileError, ShapeError
-from tilewright.frontends.trace.operands import apply_several, as_tensor
+from tilewright.frontends.nn import functional as F
+from tilewright.frontends.trace.operands import apply, apply_several, as_tensor
 
 RNG = np.random.default_rng(0)
 
@@ -77,7 +78,44 @@ def rematerialized(x: Any, w: Any) -> Any:
     return tw.checkpoint(lambda x: tnp.sin(tnp.tanh(x @ w) * 2))(x).sum()
 
 
+def convolved(x: Any, w: Any) -> Any:
+    y = F.conv(x, w, stride=2, padding=1, groups=2)
+    return (tnp.tanh(y) * y).sum()
+
+
+def upsampled(x: Any, w: Any) -> Any:
+    attributes: dict[str, Any] = {
+        "strides": (2,),
+        "padding": ((0, 0),),
+        "output_padding": (0,),
+        "dilations": (1,),
+    }
+    y = apply(g.ConvTranspose, as_tensor(x), as_tensor(w), None, **attributes)
+    return (y * y * y).sum()
+
+
+def pooled(x: Any, w: Any) -> Any:
+    y = F.max_pool(tnp.tanh(x) * w, 2) + F.avg_pool(x * w, 2)
+    return (y * y).sum()
+
+
+def attending(x: Any, w: Any) -> Any:
+    """Queries of 4 heads meet keys of 2; the mask is that of the element or of all."""
+    q, k, v = x[:, :4], x[:, 4:6] * w.sum(), x[:, 6:]
+    y = F.attention(q, k, v, mask=w)
+    return (y * y).sum()
+
+
 CASES = {
+    "convolution": (convolved, [(3, 2, 4, 7, 5), (6, 2, 3, 3)], (0, None)),
+    "a convolution's weights": (convolved, [(2, 4, 7, 5), (3, 6, 2, 3, 3)], (None, 0)),
+    "both of a convolution": (convolved, [(2, 3, 4, 7, 5), (6, 2, 3, 3, 3)], (1, 4)),
+    "transposed convolution": (upsampled, [(3, 2, 4, 5), (4, 3, 3)], (0, None)),
+    "both of a transposed convolution": (upsampled, [(3, 2, 4, 5), (3, 4, 3, 3)], (0, 0)),
+    "pooling": (pooled, [(3, 2, 2, 6, 4), (2, 1, 1)], (0, None)),
+    "attention": (attending, [(3, 2, 8, 5, 4), (5, 5)], (0, None)),
+    "both of attention": (attending, [(3, 2, 8, 5, 4), (3, 5, 5)], (0, 0)),
+    "attention's mask": (attending, [(2, 8, 5, 4), (3, 5, 5)], (None, 0)),
     "mlp": (mlp, [(4, 3), (3, 2)], (0, None)),
     "both batched": (mlp, [(3, 4), (4, 3, 2)], (1, 0)),
     "scan": (scan, [(4, 5, 3), (3,)], (0, None)),
@@ -112,6 +150,14 @@ def test_it_equals_a_loop(name: str) -> None:
 
 def test_common_operators_run_on_the_whole_batch() -> None:
     library = tw.compile(tw.vmap(tw.grad(mlp), in_axes=(0, None)), tuple(arrays((4, 3), (3, 2))))
+    assert "graph.scan" not in library.ir("graph")
+
+
+@pytest.mark.parametrize("name", [n for n in CASES if "convolution" in n or n in ("pooling", "attention")])
+def test_operators_with_a_batch_of_their_own_need_no_loop(name: str) -> None:
+    """Gradients of the weights of each example are one convolution with more groups."""
+    f, sizes, axes = CASES[name]
+    library = tw.compile(tw.vmap(tw.grad(f, argnums=(0, 1)), in_axes=axes), tuple(arrays(*sizes)))
     assert "graph.scan" not in library.ir("graph")
 
 

@@ -18,11 +18,15 @@ from ...ir.run_time_symbols import defined_by, definitions, symbols_of
 from ...ir.symbolic import Dim
 from ...ir.types import TensorType, boolean
 from . import elementwise, index, linalg, norm, reduce, shape
+from .attention import Attention
 from .base import tensor_type
 from .checks import ElementCheck
 from .contract import Einsum, Matmul
 from .control_flow import Check, If, While
+from .conv import Conv, ConvTranspose
+from .conv_weight import ConvWeightGradient
 from .derivative_marks import After, Checkpoint, CustomGradient
+from .pool import AdaptiveAvgPool, Pool
 from .random import Threefry
 from .residuals import inner_uses, is_local
 from .scan import Scan, Yield
@@ -267,6 +271,70 @@ def _gather(batch: Batch, op: Any) -> list[Term] | None:
     return [y.transpose((axis, *(k for k in range(len(y.shape)) if k != axis)))]
 
 
+def _folded(x: Term, axis: int = 0) -> Term:
+    """`x` with its leading dimension, the batch, moved in front of dimension `axis` of an element and joined
+    with it.
+    """
+    order = (*range(1, axis + 1), 0, *range(axis + 1, len(x.shape)))
+    x = x.transpose(order) if axis else x
+    return x.reshape((*x.shape[:axis], x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2 :]))
+
+
+def _unfolded(batch: Batch, op: Any, y: Term, axis: int = 0) -> list[Term]:
+    """The batched result of an operator from one whose dimension `axis` has the batch in it."""
+    shape = tensor_type(op.result).shape
+    y = y.reshape((*shape[:axis], batch.size, *shape[axis:]))
+    return [y.transpose((axis, *range(axis), *range(axis + 1, len(y.shape)))) if axis else y]
+
+
+def _pool(batch: Batch, op: Any) -> list[Term]:
+    (y,) = _with(batch, op, [_folded(batch.whole(op.x))])
+    return _unfolded(batch, op, y)
+
+
+def _conv(batch: Batch, op: Conv | ConvTranspose) -> list[Term] | None:
+    """With one weight for all elements they are further images of the convolution's own batch, with a weight
+    for each they are groups of channels.
+    """
+    x, *parameters = op.operands
+    if not any(v in batch.values for v in parameters):
+        (y,) = _with(batch, op, [_folded(batch.whole(x)), *map(batch.known, parameters)])
+        return _unfolded(batch, op, y)
+    return _in_groups(
+        batch, op, [_folded(batch.whole(x), 1), *(_folded(batch.whole(v)) for v in parameters)], 1
+    )
+
+
+def _conv_weight_gradient(batch: Batch, op: ConvWeightGradient) -> list[Term] | None:
+    return _in_groups(batch, op, [_folded(batch.whole(v), 1) for v in op.operands], 0)
+
+
+def _in_groups(batch: Batch, op: Any, operands: Sequence[Term], axis: int) -> list[Term] | None:
+    """A convolution whose groups are those of all elements; `axis` is that of the result's channels."""
+    if not isinstance(batch.size, int) or op.layout != "channels_first":
+        return None
+    (y,) = _with(batch, op, operands, groups=op.groups * batch.size)
+    return _unfolded(batch, op, y, axis)
+
+
+def _attention(batch: Batch, op: Attention) -> list[Term] | None:
+    """Elements are further sequences of the operator's own batch."""
+    if op.sinks is not None and op.sinks in batch.values:
+        return None
+    count = tensor_type(op.q).shape[0]
+    operands = []
+    for v in op.operands:
+        rank = 4 if v is op.mask else _rank(v)
+        shared = v is op.sinks or _rank(v) < rank or tensor_type(v).shape[0] == 1
+        if shared and v not in batch.values:
+            operands.append(batch.known(v))
+            continue
+        x = batch.aligned(v, rank) if v in batch.values else batch.whole(v)
+        operands.append(_folded(x.broadcast((batch.size, count, *x.shape[2:]))))
+    (y,) = _with(batch, op, operands)
+    return _unfolded(batch, op, y)
+
+
 def _check(batch: Batch, op: Check) -> list[Term]:
     held = batch.whole(op.condition)
     batch.b.insert(Check(held.apply("reduce_all", held.value, axes=(0,)).value, message=op.message))
@@ -425,6 +493,12 @@ RULES: dict[type, Rule] = {
     shape.Tile: _tile,
     shape.UpdateSlice: _update_slice,
     index.Gather: _gather,
+    Pool: _pool,
+    AdaptiveAvgPool: _pool,
+    Conv: _conv,
+    ConvTranspose: _conv,
+    ConvWeightGradient: _conv_weight_gradient,
+    Attention: _attention,
     Check: _check,
     ElementCheck: _element_check,
     Scan: _scan,
