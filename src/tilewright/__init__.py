@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from tilewright.kernels.loops.generic import element_type
     from tilewright.kernels.loops.language import *  # noqa: F403
     from tilewright.packages import package
-    from tilewright.quantization import QuantizedModel, quantize
+    from tilewright.quantization import QuantizationAwareModel, QuantizedModel, prepare_qat, quantize
     from tilewright.runtime.simulator.simulate import simulate
     from tilewright.schedule.kernel_schedule import load_schedules, pin, save_schedules, schedule_kernel
     from tilewright.tools.measure_libraries import measure_libraries
@@ -88,6 +88,7 @@ __all__ = [
     "Kernel",
     "KernelError",
     "KernelFamily",
+    "QuantizationAwareModel",
     "QuantizedModel",
     "ScheduleMismatchError",
     "ShapeError",
@@ -132,6 +133,7 @@ __all__ = [
     "optim",
     "package",
     "pin",
+    "prepare_qat",
     "quantize",
     "random",
     "save_schedules",
@@ -177,7 +179,9 @@ _HOME = {
     "tune": "tilewright.tuning.tune",
     **dict.fromkeys(("TrainStep", "train_step"), "tilewright.training"),
     "package": "tilewright.packages",
-    **dict.fromkeys(("QuantizedModel", "quantize"), "tilewright.quantization"),
+    **dict.fromkeys(
+        ("QuantizationAwareModel", "QuantizedModel", "prepare_qat", "quantize"), "tilewright.quantization"
+    ),
     "Kernel": "tilewright.kernels",
     **dict.fromkeys(("c_kernel", "gpu_kernel", "gpu_source", "triton_source"), "tilewright.kernels"),
     "kernel": "tilewright.kernels.define",

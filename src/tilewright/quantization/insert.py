@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,14 +117,25 @@ def _store(
             stored[value] = b(rebuild(copies[op], [stored[v] for v in op.operands]))
         else:
             stored[value] = b(graph.Quantize(copy, *constants, dtype=p.dtype))
-        real: Value | None = None
-        for user, k in value.uses:
-            tolerant = is_narrowest and group.is_image and isinstance(user, (*MIXING, *POOLING))
-            if not (user in layers and k == 0) and not tolerant:
-                continue
-            if real is None:
-                real = b(graph.Dequantize(stored[value], *constants))
-            copies[user].set_operand(k, real)
+        users = readers(value, group, layers, is_narrowest)
+        if users:
+            real = b(graph.Dequantize(stored[value], *constants))
+            for user, k in users:
+                copies[user].set_operand(k, real)
+
+
+def readers(
+    value: Value, group: Group, layers: Collection[Operation], is_narrowest: bool = True
+) -> list[tuple[Operation, int]]:
+    """The operators that read the integers of a tensor of a group, with the number of the operand: `layers`
+    and, if they read the narrowest integers of the group, operators that may.
+    """
+    found = []
+    for user, k in value.uses:
+        tolerant = is_narrowest and group.is_image and isinstance(user, (*MIXING, *POOLING))
+        if (user in layers and k == 0) or tolerant:
+            found.append((user, k))
+    return found
 
 
 def _at_start(argument: Value) -> Builder:
@@ -172,4 +183,4 @@ def add_correction(op: Any, correction: Array, unless: Value | None = None) -> V
     return shifted
 
 
-__all__ = ["PRECISIONS", "Scheme", "Weights", "add_correction", "insert", "stored_weight"]
+__all__ = ["PRECISIONS", "Scheme", "Weights", "add_correction", "insert", "readers", "stored_weight"]

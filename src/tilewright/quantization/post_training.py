@@ -123,17 +123,28 @@ def quantize(
             quantize. The message names it.
         UnsupportedOperatorError: Operators of the model without a translation.
     """
-    options = _checked(
+    options = checked(
         observer, percentile, activations, weights, weight_observer, equalize, smooth, bias_correction, skip,
         metric, max_drop, min_sqnr, precisions, threads, progress,
     )  # fmt: skip
     batches = batches_of(calibration)
+    with internal_errors():
+        return _quantize(imported(model, batches, args, kwargs, dims, options), batches, options)
+
+
+def imported(
+    model: object,
+    batches: Sequence[Batch],
+    args: Sequence[Any] | Mapping[str, Any] | None,
+    kwargs: Mapping[str, Any] | None,
+    dims: DimsArgument | None,
+    options: Options,
+) -> Module:
+    """A model as a prepared module; the first batch is the example where the model needs one."""
     if args is None and kwargs is None and (frontend := find_frontend(model).name) in NEEDS_EXAMPLES:
         args, kwargs = _examples(batches[0], frontend)
-    with internal_errors():
-        options.progress("import")
-        module = prepared(model, args, kwargs, dims)
-        return _quantize(module, batches, options)
+    options.progress("import")
+    return prepared(model, args, kwargs, dims)
 
 
 def _examples(batch: Batch, frontend: str) -> tuple[Sequence[Any] | None, dict[str, Any]]:
@@ -149,7 +160,7 @@ def _examples(batch: Batch, frontend: str) -> tuple[Sequence[Any] | None, dict[s
     return tuple(map(example, batch.args)) or None, {name: example(x) for name, x in batch.kwargs.items()}
 
 
-def _checked(
+def checked(
     observer: str,
     percentile: float,
     activations: str,
@@ -211,18 +222,7 @@ def _checked(
 
 def _quantize(module: Module, batches: Sequence[Batch], options: Options) -> QuantizedModel:
     original = module.clone() if options.metric is not None else module
-    plan = make_plan(main_function(module), options.skip)
-    if options.equalize:
-        options.progress("equalize")
-        equalize(plan)
-        plan = make_plan(main_function(module), options.skip)
-    if options.smooth is not None:
-        options.progress("smooth")
-        smooth(plan, _observed(module, plan, batches, options, histograms=False), options.smooth)
-        plan = make_plan(main_function(module), options.skip)
-    options.progress("calibrate")
-    seen = _observed(module, plan, batches, options, options.histograms)
-    scheme = _scheme(plan, seen, options)
+    plan, scheme = calibrated(module, batches, options)
     sensitivities: dict[Any, float] = {}
     report = QuantizationReport(skipped=plan.skipped)
     if options.metric is not None:
@@ -236,11 +236,29 @@ def _quantize(module: Module, batches: Sequence[Batch], options: Options) -> Qua
     options.progress("insert")
     changed, places = insert(module, plan, scheme)
     options.progress("compare")
-    _compare(module, changed, places, plan, scheme, batches[:SAMPLED], sensitivities, report, options)
+    compare(module, changed, places, plan, scheme, batches[:SAMPLED], sensitivities, report, options.threads)
     if options.metric is not None:
         with compile(changed, threads=options.threads, cache=False) as library:
             report.after = float(options.metric(library))
     return QuantizedModel(changed, report)
+
+
+def calibrated(module: Module, batches: Sequence[Batch], options: Options) -> tuple[Plan, Scheme]:
+    """Equalize and smooth a module in place where the options say so; its plan and its scheme in the first of
+    the precisions.
+    """
+    plan = make_plan(main_function(module), options.skip)
+    if options.equalize:
+        options.progress("equalize")
+        equalize(plan)
+        plan = make_plan(main_function(module), options.skip)
+    if options.smooth is not None:
+        options.progress("smooth")
+        smooth(plan, _observed(module, plan, batches, options, histograms=False), options.smooth)
+        plan = make_plan(main_function(module), options.skip)
+    options.progress("calibrate")
+    seen = _observed(module, plan, batches, options, options.histograms)
+    return plan, _scheme(plan, seen, options)
 
 
 def _observed(
@@ -303,7 +321,7 @@ def _chosen(
     return {layer: PRECISIONS[c] for layer, c in zip(plan.layers, codes, strict=True)}, sensitivities
 
 
-def _compare(
+def compare(
     module: Module,
     changed: Module,
     places: Mapping[Value, Value],
@@ -312,12 +330,12 @@ def _compare(
     batches: Sequence[Batch],
     sensitivities: Mapping[Any, float],
     report: QuantizationReport,
-    options: Options,
+    threads: int | None,
 ) -> None:
     """Fill the report with the errors of layers and outputs on batches."""
     results = [layer.op.result for layer in plan.layers]
-    exact = Runner(module, results, options.threads)
-    rounded = Runner(changed, [places[v] for v in results], options.threads)
+    exact = Runner(module, results, threads)
+    rounded = Runner(changed, [places[v] for v in results], threads)
     ratios = {v: Ratio() for v in results}
     total = Ratio()
     try:
@@ -343,4 +361,4 @@ def _compare(
         )  # fmt: skip
 
 
-__all__ = ["Options", "quantize"]
+__all__ = ["SAMPLED", "Options", "calibrated", "checked", "compare", "imported", "quantize"]

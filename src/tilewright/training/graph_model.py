@@ -15,11 +15,13 @@ from ..frontends.trace import Tensor
 from ..frontends.trace.operands import value_of
 from ..frontends.trace.tensor import traced
 from ..frontends.trace.tracing import current
-from ..ir.core import Module, Value
+from ..ir.core import Module, Operation, Value
 from ..ir.symbolic import prove_eq
 from .models import ModelFile, Tensors
 
 Sync = Callable[[Mapping[str, np.ndarray[Any, Any]]], None]
+Insert = Callable[[Operation, dict[Value, Value]], None]
+"""Copies an operator into the current trace, and adds its results to the copies of values."""
 
 
 @dataclass
@@ -52,10 +54,14 @@ class Graph:
         return [n for n in f.arg_names if n not in self.held and n != f.seed]
 
     def record(
-        self, inputs: Sequence[Tensor], held: Tensors, seed: Tensor | None
+        self,
+        inputs: Sequence[Tensor],
+        held: Tensors,
+        seed: Tensor | None,
+        insert: Insert | None = None,
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Record the function in the current trace; return its outputs and the new values of what it
-        changes, by name.
+        changes, by name. `insert` copies an operator in another way than unchanged.
         """
         f = self.function
         given = iter(inputs)
@@ -67,7 +73,7 @@ class Graph:
             )
             for name, arg in zip(f.arg_names, f.body.args, strict=True)
         ]
-        results = [traced(v) for v in _inlined(f, values)]
+        results = [traced(v) for v in _inlined(f, values, insert or _copied)]
         count = len(results) - len(f.updates)
         outputs = dict(zip(f.result_names, results[:count], strict=True))
         changed = {self.held[n]: x for n, x in zip(f.updates, results[count:], strict=True) if n in self.held}
@@ -91,15 +97,19 @@ class Graph:
         return trace.builder(g.AssumeShape(value, shape=wanted.shape))
 
 
-def _inlined(function: Func, values: Sequence[Value]) -> list[Value]:
-    """Copy the operators of a function into the current trace; return the values of its results."""
+def _copied(op: Operation, mapping: dict[Value, Value]) -> None:
     trace = current()
     assert trace is not None
+    trace.builder.insert(op.clone(mapping))
+
+
+def _inlined(function: Func, values: Sequence[Value], insert: Insert) -> list[Value]:
+    """Copy the operators of a function into the current trace; return the values of its results."""
     mapping: dict[Value, Value] = dict(zip(function.body.args, values, strict=True))
     for op in function.body.ops:
         if op.terminator:
             return [mapping.get(v, v) for v in op.operands]
-        trace.builder.insert(op.clone(mapping))
+        insert(op, mapping)
     raise AssertionError("a function ends with its results")
 
 
@@ -142,7 +152,7 @@ class GraphModel:
         if self.is_loss:
             loss = outputs.pop("loss")
             return (loss, outputs), new
-        return _outputs(outputs), new
+        return outputs_of(outputs), new
 
     def predict(self, inputs: Sequence[Tensor], parameters: Tensors, buffers: Tensors) -> Any:
         """See `Model.predict`."""
@@ -155,10 +165,10 @@ class GraphModel:
         return outputs
 
 
-def _outputs(outputs: dict[str, Tensor]) -> Any:
+def outputs_of(outputs: dict[str, Tensor]) -> Any:
     """One output alone, or several as a tuple."""
     values = tuple(outputs.values())
     return values[0] if len(values) == 1 else values
 
 
-__all__ = ["Graph", "GraphModel", "Sync"]
+__all__ = ["Graph", "GraphModel", "Insert", "Sync", "outputs_of"]

@@ -7,7 +7,7 @@ from pathlib import Path
 from ..errors import CompileError
 from ..frontends.nn import Module
 from .models import ModuleModel
-from .request import Found, Request
+from .request import Found, Request, TrainableModel
 
 
 def as_model(request: Request) -> Found:
@@ -27,6 +27,8 @@ def as_model(request: Request) -> Found:
         from .torch_model import torch_model
 
         return torch_model(request)
+    if isinstance(model, TrainableModel):
+        return Found(model.training_model(request), request.loss)
     is_file = isinstance(model, (str, Path))
     suffix = Path(model).suffix.lower() if is_file else ""
     if has_base(model, "torch.export", "ExportedProgram") or suffix == ".pt2":

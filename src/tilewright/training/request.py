@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from ..errors import CompileError
 from .models import Model, Trainable
@@ -53,6 +53,14 @@ class Request:
         return self.examples[: len(self.examples) - count]
 
 
+@runtime_checkable
+class TrainableModel(Protocol):
+    """An object that is a model for training itself."""
+
+    def training_model(self, request: Request) -> Model:
+        """The model."""
+
+
 @dataclass
 class Found:
     """A model, and the loss to compute from its outputs; None if the model returns it."""
@@ -71,4 +79,4 @@ def targets_of(loss: Callable[..., Any]) -> list[str]:
     return [p.name for p in parameters[1:] if p.default is p.empty and p.kind in kinds]
 
 
-__all__ = ["Found", "Request", "targets_of"]
+__all__ = ["Found", "Request", "TrainableModel", "targets_of"]
