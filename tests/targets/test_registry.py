@@ -70,7 +70,7 @@ def test_unknown_targets_name_the_known_ones() -> None:
         "microcontrollers: cortex-m4, cortex-m7, cortex-m33, cortex-m55; "
         "GPUs: opencl, "
         "cuda, cuda:sm_80, cuda:sm_90, hip, hip:gfx90a, hip:gfx942, hip:gfx1100, metal, metal:macos, "
-        "vulkan, webgpu, webgpu:f16"
+        "vulkan, webgpu, webgpu:f16, webgpu:subgroups"
     )
     with pytest.raises(CompileError, match=re.escape(f"unknown target 'abacus'; known: {known}")):
         registry.resolve("abacus")
@@ -101,6 +101,7 @@ def test_a_near_spelling_is_proposed(name: str, meant: str) -> None:
         "vulkan",
         "webgpu",
         "webgpu:f16",
+        "webgpu:f16+subgroups",
     ],
 )
 def test_every_target_describes_itself(name: str) -> None:

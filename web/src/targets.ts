@@ -3,9 +3,12 @@
 import { ArtifactError } from "./errors.js";
 import type { FileSource } from "./fetching.js";
 import { canShareMemory, hasRelaxedSimd, hasSharedMemory } from "./wasm/features.js";
+import { hasFeature, wgslFeatures } from "./webgpu/features.js";
 
 const TARGETS = [
+  "webgpu:f16+subgroups",
   "webgpu:f16",
+  "webgpu:subgroups",
   "webgpu",
   "wasm32:relaxed+threads",
   "wasm32:threads",
@@ -51,12 +54,20 @@ async function findAdapter(): Promise<Adapter> {
   const gpu = (globalThis as { navigator?: { gpu?: GPU } }).navigator?.gpu;
   const adapter = await gpu?.requestAdapter().catch(() => null);
   if (!adapter) return NO_ADAPTER;
-  const targets: Target[] = adapter.features?.has("shader-f16") ? ["webgpu:f16", "webgpu"] : ["webgpu"];
+  const targets = TARGETS.filter(
+    (target) =>
+      needsGpu(target) &&
+      featuresOf(target).every((feature) => hasFeature(feature, adapter.features, wgslFeatures())),
+  );
   return { kind: adapter.info?.isFallbackAdapter ? "simulated" : "device", targets };
 }
 
 function needsGpu(target: string): boolean {
   return target.startsWith("webgpu");
+}
+
+function featuresOf(target: string): string[] {
+  return target.includes(":") ? target.slice(target.indexOf(":") + 1).split("+") : [];
 }
 
 /** Whether `source` is files by targets, and not one file. */

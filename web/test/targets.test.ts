@@ -39,7 +39,7 @@ test("half of many processors count as cores, at most eight", () => {
 
 test("a processor that simulates WebGPU comes after WebAssembly, a GPU before it", async () => {
   const gpu = (isFallbackAdapter: boolean) => ({
-    gpu: { requestAdapter: async () => ({ info: { isFallbackAdapter } }) },
+    gpu: { requestAdapter: async () => ({ info: { isFallbackAdapter }, features: new Set() }) },
   });
   vi.stubGlobal("navigator", gpu(true));
   expect((await supportedTargets()).at(-1)).toBe("webgpu");
@@ -53,6 +53,22 @@ test("artifacts with float16 come before others where the GPU has it", async () 
   expect(await bestOf({ webgpu: "a.tar", "webgpu:f16": "b.tar" })).toBe("b.tar");
   adapter.features.clear();
   expect(await bestOf({ webgpu: "a.tar", "webgpu:f16": "b.tar" })).toBe("a.tar");
+});
+
+test("artifacts with subgroups need the GPU's and the language's", async () => {
+  const features = new Set(["subgroups", "shader-f16"]);
+  const gpu = {
+    requestAdapter: async () => ({ info: {}, features }),
+    wgslLanguageFeatures: new Set<string>(),
+  };
+  vi.stubGlobal("navigator", { gpu });
+  const first = async (): Promise<string[]> => (await supportedTargets()).slice(0, 4);
+  expect(await first()).toEqual(expect.arrayContaining(["webgpu:f16", "webgpu"]));
+  expect(await first()).not.toContain("webgpu:subgroups");
+  gpu.wgslLanguageFeatures.add("subgroup_id");
+  expect(await first()).toEqual(["webgpu:f16+subgroups", "webgpu:f16", "webgpu:subgroups", "webgpu"]);
+  features.delete("shader-f16");
+  expect((await first()).slice(0, 2)).toEqual(["webgpu:subgroups", "webgpu"]);
 });
 
 test("the best of several files is taken", async () => {

@@ -307,6 +307,11 @@ class Device:
 
 
 def _open_device(features: Sequence[str]) -> Any:
+    if "subgroups" in features:
+        raise DeviceError(
+            "wgpu does not compile kernels with subgroups: run this library in a browser, or compile the "
+            "model for webgpu without this feature"
+        )
     try:
         import wgpu
     except ImportError:

@@ -122,7 +122,7 @@ _GPUS = {
     "hip": ("hip", "hip:gfx90a", "hip:gfx942", "hip:gfx1100"),
     "metal": ("metal", "metal:macos"),
     "vulkan": (),
-    "webgpu": ("webgpu", "webgpu:f16"),
+    "webgpu": ("webgpu", "webgpu:f16", "webgpu:subgroups"),
 }
 
 register_target(

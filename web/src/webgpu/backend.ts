@@ -17,6 +17,7 @@ import { product, type Tensor } from "../tensors.js";
 import { readWeights } from "../weights.js";
 import { fromDevice, onDevice, storedBytes } from "./convert.js";
 import { Commands, openDevice, type Place } from "./device.js";
+import { FEATURES, hasFeature, wgslFeatures } from "./features.js";
 import { type Program, type ProgramFunction, parseProgram } from "./program.js";
 import { type Memory, Run } from "./run.js";
 
@@ -211,17 +212,13 @@ export class WebgpuBackend implements Backend {
   }
 }
 
-/** WebGPU's names of the features of targets. */
-const FEATURES: Readonly<Record<string, GPUFeatureName>> = { f16: "shader-f16" };
-
 /** Throws DeviceError where the device lacks a feature of the target. */
 function requireFeatures(device: GPUDevice, { target }: Metadata, where: string): void {
   for (const feature of target.features ?? []) {
-    const name = FEATURES[feature];
-    if (name && device.features.has(name)) continue;
+    if (hasFeature(feature, device.features, wgslFeatures())) continue;
     throw new DeviceError(
-      `${where}: needs a GPU with the feature ${name ?? feature}, which this one lacks: load the model ` +
-        "that was compiled for webgpu without features",
+      `${where}: needs a GPU with the feature ${FEATURES[feature] ?? feature}, which this one lacks: load ` +
+        "the model that was compiled for webgpu without features",
     );
   }
 }

@@ -165,6 +165,10 @@ class Dialect:
     shuffle: str = ""
     """A shuffle among the threads of a warp: ``{value}``, ``{distance}``, ``{mask}``. Empty: there is none.
     """
+    shuffle_threads: int = 0
+    """The threads that a shuffle certainly joins: a power of two. 0: those of a warp, where
+    `TargetInfo.gpu` has shuffles.
+    """
     wide: bool = True
     """Whether index expressions may have 64 bits."""
     inline_literals: bool = True

@@ -596,7 +596,8 @@ class _Printer(MatrixText):
         members = buffer.shape[0]
         assert isinstance(members, int)
         narrow = dtype is not boolean and dtype.bits <= self.dialect.shuffle_bits
-        warp = self.gpu.warp if self.gpu.shuffles and self.dialect.shuffle and narrow else 1
+        joined = self.dialect.shuffle_threads or (self.gpu.warp if self.gpu.shuffles else 1)
+        warp = joined if self.dialect.shuffle and narrow else 1
         if members > warp and members % warp:
             warp = 1  # The last warp has fewer threads than a shuffle's mask names.
         scratch, is_used, half, thread = "", False, 0, self.thread

@@ -18,7 +18,7 @@ from ...lowering.pipeline import Lowered, LoweringOptions
 from ...runtime.model import CompiledModel
 from ..base import Progress, Target, Weights
 from ..gpu.dialect import DeviceKernel
-from ..gpu.dialects.wgsl import WGSL, WGSL_F16
+from ..gpu.dialects.wgsl import WGSL, WGSL_F16, with_subgroups
 from ..gpu.portable import WEBGPU
 from ..gpu.printer import module_text, print_kernel
 from ..gpu.rules import RULES
@@ -29,12 +29,14 @@ _ALIGNMENT = 256
 """Bytes; bindings of WebGPU begin at multiples of it."""
 
 
-FEATURES = ("f16",)
+FEATURES = ("f16", "subgroups")
 """Optional features of devices: ``f16`` is WebGPU's ``shader-f16``."""
 
 
 class WebgpuTarget(Target):
-    """WebGPU; with the feature ``f16`` for devices that have elements of float16."""
+    """WebGPU; with the feature ``f16`` for devices that have elements of float16, with ``subgroups`` for
+    those whose threads exchange values without shared memory.
+    """
 
     name = "webgpu"
     has_checks = False
@@ -45,8 +47,9 @@ class WebgpuTarget(Target):
     def __init__(self, features: Sequence[str] = ()) -> None:
         """The target with the given `FEATURES`."""
         self.features = tuple(features)
-        self.name = ":".join(["webgpu", *features])
-        self.dialect = WGSL_F16 if "f16" in features else WGSL
+        self.name = ":".join(["webgpu", *filter(None, ["+".join(features)])])
+        dialect = WGSL_F16 if "f16" in features else WGSL
+        self.dialect = with_subgroups(dialect) if "subgroups" in features else dialect
         self._built: WeakKeyDictionary[Any, tuple[Any, Weights]] = WeakKeyDictionary()
         """The parts that each library was built from, for `keep`."""
 
@@ -161,7 +164,7 @@ def _same_words(op: host.View) -> bool:
 
 
 def webgpu_target(name: str) -> WebgpuTarget:
-    """Return the target ``webgpu`` or ``webgpu:f16``.
+    """Return the target ``webgpu``, ``webgpu:f16``, ``webgpu:subgroups`` or ``webgpu:f16+subgroups``.
 
     Raises:
         CompileError: An unknown feature.

@@ -115,4 +115,27 @@ WGSL_F16 = replace(
 )
 """WGSL with elements of float16, which arithmetic converts to float32."""
 
-__all__ = ["WGSL", "WGSL_F16"]
+
+def with_subgroups(dialect: Dialect) -> Dialect:
+    """WGSL whose threads exchange values within subgroups.
+
+    A subgroup has 4 to 128 threads, so shuffles join 4 and shared memory joins more. WGSL relates places in a
+    subgroup to local indices in no way, so threads are numbered along their subgroups. Its analysis cannot
+    know that both threads of an exchange meet a condition on these numbers, which the printer makes sure of.
+    """
+    return replace(
+        dialect,
+        head="enable subgroups;\nrequires subgroup_id;\ndiagnostic(off, subgroup_uniformity);",
+        signature=(
+            "@compute @workgroup_size({threads})\nfn {entry}(@builtin(workgroup_id) tw_block: vec3u, "
+            "@builtin(subgroup_id) tw_subgroup: u32, @builtin(subgroup_size) tw_width: u32, "
+            "@builtin(subgroup_invocation_id) tw_lane: u32)"
+        ),
+        thread="i32(tw_subgroup * tw_width + tw_lane)",
+        shuffle="subgroupShuffleXor({value}, {distance}u)",
+        shuffle_bits=32,
+        shuffle_threads=4,
+    )
+
+
+__all__ = ["WGSL", "WGSL_F16", "with_subgroups"]

@@ -1,0 +1,1 @@
+var s={f16:"shader-f16",subgroups:"subgroups"};function t(e,r,a){let n=s[e];return!n||!r.has(n)?!1:e!=="subgroups"||a?.has("subgroup_id")===!0}function u(){return globalThis.navigator?.gpu?.wgslLanguageFeatures}export{s as a,t as b,u as c};
