@@ -13,7 +13,7 @@ from tilewright.llm.server.limits import Admission, Keys, read_keys
 
 def accepts(keys: Keys, authorization: str | None) -> bool:
     try:
-        keys.check(authorization)
+        keys.check({} if authorization is None else {"authorization": authorization})
     except ApiError as error:
         assert error.status == 401
         return False

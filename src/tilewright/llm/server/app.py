@@ -21,11 +21,13 @@ from .chat import Chat, chat
 from .completions import TextCompletion, completion, embeddings
 from .errors import ApiError, json_response
 from .hosts import Hosts
-from .limits import read_body
+from .limits import key_of, read_body
+from .messages import CountRequest, Messages, MessagesRequest, count_tokens, error_body, messages
 from .protocol import ChatRequest, CompletionRequest, EmbeddingRequest, RequestT, ResponsesRequest, parse
 from .responses import Responses, ResponseStore, responses
 from .service import Service
 from .streaming import EventStream, while_connected
+from .tokens import DetokenizeRequest, TokenizeRequest, detokenize, tokenize
 
 _log = logging.getLogger("tilewright.server")
 _STORED_BYTES = 64 << 20  # bytes of responses kept for previous_response_id; more allow longer and more chats
@@ -77,6 +79,20 @@ def application(
         job = await responses(service, parsed, store, _owner(service, request))
         return await _answer(service, request, job, bool(parsed.stream), job.failed)
 
+    async def create_message(request: Request) -> Response:
+        parsed = await _parsed(service, request, MessagesRequest)
+        job = await messages(service, parsed, _owner(service, request))
+        return await _answer(service, request, job, bool(parsed.stream), job.failed)
+
+    async def count(request: Request) -> Response:
+        return json_response(await count_tokens(service, await _parsed(service, request, CountRequest)))
+
+    async def to_tokens(request: Request) -> Response:
+        return json_response(await tokenize(service, await _parsed(service, request, TokenizeRequest)))
+
+    async def to_text(request: Request) -> Response:
+        return json_response(await detokenize(service, await _parsed(service, request, DetokenizeRequest)))
+
     async def kept_response(request: Request) -> Response:
         id, owner = request.path_params["id"], _owner(service, request)
         if request.method == "DELETE":
@@ -121,6 +137,10 @@ def application(
         route("/v1/chat/completions", chat_completions, "POST"),
         route("/v1/completions", text_completions, "POST"),
         route("/v1/embeddings", embed, "POST"),
+        route("/v1/messages", create_message, "POST"),
+        route("/v1/messages/count_tokens", count, "POST"),
+        route("/tokenize", to_tokens, "POST"),
+        route("/detokenize", to_text, "POST"),
         route("/v1/responses", create_response, "POST"),
         route("/v1/responses/{id}", kept_response, "GET", "DELETE"),
     ]
@@ -133,20 +153,22 @@ def application(
 
 
 def _guarded(service: Service, hosts: Hosts, handler: Handler, path: str, open: bool) -> Handler:
-    """Wrap a handler: check host and key, turn errors into OpenAI's error format, and count responses."""
+    """Wrap a handler: check host and key, turn errors into the API's error format, and count responses."""
+    body = error_body if path.startswith("/v1/messages") else lambda error: error.body
 
     async def guarded(request: Request) -> Response:
         try:
             if not service.keys and path != "/health":  # health probes use arbitrary host names
                 hosts.check(request.headers)
             if not open:
-                service.keys.check(request.headers.get("authorization"))
+                service.keys.check(request.headers)
             response = await handler(request)
         except ApiError as error:
-            response = error.response()
+            response = error.response(body(error))
         except Exception:
             _log.exception("%s %s", request.method, path)
-            response = ApiError(500, "internal error; see the server's log").response()
+            internal = ApiError(500, "internal error; see the server's log")
+            response = internal.response(body(internal))
         if service.lifecycle.draining or response.status_code in (401, 403, 415, 421, 503):
             response.headers["Connection"] = "close"  # the body may be unread
         service.metrics.requests.labels(path, str(response.status_code)).inc()
@@ -165,14 +187,15 @@ async def _parsed(service: Service, request: Request, kind: type[RequestT]) -> R
             415, f"the body must be JSON: send 'Content-Type: application/json', not {media or 'none'!r}"
         )
     parsed = parse(kind, await read_body(request, service.limits))
-    _require_model(service, parsed.model)
+    if (name := getattr(parsed, "model", None)) is not None:
+        _require_model(service, name)
     return parsed
 
 
 async def _answer(
     service: Service,
     request: Request,
-    job: Chat | TextCompletion | Responses,
+    job: Chat | TextCompletion | Responses | Messages,
     stream: bool,
     failed: Callable[[ApiError], bytes] | None = None,
 ) -> Response:
@@ -210,7 +233,7 @@ def _owner(service: Service, request: Request) -> str:
     """Identify the client by its key, or by its address if there are no keys."""
     if not service.keys:
         return request.client.host if request.client else ""
-    return hashlib.sha256(request.headers.get("authorization", "").encode()).hexdigest()
+    return hashlib.sha256(key_of(request.headers).encode()).hexdigest()
 
 
 def _http_error(request: Request, error: HTTPException) -> Response:

@@ -55,6 +55,11 @@ class Answer:
         self._reasoning = ReasoningParser(turn.reasoning, turn.thinking) if turn.reasoning else None
         self.finish_reason: str | None = None
 
+    @property
+    def calls(self) -> int:
+        """The number of calls begun."""
+        return self._parser.calls if self._parser else 0
+
     def read(self, delta: Delta) -> list[Thought | Event]:
         """Return the events that a delta adds, in order."""
         parts: list[Thought | str] = [delta.text] if delta.text else []

@@ -41,8 +41,9 @@ class ApiError(Exception):
         kind = _TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
-    def response(self) -> Response:
-        return json_response(self.body, self.status, self.headers)
+    def response(self, body: Mapping[str, Any] | None = None) -> Response:
+        """Return the response, with OpenAI's body or the given one."""
+        return json_response(body or self.body, self.status, self.headers)
 
 
 def json_response(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

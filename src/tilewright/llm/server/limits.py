@@ -7,7 +7,7 @@ import hashlib
 import hmac
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,23 +55,25 @@ class Keys:
     def __bool__(self) -> bool:
         return bool(self._digests)
 
-    def check(self, authorization: str | None) -> None:
-        """Check an Authorization header. All keys are compared, so the time reveals nothing about them.
+    def check(self, headers: Mapping[str, str]) -> None:
+        """Check the key in a request's headers: ``Authorization: Bearer KEY``, or Anthropic's ``x-api-key``.
+
+        All keys are compared, so the time reveals nothing about them.
 
         Raises:
-            ApiError: 401: it does not contain an accepted key.
+            ApiError: 401: they do not contain an accepted key.
         """
         if not self._digests:
             return
-        scheme, _, key = (authorization or "").partition(" ")
-        if scheme.lower() != "bearer" or not key.strip():
+        key = key_of(headers)
+        if not key:
             raise ApiError(
                 401,
                 "this server requires an API key: send the header 'Authorization: Bearer KEY'",
                 code="missing_api_key",
                 headers={"WWW-Authenticate": "Bearer"},
             )
-        digest = hashlib.sha256(key.strip().encode("utf-8", "surrogateescape")).digest()
+        digest = hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
         if not sum([hmac.compare_digest(digest, known) for known in self._digests]):
             raise ApiError(
                 401,
@@ -79,6 +81,12 @@ class Keys:
                 code="invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"},
             )
+
+
+def key_of(headers: Mapping[str, str]) -> str:
+    """Return the API key in a request's headers; "" if there is none."""
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "").strip()
 
 
 def read_keys(path: str | Path | None) -> Keys:

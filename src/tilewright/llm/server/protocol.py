@@ -335,7 +335,7 @@ class ResponsesRequest(Sampling):
     include: list[str] | None = Field(None, max_length=0)
 
 
-RequestT = TypeVar("RequestT", bound=ModelRequest)
+RequestT = TypeVar("RequestT", bound=Model)
 
 
 def parse(kind: type[RequestT], body: bytes) -> RequestT:

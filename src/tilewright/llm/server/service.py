@@ -83,11 +83,16 @@ class Service:
         """
         if not tokens:
             raise ApiError(400, "the prompt is empty", param=param, code="invalid_value")
-        self._check_tokens(tokens, param)
+        self.check_tokens(tokens, param)
         if len(tokens) > self._longest_prompt:
             raise self._too_long(f"{len(tokens)} tokens", param)
 
-    def _check_tokens(self, tokens: Sequence[int], param: str) -> None:
+    def check_tokens(self, tokens: Sequence[int], param: str) -> None:
+        """Check tokens, at least one.
+
+        Raises:
+            ApiError: 400: one is not in the vocabulary.
+        """
         vocabulary = self.engine.runner.vocabulary
         if max(tokens) >= vocabulary:
             message = f"token {max(tokens)} is not in the model's vocabulary of {vocabulary}"
@@ -159,6 +164,7 @@ class Service:
         logprobs: int | None = None,
         prompt_logprobs: int | None = None,
         grammar: Constraint | None = None,
+        stop: Sequence[str] = (),
         stop_tokens: Sequence[int] = (),
     ) -> Request:
         """Make the engine's request for one prompt.
@@ -171,11 +177,12 @@ class Service:
             logprobs: as in `SamplingParameters`.
             prompt_logprobs: as in `tilewright.llm.engine.stream.Request`.
             grammar: constrains the answer.
+            stop: further texts that end the answer.
             stop_tokens: further tokens that end the answer.
         """
         penalized = fields if isinstance(fields, Penalized) else None
         if penalized and penalized.stop_token_ids:
-            self._check_tokens(penalized.stop_token_ids, "stop_token_ids")
+            self.check_tokens(penalized.stop_token_ids, "stop_token_ids")
             stop_tokens = [*stop_tokens, *penalized.stop_token_ids]
         least = (penalized and penalized.min_tokens) or 0
         if least > max_tokens:
@@ -184,7 +191,7 @@ class Service:
         return Request(
             prompt=prompt,
             sampling=self.sampling(fields, logprobs),
-            stop=list((penalized and penalized.stop) or ()),
+            stop=[*stop, *((penalized and penalized.stop) or ())],
             stop_tokens=list(stop_tokens),
             max_tokens=max_tokens,
             min_tokens=least,
