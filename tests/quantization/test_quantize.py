@@ -217,6 +217,11 @@ def broken(value: float) -> list[Array]:
         (images(), {"smooth": 2.0}, "smooth=2.0 is not between 0 and 1"),
         (images(), {"max_drop": 0.5}, "max_drop needs metric"),
         (images(), {"precisions": ("float", "int8")}, "is no ascending choice of int8, int16, float"),
+        (
+            images(),
+            {"min_sqnr": 200.0, "precisions": ("int8", "int16")},
+            "min_sqnr=200.0 is not kept with all layers in int16: .* add 'float'",
+        ),
         (images(), {"skip": ["third*"]}, "no operator is called 'third\\*'"),
     ],
 )

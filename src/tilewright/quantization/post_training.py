@@ -119,8 +119,8 @@ def quantize(
         each layer.
 
     Raises:
-        CompileError: The calibration data do not fit the model, an option is wrong, or there is nothing to
-            quantize. The message names it.
+        CompileError: The calibration data do not fit the model, an option is wrong, a budget cannot be kept,
+            or there is nothing to quantize. The message names it.
         UnsupportedOperatorError: Operators of the model without a translation.
     """
     options = checked(
@@ -316,6 +316,13 @@ def _chosen(
             return total.decibels >= options.min_sqnr
 
         codes = switched.choose(sensitivities, options.precisions, is_enough)
+        if options.precisions[-1] != "float" and not is_enough(codes):
+            name = "max_drop" if options.min_sqnr is None else "min_sqnr"
+            value = options.max_drop if options.min_sqnr is None else options.min_sqnr
+            raise CompileError(
+                f"{name}={value} is not kept with all layers in {options.precisions[-1]}: allow more, or add "
+                "'float' to precisions"
+            )
     finally:
         switched.close()
     return {layer: PRECISIONS[c] for layer, c in zip(plan.layers, codes, strict=True)}, sensitivities
