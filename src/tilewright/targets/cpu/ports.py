@@ -52,12 +52,11 @@ multiply-adds; the sizes are those of the SiFive U74.
 """
 ARMV7 = Isa(
     "armv7-linux", "armv7-unknown-linux-gnueabihf", "generic", ("+v7", "+vfp3", "+neon"), 128, 16,
-    masked=False, fma=False, lane_factors=True, machine=common(32, 256, 4),
+    masked=False, fma=False, lane_factors=True, rounding=False, machine=common(32, 256, 4),
 )  # fmt: skip
 """ARMv7-A with NEON, whose float32 results that are denormal are 0 where vectors compute them. The sizes are
 those of the Cortex-A7 and A9.
 """
-
 LEVELS = {isa.name: isa for isa in (X86_64_V2, X86_64_V3, X86_64_V4)}
 """The levels of x86-64, by the names that the System V ABI gives them."""
 

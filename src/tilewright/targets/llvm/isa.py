@@ -28,6 +28,7 @@ class Isa:
             reciprocals are instructions.
         lane_factors: a lane of a vector can be the factor of a multiply-add or dot product of whole vectors
             (AArch64's "by element").
+        rounding: rounding to the nearest integral float is an instruction.
         nan_minmax: minimum and maximum instructions propagate NaN.
         in_order: the machine's own compiler keeps the order of instructions, as WebAssembly's do.
         machine: cores, caches and memory that schedules are made for.
@@ -49,6 +50,7 @@ class Isa:
     bf16: bool = False
     avx512: bool = False
     lane_factors: bool = False
+    rounding: bool = True
     nan_minmax: bool = False
     in_order: bool = False
     machine: Machine = UNKNOWN_MACHINE

@@ -134,6 +134,22 @@ def _intrinsic(g: KernelContext, name: str, kind: str, *x: str) -> str:
     return g.e.op(f"call {kind} @llvm.{name}.{mangled(kind)}({', '.join(f'{kind} {v}' for v in x)})")
 
 
+def _rounded_by_addition(g: KernelContext, dtype: DType, lanes: int, x: str) -> str:
+    """`x` rounded to the nearest integral number, to even ones where two are as near.
+
+    Floats from ``2**fraction_bits`` on are integral, so adding that number rounds. C libraries without
+    ``roundeven`` (musl, Android) are no obstacle.
+    """
+    e, kind = g.e, register(dtype, lanes)
+    large = number(2.0 ** (23 if dtype is f32 else 52), dtype, lanes)
+    size = _intrinsic(g, "fabs", kind, x)
+    near = e.op(f"fsub {kind} {e.op(f'fadd {kind} {size}, {large}')}, {large}")
+    # NaN is not less than any number and stays as it is.
+    small = e.op(f"fcmp olt {kind} {size}, {large}")
+    rounded = _intrinsic(g, "copysign", kind, near, x)
+    return e.op(f"select {register(boolean, lanes)} {small}, {kind} {rounded}, {kind} {x}")
+
+
 def _unary(g: KernelContext, name: str, dtype: DType, lanes: int, x: str, rough: bool = False) -> str:
     kind = register(dtype, lanes)
     e = g.e
@@ -141,6 +157,8 @@ def _unary(g: KernelContext, name: str, dtype: DType, lanes: int, x: str, rough:
         return _math(
             g, f"rough_{name}" if rough and name == "exp" and dtype is f32 else name, dtype, lanes, x
         )
+    if name == "round" and not g.isa.rounding and dtype in (f32, f64):
+        return _rounded_by_addition(g, dtype, lanes, x)
     if name in _ROUNDING:
         return _intrinsic(g, _ROUNDING[name], kind, x)
     if name == "rsqrt":
@@ -283,7 +301,7 @@ def _float_division(g: KernelContext, name: str, dtype: DType, lanes: int, a: st
     if name == "mod":
         signed = _intrinsic(g, "copysign", kind, zero, b)
         return e.op(f"select {mask} {e.op(f'fcmp oeq {kind} {rest}, {zero}')}, {kind} {signed}, {kind} {mod}")
-    quotient = _intrinsic(g, "roundeven", kind, e.op(f"fdiv {kind} {e.op(f'fsub {kind} {a}, {rest}')}, {b}"))
+    quotient = _unary(g, "round", dtype, lanes, e.op(f"fdiv {kind} {e.op(f'fsub {kind} {a}, {rest}')}, {b}"))
     down = e.op(f"fadd {kind} {quotient}, {number(-1, dtype, lanes)}")
     quotient = e.op(f"select {mask} {fix}, {kind} {down}, {kind} {quotient}")
     ratio, by_zero = e.op(f"fdiv {kind} {a}, {b}"), e.op(f"fcmp oeq {kind} {b}, {zero}")
