@@ -22,7 +22,7 @@ def parser(text: str | None) -> argparse.ArgumentParser:
     """The options of both examples."""
     made = argparse.ArgumentParser(description=text, formatter_class=argparse.RawTextHelpFormatter)
     made.add_argument("-o", "--output", type=Path, default=Path("site"), help="the page's folder")
-    made.add_argument("--targets", nargs="*", default=TARGETS, help="such as webgpu:f16 (default: %(default)s)")
+    made.add_argument("--targets", nargs="*", default=TARGETS, help="such as webgpu (default: %(default)s)")
     made.add_argument("--serve", type=int, metavar="PORT", help="serve the folder to this machine")
     return made
 
