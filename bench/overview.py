@@ -58,11 +58,14 @@ def markdown(folder: Path) -> str:
 
 
 def _browsers(folder: Path) -> list[str]:
-    """A sentence that leads to the results in a browser, if there are any."""
+    """Sentences that lead to the results in a browser and on microcontrollers, if there are any."""
     names = {"wasm": "models as WebAssembly", "webgpu": "models on WebGPU", "llm": "language models"}
     paths = {name: folder / f"web-{kind}.md" for kind, name in names.items()}
     links = [f"[{name}]({path.name})" for name, path in paths.items() if path.exists()]
-    return [f"In a browser: {', '.join(links)}."] if links else []
+    found = [f"In a browser: {', '.join(links)}."] if links else []
+    if (folder / "mcu-qemu.md").exists():
+        found.append("On microcontrollers: [instructions, flash and RAM](mcu-qemu.md).")
+    return found
 
 
 def _link(path: Path | None) -> str:

@@ -282,6 +282,11 @@ class TargetInfo:
     alignment: int = 64
     """Bytes; buffers in the arena and among the weights begin at multiples of it."""
 
+    byte_rows: int = 0
+    """Rows of bytes that a product with packed weights takes at a time, with all columns; 0: it is divided
+    into tiles of rows and columns.
+    """
+
     features: tuple[str, ...] = ()
     """Further features, in the target's own spelling."""
 

@@ -94,7 +94,7 @@ PASSES: tuple[PassInfo, ...] = (
     _tensor(absorb_permutations, min_opt=1, arguments=("info",)),
     _tensor(defer_row_scales, min_opt=2, arguments=("info",)),
     _tensor(eliminate),
-    _packing(pad_reductions, min_opt=2, arguments=("panel", "precision")),
+    _packing(pad_reductions, min_opt=2, arguments=("panel", "precision", "info")),
     _tensor(lower_precision, condition=Condition.LOWER_PRECISION, arguments=("precision",)),
     _tensor(round_factors, min_opt=1, condition=Condition.GPU, arguments=("info",)),
     _packing(pack_operands, arguments=("panel", "row_major")),

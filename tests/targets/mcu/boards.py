@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from tilewright.artifact.link import zig_command
@@ -97,7 +98,12 @@ SECTIONS {{
 
 def run_on(name: str, archives: list[Path], main: str, place: Path) -> str:
     """The text that `main` says, built with the models in `archives` and run on the processor `name`."""
-    machine, triple, processor, flash, ram = MACHINES[name]
+    return emulated(name, program_of(name, archives, main, place))
+
+
+def program_of(name: str, archives: list[Path], main: str, place: Path) -> Path:
+    """The program of `main` and the models in `archives`, built in the folder `place`."""
+    _, triple, processor, flash, ram = MACHINES[name]
     for file, text in HEADERS.items():
         (place / file).write_text(text)
     (place / "startup.c").write_text(STARTUP)
@@ -125,19 +131,17 @@ def run_on(name: str, archives: list[Path], main: str, place: Path) -> str:
         [*command, *files, "-o", str(program)], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
+    return program
+
+
+def emulated(name: str, program: Path, options: Sequence[str] = ()) -> str:
+    """The text that a program says on the processor `name`; `options` are further ones of QEMU."""
     assert QEMU is not None
-    emulated = [
-        QEMU,
-        "-M",
-        machine,
-        "-nographic",
-        "-semihosting",
-        "-kernel",
-        str(program),
-        "-monitor",
-        "none",
-    ]
-    done = subprocess.run(emulated, capture_output=True, text=True, timeout=120, check=False)
+    machine = MACHINES[name][0]
+    command = [QEMU, "-M", machine, "-nographic", "-semihosting", "-monitor", "none", *options]
+    done = subprocess.run(
+        [*command, "-kernel", str(program)], capture_output=True, text=True, timeout=120, check=False
+    )
     said = done.stdout + done.stderr
     assert done.returncode == 0, said
     return said

@@ -24,6 +24,7 @@ from ...ir.builder import Builder
 from ...ir.constant import Constant
 from ...ir.core import Module
 from ...ir.symbolic import Expr, free_symbols, symbol
+from ...ir.target_info import TargetInfo
 from ...ir.types import DType, f32, i8, u8
 from .fuse_elementwise import substitute_producer
 from .pack_operands import PanelRule
@@ -36,7 +37,9 @@ A larger value pads more sums, and leaves more contractions in float32 (`lower_p
 """
 
 
-def pad_reductions(module: Module, panel: PanelRule, precision: DType | None = None) -> None:
+def pad_reductions(
+    module: Module, panel: PanelRule, precision: DType | None = None, info: TargetInfo | None = None
+) -> None:
     """Pad the innermost sums of contractions with zeros to `LEAST_DEPTH` terms.
 
     Applies to contractions of bytes, and to those of float32 if the target multiplies several terms of type
@@ -44,6 +47,8 @@ def pad_reductions(module: Module, panel: PanelRule, precision: DType | None = N
     """
     pairs = precision is not None and panel(precision, precision, None).group > 1
     dtypes = (i8, u8, f32) if pairs else (i8, u8)
+    if info is not None and info.byte_rows:
+        return  # Rows are copied, and filled up there, which saves the memory of a larger image.
     for block in tensor.blocks_of_computations(module):
         for op in list(block.ops):
             if (

@@ -19,10 +19,11 @@ code generator itself.
 
 class Emitter:
     """Appends instructions to a function's body. Integer helpers take and return ``i64`` operands and fold
-    constants.
+    constants. Loops count in the type `counter`, which holds their bounds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, counter: str = "i64") -> None:
+        self.counter = counter
         self._entry: list[str] = []
         self._lines: list[Any] = []  # Instructions, and slots for instructions that are added later.
         self._count = 0
@@ -195,30 +196,34 @@ class Emitter:
             if trips == 1:
                 return body(start, carried)
         at_least_once = _known(start, stop)
+        narrow = self.counter != "i64"
+        first, last = (self._counted(x) if narrow else x for x in (start, stop))
         name = self.fresh("for")
         before = self._block
         if at_least_once:
             self.line(f"br label %{name}")
         else:
-            enter = self.op(f"icmp slt i64 {start}, {stop}")
+            enter = self.op(f"icmp slt {self.counter} {first}, {last}")
             self.line(f"br i1 {enter}, label %{name}, label %{name}.end")
         self.label(name)
-        i = f"%{name}.i"
+        i = n = f"%{name}.i"
         inside = [(kind, f"%{name}.c{j}") for j, (kind, _) in enumerate(carried)]
         # The incoming value of the back edge is known only after the body, so the phi lines are inserted
         # afterwards.
         header = len(self._lines)
+        if narrow:
+            i = self.op(f"zext nneg {self.counter} {n} to i64")
         results = body(i, inside)
-        following = self.op(f"add nuw nsw i64 {i}, {step}")
+        following = self.op(f"add nuw nsw {self.counter} {n}, {step}")
         # LLVM's code generator counts down to zero, which saves an instruction, only if the test is for `ne`.
         meets = _known(start, stop, step) and (int(stop) - int(start)) % int(step) == 0
-        again = self.op(f"icmp {'ne' if meets else 'slt'} i64 {following}, {stop}")
+        again = self.op(f"icmp {'ne' if meets else 'slt'} {self.counter} {following}, {last}")
         after = self._block
         self.line(f"br i1 {again}, label %{name}, label %{name}.end")
-        phis = [f"  {i} = phi i64 [ {start}, %{before} ], [ {following}, %{after} ]"]
+        phis = [f"  {n} = phi {self.counter} [ {first}, %{before} ], [ {following}, %{after} ]"]
         phis += [
-            f"  {v} = phi {kind} [ {first}, %{before} ], [ {last}, %{after} ]"
-            for (kind, v), first, last in zip(inside, values, results, strict=True)
+            f"  {v} = phi {kind} [ {value}, %{before} ], [ {result}, %{after} ]"
+            for (kind, v), value, result in zip(inside, values, results, strict=True)
         ]
         self._lines[header:header] = phis
         self.label(f"{name}.end")
@@ -228,6 +233,10 @@ class Emitter:
             self.op(f"phi {kind} [ {first}, %{before} ], [ {last}, %{after} ]")
             for (kind, first), last in zip(carried, results, strict=True)
         ]
+
+    def _counted(self, value: str) -> str:
+        """An i64 operand as a loop counts."""
+        return value if _known(value) else self.op(f"trunc i64 {value} to {self.counter}")
 
     def loop_while(
         self,

@@ -651,7 +651,7 @@ def _limits(symbol: Expr) -> str:
 
 
 def _function(signature: str, emit: Emitter, result: str) -> str:
-    return f"define internal {signature} {{\n{emit.text(result)}}}\n"
+    return f"define internal {signature} nounwind {{\n{emit.text(result)}}}\n"
 
 
 def _check_known(main: func.Func, symbols: Sequence[Expr]) -> None:

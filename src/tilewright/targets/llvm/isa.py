@@ -34,6 +34,7 @@ class Isa:
         machine: cores, caches and memory that schedules are made for.
         stack_bytes: most bytes of a kernel's local buffers on the stack. A larger value needs threads with
             larger stacks; other buffers lie in the thread's memory.
+        counter: the integer type in which loops count: that of addresses, where it is enough.
         emulated: features (``amx-int8``) that the machine lacks; `emulate` replaces their instructions with
             plain code.
     """
@@ -55,6 +56,7 @@ class Isa:
     in_order: bool = False
     machine: Machine = UNKNOWN_MACHINE
     stack_bytes: int = 16 * 1024
+    counter: str = "i64"
     emulated: tuple[str, ...] = ()
 
     def has(self, feature: str) -> bool:

@@ -73,7 +73,7 @@ def print_kernel(kernel: loop.Kernel, isa: Isa, symbol: str) -> KernelCode:
     Raises:
         InternalError: an operation has no code; the message names it and its place.
     """
-    e = Emitter()
+    e = Emitter(isa.counter)
     g = KernelContext(e, IndexCode(e), isa)
     for d in kernel.dims:
         g.index.bind(d, _dim(d))

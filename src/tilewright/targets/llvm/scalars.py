@@ -12,6 +12,7 @@ from ...ir.core import Operation
 from ...ir.types import DType, bf16, boolean, f16, f32, f64, i64
 from .conversions import bitcast, cast
 from .emitter import Emitter, mangled
+from .rounding import rounded_operand, rounds_to_integers, to_rounded_integer
 from .values import KernelContext, Val, literal, number, register
 
 FAST = "contract"
@@ -39,6 +40,11 @@ def emit_scalar(g: KernelContext, op: Operation) -> Val:
         return _index(g, op)
     operands = [g.values[v] for v in op.operands]
     dtype = op.result.type
+    if isinstance(op, scalar.Cast) and rounds_to_integers(g.isa) and (parts := rounded_operand(op)):
+        x, zero = parts
+        return lanewise(
+            g, dtype, [g.values[x]], lambda lanes, y: to_rounded_integer(g, y, zero, dtype, lanes)
+        )
     fits = _fits(op, operands)
     if isinstance(op, scalar.Cast) and fits is not None and fits is op.dtype:
         return replace(operands[0], dtype=op.dtype)

@@ -21,7 +21,7 @@ from ...lowering.memory_plan import MemoryPlan
 from ...lowering.pipeline import Lowered, LoweringOptions
 from ...runtime.model import CompiledModel, LibraryFunction, goes_beside
 from ..base import KernelObjects, Progress, Target, Weights
-from .brgemm import has_byte_dots, panel_of, tile_shape
+from .brgemm import has_byte_dots, panel_of, rows_at_once, tile_shape
 from .c_kernels import compilers_of_kernels, objects_of_kernels
 from .isa import Isa
 from .libraries import libraries_for, load_plugin_libraries, objects_of, reads_row_major
@@ -81,6 +81,7 @@ class LlvmTarget(LinkedTarget):
             ),
             register_tiles=tuple((t, RegisterTile(*tile_shape(isa, t))) for t in (f32, bf16, i8, u8)),
             quantized_factors=i8 if has_byte_dots(isa) and not isa.tiles else bf16,
+            byte_rows=rows_at_once(isa),
             features=isa.machine_features,
         )
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ..llvm.build import BuiltLibrary
 
 _MEMORIES = ("flash", "ram")
+_BUFFER = re.compile(r"= alloca \[(\d+) x i8\]")
 
 
 class McuLibrary(ForeignLibrary):
@@ -43,12 +44,17 @@ class McuLibrary(ForeignLibrary):
             notes=[
                 f"Code: {sum(map(elf.loaded_bytes, objects))} bytes, in lib{name}_code.a, for "
                 f"{self.built.isa.name} with hardware floating point (-mfloat-abi=hard).",
-                f"Stack: at most {self.built.isa.stack_bytes} bytes for buffers, beside that of calls.",
+                f"Stack: {buffers_on_stack(self.built.texts)} bytes for buffers, beside that of calls.",
                 "Link lib*_code.a after the sources, then libgcc or compiler-rt, and libm.",
                 "Constants are in .rodata, which the linker's script places in flash.",
                 "An interrupt may not call the model while it runs.",
             ],
         )
+
+
+def buffers_on_stack(texts: Sequence[str]) -> int:
+    """The bytes of buffers on the stack that the most demanding of some modules of LLVM IR needs."""
+    return max((sum(map(int, _BUFFER.findall(text))) for text in texts), default=0)
 
 
 def archive(objects: Sequence[bytes], isa: Isa) -> bytes:
@@ -85,7 +91,7 @@ class McuTarget(StaticTarget):
             "ram": memory["arena"]
             + memory["scratch"]
             + sum(memory["states"].values())
-            + built.isa.stack_bytes,
+            + buffers_on_stack(built.texts),
         }
         missing = [
             f"{needed[kind]} bytes of {kind} of {limit}, {needed[kind] - limit} too many"

@@ -27,6 +27,7 @@ from .group_step import byte_group, has_quads
 from .matrix_tile import ROW, MatrixDriver
 from .problem import BYTES, LLVM_TYPES, named, problem_of, tile_rows, tile_shape
 from .quantized import quantized_function
+from .widened_rows import BLOCK_ROWS, COLUMNS, GROUP, WidenedRows, fits, widens_rows
 
 VECTOR_ROWS = 2
 """Largest number of rows (M) for which vector instructions are faster than a matrix extension.
@@ -53,6 +54,8 @@ def panel_of(isa: Isa, a: DType, b: DType, columns: int | None = None) -> simd.P
     _, nr = tile_shape(isa, b)
     if b not in (bf16, *BYTES):
         return simd.Panel(nr if columns is None else _even_panel(isa, nr, isa.lanes(b.bits), columns))
+    if b in BYTES and widens_rows(isa):
+        return simd.Panel(COLUMNS, GROUP, GROUP)
     group = 2 if b is bf16 else byte_group(isa, a, b)
     if _in_tiles(isa, b, group):
         return simd.Panel(nr, group, ROW // b.itemsize)
@@ -72,6 +75,11 @@ def _even_panel(isa: Isa, nr: int, lanes: int, columns: int) -> int:
     if nr != 4 * lanes or panels == 1 or panels % 2 == 0 or panels >= MANY_PANELS:
         return nr
     return next((v * lanes for v in (5, 3) if vectors % (2 * v) == 0), nr)
+
+
+def rows_at_once(isa: Isa) -> int:
+    """The rows of bytes that are multiplied with all columns at a time; 0: results are divided into tiles."""
+    return BLOCK_ROWS if widens_rows(isa) else 0
 
 
 def _in_tiles(isa: Isa, dtype: DType, group: int) -> bool:
@@ -106,7 +114,11 @@ def brgemm_function(op: simd.BatchReduceGemm, isa: Isa) -> tuple[str, dict[str, 
     rows = op.m * op.lines
     few = isinstance(rows, int) and rows <= VECTOR_ROWS and (a is bf16 or has_quads(isa, a, b))
     uses_tiles = _in_tiles(isa, a, op.group) and not few
-    driver = MatrixDriver(problem, isa) if uses_tiles else Driver(problem, isa)
+    driver: WidenedRows | Driver
+    if fits(problem, isa):
+        driver = WidenedRows(problem)
+    else:
+        driver = MatrixDriver(problem, isa) if uses_tiles else Driver(problem, isa)
     driver.write()
     dims = driver.dims.dims
     parameters = ["ptr %a", "ptr %b", "ptr %c", *(f"i64 %d{i}" for i in range(len(dims)))]
@@ -120,6 +132,7 @@ __all__ = [
     "has_byte_dots",
     "panel_of",
     "quantized_function",
+    "rows_at_once",
     "tile_rows",
     "tile_shape",
 ]

@@ -141,9 +141,6 @@ def quad_step(
 
     `words` are quads of type `a` as i32, with `splat` vectors of copies of them; `row` has vectors of bytes
     of type `b`.
-
-    Raises:
-        NotImplementedError: the instruction set has no such dot product.
     """
     sums = f"<{lanes} x i32>"
     result = []
@@ -156,18 +153,25 @@ def quad_step(
 
 
 def dot_of_quads(e: Emitter, isa: Isa, a: DType, b: DType, lanes: int, x: str, y: str, total: str) -> str:
-    """`total` plus the dot product of each lane's quads of the bytes `x` of type `a` and `y` of type `b`.
-
-    Raises:
-        NotImplementedError: the instruction set has no such dot product.
-    """
+    """`total` plus the dot product of each lane's quads of the bytes `x` of type `a` and `y` of type `b`."""
     dot = _dot_instruction(isa, a, b, lanes)
     if dot is None:
-        raise NotImplementedError(f"quads of {a.label} and {b.label} on {isa.name}")
+        return _dot_by_products(e, a, b, lanes, x, y, total)
     instruction, swapped = dot
     sums, quads = f"<{lanes} x i32>", f"<{4 * lanes} x i8>"
     first, second = (y, x) if swapped else (x, y)
     return e.op(f"call {sums} @{instruction}({sums} {total}, {quads} {first}, {quads} {second})")
+
+
+def _dot_by_products(e: Emitter, a: DType, b: DType, lanes: int, x: str, y: str, total: str) -> str:
+    """`dot_of_quads` by single products."""
+    quads, wide = f"<{4 * lanes} x i8>", f"<{4 * lanes} x i32>"
+    factors = [e.op(f"{'sext' if t is i8 else 'zext'} {quads} {v} to {wide}") for t, v in ((a, x), (b, y))]
+    products = e.op(f"mul {wide} {factors[0]}, {factors[1]}")
+    for part in range(4):
+        own = e.shuffle(wide, products, products, [4 * lane + part for lane in range(lanes)])
+        total = e.op(f"add <{lanes} x i32> {total}, {own}")
+    return total
 
 
 def multiply_pairs(isa: Isa, lanes: int) -> str | None:

@@ -52,7 +52,7 @@ from ....ir import notes
 from ....ir.substitution import substitute
 from ....ir.symbolic import Dim, Expr, bounds, free_symbols, smax, smin
 from ....ir.target_info import TargetInfo
-from ....ir.types import DType
+from ....ir.types import DType, i8, i32, u8
 from ....schedule import Schedule
 from .balance import Load, balanced, cost_of_rows, even_parts, products_per_cycle, total_of
 from .common import (
@@ -116,6 +116,10 @@ makes fewer tiles tall.
 """
 SHARES, AHEAD = (1, 2, 4, 8, 16), (0, 96, 192, 384, 768)
 """Choices of the numbers of `simd.Tile` that a search tries."""
+LOW_TILE_BYTES = 1024
+"""Bytes of a tile of the result where rows of bytes are copied for all columns (microcontrollers). A larger
+value copies rows less often, and needs more memory.
+"""
 USUAL_TILE = simd.Tile()
 Tile = tuple[int | None, int, int | None]
 """A tile of the result: its rows, the lines of an image that share it, and its columns. None for rows or
@@ -165,6 +169,9 @@ def contraction(s: Schedule, rows: int) -> None:
     tile = info.register_tile(factor_type(main))
     usual = _tile(s, m, lines_of, n, main, roles, info, long, tall)
     height, lines, columns = _balanced_tile(s, usual, m, lines_of, n, outer_n + batch, main, roles, info)
+    if info.byte_rows and roles.padded and factor_type(main) in (i8, u8):
+        height, columns = _low_tile(s, m, n, info)
+        lines = 1
     if m:
         height = choose_part(s, "rows", height, s.loop(m).extent, tile.rows, TALL_ROWS)
     panel = roles.nr if roles.padded else tile.columns
@@ -208,6 +215,18 @@ def contraction(s: Schedule, rows: int) -> None:
     reused = _fewest_rows(main, roles) >= reusing_rows(info, factor_type(main))
     resident = s.choose("cache_resident", reused, (False, True))
     tensorize_tile(s, main, roles, resident, choose_tile(s, main, roles, resident))
+
+
+def _low_tile(s: Schedule, m: str | None, n: str, info: TargetInfo) -> tuple[int | None, int | None]:
+    """Return the rows and columns of a tile for code that copies rows for all columns: few rows, and as many
+    columns as a block of `LOW_TILE_BYTES` holds.
+    """
+    rows = upper_limit(s.loop(m).extent) if m else 1
+    columns = LOW_TILE_BYTES // i32.itemsize // min(rows, info.byte_rows)
+    return (
+        None if rows <= info.byte_rows else info.byte_rows,
+        None if upper_limit(s.loop(n).extent) <= columns else columns,
+    )
 
 
 def _divisors(extent: Dim) -> list[int]:

@@ -1,0 +1,26 @@
+"""The table of the measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+QUANTITIES = ("instructions", "flash", "ram")
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Rows as Markdown: each quantity of ours, of the peer, and the quotient."""
+    lines = [
+        "| network | processor | instructions | peer | ratio | flash | peer | ratio | RAM | peer | ratio |",
+        "|---|---|---" + "|---" * 8 + "|",
+    ]
+    for row in rows:
+        cells = [row["network"], row["processor"]]
+        for quantity in QUANTITIES:
+            own, other = row["ours"][quantity], row.get("peer", {}).get(quantity)
+            cells += [f"{own:,}", f"{other:,}" if other else "", f"{own / other:.2f}" if other else ""]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+__all__ = ["table"]
