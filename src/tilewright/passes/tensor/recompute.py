@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from ...analysis.contraction import match_contraction
 from ...dialects import scalar, tensor
+from ...ir import notes
 from ...ir.core import Block, Module, Operation, OpResult, Value
 from ...ir.symbolic import prove_le
 from ...ir.target_info import TargetInfo
@@ -66,7 +67,8 @@ class _Block:
                     substitute_producer(read)
                 if late and len(left := readers_in(op.result, self.block)) == 1:
                     (reader,) = left
-                    if isinstance(reader, tensor.Compute):
+                    # the factors of a contraction have been packed as its schedule needs them
+                    if isinstance(reader, tensor.Compute) and not notes.CONTRACTION.present(reader):
                         compose_into(reader, info)
 
     def _late_reads(self, op: tensor.Compute) -> list[tensor.Read]:
@@ -117,7 +119,9 @@ def _is_cheap(op: tensor.Compute) -> bool:
 
 def _substitutable(reader: Operation, op: tensor.Compute) -> list[tensor.Read] | None:
     """The reads of a value in a computation that can compute it instead; None if it needs it in memory."""
-    if not isinstance(reader, tensor.Compute) or match_contraction(reader) is not None:
+    if not isinstance(reader, tensor.Compute) or notes.CONTRACTION.present(reader):
+        return None
+    if match_contraction(reader) is not None:
         return None
     if len(reader.body) + len(op.body) > MAX_BODY:
         return None
