@@ -117,22 +117,3 @@ def test_pooling_keeps_places_and_not_what_it_pools() -> None:
     image, scale = X.reshape(1, 4, 256, 256), np.ones((4, 1, 1), np.float32)
     library = tw.compile(gradients, (scale, image, *WEIGHTS), cache=False)
     assert library.metadata["memory"]["live_bytes"] < 1.9 * BYTES
-
-
-def test_a_product_keeps_its_factors_as_they_are_packed() -> None:
-    """The product is the only reader of a value that late sums compute again; its factor stays stored."""
-
-    def model(x: Any, scale: Any, *weights: Any) -> Any:
-        h = x * scale
-        y = h @ weights[0]
-        for w in weights[1:]:
-            y = tw.numpy.tanh(y) @ w
-        return y, (h * h).sum(0), tw.numpy.abs(h).sum(0)
-
-    scale = RNG.normal(size=(ROWS, 1)).astype(np.float32)
-    found = tw.compile(model, (X, scale, *WEIGHTS), cache=False)(X, scale, *WEIGHTS)
-    y = (h := X.astype(np.float64) * scale) @ WEIGHTS[0]
-    for w in WEIGHTS[1:]:
-        y = np.tanh(y) @ w
-    for result, expected in zip(found, (y, (h * h).sum(0), np.abs(h).sum(0)), strict=True):
-        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-4)
