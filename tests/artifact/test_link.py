@@ -15,10 +15,13 @@ import xxhash
 
 from tilewright.artifact import link, package, trailer
 from tilewright.artifact.sources import COMPILE_FLAGS, EXPORTS, INCLUDE_DIR
+from tilewright.artifact.symbols import _symbols
 from tilewright.artifact.weights import gather_weights
 from tilewright.errors import ArtifactError
 from tilewright.ir.constant import Constant
 from tilewright.runtime.library import Library
+from tilewright.targets.cpu.isa import isa_named
+from tilewright.targets.llvm.toolchain import compile_object
 
 SOURCES = Path(__file__).parents[1] / "runtime" / "c"
 WEIGHTS = np.concatenate([np.arange(1, 9) * 0.5, np.arange(1, 9) * 10.0]).astype(np.float32).view(np.uint8)
@@ -82,6 +85,21 @@ def test_only_the_interface_is_exported(tmp_path: Path) -> None:
         ["nm", "-D", "--defined-only", path], capture_output=True, text=True, check=True
     ).stdout
     assert {line.split()[-1] for line in listing.splitlines()} == set(EXPORTS)
+
+
+@pytest.mark.parametrize("target", ["aarch64-macos", "x86_64-macos", "aarch64-ios"])
+def test_what_objects_define_is_not_exported(target: str, tmp_path: Path) -> None:
+    """Functions and data of an object and of a static library of the user's stay inside the library."""
+    isa = isa_named(target)
+    define = "@value_{0} = constant i32 7\ndefine i32 @{0}() {{ ret i32 1 }}\n"
+    call = "declare i32 @other()\ndefine i32 @tw_first() { %a = call i32 @other()\n ret i32 %a }\n"
+    names = ["other", "a_function_whose_name_is_longer_than_the_name_of_a_member", "odd"]
+    members = [compile_object(define.format(name), isa) for name in names]
+    link.archive(members, tmp_path / "users.a", isa)
+    parts = [compile_object(define.format("one") + call, isa), (tmp_path / "users.a").read_bytes()]
+    link.link_shared(parts, tmp_path / "library", isa, ["tw_*"])
+    found = {s.name for s in _symbols((tmp_path / "library").read_bytes()) if s.defined}
+    assert found - {"_mh_dylib_header", "__dso_handle"} == {"tw_first"}
 
 
 @pytest.mark.parametrize(

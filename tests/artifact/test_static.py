@@ -12,7 +12,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.artifact import link
-from tilewright.artifact.static import prefixed
+from tilewright.artifact.symbols import prefixed
 from tilewright.errors import ArtifactError
 from tilewright.targets.cpu.isa import isa_named
 
@@ -126,7 +126,7 @@ def test_symbols_get_the_prefix(target: str) -> None:
         "  %c = call i32 @elsewhere()\n  %d = add i32 %a, %b\n  %e = add i32 %c, %d\n  ret i32 %e\n}\n",
         isa,
     )
-    from tilewright.artifact.static import _symbols
+    from tilewright.artifact.symbols import _symbols
 
     first, second = prefixed([defines, needs], "mine", ["tw_kept"])
     assert {s.name for s in _symbols(first)} >= {"mine__tw_value", "mine__tw_short"}

@@ -14,9 +14,12 @@ SHOWN = {
         "commands that install packages, need a network, files that are not in the repository, or a long time"
     ),
     "c": "C; tests/artifact compiles programs against the same header",
-    "cmake": "a build file of an app for Android, which needs its development kit",
+    "cpp": "C++; tests/packages builds programs with the same calls",
     "js": "JavaScript; tests/web and tests/models/test_web_threads.py run the package",
+    "kotlin": "calls of a class that tests/packages compiles where there is a compiler",
     "py": "excerpts of a file of the repository; a test compares them",
+    "rust": "Rust; tests/packages builds programs with the same calls",
+    "swift": "Swift, for which there is no compiler; tests/packages includes the same header in C",
     "text": "output, formulas, excerpts of the IR",
     "toml": "excerpts of a package's pyproject.toml; tests of the page install a package with it",
 }

@@ -23,7 +23,7 @@ def double(x: Any) -> Any:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"kind": "deb"}, "there is no kind of package 'deb'; known: cpp, windows, rust"),
+        ({"kind": "deb"}, "there is no kind of package 'deb'; known: cpp, windows, android, apple, rust"),
         ({"kind": "rust", "linkage": "shared"}, "linkage 'shared': a package for rust is linked static"),
         ({"linkage": "both"}, "linkage 'both' is unknown; known: shared, static"),
         ({"target": "wasm32"}, "target wasm32: its artifacts are not native libraries"),

@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import Protocol
 
-from tilewright.artifact import disk_cache, elf, macho, stubs, temporary
+from tilewright.artifact import disk_cache, elf, macho, stubs, symbols, temporary
 from tilewright.artifact.systems import BY_NAME, UNKNOWN, host_system, system_of
 from tilewright.errors import ArtifactError
 
@@ -195,6 +195,7 @@ def link_shared(
     """Link objects into the shared library (or WebAssembly module) `path`, which exports `exports` only.
 
     Args:
+        exports: Names of functions; on Linux and Apple's systems ``*`` in a name stands for any text.
         name: The file's final name, by which other libraries of the system refer to it; that of `path` if
             None.
         beside: Where the import library of a DLL is written, if it is.
@@ -210,7 +211,7 @@ def link_shared(
         files = []
         for index, data in enumerate(objects):
             file = base / f"{index}.o"
-            file.write_bytes(data)
+            file.write_bytes(symbols.hidden(data, exports) if system.format == "Mach-O" else data)
             files.append(str(file))
         out = base / "linked" / Path(name).name  # import libraries and signatures have this name
         out.parent.mkdir()
@@ -308,12 +309,8 @@ def _link_options(
             *(f"-Wl,--export={e}" for e in exports),
         ]
     system = system_of(name)
-    if system.format == "Mach-O":
-        listing = folder / "exports.txt"
-        listing.write_text("".join(f"_{e}\n" for e in exports))
-        return ["-shared", "-O2", f"-Wl,-exported_symbols_list,{listing}", "-s"]
-    if system.format == "PE":
-        return ["-shared", "-O2", "-s"]  # the runtime marks its functions dllexport
+    if system.format in ("Mach-O", "PE"):  # objects say what is exported
+        return ["-shared", "-O2", "-s"]
     script = folder / "exports.map"
     script.write_text("{ global: " + "".join(f"{e}; " for e in exports) + "local: *; };\n")
     # The compiler's start files add functions that the loader calls when the process ends. If the library's

@@ -164,12 +164,12 @@ def _write_static(
     """Write a static library. With a prefix, which all its symbols get, programs may be linked with
     several.
     """
-    from tilewright.artifact import link, static
+    from tilewright.artifact import link, symbols
 
     prefix = metadata.get("prefix", PREFIX)
     parts = _linked_parts(objects, metadata, target, weights, flags=["-DTW_STATIC"])
     if prefix != PREFIX:
-        parts = static.prefixed(parts, prefix, [exported(name, prefix) for name in exports_of(metadata)])
+        parts = symbols.prefixed(parts, prefix, [exported(name, prefix) for name in exports_of(metadata)])
     with written_whole(path, sum(map(len, parts)) + _OVERHEAD) as partial:
         link.archive(parts, partial, target)
     write_headers(path, metadata)

@@ -28,7 +28,7 @@ from tilewright.artifact.c_interface import (
 )
 from tilewright.artifact.package import save_files
 from tilewright.artifact.sources import HEADER, INCLUDE_DIR, check_prefix
-from tilewright.artifact.static import with_prefix
+from tilewright.artifact.symbols import with_prefix
 from tilewright.errors import ArtifactError
 
 STATIC_DIR = INCLUDE_DIR.parent / "static"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..errors import ArtifactError
-from . import cpp, rust
+from . import android, apple, cpp, rust
 from .contents import SHARED, STATIC, Contents
 
 
@@ -42,6 +42,22 @@ KINDS = {
             ("windows",),
             (SHARED, STATIC),
             cpp.write,
+        ),
+        Kind(
+            "android",
+            "a Gradle module with a Kotlin class",
+            ("aarch64-android", "x86_64-android"),
+            ("android",),
+            (SHARED,),
+            android.write,
+        ),
+        Kind(
+            "apple",
+            "an xcframework in a Swift package",
+            ("aarch64-ios", "aarch64-ios-simulator", "aarch64-macos", "x86_64-macos"),
+            ("ios", "ios-simulator", "macos"),
+            (SHARED, STATIC),
+            apple.write,
         ),
         Kind("rust", "a crate with a safe interface", ("cpu",), (), (STATIC,), rust.write),
     )

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...artifact import elf, link, temporary
-from ...artifact.static import prefixed
 from ...artifact.static_package import NAMES, PREFIX
+from ...artifact.symbols import prefixed
 from ...errors import CompileError
 from ...runtime.model import CompiledModel
 from ..llvm.isa import Isa

@@ -1,11 +1,11 @@
-"""Static libraries, whose symbols beside the exported functions get a prefix, so that one program can be
-linked with several models.
+"""The symbols of object files, which are changed in the files' tables of symbols.
 
-The names of symbols are changed in the object files: in the tables of symbols of ELF (32 and 64 bits),
-Mach-O (64 bits) and COFF, new names are appended to the table of strings.
+In static libraries, symbols beside the exported functions get a prefix, so that one program can be linked
+with several models: in ELF (32 and 64 bits), Mach-O (64 bits) and COFF, new names are appended to the table
+of strings. In shared libraries for Apple's systems, symbols beside the exported functions are hidden.
 
-Sources: System V ABI, "Symbol Table"; Apple's ``mach-o/nlist.h``; Microsoft's "PE Format", "COFF Symbol
-Table".
+Sources: System V ABI, "Symbol Table"; Apple's ``mach-o/nlist.h`` and ``ar.h``; Microsoft's "PE Format",
+"COFF Symbol Table".
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 from tilewright.errors import ArtifactError
 
@@ -50,6 +51,38 @@ def prefixed(
     defined = {s.name for symbols in found for s in symbols if s.defined}
     names = {name: with_prefix(name, prefix) for name in (*defined.difference(kept), *also)}
     return [_renamed(data, symbols, names) for data, symbols in zip(objects, found, strict=True)]
+
+
+def hidden(data: bytes, kept: Collection[str]) -> bytes:
+    """A Mach-O object, or a static library of such objects, whose global symbols except `kept` (names, where
+    ``*`` stands for any text) are visible only inside the library that it is linked into.
+
+    Linkers for Apple's systems export all other global symbols. A list of exports is no remedy: zig's linker
+    does not apply it.
+    """
+    result = bytearray(data)
+    for start, end in _members(data):
+        if data[start : start + 4] != b"\xcf\xfa\xed\xfe":
+            continue
+        for symbol in _macho_symbols(data[start:end]):
+            if symbol.defined and not any(fnmatchcase(symbol.name, name) for name in kept):
+                result[start + symbol.entry + 4] |= 0x10  # N_PEXT
+    return bytes(result)
+
+
+def _members(data: bytes) -> Iterator[tuple[int, int]]:
+    """Where the members of a static library begin and end; the whole file if it is none."""
+    if data[:8] != b"!<arch>\n":
+        yield 0, len(data)
+        return
+    at = 8
+    while at + 60 <= len(data):
+        name, size = data[at : at + 16], int(data[at + 48 : at + 58])
+        start, at = at + 60, at + 60 + size
+        if name.startswith(b"#1/"):  # a long name stands before the contents
+            start += int(name[3:])
+        yield start, at
+        at += at % 2
 
 
 def _symbols(data: bytes) -> list[_Symbol]:
@@ -124,7 +157,7 @@ class _Elf:
 
 def _macho_table(data: bytes) -> tuple[int, int, int, int, int]:
     """The position of the command LC_SYMTAB, and its four numbers: symbols' position and number, strings'
-    position and size.
+    position and size. All are 0 in an object without symbols, such as that of a file for another system.
     """
     (count,) = struct.unpack_from("<I", data, 16)
     at = 32
@@ -133,7 +166,7 @@ def _macho_table(data: bytes) -> tuple[int, int, int, int, int]:
         if command == 2:
             return at, *struct.unpack_from("<IIII", data, at + 8)
         at += size
-    raise ArtifactError("a Mach-O object has no table of symbols")
+    return 0, 0, 0, 0, 0
 
 
 def _macho_symbols(data: bytes) -> Iterator[_Symbol]:
@@ -180,4 +213,4 @@ def _coff_renamed(data: bytes, changed: Sequence[tuple[int, str]]) -> bytes:
     return bytes(result[:strings] + table + result[strings + size :])
 
 
-__all__ = ["prefixed"]
+__all__ = ["hidden", "prefixed", "with_prefix"]
