@@ -148,7 +148,20 @@ def _llvm() -> Any:
     return llvm
 
 
+@cache
+def _without_mve_gathers() -> None:
+    """Let loads and stores of vectors of pointers become those of single elements on Arm's MVE.
+
+    LLVM 22 moves the scaling of a gather's index into the loop's counter, whose other use, the test for the
+    loop's end, keeps the unscaled bound: the loop does not end. LLVM has no switch for this step alone. The
+    option holds for the process, and only MVE has it.
+    """
+    _llvm().set_option("tilewright", "-enable-arm-maskedgatscat=false")
+
+
 def _machine(llvm: ModuleType, isa: Isa, llvm_opt_level: int) -> Any:
+    if isa.has("mve.fp"):
+        _without_mve_gathers()
     features = ",".join(f if f[0] in "+-" else f"+{f}" for f in isa.machine_features)
     # The name of a feature level would enable the features that are emulated.
     cpu = "x86-64" if isa.emulated else isa.cpu
