@@ -10,20 +10,17 @@ import httpx
 import pytest
 
 from .conftest import Running
+from .test_api import ADD as FUNCTION
 from .test_api import CALL
 from .test_forms import THINKING
 
 anthropic = pytest.importorskip("anthropic", reason="Anthropic's client is not installed")
 
+_FUNCTION = FUNCTION["function"]
 ADD: Any = {
-    "name": "add",
-    "description": "Adds.",
-    "input_schema": {
-        "type": "object",
-        "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 9}, "b": {"enum": ["x", "y"]}},
-        "required": ["a", "b"],
-        "additionalProperties": False,
-    },
+    "name": _FUNCTION["name"],
+    "description": _FUNCTION["description"],
+    "input_schema": _FUNCTION["parameters"],
 }
 
 

@@ -55,6 +55,9 @@ class LanguageModel(Module):
     ability's name.
     """
 
+    state_kinds: ClassVar[tuple[str, ...]] = ()
+    """Kinds of layers that keep a state in place of keys and values."""
+
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
@@ -77,6 +80,8 @@ class LanguageModel(Module):
             config: The complete configuration of the model.
             layer: The number of the layer.
         """
+        if config.layer_type(layer) in cls.state_kinds:
+            return 0, 0
         return 2 * config.kv_heads, config.head_dim if config.kv_heads else 0
 
     def destination(self, name: str) -> Destination | None:

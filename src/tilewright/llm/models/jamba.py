@@ -16,6 +16,7 @@ from .base import CausalLM, register
 class Jamba(CausalLM):
     has_state = True
     layer_kinds = ("full_attention", "mamba")
+    state_kinds = ("mamba",)
     renamed: ClassVar[Mapping[str, str]] = {
         **SEPARATE_EXPERTS,
         r"\.mamba\.": ".self_attn.",
@@ -33,10 +34,6 @@ class Jamba(CausalLM):
             "tie_word_embeddings": False, "rms_norm_eps": 1e-6, "max_position_embeddings": 262144,
             "num_key_value_heads": 8, "layer_types": types,
         }  # fmt: skip
-
-    @classmethod
-    def kept(cls, config: Config, layer: int) -> tuple[int, int]:
-        return super().kept(config, layer) if config.layer_type(layer) == "full_attention" else (0, 0)
 
     def attention(self, layer: int) -> Module:
         config = self.config

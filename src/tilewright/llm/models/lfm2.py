@@ -47,6 +47,7 @@ def adjusted(config: Config) -> int:
 class Lfm2(CausalLM):
     has_state = True
     layer_kinds = ("full_attention", "conv")
+    state_kinds = ("conv",)
     renamed: ClassVar[Mapping[str, str]] = {
         r"\.layers\.(\d+)\.conv\.": r".layers.\1.self_attn.",
         r"\.out_proj\.": ".o_proj.",
@@ -67,10 +68,6 @@ class Lfm2(CausalLM):
             "norm_eps": 1e-5, "hidden_act": "silu", "max_position_embeddings": 128000, "rope_theta": 1e6,
             "tie_word_embeddings": config.get("tie_embedding", True), "layer_types": types,
         }  # fmt: skip
-
-    @classmethod
-    def kept(cls, config: Config, layer: int) -> tuple[int, int]:
-        return super().kept(config, layer) if config.layer_type(layer) == "full_attention" else (0, 0)
 
     def attention(self, layer: int) -> Module:
         if self.config.layer_type(layer) == "conv":

@@ -39,6 +39,7 @@ class Qwen3Next(CausalLM):
     has_state = True
     norm_class = OffsetRMSNorm
     layer_kinds = ("full_attention", "linear_attention")
+    state_kinds = ("linear_attention",)
     renamed: ClassVar[Mapping[str, str]] = {
         **SEPARATE_EXPERTS,
         r"\.linear_attn\.norm\.weight$": ".linear_attn.norm_weight",
@@ -54,10 +55,6 @@ class Qwen3Next(CausalLM):
             "head_dim": 256, "partial_rotary_factor": 0.25, "norm_topk_prob": True,
             "layer_types": [t.replace("sliding", "linear") for t in types],
         }  # fmt: skip
-
-    @classmethod
-    def kept(cls, config: Config, layer: int) -> tuple[int, int]:
-        return super().kept(config, layer) if config.layer_type(layer) == "full_attention" else (0, 0)
 
     def attention(self, layer: int) -> Module:
         config = self.config

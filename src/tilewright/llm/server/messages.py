@@ -18,7 +18,7 @@ from .errors import ApiError
 from .protocol import Function, Model, ModelRequest, Sampling
 from .reasoning import Thought
 from .service import Generation, Service
-from .streaming import event
+from .streaming import TypedEvents, event
 from .tools import CallArguments, CallBegins, Event
 
 
@@ -115,7 +115,7 @@ class MessagesRequest(CountRequest, Sampling):
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 
-class Messages:
+class Messages(TypedEvents):
     """One checked request to /v1/messages."""
 
     def __init__(self, service: Service, turn: Turn, generation: Generation) -> None:
@@ -133,17 +133,7 @@ class Messages:
             "stop_sequence": None,
         }
 
-    async def stream(self) -> AsyncGenerator[bytes, None]:
-        """Iterate over the events of a streamed answer."""
-        async with aclosing(self._events()) as events:
-            async for content in events:
-                yield event(content, content["type"])
-
-    async def whole(self) -> dict[str, Any]:
-        """Return the answer in one piece."""
-        async with aclosing(self._events()) as events:
-            async for _ in events:
-                pass
+    def _result(self) -> dict[str, Any]:
         return self._message | {"content": self._blocks, "usage": self._usage()}
 
     def failed(self, error: ApiError) -> bytes:

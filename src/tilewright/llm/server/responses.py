@@ -27,7 +27,7 @@ from .protocol import (
 )
 from .reasoning import Thought
 from .service import Generation, Service
-from .streaming import event
+from .streaming import TypedEvents, event
 from .tools import CallBegins, Event
 
 Item = dict[str, Any]
@@ -108,7 +108,7 @@ class ResponseStore:
         self._left += size
 
 
-class Responses:
+class Responses(TypedEvents):
     """One checked request to /v1/responses."""
 
     def __init__(
@@ -158,17 +158,7 @@ class Responses:
             "usage": None,
         }
 
-    async def stream(self) -> AsyncGenerator[bytes, None]:
-        """Iterate over the events of a streamed answer."""
-        async with aclosing(self._events()) as events:
-            async for content in events:
-                yield event(content, content["type"])
-
-    async def whole(self) -> dict[str, Any]:
-        """Return the answer in one piece."""
-        async with aclosing(self._events()) as events:
-            async for _ in events:
-                pass
+    def _result(self) -> dict[str, Any]:
         return self._response
 
     def failed(self, error: ApiError) -> bytes:

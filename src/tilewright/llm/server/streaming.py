@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
+from typing import Any
 
 import anyio
 from starlette.responses import Response
@@ -20,6 +22,31 @@ DONE = b"data: [DONE]\n\n"
 def event(content: object, name: str | None = None) -> bytes:
     """Make an event with JSON content."""
     return (f"event: {name}\n".encode() if name else b"") + b"data: " + dump(content) + b"\n\n"
+
+
+class TypedEvents(ABC):
+    """An answer that consists of events with a type each, which also make up the answer in one piece."""
+
+    @abstractmethod
+    def _events(self) -> AsyncGenerator[dict[str, Any], None]:
+        """Generate; iterate over the events."""
+
+    @abstractmethod
+    def _result(self) -> dict[str, Any]:
+        """Return the answer after all events."""
+
+    async def stream(self) -> AsyncGenerator[bytes, None]:
+        """Iterate over the events of a streamed answer."""
+        async with aclosing(self._events()) as events:
+            async for content in events:
+                yield event(content, content["type"])
+
+    async def whole(self) -> dict[str, Any]:
+        """Return the answer in one piece."""
+        async with aclosing(self._events()) as events:
+            async for _ in events:
+                pass
+        return self._result()
 
 
 @asynccontextmanager
