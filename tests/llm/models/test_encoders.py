@@ -13,25 +13,19 @@ transformers = pytest.importorskip("transformers")
 from safetensors.numpy import load_file  # noqa: E402
 
 import tilewright as tw  # noqa: E402
+from tests.llm.models.tiny import SMALL  # noqa: E402
 from tilewright.llm.layers import pooled  # noqa: E402
 from tilewright.llm.load_weights import load_weights  # noqa: E402
 from tilewright.llm.models import build  # noqa: E402
 
-SMALL = {
-    "vocab_size": 96,
-    "hidden_size": 64,
-    "intermediate_size": 80,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 40,
-}
+ENCODER = {**SMALL, "max_position_embeddings": 40}
 
 
 @pytest.mark.parametrize("architecture", ["BertModel", "BertForMaskedLM", "RobertaModel", "XLMRobertaModel"])
 def test_like_transformers(architecture: str, tmp_path: Path) -> None:
     cls = getattr(transformers, architecture)
     torch.manual_seed(0)
-    theirs = cls(cls.config_class(**SMALL, pad_token_id=1)).eval()
+    theirs = cls(cls.config_class(**ENCODER, pad_token_id=1)).eval()
     with torch.no_grad():
         for p in theirs.parameters():
             p.normal_(0, 0.2) if p.ndim > 1 else p.normal_(0.5, 0.3)

@@ -132,13 +132,11 @@ def test_reasoning_arrives_apart(start: Callable[..., Running]) -> None:
         model="echo", messages=ask(f"<think>hm</think>{CALL}"), tools=[ADD]
     ).choices[0]
     assert call.finish_reason == "tool_calls" and call.message.content is None
-    response = client.responses.create(model="echo", input=text)
+    response: Any = client.responses.create(model="echo", input=text)
     assert [item.type for item in response.output] == ["reasoning", "message"]
-    assert response.output[0].content[0].text == "hm, ja" and response.output_text == "Yes."  # type: ignore[union-attr,index]
-    again = client.responses.create(
-        model="echo",
-        input=[{"role": "user", "content": "x"}, *response.output, {"role": "user", "content": "y"}],  # type: ignore[list-item]
-    )
+    assert response.output[0].content[0].text == "hm, ja" and response.output_text == "Yes."
+    turns: Any = [{"role": "user", "content": "x"}, *response.output, {"role": "user", "content": "y"}]
+    again = client.responses.create(model="echo", input=turns)
     assert again.output_text == "y"
     with client.responses.stream(model="echo", input=text) as stream:
         events = [event.type for event in stream]

@@ -187,8 +187,8 @@ def _continued(text: str, message: Mapping[str, Any], param: str) -> str:
     end = text.rfind(said)
     if not said or end < 0:
         what = "has no text" if not said else "does not appear in the chat template's output"
-        message_ = f"the last message cannot be continued: it {what}"
-        raise ApiError(400, message_, param=param, code="invalid_value")
+        refusal = f"the last message cannot be continued: it {what}"
+        raise ApiError(400, refusal, param=param, code="invalid_value")
     return text[: end + len(said)]
 
 
