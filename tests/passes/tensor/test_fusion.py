@@ -16,7 +16,7 @@ from tilewright.ir.builder import Builder
 from tilewright.ir.constant import Constant
 from tilewright.ir.core import Module, Value
 from tilewright.ir.interpreter import Interpreter
-from tilewright.ir.symbolic import bounds, symbol
+from tilewright.ir.symbolic import Dim, bounds, symbol
 from tilewright.ir.target_info import RegisterTile, TargetInfo
 from tilewright.ir.types import DType, TensorType, f32
 from tilewright.ir.verifier import verify
@@ -169,15 +169,20 @@ def test_no_transposition_is_left_in_attention() -> None:
     assert [g.kind for g in groups] == ["contraction"] * 3 + ["rows", "chain", "contraction"]
 
 
+@pytest.mark.parametrize("lead", [(BATCH,), (1, SEQ)])
 @pytest.mark.parametrize("columns,kinds", [(64, ["chain"]), (16384, ["contraction", "rows", "contraction"])])
-def test_large_weights_are_read_for_many_rows_at_a_time(columns: int, kinds: list[str]) -> None:
-    """Large weights are not read in a chain, which would read them again for every few rows."""
+def test_large_weights_are_read_for_many_rows_at_a_time(
+    columns: int, kinds: list[str], lead: tuple[Dim, ...]
+) -> None:
+    """Large weights are not read in a chain, which would read them again for every few rows; also with an
+    axis of extent 1, which both operands may be said to share.
+    """
 
     def body(b: Builder, x: Value) -> Value:
         y = b(graph.LayerNorm(b(graph.Matmul(x, weight(b, 32, 32))), weight(b, 32), None))
         return b(graph.Matmul(y, weight(b, 32, columns)))
 
-    groups = check_passes(build({"x": (BATCH, 32)}, body), batch=3)
+    groups = check_passes(build({"x": (*lead, 32)}, body), batch=3, seq=20)
     assert [g.kind for g in groups] == kinds
 
 

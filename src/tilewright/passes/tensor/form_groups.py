@@ -459,7 +459,7 @@ def _chain_contractions(drafts: list[_Draft], gpu: Gpu | None) -> list[_Draft]:
         if gpu is not None:
             if not _fits_block(first, middle, last, gpu):
                 continue
-        elif not (_right_operand_fits(first.members[0]) and _right_operand_fits(last.members[0])):
+        elif not all(_right_operand_fits(d.members[0], _is_softmax(middle)) for d in (first, last)):
             continue  # every tile of rows reads both right operands whole
         last.members = [*first.members, *middle.members, *last.members]
         last.kind = tensor.GroupKind.CHAIN
@@ -498,9 +498,10 @@ An operand that exceeds the cache is loaded again for each tile of rows, but the
 goes to memory. A larger value makes chains of longer sequences.
 """
 CHAIN_WEIGHT_BYTES = 1 << 20
-"""Largest right operand, in bytes, of a chain's contractions without batch axes.
+"""Largest right operand, in bytes, of a chain's contractions without batch axes and without a softmax.
 
 All rows share this matrix, so it is better to read it for many rows at a time, as a contraction alone does.
+Axes of extent 1 do not count: an output head has such an axis for one sequence.
 """
 
 
@@ -541,13 +542,17 @@ def _is_softmax(rows: _Draft) -> bool:
     )
 
 
-def _right_operand_fits(op: Computation) -> bool:
+def _right_operand_fits(op: Computation, attention: bool) -> bool:
+    """Whether a contraction's right operand is small enough for a chain; `attention` says that a softmax is
+    between the chain's contractions, so that the operand may be the keys or values of a single head.
+    """
     roles = Roles.of(op)
     if roles is None or roles.quantized or not isinstance(op, tensor.Compute):
         return False
     elements = product(extent(a) for a in (*(op.axes[p] for p in roles.n), *op.reduce_axes))
     most = bounds(elements)[1]
-    limit = CHAIN_OPERAND_BYTES if roles.batch else CHAIN_WEIGHT_BYTES
+    batched = attention or any(op.axes[p].upper != 0 for p in roles.batch)
+    limit = CHAIN_OPERAND_BYTES if batched else CHAIN_WEIGHT_BYTES
     return most is not None and most * op.dtype.itemsize <= limit
 
 
