@@ -123,8 +123,6 @@ def test_refused() -> None:
     with pytest.raises(CompileError, match="of a mixtral asks for what Mixtral lacks: clip_qkv=8"):
         experts = {"num_local_experts": 4, "num_experts_per_tok": 2, "hidden_act": "silu"}
         build({**LLAMA, **experts, "model_type": "mixtral", "clip_qkv": 8})
-    with pytest.raises(CompileError, match="use_bidirectional_attention is not supported"):
-        build({**LLAMA, "model_type": "gemma3_text", "use_bidirectional_attention": True})
 
 
 FAMILIES = {

@@ -385,7 +385,7 @@ def test_an_encoder(tmp_path: Path) -> None:
     with compile_library(tmp_path, LibraryOptions(context=128, precision=None)) as library:
         runner = LibraryRunner(library)
         np.testing.assert_allclose(runner.embed(TOKENS[:70]), normalized(hidden.mean(0)), atol=1e-5)
-        with pytest.raises(tw.CompileError, match="bert is an encoder"):
+        with pytest.raises(tw.CompileError, match="bert has embeddings only"):
             runner.prefill(TOKENS[:2], 0, np.array([0], np.int32), 0)
 
 

@@ -168,6 +168,17 @@ def _perplexities(
     show_default=True,
     help="Largest size of a file of weights in a folder for pages.",
 )
+@click.option(
+    "--task",
+    type=click.Choice(["generate", "embed", "score"]),
+    help="What the library is for: chats and texts, embeddings, or scores of a query and a document "
+    "(default: what the model is made for).",
+)
+@click.option(
+    "--pooling",
+    metavar="NAME",
+    help="Pooling of embeddings: mean, cls, lasttoken, max (default: the model's own, or mean).",
+)
 @cache_dtype_option
 @precision_option
 @target_option
@@ -187,6 +198,8 @@ def compile_command(
     max_batch_size: int,
     kv_cache: int | None,
     shard_size: int,
+    task: str | None,
+    pooling: str | None,
     kv_dtype: str,
     precision: str | None,
     target: str,
@@ -254,6 +267,8 @@ def compile_command(
             cache_dtype=CACHE_DTYPES[kv_dtype],
             precision=precision,
             pages=pages,
+            task=task,
+            pooling=pooling,
         )
         library = compile_library(
             checkpoint, options, target=target, opt=opt, progress=progress, estimate=estimate

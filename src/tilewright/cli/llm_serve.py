@@ -151,6 +151,7 @@ def command(
     from tilewright.llm.server.http import make_server
     from tilewright.llm.server.limits import Limits, read_keys
     from tilewright.llm.server.service import Service
+    from tilewright.llm.text_use import TextUse
 
     bounds = {
         "body": max_body,
@@ -172,7 +173,8 @@ def command(
         library, max_batch, chunk, prefix_cache, speculate, draft, device, simulate, queue=2**31
     )
     set_chat_template(engine.tokenizer, chat_template)
-    service = Service(name or Path(library).stem, engine, engine.tokenizer, limits, keys, defaults)
+    texts = getattr(engine.runner, "texts", TextUse())
+    service = Service(name or Path(library).stem, engine, engine.tokenizer, limits, keys, defaults, texts)
     shown = f"[{host}]" if ":" in host else host
     base = f"http://{shown}:{listener.getsockname()[1]}"
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypedDict, Unpack
 
 import numpy as np
 
-from ..errors import ShapeError
+from ..errors import CompileError, ShapeError
 from ..frontends.nn import functional as F
 from ..frontends.trace import Tensor
 from ..frontends.trace import numpy as tnp
@@ -89,6 +89,49 @@ class NoCache:
 
     def set_state(self, layer: int, name: str, value: Tensor) -> None:
         pass
+
+
+class Bidirectional(NoCache):
+    """Processes whole sequences whose tokens see each other in both directions.
+
+    A window of w tokens lets positions attend that differ by less than w.
+    """
+
+    def __init__(
+        self, tokens: TensorLike, mask: TensorLike | None = None, bias: Tensor | None = None
+    ) -> None:
+        """Prepare a call.
+
+        Args:
+            tokens: The tokens [batch, n].
+            mask: Nonzero where there is a token, numbers or bools [batch, n]; None: everywhere.
+            bias: Numbers that are added to scores, broadcast to [batch, heads, n, n]; None: none.
+        """
+        super().__init__(tokens)
+        self._there = None if mask is None else tnp.astype(mask, bool)[:, None, None]
+        self._bias = bias
+
+    def attend(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor | int, *, scale: float,
+        **options: Unpack[ScoreOptions],
+    ) -> Tensor:  # fmt: skip
+        for name in ("slopes", "chunk"):
+            if options.get(name) is not None:
+                raise CompileError(f"attention in both directions has no {name}")
+        v = k[..., :v] if isinstance(v, int) else v
+        mask, window = self._there, options.get("window")
+        if window is not None:
+            place = tnp.arange(self.length)
+            near = tnp.abs(place[:, None] - place[None]) < window
+            mask = near if mask is None else mask & near
+        if self._bias is not None:
+            mask = self._bias if mask is None else tnp.where(mask, self._bias, float("-inf"))
+        q, k, v = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
+        y = F.attention(
+            q, k, v, mask, scale=scale, softcap=options.get("softcap") or 0.0, sinks=options.get("sinks")
+        )
+        result: Tensor = y.transpose(0, 2, 1, 3)
+        return result
 
 
 class DenseCache:
@@ -187,4 +230,4 @@ def attend_where(
     return result
 
 
-__all__ = ["Cache", "DenseCache", "NoCache", "ScoreOptions", "attend_where", "attention"]
+__all__ = ["Bidirectional", "Cache", "DenseCache", "NoCache", "ScoreOptions", "attend_where", "attention"]

@@ -17,11 +17,11 @@ import numpy as np
 from ..errors import CompileError
 
 ALIASES = {
-    "hidden_size": ("n_embd", "n_embed", "d_model"),
-    "intermediate_size": ("n_inner", "ffn_dim", "ffn_hidden_size", "block_ff_dim"),
+    "hidden_size": ("n_embd", "n_embed", "d_model", "dim"),
+    "intermediate_size": ("n_inner", "ffn_dim", "ffn_hidden_size", "block_ff_dim", "hidden_dim"),
     "max_position_embeddings": ("n_positions",),
-    "num_attention_heads": ("n_head",),
-    "num_hidden_layers": ("n_layer",),
+    "num_attention_heads": ("n_head", "n_heads"),
+    "num_hidden_layers": ("n_layer", "n_layers"),
     "hidden_act": ("hidden_activation", "activation_function", "activation"),
     "rms_norm_eps": ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps"),
     "rope_theta": ("rotary_emb_base",),
@@ -57,16 +57,16 @@ SIZES = {
     "mamba_d_ssm", "mamba_d_state", "mamba_n_groups", "mamba_n_heads", "max_position_embeddings",
     "moe_intermediate_size", "moe_layer_interval", "moe_num_shared_experts", "n_group", "n_groups",
     "n_shared_experts", "num_attention_heads", "num_experts", "num_experts_per_tok", "num_heads",
-    "num_hidden_layers", "num_key_value_heads", "num_kv_heads", "original_max_position_embeddings",
-    "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "shared_expert_intermediate_size",
-    "sliding_window", "sliding_window_pattern", "state_size", "topk_group", "type_vocab_size",
-    "v_head_dim", "vocab_size", "word_embed_proj_dim",
+    "num_hidden_layers", "num_key_value_heads", "num_kv_heads", "num_labels",
+    "original_max_position_embeddings", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim",
+    "shared_expert_intermediate_size", "sliding_window", "sliding_window_pattern", "state_size",
+    "topk_group", "type_vocab_size", "v_head_dim", "vocab_size", "word_embed_proj_dim",
 }  # fmt: skip
 """Keys of integers."""
 MAY_BE_0 = {
     "decoder_sparse_step", "first_k_dense_replace", "moe_intermediate_size", "moe_num_shared_experts",
     "n_shared_experts", "num_experts", "num_experts_per_tok", "shared_expert_intermediate_size",
-    "sliding_window",
+    "sliding_window", "type_vocab_size",
 }  # fmt: skip
 NUMBERS = {
     "attention_multiplier", "attn_layer_offset", "attn_logit_softcapping", "attn_scale", "clip_qkv",
@@ -246,8 +246,25 @@ class Config:
 
     @property
     def context(self) -> int:
-        limit = int(self["max_position_embeddings"])
+        limit = int(self["max_position_embeddings"]) - int(self.get("unused_positions", 0))
         return limit if self._context is None else min(self._context, limit)
+
+    @property
+    def classifies(self) -> bool:
+        """Whether the model gives logits of classes in place of hidden states or tokens."""
+        return any(str(name).endswith("ForSequenceClassification") for name in self.get("architectures", ()))
+
+    @property
+    def headless(self) -> bool:
+        """Whether the checkpoint has no head, which is not that of the embedding either."""
+        names = [str(name) for name in self.get("architectures", ())]
+        bare = [name.endswith("Model") and not name.endswith("LMHeadModel") for name in names]
+        return bool(bare) and all(bare) and not self.tied
+
+    @property
+    def labels(self) -> int:
+        """The number of classes."""
+        return len(self.get("id2label", ())) or int(self.get("num_labels", 2))
 
     @property
     def eps(self) -> float:

@@ -290,6 +290,20 @@ class JointHeads(Attention):
         return q, y[:, :, :, queries], y[:, :, :, queries + 1]
 
 
+class JointAttention(Attention):
+    """Attention whose joint projection `qkv` has the rows of all queries, then all keys, then all values."""
+
+    def make_projections(self, config: Config, bias: bool, out_bias: bool) -> None:
+        width = self.heads * self.head_dim
+        self.qkv_proj = Linear(config.hidden, width + 2 * self.kv_heads * self.head_dim, bias)
+        self.o_proj = Linear(width, config.hidden, out_bias)
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        y = self.qkv_proj(x)
+        q, k = self.heads * self.head_dim, (self.heads + self.kv_heads) * self.head_dim
+        return y[..., :q], y[..., q:k], y[..., k:]
+
+
 class GatedMLP(Module):
     """``down(activation(gate(x)) * up(x))``. Shazeer, 2020.
 
@@ -340,25 +354,29 @@ class MLP(Module):
 
 
 class JointMLP(Module):
-    """A gated feed-forward block with one projection: the gate's half first, then the other.
+    """A gated feed-forward block with one projection for the gate and the values that it multiplies.
 
     Args:
         config: The configuration of the model.
+        gate_first: Whether the gate's rows come before the other half.
+        out_bias: Whether the projection of the output adds a bias.
 
     Raises:
         CompileError: The configuration's activation is unknown.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, *, gate_first: bool = True, out_bias: bool = False) -> None:
         super().__init__()
-        self.width, self.activation = config.intermediate, activation(config)
+        self.width, self.activation, self.gate_first = config.intermediate, activation(config), gate_first
         self.gate_up_proj = Linear(config.hidden, 2 * self.width, bias=False)
-        self.down_proj = Linear(self.width, config.hidden, bias=False)
+        self.down_proj = Linear(self.width, config.hidden, out_bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [..., hidden] for `x` [..., hidden]."""
         y = self.gate_up_proj(x)
-        result: Tensor = self.down_proj(self.activation(y[..., : self.width]) * y[..., self.width :])
+        gate, up = y[..., : self.width], y[..., self.width :]
+        gate, up = (gate, up) if self.gate_first else (up, gate)
+        result: Tensor = self.down_proj(self.activation(gate) * up)
         return result
 
 
@@ -446,27 +464,45 @@ class ParallelBlock(Module):
 
 
 def pooled(hidden: Tensor, mask: TensorLike | None = None, kind: str = "mean") -> Tensor:
-    """One vector [batch, hidden] of length 1 for each sequence.
+    """One vector [batch, hidden] for each sequence, of the type of `hidden`.
 
     Args:
         hidden: The vectors of all tokens [batch, n, hidden].
-        mask: Which tokens count [batch, n], numbers or bools; None: all.
-        kind: The first token's vector (``cls``), the last one's (``last``) or the ``mean``.
+        mask: Which tokens count [batch, n], numbers or bools; None: all. They begin at the first one.
+        kind: One of `POOLINGS`, by the names of sentence-transformers: the first token's vector (``cls``),
+            the last one's (``lasttoken``, or ``last``), the largest of each element (``max``), the ``mean``;
+            ``mean_sqrt_len_tokens``, the sum divided by the root of the number of tokens; ``weightedmean``,
+            the mean with weights 1, 2, 3, ...
 
     Raises:
         ValueError: `kind` is unknown.
     """
-    if kind not in ("cls", "last", "mean"):
-        raise ValueError(f"unknown pooling {kind!r}; known: cls, last, mean")
+    if kind not in POOLINGS:
+        raise ValueError(f"unknown pooling {kind!r}; known: {', '.join(POOLINGS)}")
     there = tnp.ones(hidden.shape[:2]) if mask is None else tnp.astype(mask, "float32")
+    places = tnp.arange(1, hidden.shape[1] + 1)
+    result: Tensor
     if kind == "cls":
-        x = hidden[:, 0]
-    elif kind == "last":
-        # The index of the last token that the mask selects.
-        place = tnp.argmax(there * tnp.arange(1, hidden.shape[1] + 1), 1)
-        x = tnp.take_along_axis(hidden, place[:, None, None], 1)[:, 0]
+        result = hidden[:, 0]
+    elif kind in ("last", "lasttoken"):
+        place = tnp.argmax(there * places, 1)
+        result = tnp.take_along_axis(hidden, place[:, None, None], 1)[:, 0]
+    elif kind == "max":
+        result = tnp.where(there[:, :, None] != 0, hidden, float("-inf")).max(1)
     else:
-        x = (hidden * there[:, :, None]).sum(1) / there.sum(1)[:, None]
+        weights = there * tnp.astype(places, "float32") if kind == "weightedmean" else there
+        count = weights.sum(1)[:, None]
+        divisor = tnp.sqrt(count) if kind == "mean_sqrt_len_tokens" else count
+        result = (hidden * weights[:, :, None]).sum(1) / divisor
+    return result
+
+
+POOLINGS = ("cls", "last", "lasttoken", "max", "mean", "mean_sqrt_len_tokens", "weightedmean")
+"""The kinds of `pooled`."""
+
+
+def of_length_1(x: Tensor) -> Tensor:
+    """The vectors `x` (..., n), of any floating-point type, each divided by its length; zeros stay zeros."""
     result: Tensor = x / tnp.maximum(tnp.vector_norm(x, axis=-1, keepdims=True), 1e-12)
     return result
 
@@ -474,9 +510,11 @@ def pooled(hidden: Tensor, mask: TensorLike | None = None, kind: str = "mean") -
 __all__ = [
     "ACTIVATIONS",
     "MLP",
+    "POOLINGS",
     "Attention",
     "Block",
     "GatedMLP",
+    "JointAttention",
     "JointHeads",
     "JointMLP",
     "ParallelBlock",
@@ -486,6 +524,7 @@ __all__ = [
     "Rotations",
     "activation",
     "alibi_slopes",
+    "of_length_1",
     "pooled",
     "rotated",
 ]

@@ -29,12 +29,10 @@ from ..ir.constant import Constant
 from ..ir.types import bf16, i8
 from ..passes.tensor.pack_quantized import fits_panels
 from ..targets.registry import resolve
-from .cache import NoCache
 from .config import Config
 from .cost import decode_work
 from .drawing import LibraryDrawing, drawing_functions, random_words
 from .experts import GroupedLinear
-from .layers import pooled
 from .load_weights import load_weights
 from .memory import MemoryEstimate, estimated, must_fit
 from .models.base import CausalLM, LanguageModel, build, family_of, missing_abilities
@@ -49,7 +47,9 @@ from .quantized_linear import (
     replace_linears,
 )
 from .runner import PAGE, Drawing, Floats, Ints
+from .sentences import Sentence, Texts, judges, modules_of, sentence_of, use_of
 from .slot_states import Rows, SlotStates
+from .text_use import TextUse
 from .token_sampling import sample
 from .tokenizer import Tokenizer
 from .weights import Checkpoint, LazyTensor, open_checkpoint
@@ -91,8 +91,13 @@ class LibraryOptions:
     """Data type in which ``prefill`` multiplies quantized weights, except in the head: "bfloat16", or "int8"
     as in ``decode``. None: the faster one of the target.
     """
-    pooling: str = "mean"
-    """The pooling of ``embed``: see `layers.pooled`."""
+    pooling: str | None = None
+    """The pooling of ``embed``: see `layers.pooled`. None: that of the checkpoint, or the mean."""
+    task: str | None = None
+    """The library's purpose: to ``generate`` and embed texts, to ``embed`` them, or to ``score`` them. A
+    generating model scores by the logits of the tokens ``yes`` and ``no``, as Qwen3-Reranker does. None: what
+    the checkpoint is made for.
+    """
     draws: bool | None = None
     """Whether tokens are chosen where the logits are, by the functions of `drawing_functions`. None: for
     devices and WebAssembly, whose logits the caller would have to copy.
@@ -126,9 +131,10 @@ def compile_library(
 ) -> Any:
     """Compile a checkpoint into a model library with the functions that `LibraryRunner` calls.
 
-    These are ``prefill``, ``decode``, ``copy_page``, ``sample`` and ``embed``, which is the only one of an
-    encoder. A model with state besides its pages has ``reset`` instead of ``copy_page``: its state can
-    neither be rolled back nor shared as another sequence's prefix.
+    These are ``prefill``, ``decode``, ``copy_page``, ``sample`` and ``embed``; models for embeddings have
+    only ``embed``, classifiers and rerankers only ``score``. A model with state besides its pages has
+    ``reset`` instead of ``copy_page``: its state can neither be rolled back nor shared as another sequence's
+    prefix.
 
     Args:
         source: The checkpoint, or the path of its folder or file.
@@ -155,11 +161,12 @@ def compile_library(
             stacklevel=2,
         )
     options = replace(options, context=min(options.context, model.config.context))
-    has_state = isinstance(model, CausalLM) and model.has_state
+    texts = texts_of(model, checkpoint, options)
+    has_state = texts.task == "generate" and model.has_state
     if has_state:  # Speculated tokens cannot be rolled back.
         options = replace(options, speculated=1)
     options = for_target(options, target)
-    module = import_model(functions_of(model, options), None, {}, None)
+    module = import_model(functions_of(model, options, texts), None, {}, None)
     (estimate or checker(target))(estimated(module, options.page_count, options.precision))
     description = {
         **described(model.config),
@@ -169,6 +176,7 @@ def compile_library(
         "has_state": has_state,
         "quantization": checkpoint.quantization.name,
         **asdict(options),
+        "texts": use_of(checkpoint, texts, model.segments > 1, isinstance(model, CausalLM)).stored(),
         "page": PAGE,
         "pages": options.page_count,
         "rows": options.rows,
@@ -208,6 +216,31 @@ def checker(target: str) -> Callable[[MemoryEstimate], None]:
     return must_fit if resolve(target).info.gpu is None else lambda estimate: None
 
 
+def texts_of(model: LanguageModel, checkpoint: Checkpoint, options: LibraryOptions) -> Texts:
+    """Choose what a library does with whole texts.
+
+    Raises:
+        CompileError: The model cannot do `options.task`, or a module of the checkpoint is unknown.
+    """
+    possible = {"generate": ("generate", "embed", "score")}.get(model.task, (model.task,))
+    compared = judges(checkpoint)
+    task = options.task or ("score" if compared else "embed" if modules_of(checkpoint) else model.task)
+    if model.task == "score" and options.task is None:
+        task = "score"
+    if task not in possible:
+        raise CompileError(
+            f"task={task!r}: {type(model).__name__} in {checkpoint.path} is made for {', '.join(possible)}"
+        )
+    if task != "score" or model.task == "score":
+        return Texts(task, sentence_of(checkpoint, options.pooling))
+    if compared is None:
+        answers = [tokenizer_of(checkpoint).encode(answer, special=False) for answer in ("yes", "no")]
+        if any(len(tokens) != 1 for tokens in answers):
+            raise CompileError(f"{checkpoint.path}: 'yes' and 'no' are no tokens, so it cannot score texts")
+        compared = answers[0][0], answers[1][0]
+    return Texts(task, Sentence(["mean"], []), compared)
+
+
 def described(config: Config) -> dict[str, Any]:
     """The description of the model in a library's metadata."""
     windows = [config.window(k) for k in range(config.layers)]
@@ -245,7 +278,8 @@ def _write_files(checkpoint: Checkpoint, folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, read in checkpoint.files.items():
-            (folder / name).write_bytes(read())
+            if Path(name) == Path(Path(name).name):  # those in folders are compiled into the library
+                (folder / name).write_bytes(read())
         (folder / "config.json").write_text(json.dumps(checkpoint.config, indent=1))
     except OSError as error:
         raise ArtifactError(f"{folder}: cannot be written: {error.strerror or error}") from error
@@ -269,7 +303,9 @@ def missing_files(checkpoint: Checkpoint) -> list[str]:
             f"{checkpoint.path} has no tokenizer.json: `llm chat` and `llm serve` need one. With "
             "transformers, AutoTokenizer.from_pretrained(...).save_pretrained(...) writes one"
         ]
-    if not tokenizer_of(checkpoint).chat_templates:
+    made_for_texts = modules_of(checkpoint) or Config(checkpoint.config).classifies
+    encodes = not issubclass(family_of(Config(checkpoint.config)), CausalLM)
+    if not (made_for_texts or encodes or tokenizer_of(checkpoint).chat_templates):
         return [
             f"{checkpoint.path} has no chat template: its library supports text completion; chats need "
             "--chat-template FILE of `llm chat` and `llm serve`"
@@ -436,8 +472,9 @@ def complete(config: Mapping[str, Any]) -> Config:
     return family_of(parsed).complete(parsed)
 
 
-def functions_of(model: LanguageModel, options: LibraryOptions) -> dict[str, Any]:
-    """The functions to compile, each with example arguments and the bounds of its sizes.
+def functions_of(model: LanguageModel, options: LibraryOptions, texts: Texts) -> dict[str, Any]:
+    """The functions to compile, each with example arguments and the bounds of its sizes. `texts` is what
+    is done with whole texts.
 
     `options.speculated` must be 1 for a model with state. Without `options.prompt_factors`, prompts multiply
     quantized weights in bf16.
@@ -447,12 +484,30 @@ def functions_of(model: LanguageModel, options: LibraryOptions) -> dict[str, Any
     def embed(tokens: Tensor) -> Tensor:
         whole = tokens[None]
         with factors(of_prompts):
-            hidden = model.hidden(whole, NoCache(whole)) if isinstance(model, CausalLM) else model(whole)
-        return pooled(hidden, kind=options.pooling)[0]
+            hidden = model.states(whole)
+        return texts.sentence(hidden)[0]
 
-    embedding = {"embed": (embed, (np.zeros(2, np.int32),), {"tokens": {0: f"tokens<={options.context}"}})}
-    if not isinstance(model, CausalLM):
+    def score(tokens: Tensor, types: Tensor | None = None) -> Tensor:
+        whole = tokens[None]
+        with factors(of_prompts):
+            if texts.compared is None:
+                return model.classes(whole, None, None if types is None else types[None])[0]
+            assert isinstance(model, CausalLM)
+            hidden = model.states(whole)
+        logits = model.head(hidden[0, -1:])[0]
+        yes, no = texts.compared
+        return logits[yes : yes + 1] - logits[no : no + 1]
+
+    text = np.zeros(2, np.int32)
+    length = {0: f"tokens<={options.context}"}
+    if texts.task == "score":
+        if model.segments > 1:
+            return {"score": (score, (text, text), {"tokens": length, "types": length})}
+        return {"score": (lambda tokens: score(tokens), (text,), {"tokens": length})}
+    embedding = {"embed": (embed, (text,), {"tokens": length})}
+    if texts.task == "embed":
         return embedding
+    assert isinstance(model, CausalLM)
     pages = Pages(options.page_count, options.cache_dtype)
     states = SlotStates(options.max_batch) if model.has_state else None
     table = f"pages<={options.pages_of_sequence}"
@@ -543,6 +598,7 @@ class LibraryRunner:
         )
         self.has_state = description["has_state"]
         self.weight_bytes, self.flops = description.get("weight_bytes", 0), description.get("flops", 0)
+        self.texts = TextUse.of(description.get("texts"))
         self._functions = library.functions
         self.drawing: Drawing | None = None
         if "draw" in self._functions:
@@ -552,11 +608,14 @@ class LibraryRunner:
 
     def _call(self, name: str, *arguments: object) -> Any:
         if name not in self._functions:
-            reason = (
-                "keeps state that cannot be rolled back"
-                if self.has_state
-                else "is an encoder, which has embeddings only"
-            )
+            made = {
+                "generate": "generates text",
+                "embed": "has embeddings only",
+                "score": "scores texts only",
+            }
+            reason = made[self.texts.task]
+            if self.has_state and name == "copy_page":
+                reason = "keeps state that cannot be rolled back"
             raise CompileError(
                 f"this library has no function {name!r}: {self.description['config'].get('model_type')} "
                 f"{reason}"
@@ -602,6 +661,10 @@ class LibraryRunner:
 
     def embed(self, tokens: Ints) -> Floats:
         result: Floats = self._call("embed", tokens)
+        return result
+
+    def score(self, tokens: Ints, types: Ints) -> Floats:
+        result: Floats = self._call("score", tokens, *((types,) if self.texts.segments else ()))
         return result
 
 

@@ -163,3 +163,7 @@ class Runner(Protocol):
     def embed(self, tokens: Ints) -> Floats:
         """The embedding [hidden], float32, of a text of `tokens` [n]."""
         ...
+
+    def score(self, tokens: Ints, types: Ints) -> Floats:
+        """The logits [labels], float32, of a text of `tokens` [n] in segments `types` [n]."""
+        ...

@@ -8,7 +8,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,18 +98,48 @@ class Tokenizer:
         special = {name: value for name, value in special.items() if isinstance(value, str | dict)}
         return cls(backend, eos=eos, chat_templates=templates, special=special)
 
-    def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """The tokens of a text; with `special` also the tokens that the tokenizer adds (begin of text,
-        ...).
+    def encode(self, text: str, *, special: bool = True, most: int | None = None) -> list[int]:
+        """The tokens of a text.
+
+        Args:
+            text: the text.
+            special: whether to add the tokens that the tokenizer adds (begin of text, ...).
+            most: the number of tokens to which the text is cut, with those that are added; None: it is not.
         """
+        backend = self.backend if most is None else self._cutting(most, "longest_first")
         # A batch of one lets other threads run meanwhile; offsets, which take three times the memory, are not
         # computed.
-        (encoding,) = self.backend.encode_batch_fast([text], add_special_tokens=special)
+        (encoding,) = backend.encode_batch_fast([text], add_special_tokens=special)
         tokens: list[int] = encoding.ids
         if len(text) > _LARGE:
             del encoding
             give_back()
         return tokens
+
+    def encode_pair(self, first: str, second: str, *, most: int | None = None) -> tuple[list[int], list[int]]:
+        """The tokens of two texts, with those that the tokenizer adds, and the number of each one's segment.
+
+        Args:
+            first: a text.
+            second: another text.
+            most: the number of tokens to which the second text is cut; None: it is not.
+
+        Raises:
+            RequestError: the first text alone has more than `most` tokens.
+        """
+        backend = self.backend if most is None else self._cutting(most, "only_second")
+        try:
+            (encoding,) = backend.encode_batch([(first, second)])
+        except Exception as error:  # The library raises nothing more specific.
+            raise RequestError(f"the text cannot be cut to {most} tokens: {error}") from error
+        return encoding.ids, encoding.type_ids
+
+    @lru_cache(maxsize=8)  # noqa: B019  (tokenizers live as long as their model)
+    def _cutting(self, most: int, strategy: str) -> Any:
+        """The tokenizer with truncation, which must not change under other threads."""
+        backend = type(self.backend).from_str(self.backend.to_str())
+        backend.enable_truncation(most, strategy=strategy)
+        return backend
 
     def least_tokens(self, text: str) -> int:
         """A lower bound of the number of a text's tokens, from its size alone; 0 if a token may stand for any

@@ -467,7 +467,7 @@ def test_embeddings() -> None:
         with pytest.raises(RequestError, match=message):
             engine.embed(tokens)
     failing(fake, "embed", lambda: True)
-    with pytest.raises(EngineError, match="failed to embed the text: OSError"):
+    with pytest.raises(EngineError, match="failed on the text: OSError"):
         engine.embed([3])
 
 

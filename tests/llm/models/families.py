@@ -81,7 +81,7 @@ def table() -> str:
     for cls, names in sorted(names_of.items(), key=lambda item: item[0].__name__.lower()):
         of_class = [known[n] for n in known if known[n]["model_type"] in names]
         gguf = [name for name, family in FAMILIES.items() if family.model_type in names]
-        if not issubclass(cls, CausalLM):
+        if not issubclass(cls, CausalLM) or not of_class:  # a decoder that sees in both directions has none
             left, shown = "nothing: an encoder", ["", ""]
         else:
             left = "pages"

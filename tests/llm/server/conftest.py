@@ -15,6 +15,8 @@ from tilewright.llm.server.app import application
 from tilewright.llm.server.http import Server, make_server
 from tilewright.llm.server.limits import Keys, Limits
 from tilewright.llm.server.service import Service
+from tilewright.llm.text_use import TextUse
+from tilewright.llm.tokenizer import Tokenizer
 
 from .echo import TEMPLATE, EchoRunner, tokenizer
 
@@ -30,11 +32,15 @@ class Running:
         hosts: Any = (),
         runner: Any = None,
         options: EngineOptions | None = None,
+        texts: TextUse | None = None,
+        words: Tokenizer | None = None,
         **limits: Any,
     ) -> None:
-        self.engine = Engine(runner or EchoRunner(), tokenizer(template), options)
+        self.engine = Engine(runner or EchoRunner(), words or tokenizer(template), options)
         self.engine.start()
-        self.service = Service("echo", self.engine, self.engine.tokenizer, Limits(**limits), Keys(keys))
+        self.service = Service(
+            "echo", self.engine, self.engine.tokenizer, Limits(**limits), Keys(keys), {}, texts or TextUse()
+        )
         app = application(self.service, origins, hosts=hosts)
         ready = threading.Event()
         self.server: Server = make_server(

@@ -74,6 +74,11 @@ class EchoRunner:
         found = np.bincount(tokens, minlength=self.vocabulary)[:8].astype(np.float32) + 1
         return found / np.linalg.norm(found)
 
+    def score(self, tokens: Any, types: Any) -> Any:
+        """The share of the second segment's tokens that the first one has, too."""
+        first, second = tokens[types == 0], tokens[types == 1]
+        return np.array([np.isin(second, first).mean() if len(second) else len(first)], np.float32)
+
     def _logits(self, pages: Any, length: int) -> Any:
         return self.logits([int(self._cache[pages[i // PAGE], i % PAGE]) for i in range(length)])
 

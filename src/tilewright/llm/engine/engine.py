@@ -107,7 +107,7 @@ class Engine:
         self._arrived: list[Sequence] = []
         self._arriving = 0  # choices that neither wait nor run yet, including those still to be forked
         self._cancelled: list[Stream] = []
-        self._texts: list[tuple[list[int], Future[Floats]]] = []
+        self._texts: list[tuple[abc.Callable[[], Floats], Future[Floats]]] = []
         self._thread: threading.Thread | None = None
         self._state: str = ""  # why requests are refused; empty while they are accepted
 
@@ -196,19 +196,45 @@ class Engine:
                 vocabulary.
             OverloadedError: The queue is full, or the engine is being stopped.
         """
+        self._check_text(tokens)
+        ids = np.array(tokens, np.int32)
+        return self._submit_text(lambda: self.runner.embed(ids))
+
+    def submit_score(self, tokens: abc.Sequence[int], types: abc.Sequence[int]) -> Future[Floats]:
+        """Queue a text for the classifier, without waiting for the result.
+
+        Args:
+            tokens: The text's tokens, at least one and at most as many as the model's context.
+            types: The number of each token's segment.
+
+        Returns:
+            The future logits, float32 of shape (labels). It fails with `EngineError` if the model fails.
+
+        Raises:
+            RequestError: The text has no token, more than the model accepts, or one outside of its
+                vocabulary.
+            OverloadedError: The queue is full, or the engine is being stopped.
+        """
+        self._check_text(tokens)
+        ids, segments = np.array(tokens, np.int32), np.array(types, np.int32)
+        return self._submit_text(lambda: self.runner.score(ids, segments))
+
+    def _check_text(self, tokens: abc.Sequence[int]) -> None:
         if not 0 < len(tokens) <= self.runner.context:
             raise RequestError(f"the text has {len(tokens)} tokens; it must have 1 to {self.runner.context}")
         if not 0 <= min(tokens) <= max(tokens) < self.runner.vocabulary:
             raise RequestError(f"the text has a token outside the model's 0 to {self.runner.vocabulary - 1}")
+
+    def _submit_text(self, compute: abc.Callable[[], Floats]) -> Future[Floats]:
         future: Future[Floats] = Future()
         with self._changed:
             if self._state:
                 raise OverloadedError(f"the engine accepts no more requests: {self._state}")
             if len(self._texts) >= self.options.queue:
                 raise OverloadedError(
-                    f"the queue is full ({len(self._texts)} texts wait to be embedded): try again later"
+                    f"the queue is full ({len(self._texts)} texts wait to be computed): try again later"
                 )
-            self._texts.append((list(tokens), future))
+            self._texts.append((compute, future))
             self._changed.notify()
         return future
 
@@ -336,12 +362,12 @@ class Engine:
         with self._changed:
             if not self._texts:
                 return False
-            tokens, future = self._texts.pop(0)
+            compute, future = self._texts.pop(0)
         if future.set_running_or_notify_cancel():
             try:
-                future.set_result(self.runner.embed(np.array(tokens, np.int32)))
+                future.set_result(compute())
             except Exception as error:
-                future.set_exception(failure("the model failed to embed the text", error))
+                future.set_exception(failure("the model failed on the text", error))
         return True
 
     def _fail_all(self, error: TilewrightError) -> None:

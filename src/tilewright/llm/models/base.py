@@ -18,9 +18,9 @@ from ...frontends.trace import numpy as tnp
 from ...frontends.trace.dtypes import DTypeLike
 from ...frontends.trace.tensor import TensorLike
 from ...ir.plugins import call_plugins
-from ..cache import Cache
+from ..cache import Bidirectional, Cache, NoCache
 from ..config import Config, shortened
-from ..layers import Attention, Block, GatedMLP, RotaryEmbedding, RotaryEmbeddingByKind
+from ..layers import Attention, Block, GatedMLP, RotaryEmbedding, RotaryEmbeddingByKind, pooled
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,39 @@ class LanguageModel(Module):
         if config.layer_type(layer) in cls.state_kinds:
             return 0, 0
         return 2 * config.kv_heads, config.head_dim if config.kv_heads else 0
+
+    @property
+    def task(self) -> str:
+        """The model's purpose: ``generate`` text, which includes ``embed``; ``embed`` texts as vectors; or
+        ``score`` texts by a classifier.
+        """
+        return "score" if self.config.classifies else "embed"
+
+    def states(
+        self, tokens: TensorLike, mask: TensorLike | None = None, types: TensorLike | None = None
+    ) -> Tensor:
+        """Return the last hidden states [batch, n, hidden] of whole texts, of the parameters' type.
+
+        Args:
+            tokens: Integers [batch, n].
+            mask: Nonzero where there is a token, numbers or bools [batch, n]; None: everywhere. Padding
+                follows a text.
+            types: The numbers of segments [batch, n]; None: 0. Ignored by models without segments.
+        """
+        raise NotImplementedError
+
+    def classes(
+        self, tokens: TensorLike, mask: TensorLike | None = None, types: TensorLike | None = None
+    ) -> Tensor:
+        """Return the logits [batch, labels] of whole texts, of the parameters' type, in models whose `task` is
+        ``score``; arguments as of `states`.
+        """
+        raise NotImplementedError
+
+    @property
+    def segments(self) -> int:
+        """The number of kinds of segments that `types` of `states` tells apart; 0: `types` is ignored."""
+        return 0
 
     def destination(self, name: str) -> Destination | None:
         """Return where the checkpoint's array of that name is stored; None if it is not needed."""
@@ -276,6 +309,11 @@ class CausalLM(LanguageModel):
     grouped: ClassVar[bool] = True
     """Whether several heads of queries may share a head of keys and values."""
 
+    @property
+    def bidirectional(self) -> bool:
+        """Whether tokens see later ones, too. Such a model generates no text."""
+        return False
+
     @classmethod
     def complete(cls, config: Config) -> Config:
         result = super().complete(config)
@@ -285,7 +323,12 @@ class CausalLM(LanguageModel):
         super().__init__(config)
         self.check_layers()
         self.model = Decoder(config, self.block, lambda: self.norm(config.hidden))
-        self.lm_head = None if config.tied else Linear(config.hidden, config.vocabulary, self.head_bias())
+        self.lm_head = (
+            None
+            if config.tied or self.task != "generate"
+            else Linear(config.hidden, config.vocabulary, self.head_bias())
+        )
+        self.score = Linear(config.hidden, config.labels, False) if config.classifies else None
         self.rotary = self.make_rotary()
         self.embedding_scale = float(config.get("embedding_multiplier", 1.0))
         self.logits_scale = float(config.get("logit_scale", config.get("lm_head_multiplier", 1.0)))
@@ -359,6 +402,9 @@ class CausalLM(LanguageModel):
         return RotaryEmbedding(self.config.rope(), self.interleaved)
 
     def destination(self, name: str) -> Destination | None:
+        # Checkpoints of embedding models have no prefix.
+        if re.match(r"(embed_tokens|layers|norm)\.", name):
+            name = f"model.{name}"
         # Some checkpoints contain a tied head as well.
         if self.lm_head is None and name.endswith("lm_head.weight"):
             return None
@@ -388,6 +434,29 @@ class CausalLM(LanguageModel):
         for layer in self.model.layers:
             x = layer(x, cache, rotation)
         result: Tensor = self.model.norm(x)
+        return result
+
+    @property
+    def task(self) -> str:
+        task = super().task
+        generates = task == "embed" and not self.bidirectional and not self.config.headless
+        return "generate" if generates else task
+
+    def states(
+        self, tokens: TensorLike, mask: TensorLike | None = None, types: TensorLike | None = None
+    ) -> Tensor:
+        """Return hidden states [batch, n, hidden] of the parameters' type; arguments as of
+        `LanguageModel.states`.
+        """
+        # Padding follows the tokens, which see only earlier ones unless the model is bidirectional.
+        return self.hidden(tokens, Bidirectional(tokens, mask) if self.bidirectional else NoCache(tokens))
+
+    def classes(
+        self, tokens: TensorLike, mask: TensorLike | None = None, types: TensorLike | None = None
+    ) -> Tensor:
+        """Return logits [batch, labels] of the parameters' type; arguments as of `LanguageModel.states`."""
+        assert self.score is not None
+        result: Tensor = self.score(pooled(self.states(tokens, mask), mask, "last"))
         return result
 
     def head(self, x: Tensor) -> Tensor:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from ...errors import CompileError
 from ...frontends.nn import Module
 from ...frontends.trace import Tensor
 from ...frontends.trace.tensor import TensorLike
@@ -20,14 +19,6 @@ class Scaled(CausalLM):
     """A model with scaled embeddings, and normalizations that scale by their weight plus 1."""
 
     norm_class = OffsetRMSNorm
-
-    def __init__(self, config: Config) -> None:
-        if config.get("use_bidirectional_attention"):
-            raise CompileError(
-                f"{config.model_type} with use_bidirectional_attention is not supported: attention is causal "
-                "here"
-            )
-        super().__init__(config)
 
     def embed(self, tokens: TensorLike, cache: Cache) -> Tensor:
         return super().embed(tokens, cache) * self.config.hidden**0.5
@@ -85,7 +76,7 @@ class Gemma2(NormalizedTwice):
 
 @register("gemma3_text", "gemma3")
 class Gemma3(NormalizedTwice):
-    """Gemma 3, also as the language model of checkpoints with a vision model."""
+    """Gemma 3, also as the language model of checkpoints with a vision model, and EmbeddingGemma."""
 
     heads_normalized = True
     renamed: ClassVar[Mapping[str, str]] = {
@@ -112,3 +103,15 @@ class Gemma3(NormalizedTwice):
             "layer_types": types,
             "rope_parameters": ropes,
         }
+
+    @classmethod
+    def complete(cls, config: Config) -> Config:
+        result = super().complete(config)
+        if not result.get("use_bidirectional_attention", False):
+            return result
+        # The file has the size of the whole window, half of which lies before a token.
+        return result.with_values(sliding_window=int(result["sliding_window"]) // 2 + 1)
+
+    @property
+    def bidirectional(self) -> bool:
+        return bool(self.config.get("use_bidirectional_attention", False))

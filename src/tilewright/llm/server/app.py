@@ -24,6 +24,7 @@ from .hosts import Hosts
 from .limits import key_of, read_body
 from .messages import CountRequest, Messages, MessagesRequest, count_tokens, error_body, messages
 from .protocol import ChatRequest, CompletionRequest, EmbeddingRequest, RequestT, ResponsesRequest, parse
+from .ranking import RerankRequest, ScoreRequest, rerank, score
 from .responses import Responses, ResponseStore, responses
 from .service import Service
 from .streaming import EventStream, while_connected
@@ -104,6 +105,14 @@ def application(
         parsed = await _parsed(service, request, EmbeddingRequest)
         return await _whole(service, request, 1, lambda: embeddings(service, parsed))
 
+    async def ranked(request: Request) -> Response:
+        parsed = await _parsed(service, request, RerankRequest)
+        return await _whole(service, request, 1, lambda: rerank(service, parsed))
+
+    async def scored(request: Request) -> Response:
+        parsed = await _parsed(service, request, ScoreRequest)
+        return await _whole(service, request, 1, lambda: score(service, parsed))
+
     async def metrics(request: Request) -> Response:
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
 
@@ -137,6 +146,8 @@ def application(
         route("/v1/chat/completions", chat_completions, "POST"),
         route("/v1/completions", text_completions, "POST"),
         route("/v1/embeddings", embed, "POST"),
+        *(route(f"{version}/rerank", ranked, "POST") for version in ("", "/v1", "/v2")),
+        *(route(f"{version}/score", scored, "POST") for version in ("", "/v1")),
         route("/v1/messages", create_message, "POST"),
         route("/v1/messages/count_tokens", count, "POST"),
         route("/tokenize", to_tokens, "POST"),

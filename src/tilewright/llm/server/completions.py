@@ -26,9 +26,16 @@ MAX_INPUTS = 2048
 
 
 async def texts(
-    service: Service, prompt: str | list[str] | list[int] | list[list[int]], param: str
+    service: Service,
+    prompt: str | list[str] | list[int] | list[list[int]],
+    param: str,
+    *,
+    before: str = "",
+    most: int | None = None,
 ) -> list[list[int]]:
-    """Return the tokens of one or several texts; lists of tokens are returned unchanged."""
+    """Return the tokens of one or several texts, which are cut to `most` tokens; `before` precedes each text.
+    Lists of tokens are returned unchanged.
+    """
     several: Any = [prompt] if isinstance(prompt, str) or (prompt and isinstance(prompt[0], int)) else prompt
     if not 1 <= len(several) <= MAX_INPUTS:
         message = f"'{param}' has {len(several)} texts; it must have 1 to {MAX_INPUTS}"
@@ -36,7 +43,7 @@ async def texts(
     prompts: list[list[int]] = []
     for text in several:
         if isinstance(text, str):
-            prompts.append(await service.encode(text, special=True, param=param))
+            prompts.append(await service.encode(before + text, special=True, param=param, most=most))
         else:
             service.check_prompt(text, param)
             prompts.append(text)
@@ -227,7 +234,9 @@ async def completion(service: Service, request: CompletionRequest, user: str) ->
 
 async def embeddings(service: Service, request: EmbeddingRequest) -> dict[str, Any]:
     """Answer a request to /v1/embeddings."""
-    prompts = await texts(service, request.input, "input")
+    before = prompt_of(service, request.prompt_name)
+    most = cut(service, request.truncate_prompt_tokens)
+    prompts = await texts(service, request.input, "input", before=before, most=most)
     data = []
     for index, prompt in enumerate(prompts):
         vector = np.asarray(await service.embed(prompt), np.float32)
@@ -244,6 +253,27 @@ async def embeddings(service: Service, request: EmbeddingRequest) -> dict[str, A
         "model": service.name,
         "usage": {"prompt_tokens": count, "total_tokens": count},
     }
+
+
+def prompt_of(service: Service, name: str | None) -> str:
+    """Return the text of a prompt of the model, by default that of its default prompt.
+
+    Raises:
+        ApiError: 400: the model has no prompt of that name.
+    """
+    known = service.texts.prompts
+    name = service.texts.default_prompt if name is None else name
+    if name is None:
+        return ""
+    if name not in known:
+        message = f"the model has no prompt {name!r}; it has {', '.join(known) or 'none'}"
+        raise ApiError(400, message, param="prompt_name", code="invalid_value")
+    return known[name]
+
+
+def cut(service: Service, wanted: int | None) -> int | None:
+    """Return the number of tokens to which texts are cut: `wanted`, or for -1 the most that fit."""
+    return service.longest_prompt if wanted == -1 else wanted
 
 
 def _shortened(vector: np.ndarray, size: int) -> np.ndarray:

@@ -220,10 +220,17 @@ class CompletionRequest(Penalized):
     suffix: str | None = None
 
 
+Cut = Annotated[int, Field(ge=-1)]
+"""The number of tokens to which a text is cut; -1: the most that the model takes."""
+
+
 class EmbeddingRequest(ModelRequest):
     input: str | list[str] | list[Token] | list[list[Token]]
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = Field(None, ge=1)
+    prompt_name: str | None = None
+    """The name of a prompt of the model, which precedes the texts."""
+    truncate_prompt_tokens: Cut | None = None
 
 
 class InputText(Model):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,6 +16,7 @@ from ..engine.engine import Engine
 from ..engine.grammar import Constraint, Grammars
 from ..engine.sampling import SamplingParameters
 from ..engine.stream import Delta, Request, Stream
+from ..text_use import TextUse
 from ..tokenizer import Tokenizer
 from .errors import ApiError
 from .forms import Form
@@ -37,6 +39,8 @@ class Service:
     keys: Keys = field(default_factory=Keys)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Default sampling parameters, by `SamplingParameters`' names."""
+    texts: TextUse = field(default_factory=TextUse)
+    """How the model takes texts to embed and to score."""
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -52,17 +56,18 @@ class Service:
         """The most tokens of prompt and answer together."""
         return self.engine.limit
 
-    async def encode(self, text: str, special: bool, param: str) -> list[int]:
-        """Encode a prompt; `special` adds the tokens that begin a text.
+    async def encode(self, text: str, special: bool, param: str, most: int | None = None) -> list[int]:
+        """Encode a prompt; `special` adds the tokens that begin a text. A text is cut to `most` tokens.
 
         Raises:
             ApiError: 400: the prompt has no token, or too many.
         """
-        self.check_length(text, param)
+        if most is None:
+            self.check_length(text, param)
         # A thread keeps the event loop free. Long texts are encoded one at a time because each takes much
         # memory.
         async with self._long if len(text) > _LONG else nullcontext():
-            tokens = await asyncio.to_thread(self.tokenizer.encode, text, special=special)
+            tokens = await asyncio.to_thread(self.tokenizer.encode, text, special=special, most=most)
         self.check_prompt(tokens, param)
         return tokens
 
@@ -72,7 +77,7 @@ class Service:
         Raises:
             ApiError: 400: its tokens are certainly too many for a prompt.
         """
-        if (least := self.tokenizer.least_tokens(text)) > self._longest_prompt:
+        if (least := self.tokenizer.least_tokens(text)) > self.longest_prompt:
             raise self._too_long(f"{len(text.encode())} bytes, at least {least} tokens", param)
 
     def check_prompt(self, tokens: Sequence[int], param: str) -> None:
@@ -84,7 +89,7 @@ class Service:
         if not tokens:
             raise ApiError(400, "the prompt is empty", param=param, code="invalid_value")
         self.check_tokens(tokens, param)
-        if len(tokens) > self._longest_prompt:
+        if len(tokens) > self.longest_prompt:
             raise self._too_long(f"{len(tokens)} tokens", param)
 
     def check_tokens(self, tokens: Sequence[int], param: str) -> None:
@@ -99,11 +104,12 @@ class Service:
             raise ApiError(400, message, param=param, code="invalid_value")
 
     @property
-    def _longest_prompt(self) -> int:
+    def longest_prompt(self) -> int:
+        """The most tokens of a prompt."""
         return min(self.limits.prompt_tokens or self.context, self.context)
 
     def _too_long(self, size: str, param: str) -> ApiError:
-        limit = self._longest_prompt
+        limit = self.longest_prompt
         whose = "the model's context" if limit == self.context else "this server's limit"
         message = f"the prompt has {size}; {whose} is {limit} tokens"
         return ApiError(400, message, param=param, code="context_length_exceeded")
@@ -221,14 +227,42 @@ class Service:
         """Prepare the answers to `requests`; generation starts with `deltas`."""
         return Generation(self, requests)
 
+    async def encode_pair(
+        self, first: str, second: str, param: str, most: int | None = None
+    ) -> tuple[list[int], list[int]]:
+        """Encode two texts, whose second is cut to `most` tokens with the first; return the tokens and the
+        numbers of their segments.
+
+        Raises:
+            ApiError: 400: they have too many tokens.
+        """
+        self.check_length(first if most else max(first, second, key=len), param)
+        try:
+            tokens, types = await asyncio.to_thread(self.tokenizer.encode_pair, first, second, most=most)
+        except RequestError as error:
+            raise ApiError(400, str(error), param=param, code="context_length_exceeded") from None
+        self.check_prompt(tokens, param)
+        return tokens, types
+
     async def embed(self, tokens: list[int]) -> Any:
         """Return the embedding [hidden] of a text.
 
         Raises:
             ApiError: 400: the model has no embeddings.
         """
+        return await self._computed(lambda: self.engine.submit_embedding(tokens))
+
+    async def score(self, tokens: list[int], types: list[int]) -> Any:
+        """Return the logits [labels] of a text in segments `types`.
+
+        Raises:
+            ApiError: 400: the model is no classifier.
+        """
+        return await self._computed(lambda: self.engine.submit_score(tokens, types))
+
+    async def _computed(self, submit: Callable[[], Future[Any]]) -> Any:
         try:
-            return await asyncio.wrap_future(self.engine.submit_embedding(tokens))
+            return await asyncio.wrap_future(submit())
         except TilewrightError as error:
             raise _refusal(error) from error
 

@@ -138,6 +138,7 @@ def _convert_all(
     if progress:
         progress("files", total, total)
     for name, read in checkpoint.files.items():
+        (output / name).parent.mkdir(exist_ok=True)
         _write(output / name, read())
     _write(output / "config.json", json.dumps(checkpoint.config, indent=2).encode())
     embedding, head = (_scheme_of_role(checkpoint, conversion, role) for role in ("embedding", "head"))

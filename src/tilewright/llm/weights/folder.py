@@ -24,7 +24,7 @@ from ...errors import WeightsError
 from ...ir.interpreter import Array
 from ..quantization import Quantized, dequantize, scheme_of
 from .checkpoint import Checkpoint, LazyTensor, read_json
-from .hugging_face import ACCOMPANYING
+from .hugging_face import accompanying
 from .safetensors import octets, read_safetensors
 
 RECORD = "tilewright.json"
@@ -64,9 +64,12 @@ class ConvertedFolder(Checkpoint):
             raise WeightsError(
                 f"{path / RECORD}: not what convert writes: {type(error).__name__}: {error}"
             ) from None
-        files = {name: (path / name).read_bytes for name in ACCOMPANYING if (path / name).is_file()}
         super().__init__(
-            path, tensors, read_json(path / "config.json"), files, tuple(path / shard for shard in shards)
+            path,
+            tensors,
+            read_json(path / "config.json"),
+            accompanying(path),
+            tuple(path / shard for shard in shards),
         )
 
     def verify(self) -> None:

@@ -4,6 +4,8 @@ files.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +26,33 @@ ACCOMPANYING = (
     "vocab.json",
     "merges.txt",
     "tokenizer.model",
+    "modules.json",
+    "config_sentence_transformers.json",
+    "sentence_bert_config.json",
 )
 """Files that a model keeps besides config.json and the weights."""
+_OF_MODULES = "config.json", "model.safetensors"
+"""Files in the folders of the modules that modules.json of sentence-transformers lists."""
+
+
+def accompanying(path: Path) -> dict[str, Callable[[], bytes]]:
+    """Return the files in a model's folder besides config.json and the weights, by their paths there; calling
+    one reads it.
+
+    Raises:
+        WeightsError: modules.json names a folder outside of it, or is not readable.
+    """
+    names = [*ACCOMPANYING]
+    if (path / "modules.json").is_file():
+        try:
+            folders = [str(module["path"]) for module in json.loads((path / "modules.json").read_bytes())]
+        except (ValueError, TypeError, KeyError) as error:
+            raise WeightsError(f"{path}/modules.json: not a list of modules: {error}") from None
+        for folder in filter(None, folders):
+            if folder != Path(folder).name:
+                raise WeightsError(f"{path}/modules.json: {folder!r} is not the name of a folder in it")
+            names += [f"{folder}/{name}" for name in _OF_MODULES]
+    return {name: (path / name).read_bytes for name in names if (path / name).is_file()}
 
 
 def read_folder(path: Path) -> Checkpoint:
@@ -47,8 +74,7 @@ def read_folder(path: Path) -> Checkpoint:
                     f"{path / INDEX}: {name} should be in {shard.name}, which does not have it"
                 )
             tensors[name] = stored[name]
-    files = {name: (path / name).read_bytes for name in ACCOMPANYING if (path / name).is_file()}
-    checkpoint = Checkpoint(path, tensors, config, files, tuple(shards))
+    checkpoint = Checkpoint(path, tensors, config, accompanying(path), tuple(shards))
     return with_quantized_tensors(checkpoint)
 
 
