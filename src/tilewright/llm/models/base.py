@@ -107,8 +107,8 @@ class LanguageModel(Module):
     def classes(
         self, tokens: TensorLike, mask: TensorLike | None = None, types: TensorLike | None = None
     ) -> Tensor:
-        """Return the logits [batch, labels] of whole texts, of the parameters' type, in models whose `task` is
-        ``score``; arguments as of `states`.
+        """Return the logits [batch, labels] of whole texts, of the parameters' type, if `task` is ``score``;
+        arguments as of `states`.
         """
         raise NotImplementedError
 
