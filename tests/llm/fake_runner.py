@@ -52,6 +52,7 @@ class FakeRunner:
         self.max_batch, self.context, self.has_state = max_batch, context, has_state
         self.rows, self.uniform = max_batch * speculated, uniform
         self.drawing = None
+        self.source_kind, self.source, self.start = None, 0, []
         self.local, self.scale, self.draft = local, scale, draft
         self.cells = np.zeros((pages, PAGE), np.uint64)
         self.places = np.full((pages, PAGE), -1, np.int64)

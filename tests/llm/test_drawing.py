@@ -37,6 +37,7 @@ class Runner:
 
     vocabulary, pages, chunk, max_batch, rows, context = VOCABULARY, 16, 64, ROWS, 2 * ROWS, CONTEXT
     has_state, uniform = False, True
+    source_kind, source, start = None, 0, []
 
     def __init__(self, drawing: Any) -> None:
         self.drawing = drawing

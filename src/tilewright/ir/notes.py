@@ -241,8 +241,9 @@ the lowering of `graph.winograd_conv`, read by fusion, grouping and schedules: t
 
 FACTORS = Note("tw.factors", is_str, "str", on=("graph.einsum", *_COMPUTED), kept=True)
 """The name of a type of 16 bits to which the factors of a product may be rounded: the operator that it is a
-part of rounds its result to that type, and does not say how exact its intermediate values are. Written by the
-decomposition of attention, read by `round_factors`.
+part of rounds its result to that type, and does not say how exact its intermediate values are; or "f32": the
+factors are not rounded where the user asked for a lower precision. Written by the decomposition of attention
+and by spectrograms, read by `round_factors` and `lower_precision`.
 """
 
 CONCAT_AXIS = Note("tw.concat_axis", is_int, "int", on=_COMPUTED, kept=True)

@@ -4,6 +4,7 @@ compiled library.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol, TypedDict, Unpack
 
 import numpy as np
@@ -28,10 +29,31 @@ class ScoreOptions(TypedDict, total=False):
     """Factors [heads], float32, of a key's position minus the query's, which are added to scores."""
     chunk: int | None
     """Only tokens whose positions, divided by this number, have the query's quotient are visible."""
+    terms: Callable[[Tensor], Tensor] | None
+    """A function from keys' positions minus queries', [batch, n, m] or [n, m] of integers, to what is added
+    to scores, [batch, heads, n, m] or [heads, n, m].
+    """
+
+
+class Source(Protocol):
+    """The keys and values that an encoder leaves for the layers of a decoder."""
+
+    def keep(self, layer: int, k: Tensor, v: Tensor) -> None:
+        """Store the keys and values [batch, m, kv_heads, d] of the encoder's states for a layer."""
+        ...
+
+    def attend(self, layer: int, q: Tensor, *, scale: float) -> Tensor:
+        """Attend queries [batch, n, heads, d] to all that is kept for a layer; returns their shape."""
+        ...
 
 
 class Cache(Protocol):
     """The keys and values, or other state, of the earlier tokens of a batch of sequences."""
+
+    @property
+    def source(self) -> Source | None:
+        """The states of the encoder for these sequences; None in models without one."""
+        ...
 
     @property
     def positions(self) -> Tensor:
@@ -68,11 +90,30 @@ class Cache(Protocol):
         ...
 
 
-class NoCache:
-    """Processes whole sequences at once: `tokens` [batch, n] are complete, and nothing is stored."""
+class DenseSource:
+    """Keeps an encoder's keys and values in arrays. `mask` [batch, m] of bools selects the encoder's tokens
+    that count; None: all.
+    """
 
-    def __init__(self, tokens: TensorLike) -> None:
-        self.batch, self.length = tnp.asarray(tokens).shape
+    def __init__(self, mask: TensorLike | None = None) -> None:
+        self._mask = None if mask is None else tnp.astype(mask, bool)[:, None, None]
+        self._kept: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def keep(self, layer: int, k: Tensor, v: Tensor) -> None:
+        self._kept[layer] = k, v
+
+    def attend(self, layer: int, q: Tensor, *, scale: float) -> Tensor:
+        return attend(q, *self._kept[layer], self._mask, scale=scale)
+
+
+class NoCache:
+    """Processes whole sequences at once: `tokens` [batch, n] are complete, and nothing is stored. `source` is
+    what an encoder left for them.
+    """
+
+    def __init__(self, tokens: TensorLike, source: Source | None = None) -> None:
+        self.batch, self.length = tnp.asarray(tokens).shape[:2]
+        self.source = source
 
     @property
     def positions(self) -> Tensor:
@@ -103,7 +144,7 @@ class Bidirectional(NoCache):
         """Prepare a call.
 
         Args:
-            tokens: The tokens [batch, n].
+            tokens: The tokens [batch, n], or vectors [batch, n, any].
             mask: Nonzero where there is a token, numbers or bools [batch, n]; None: everywhere.
             bias: Numbers that are added to scores, broadcast to [batch, heads, n, n]; None: none.
         """
@@ -119,29 +160,26 @@ class Bidirectional(NoCache):
             if options.get(name) is not None:
                 raise CompileError(f"attention in both directions has no {name}")
         v = k[..., :v] if isinstance(v, int) else v
-        mask, window = self._there, options.get("window")
+        mask, window, place = self._there, options.get("window"), tnp.arange(self.length)
         if window is not None:
-            place = tnp.arange(self.length)
             near = tnp.abs(place[:, None] - place[None]) < window
             mask = near if mask is None else mask & near
+        mask = added(mask, place[:, None], place[None], options)
         if self._bias is not None:
             mask = self._bias if mask is None else tnp.where(mask, self._bias, float("-inf"))
-        q, k, v = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
-        y = F.attention(
-            q, k, v, mask, scale=scale, softcap=options.get("softcap") or 0.0, sinks=options.get("sinks")
-        )
-        result: Tensor = y.transpose(0, 2, 1, 3)
-        return result
+        return attend(q, k, v, mask, scale=scale, softcap=options.get("softcap"), sinks=options.get("sinks"))
 
 
 class DenseCache:
     """Keeps everything in arrays that grow, for calls of any length. It is the reference for the caches of
     compiled libraries.
 
-    ``model(tokens, cache.before(tokens))`` continues the sequences by `tokens` [batch, n].
+    ``model(tokens, cache.before(tokens))`` continues the sequences by `tokens` [batch, n]. `source` is what
+    an encoder left for them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, source: Source | None = None) -> None:
+        self.source = source
         self.length, self._new, self._batch = 0, 0, 0
         self._kept: dict[tuple[int, str], Tensor] = {}
 
@@ -211,23 +249,66 @@ def attend_where(
     `v_scale` [batch, m, kv_heads] multiply quantized keys and values.
     """
     v = k[..., :v] if isinstance(v, int) else v
-    q, k, v = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
-    k_scale, v_scale = (None if x is None else x.transpose(0, 2, 1) for x in (k_scale, v_scale))
     mask = None if causal else column <= row
-    window, chunk, slopes = options.get("window"), options.get("chunk"), options.get("slopes")
+    window, chunk = options.get("window"), options.get("chunk")
     limits = [] if window is None else [column > row - window]
     limits += [] if chunk is None else [column // chunk == row // chunk]
     for near in limits:
         mask = near if mask is None else mask & near
-    if slopes is not None:
-        distance = slopes[:, None, None] * tnp.astype(column - row, "float32")
-        mask = distance if mask is None else tnp.where(mask, distance, float("-inf"))
-    y = F.attention(
-        q, k, v, mask, causal, scale, options.get("softcap") or 0.0, k_scale=k_scale, v_scale=v_scale,
-        sinks=options.get("sinks"),
+    return attend(
+        q, k, v, added(mask, row, column, options), causal=causal, scale=scale, k_scale=k_scale,
+        v_scale=v_scale, softcap=options.get("softcap"), sinks=options.get("sinks"),
     )  # fmt: skip
+
+
+def added(mask: Tensor | None, row: Tensor, column: Tensor, options: ScoreOptions) -> Tensor | None:
+    """The mask of `attend`: where `mask` is true, what `slopes` and `terms` of `options` add to scores.
+
+    `row` and `column` are positions of queries and keys as in `attend_where`.
+    """
+    slopes, terms = options.get("slopes"), options.get("terms")
+    distance = column - row
+    more: list[Tensor] = []
+    if slopes is not None:
+        more.append(slopes[:, None, None] * tnp.astype(distance, "float32"))
+    if terms is not None:
+        more.append(terms(distance if distance.ndim == 2 else distance[:, 0]))
+    if not more:
+        return mask
+    total: Tensor = sum(more[1:], more[0])
+    return total if mask is None else tnp.where(mask, total, float("-inf"))
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, scale: float, causal: bool = False,
+    k_scale: Tensor | None = None, v_scale: Tensor | None = None, softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Attention of `q` [batch, n, heads, d] to `k` [batch, m, kv_heads, d] and `v` [batch, m, kv_heads, e]:
+    [batch, n, heads, e].
+
+    `mask` broadcasts to [batch, heads, n, m], bools or numbers that are added; the other arguments are those
+    of `attend_where` and `functional.attention`.
+    """
+    q, k, v = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
+    k_scale, v_scale = (None if x is None else x.transpose(0, 2, 1) for x in (k_scale, v_scale))
+    y = F.attention(
+        q, k, v, mask, causal, scale, softcap or 0.0, k_scale=k_scale, v_scale=v_scale, sinks=sinks
+    )
     result: Tensor = y.transpose(0, 2, 1, 3)
     return result
 
 
-__all__ = ["Bidirectional", "Cache", "DenseCache", "NoCache", "ScoreOptions", "attend_where", "attention"]
+__all__ = [
+    "Bidirectional",
+    "Cache",
+    "DenseCache",
+    "DenseSource",
+    "NoCache",
+    "ScoreOptions",
+    "Source",
+    "added",
+    "attend",
+    "attend_where",
+    "attention",
+]

@@ -125,20 +125,23 @@ class LibraryDrawing:
     """The `Drawing` of a library with the functions of `drawing_functions`."""
 
     def __init__(
-        self, call: Callable[..., Any], vocabulary: int, max_batch: int, context: int, has_state: bool
-    ) -> None:
-        """Take ``call(name, *arguments)``, which calls a function, and the sizes of `drawing_functions`."""
-        self._call, self._has_state = call, has_state
+        self, call: Callable[..., Any], vocabulary: int, max_batch: int, context: int,
+        beside: Callable[[Ints | int], tuple[Ints, ...]],
+    ) -> None:  # fmt: skip
+        """Take ``call(name, *arguments)``, which calls a function, the sizes of `drawing_functions`, and the
+        arguments for what sequences in given slots have besides pages.
+        """
+        self._call, self._beside = call, beside
         self.adjusted = max_batch
         self.occurring, self.biased = min(context, vocabulary), min(BIASES, vocabulary)
 
     def prefill(self, tokens: Ints, start: int, pages: Ints, slot: int) -> Ints:
-        slots = (np.asarray(slot, np.int32),) if self._has_state else ()
-        result: Ints = self._call("prefill", tokens, np.asarray(start, np.int32), pages, *slots)
+        begin = np.asarray(start, np.int32)
+        result: Ints = self._call("prefill", tokens, begin, pages, *self._beside(slot))
         return result
 
     def decode(self, tokens: Ints, lengths: Ints, pages: Ints, slots: Ints) -> Ints:
-        result: Ints = self._call("decode", tokens, lengths, pages, *((slots,) if self._has_state else ()))
+        result: Ints = self._call("decode", tokens, lengths, pages, *self._beside(slots))
         return result
 
     def draw(self, rows: Ints, draws: Draws, adjustments: Adjustments | None = None) -> Ints:

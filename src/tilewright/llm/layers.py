@@ -160,6 +160,7 @@ class Attention(Module):
         clip: If c is given, projected queries, keys and values are limited to -c .. c.
         sinks: Whether each head has a learned score, `sinks` [heads], that takes part in the softmax.
         slopes: Factors [heads] of the distances of keys, which are added to scores (ALiBi); None: none.
+        terms: A function from the distances of keys to what is added to scores; see `ScoreOptions`.
     """
 
     def __init__(
@@ -168,6 +169,7 @@ class Attention(Module):
         normalized: Literal["heads", "rotated heads", "all"] = "heads", rotates: bool = True,
         scale: float | None = None, softcap: float | None = None, clip: float | None = None,
         sinks: bool = False, slopes: np.ndarray[Any, Any] | None = None,
+        terms: Callable[[Tensor], Tensor] | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.layer, self.heads, self.kv_heads, self.head_dim = (
@@ -183,7 +185,7 @@ class Attention(Module):
         self.normalized = None if norm is None else normalized
         if norm is not None:
             self.make_norms(norm)
-        self.rotates, self.clip, self.slopes = rotates, clip, slopes
+        self.rotates, self.clip, self.slopes, self.terms = rotates, clip, slopes, terms
         self.sinks = uniform((self.heads,), 1) if sinks else None
 
     def make_projections(self, config: Config, bias: bool, out_bias: bool) -> None:
@@ -258,7 +260,7 @@ class Attention(Module):
         q, k = self.placed(q, k, cache, rotations)
         y = cache.attend(
             self.layer, q, k, v, scale=self.scale, window=self.window, softcap=self.softcap,
-            sinks=self.sinks, slopes=self.slopes, chunk=self.chunk,
+            sinks=self.sinks, slopes=self.slopes, chunk=self.chunk, terms=self.terms,
         )  # fmt: skip
         return y.reshape(*q.shape[:2], self.heads * self.head_dim)
 

@@ -36,6 +36,7 @@ from .experts import GroupedLinear
 from .load_weights import load_weights
 from .memory import MemoryEstimate, estimated, must_fit
 from .models.base import CausalLM, LanguageModel, build, family_of, missing_abilities
+from .models.encoder_decoder import EncoderDecoder
 from .paged_cache import PagedCache, Pages, token_bytes
 from .quantization import Quantized
 from .quantization.packing import unpack_bits
@@ -46,9 +47,10 @@ from .quantized_linear import (
     factors,
     replace_linears,
 )
-from .runner import PAGE, Drawing, Floats, Ints
+from .runner import PAGE, Drawing, Floats, Ints, SourceKind
 from .sentences import Sentence, Texts, judges, modules_of, sentence_of, use_of
 from .slot_states import Rows, SlotStates
+from .source_functions import SourceSlots, with_source
 from .text_use import TextUse
 from .token_sampling import sample
 from .tokenizer import Tokenizer
@@ -98,6 +100,8 @@ class LibraryOptions:
     generating model scores by the logits of the tokens ``yes`` and ``no``, as Qwen3-Reranker does. None: what
     the checkpoint is made for.
     """
+    source: int = 512
+    """Largest number of states of an encoder for a sequence, in models whose own number is not fixed."""
     draws: bool | None = None
     """Whether tokens are chosen where the logits are, by the functions of `drawing_functions`. None: for
     devices and WebAssembly, whose logits the caller would have to copy.
@@ -112,6 +116,11 @@ class LibraryOptions:
     def page_count(self) -> int:
         """The number of pages of the KV cache."""
         return self.max_batch * self.pages_of_sequence if self.pages is None else self.pages
+
+    @property
+    def pages_of_source(self) -> int:
+        """The most pages that the encoder's states of one sequence need."""
+        return -(-self.source // PAGE)
 
     @property
     def rows(self) -> int:
@@ -134,7 +143,7 @@ def compile_library(
     These are ``prefill``, ``decode``, ``copy_page``, ``sample`` and ``embed``; models for embeddings have
     only ``embed``, classifiers and rerankers only ``score``. A model with state besides its pages has
     ``reset`` instead of ``copy_page``: its state can neither be rolled back nor shared as another sequence's
-    prefix.
+    prefix. An encoder-decoder has ``encode``, and one of audio ``features``.
 
     Args:
         source: The checkpoint, or the path of its folder or file.
@@ -163,7 +172,11 @@ def compile_library(
     options = replace(options, context=min(options.context, model.config.context))
     texts = texts_of(model, checkpoint, options)
     has_state = texts.task == "generate" and model.has_state
-    if has_state:  # Speculated tokens cannot be rolled back.
+    encoder: dict[str, Any] = {}
+    if isinstance(model, EncoderDecoder):
+        options = replace(options, source=model.source_limit(model.config) or options.source)
+        encoder = {"source_kind": model.source_kind, "start": model.start()}
+    if has_state or encoder:  # Speculated tokens cannot be rolled back.
         options = replace(options, speculated=1)
     options = for_target(options, target)
     module = import_model(functions_of(model, options, texts), None, {}, None)
@@ -177,6 +190,7 @@ def compile_library(
         "quantization": checkpoint.quantization.name,
         **asdict(options),
         "texts": use_of(checkpoint, texts, model.segments > 1, isinstance(model, CausalLM)).stored(),
+        **encoder,
         "page": PAGE,
         "pages": options.page_count,
         "rows": options.rows,
@@ -339,6 +353,7 @@ def model_of(checkpoint: Checkpoint, context: int | None = None) -> LanguageMode
     Linear layers, including those of experts, stay quantized if products can use their groups.
     """
     model = build(checkpoint.config, context=context)
+    model.adapt(checkpoint)
     quantized: dict[str, dict[int | None, LazyTensor]] = {}
     for name, tensor in checkpoint.items():
         destination = model.destination(name)
@@ -538,7 +553,7 @@ def functions_of(model: LanguageModel, options: LibraryOptions, texts: Texts) ->
 
     slot, slots = ((np.zeros((), i32),), (np.zeros(2, i32),)) if states is not None else ((), ())
     slot_dims = {"slots": {0: batch}} if states is not None else {}
-    functions = {
+    functions: dict[str, Any] = {
         "prefill": (
             prefill,
             (np.zeros(2, i32), np.zeros((), i32), np.zeros(2, i32), *slot),
@@ -549,16 +564,18 @@ def functions_of(model: LanguageModel, options: LibraryOptions, texts: Texts) ->
             (np.zeros(2, i32), np.zeros(2, i32), np.zeros((2, 2), i32), *slots),
             {"tokens": {0: batch}, "lengths": {0: batch}, "table": {0: batch, 1: table}, **slot_dims},
         ),
-        "sample": (
-            sample,
-            (
-                np.zeros((2, model.config.vocabulary), f32),
-                *(np.zeros(2, t) for t in (f32, i32, f32, f32, np.uint32)),
-            ),
-            {name: {0: batch} for name in ("logits", "temperature", "top_k", "top_p", "min_p", "uniform")},
-        ),
         **embedding,
     }
+    if isinstance(model, EncoderDecoder):
+        functions = with_source(model, options, pages, of_prompts)
+    functions["sample"] = (
+        sample,
+        (
+            np.zeros((2, model.config.vocabulary), f32),
+            *(np.zeros(2, t) for t in (f32, i32, f32, f32, np.uint32)),
+        ),
+        {name: {0: batch} for name in ("logits", "temperature", "top_k", "top_p", "min_p", "uniform")},
+    )
     if options.draws:
         functions |= drawing_functions(
             {name: functions[name] for name in ("prefill", "decode")},
@@ -569,6 +586,8 @@ def functions_of(model: LanguageModel, options: LibraryOptions, texts: Texts) ->
         )
     if states is not None:
         return {**functions, "reset": (reset, (np.zeros((), i32),))}
+    if isinstance(model, EncoderDecoder):
+        return functions
     return {**functions, "copy_page": (copy_page, (np.zeros(1, i32), np.zeros(1, i32)))}
 
 
@@ -596,15 +615,29 @@ class LibraryRunner:
             description["max_batch"],
             description["rows"],
         )
-        self.has_state = description["has_state"]
+        self._slot_states: bool = description["has_state"]
+        kind = description.get("source_kind")
+        self.source_kind: SourceKind | None = kind
+        self.source = description["source"] if kind else 0
+        self.start: list[int] = description.get("start", [])
+        self._sources = SourceSlots(self.max_batch, self.source) if kind else None
+        self.has_state = self._slot_states or self._sources is not None
         self.weight_bytes, self.flops = description.get("weight_bytes", 0), description.get("flops", 0)
         self.texts = TextUse.of(description.get("texts"))
         self._functions = library.functions
         self.drawing: Drawing | None = None
         if "draw" in self._functions:
             self.drawing = LibraryDrawing(
-                self._call, self.vocabulary, self.max_batch, self.context, self.has_state
+                self._call, self.vocabulary, self.max_batch, self.context, self._beside
             )
+
+    def _beside(self, slots: Ints | int) -> tuple[Ints, ...]:
+        """The arguments of calls that stand for what sequences in `slots`, one or several, have besides
+        pages.
+        """
+        if self._sources is not None:
+            return self._sources.arguments(np.asarray(slots))
+        return (np.asarray(slots, np.int32),) if self._slot_states else ()
 
     def _call(self, name: str, *arguments: object) -> Any:
         if name not in self._functions:
@@ -616,6 +649,8 @@ class LibraryRunner:
             reason = made[self.texts.task]
             if self.has_state and name == "copy_page":
                 reason = "keeps state that cannot be rolled back"
+            if name in ("encode", "features"):
+                reason = "has no encoder beside its decoder"
             raise CompileError(
                 f"this library has no function {name!r}: {self.description['config'].get('model_type')} "
                 f"{reason}"
@@ -630,23 +665,33 @@ class LibraryRunner:
         if self.drawing is not None:
             self.drawing.prefill(tokens, start, pages, slot)
             return self.drawing.logits(np.zeros(1, np.int32))[0]
-        slots_argument = (np.asarray(slot, np.int32),) if self.has_state else ()
-        result: Floats = self._call("prefill", tokens, np.asarray(start, np.int32), pages, *slots_argument)
+        begin = np.asarray(start, np.int32)
+        result: Floats = self._call("prefill", tokens, begin, pages, *self._beside(slot))
         return result
 
     def decode(self, tokens: Ints, lengths: Ints, pages: Ints, slots: Ints) -> Floats:
         if self.drawing is not None:
             self.drawing.decode(tokens, lengths, pages, slots)
             return self.drawing.logits(np.arange(len(tokens), dtype=np.int32))
-        slots_argument = (slots,) if self.has_state else ()
-        result: Floats = self._call("decode", tokens, lengths, pages, *slots_argument)
+        result: Floats = self._call("decode", tokens, lengths, pages, *self._beside(slots))
+        return result
+
+    def encode(self, source: Floats | Ints, slot: int) -> None:
+        if self._sources is None:
+            self._call("encode")
+        else:
+            self._call("encode", source, self._sources.take(slot, source, self.source_kind))
+
+    def features(self, hops: Floats) -> Floats:
+        """The logarithms of the spectrogram of a recording: see `speech.features.log_mel`."""
+        result: Floats = self._call("features", hops)
         return result
 
     def copy_page(self, source: int, target: int) -> None:
         self._call("copy_page", np.array([source], np.int32), np.array([target], np.int32))
 
     def reset(self, slot: int) -> None:
-        if self.has_state:
+        if self._slot_states:
             self._call("reset", np.asarray(slot, np.int32))
 
     def sample(

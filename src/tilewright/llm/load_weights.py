@@ -26,6 +26,7 @@ def load_weights(model: LanguageModel, weights: Mapping[str, Any]) -> None:
     Raises:
         CompileError: arrays are missing, unknown, duplicated or of another shape; the message lists them.
     """
+    model.adapt(weights)
     parameters = dict(model.named_parameters())
     sources: dict[Destination, str] = {}
     unknown, twice = [], []

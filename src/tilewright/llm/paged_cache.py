@@ -4,14 +4,16 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Any, Unpack
+
+import numpy as np
 
 from ..errors import CompileError
 from ..frontends.trace import State, Tensor
 from ..frontends.trace import numpy as tnp
 from ..frontends.trace.dtypes import DTypeLike, dtype_of
 from ..ir.symbolic import Dim, bounds, smin
-from .cache import ScoreOptions, attend_where
+from .cache import ScoreOptions, Source, attend, attend_where
 from .quantized_cache import CACHE_BITS, cache_rotation, packed, quantized, unpacked
 from .runner import PAGE
 from .slot_states import Rows
@@ -31,8 +33,9 @@ class Pages:
     element j and, in the high bits, element ``j + head_dim / 2``.
     """
 
-    def __init__(self, count: int, dtype: str = "float32") -> None:
-        """Prepare states of `count` pages for keys and values of type `dtype`.
+    def __init__(self, count: int, dtype: str = "float32", prefix: str = "") -> None:
+        """Prepare states of `count` pages for keys and values of type `dtype`, whose names begin with
+        `prefix`.
 
         Raises:
             CompileError: `dtype` is not supported.
@@ -43,11 +46,12 @@ class Pages:
                 f"{', '.join(CACHE_BITS)} are"
             )
         self.count, self.dtype, self.bits = count, dtype, CACHE_BITS.get(dtype)
+        self._prefix = prefix
         self._states: dict[str, State] = {}
 
     def state(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> State:
         if name not in self._states:
-            self._states[name] = State(name, (self.count, *shape), dtype)
+            self._states[name] = State(self._prefix + name, (self.count, *shape), dtype)
         return self._states[name]
 
     def __getitem__(self, name: str) -> State:
@@ -69,13 +73,14 @@ class PagedCache:
     """The cache of one call with `n` tokens for each sequence of a batch.
 
     `lengths` [batch] tokens precede this call. `table` [batch, p] has the sequences' page numbers in order,
-    padded with any number. `beside` holds the states that are not paged.
+    padded with any number. `beside` holds the states that are not paged, `source` what an encoder left.
     """
 
     def __init__(
-        self, pages: Pages, n: Dim, lengths: Tensor, table: Tensor, beside: Rows | None = None
-    ) -> None:
-        self._beside = beside
+        self, pages: Pages, n: Dim, lengths: Tensor, table: Tensor, beside: Rows | None = None,
+        source: Source | None = None,
+    ) -> None:  # fmt: skip
+        self._beside, self.source = beside, source
         self._pages, self._table = pages, tnp.maximum(tnp.astype(table, "int64"), 0)
         self._positions = tnp.astype(lengths, "int64")[:, None] + tnp.arange(n)[None]
         self._page = tnp.take_along_axis(self._table, self._positions // PAGE, 1)
@@ -91,18 +96,14 @@ class PagedCache:
         **options: Unpack[ScoreOptions],
     ) -> Tensor:  # fmt: skip
         shared = v if isinstance(v, int) else None
-        rotation = None if self._pages.bits is None else cache_rotation(q.shape[-1], shared)
-        if rotation is not None:
-            q, k = q @ rotation, k @ rotation
-        name = f"layer{layer}.key"
-        self._append(name, k)
-        if not isinstance(v, int):
-            self._append(f"layer{layer}.value", v)
+        self.append(layer, k, v)
         window, limit = options.get("window"), bounds(self._table.shape[1])[1]
         if window is not None and limit is not None and window >= limit * PAGE:
             window = options["window"] = None
         first, table = (0, self._table) if window is None else self._seen(window, q.shape[1])
-        held, k_scale = self._held(name, table, q.dtype)
+        rotation = self._rotation(q.shape[-1], shared)
+        q = q if rotation is None else q @ rotation
+        held, k_scale = self._held(f"layer{layer}.key", table, q.dtype)
         values: tuple[Tensor | int, Tensor | None] = (
             (v, k_scale) if isinstance(v, int) else self._held(f"layer{layer}.value", table, q.dtype)
         )
@@ -114,6 +115,26 @@ class PagedCache:
             return y
         result: Tensor = y @ rotation[:shared, :shared]  # The rotation is its own inverse.
         return result
+
+    def append(self, layer: int, k: Tensor, v: Tensor | int) -> None:
+        """Write the keys and values of this call's tokens; see `Cache.attend`."""
+        rotation = self._rotation(k.shape[-1], v if isinstance(v, int) else None)
+        self._append(f"layer{layer}.key", k if rotation is None else k @ rotation)
+        if not isinstance(v, int):
+            self._append(f"layer{layer}.value", v)
+
+    def attend_to(self, layer: int, q: Tensor, lengths: Tensor, *, scale: float) -> Tensor:
+        """Attend to the first `lengths` [batch] tokens in the pages, whatever the positions of queries."""
+        rotation = self._rotation(q.shape[-1], None)
+        q = q if rotation is None else q @ rotation
+        k, k_scale = self._held(f"layer{layer}.key", self._table, q.dtype)
+        v, v_scale = self._held(f"layer{layer}.value", self._table, q.dtype)
+        mask = tnp.arange(k.shape[1]) < tnp.astype(lengths, "int64")[:, None, None, None]
+        return attend(q, k, v, mask, scale=scale, k_scale=k_scale, v_scale=v_scale)
+
+    def _rotation(self, size: int, shared: int | None) -> np.ndarray[Any, Any] | None:
+        """The matrix that spreads the channels of keys before they are quantized; None: they are not."""
+        return None if self._pages.bits is None else cache_rotation(size, shared)
 
     def _append(self, name: str, x: Tensor) -> None:
         """Write `x` [batch, n, heads, d] to the places of its tokens."""
@@ -182,4 +203,24 @@ class PagedCache:
         return self._beside
 
 
-__all__ = ["PagedCache", "Pages", "token_bytes"]
+class PagedSource:
+    """The keys and values of an encoder's states in pages of their own.
+
+    `table` [batch, p] has the page numbers of each sequence's states in order, padded with any number;
+    `lengths` [batch] is their number of states. While an encoder keeps states, the batch is 1.
+    """
+
+    def __init__(self, pages: Pages, table: Tensor, lengths: Tensor) -> None:
+        self._pages, self._table, self._lengths = pages, table, lengths
+
+    def keep(self, layer: int, k: Tensor, v: Tensor) -> None:
+        self._in_pages(k.shape[1]).append(layer, k, v)
+
+    def attend(self, layer: int, q: Tensor, *, scale: float) -> Tensor:
+        return self._in_pages(q.shape[1]).attend_to(layer, q, self._lengths, scale=scale)
+
+    def _in_pages(self, n: Dim) -> PagedCache:
+        return PagedCache(self._pages, n, tnp.zeros_like(self._lengths), self._table)
+
+
+__all__ = ["PagedCache", "PagedSource", "Pages", "token_bytes"]

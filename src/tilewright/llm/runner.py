@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -11,6 +11,9 @@ PAGE = 64
 
 Ints = np.ndarray[Any, np.dtype[np.int32]]
 Floats = np.ndarray[Any, np.dtype[np.float32]]
+
+SourceKind = Literal["tokens", "audio"]
+"""The input of a model's encoder: tokens, or frames of a spectrogram."""
 
 UNDECIDED = -2
 """The token of a row in which `Drawing` considers too few tokens: the caller decides from the logits."""
@@ -98,7 +101,7 @@ class Runner(Protocol):
     The first page in a sequence's list holds the keys and values of its first `PAGE` tokens, and so on. A
     page may belong to several sequences with a common prefix. Calls write the keys and values of their
     tokens. `slot`, less than `max_batch`, is the number of a running sequence; state besides pages (state
-    space models, short convolutions) is stored under it.
+    space models, short convolutions) is stored under it, and so are the states of an encoder.
     """
 
     vocabulary: int
@@ -119,12 +122,27 @@ class Runner(Protocol):
     """
     drawing: Drawing | None
     """Chooses tokens beside the logits; None: the engine chooses from logits."""
+    source_kind: SourceKind | None
+    """The input of the encoder to whose states the decoder attends; None: the model has no such encoder."""
+    source: int
+    """Largest number of states of the encoder for one sequence; 0 without an encoder."""
+    start: list[int]
+    """The tokens with which the decoder of a model with an encoder begins."""
     uniform: bool
     """Whether `prefill` and `decode` compute bitwise equal results for a token.
 
     In any case, the results of each of them must not depend on the division of tokens into calls, nor on
     other rows of a call.
     """
+
+    def encode(self, source: Floats | Ints, slot: int) -> None:
+        """Encode the input of a sequence: before its first `prefill`, also when its prompt is computed again.
+
+        Args:
+            source: Tokens [n], int32, or a spectrogram [frames, mels], float32, of normalized logarithms.
+            slot: The number of the running sequence.
+        """
+        ...
 
     def prefill(self, tokens: Ints, start: int, pages: Ints, slot: int) -> Floats:
         """The logits [vocabulary], float32, after the last of some tokens.

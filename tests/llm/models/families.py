@@ -1,7 +1,8 @@
 """The table of families in docs/llm/families.md, and its figures.
 
 ``python -m tests.llm.models.families`` writes the table from the registry and the recorded figures;
-``--record`` measures all of them first (6 minutes), ``--record NAME...`` those of some of `tiny.MODELS`.
+``--record`` measures all of them first (6 minutes), ``--record NAME...`` those of some of `tiny.MODELS` and
+`pairs.PAIRS`.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ import numpy as np
 
 from tilewright.llm.library import LibraryOptions, LibraryRunner, compile_library
 from tilewright.llm.models import CausalLM, families
+from tilewright.llm.models.encoder_decoder import EncoderDecoder
 from tilewright.llm.weights.gguf_names import FAMILIES
 
-from . import tiny
+from . import pairs, tiny
 
 PAGE = Path(__file__).parents[3] / "docs" / "llm" / "families.md"
 FIGURES = Path(__file__).with_name("families.json")
@@ -28,6 +30,7 @@ BEGIN, END = (
     "<!-- end of families -->\n",
 )
 PROMPT, TOKENS, CHUNK = 100, 32, 64
+NAMES = (*tiny.MODELS, *pairs.PAIRS)
 
 
 def figures(name: str) -> dict[str, Any]:
@@ -58,13 +61,31 @@ def figures(name: str) -> dict[str, Any]:
     return {"model_type": theirs.config.model_type, "difference": float(f"{difference:.1e}"), "equal": equal}
 
 
+def figures_of_pair(name: str) -> dict[str, Any]:
+    """Return the same as `figures` for a model of `pairs.PAIRS`: the input of its encoder has 100 tokens, or
+    140 frames, and its decoder begins with one token.
+    """
+    given = pairs.source(name, 1, PROMPT)[0]
+    with TemporaryDirectory() as folder:
+        theirs = pairs.checkpoint(name, Path(folder))
+        options = LibraryOptions(
+            context=64, max_batch=1, source=128, cache_dtype="float32", precision=None, chunk=CHUNK
+        )
+        with compile_library(folder, options) as library:
+            tokens, found = pairs.greedy(LibraryRunner(library), [given], TOKENS)
+        wanted = pairs.logits(theirs, given[None], tokens[:, :-1])
+    difference = float(np.abs(found - wanted).max() / np.abs(wanted).max())
+    equal = int((tokens[0, 1:] == wanted[0].argmax(-1)).sum())
+    return {"model_type": theirs.config.model_type, "difference": float(f"{difference:.1e}"), "equal": equal}
+
+
 def record(names: Iterable[str]) -> None:
     """Measure models and write their figures beside those of the others."""
     known = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
     for name in names:
-        known[name] = figures(name)
+        known[name] = figures(name) if name in tiny.MODELS else figures_of_pair(name)
         print(name, known[name], flush=True)
-        FIGURES.write_text(json.dumps({n: known[n] for n in tiny.MODELS if n in known}, indent=1) + "\n")
+        FIGURES.write_text(json.dumps({n: known[n] for n in NAMES if n in known}, indent=1) + "\n")
 
 
 def table() -> str:
@@ -84,7 +105,9 @@ def table() -> str:
         if not issubclass(cls, CausalLM) or not of_class:  # a decoder that sees in both directions has none
             left, shown = "nothing: an encoder", ["", ""]
         else:
-            left = "pages"
+            left = (
+                "pages" if not issubclass(cls, EncoderDecoder) else f"pages; an encoder of {cls.source_kind}"
+            )
             if cls.has_state:
                 left = "pages and state" if _attends(cls) else "state"
             worst, least = max(f["difference"] for f in of_class), min(f["equal"] for f in of_class)
@@ -104,7 +127,11 @@ def _attends(cls: type[CausalLM]) -> bool:
     """Whether a family has attention: its small models of `tiny.MODELS` name heads of keys."""
     names = [name for name, c in families().items() if c is cls]
     known = json.loads(FIGURES.read_text())
-    return any("num_key_value_heads" in tiny.MODELS[n][1] for n in known if known[n]["model_type"] in names)
+    return any(
+        "num_key_value_heads" in tiny.MODELS[n][1]
+        for n in tiny.MODELS
+        if n in known and known[n]["model_type"] in names
+    )
 
 
 def written(page: str) -> str:
@@ -115,5 +142,5 @@ def written(page: str) -> str:
 
 if __name__ == "__main__":
     if "--record" in sys.argv:
-        record(sys.argv[sys.argv.index("--record") + 1 :] or tiny.MODELS)
+        record(sys.argv[sys.argv.index("--record") + 1 :] or NAMES)
     PAGE.write_text(written(PAGE.read_text()))

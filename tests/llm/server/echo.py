@@ -46,6 +46,7 @@ class EchoRunner:
     has_state = False
     uniform = True
     drawing = None
+    source_kind, source, start = None, 0, []
 
     def __init__(self, pages: int = 512, chunk: int = 128, max_batch: int = 16, context: int = 2048) -> None:
         self.pages = pages

@@ -8,6 +8,7 @@ import numpy as np
 
 from ...errors import TilewrightError
 from ..runner import UNDECIDED, Adjustments, Drawing, Draws, Floats, Ints
+from .grammar import LogitRules
 from .sampling import Sampler
 from .sequence import Guess, Sequence
 
@@ -59,6 +60,7 @@ class Drawn:
                 if guess.tokens or not self._takes(s.sampler):
                     continue
                 constraint = s.sampler.constraint
+                assert not isinstance(constraint, LogitRules)
                 try:
                     adjusted.append((row, s, None if constraint is None else constraint.mask()))
                 except TilewrightError as error:
@@ -87,6 +89,8 @@ class Drawn:
         """Whether the model can apply a sampler's adjustments."""
         if not sampler.adjusts:
             return True
+        if isinstance(sampler.constraint, LogitRules):
+            return False
         occurring, biased = len(sampler.occurrences()[0]), len(sampler.bias()[0])
         return occurring <= self._drawing.occurring and biased <= self._drawing.biased
 

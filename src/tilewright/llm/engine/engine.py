@@ -125,7 +125,7 @@ class Engine:
             RequestError: The request can never be served.
             OverloadedError: The queue is full, or the engine is being stopped.
         """
-        request.check(self.runner.vocabulary, self.limit)
+        request.check(self.runner.vocabulary, self.limit, self.runner.source)
         constraints = [
             request.grammar.fork() if request.grammar is not None else None for _ in range(request.n)
         ]

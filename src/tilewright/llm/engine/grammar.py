@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
 
 from ...errors import RequestError
 from ..tokenizer import Tokenizer
@@ -41,6 +43,32 @@ class Constraint(Protocol):
         ...
 
     def fork(self) -> Constraint:
+        """Return an independent copy of this state."""
+        ...
+
+
+@runtime_checkable
+class LogitRules(Protocol):
+    """The state of one output under rules that change its logits, also by the logits themselves."""
+
+    def adjust(self, logits: np.ndarray[Any, Any]) -> None:
+        """Change the logits of the next token, float32 [vocabulary], in place: -inf forbids a token."""
+        ...
+
+    def accept(self, token: int) -> None:
+        """Advance the state by a token.
+
+        Raises:
+            RequestError: The rules do not allow the token here.
+        """
+        ...
+
+    @property
+    def complete(self) -> bool:
+        """Whether the output ends here."""
+        ...
+
+    def fork(self) -> LogitRules:
         """Return an independent copy of this state."""
         ...
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import RequestError
-from .grammar import Constraint
+from .grammar import Constraint, LogitRules
 
 Floats = np.ndarray[Any, Any]
 
@@ -47,6 +47,8 @@ class SamplingParameters:
     """Number of most probable tokens whose log-probabilities are reported beside each chosen token's; None:
     no report. They are the model's own, before all of the steps above.
     """
+    adjusted_logprobs: bool = False
+    """Whether `logprobs` reports those after penalties, biases and rules, before the temperature."""
     seed: int | None = None
     """Equal seeds give equal outputs, whatever else the engine serves. None: a seed is drawn."""
 
@@ -127,7 +129,7 @@ class Sampler:
         parameters: SamplingParameters,
         prompt: Sequence[int],
         seed: int,
-        constraint: Constraint | None,
+        constraint: Constraint | LogitRules | None,
         least: int = 0,
         ends: Sequence[int] = (),
     ) -> None:
@@ -213,7 +215,9 @@ class Sampler:
             logits[self._bias[0]] += self._bias[1]
         if self._count < self._least:
             logits[self._ends] = -np.inf
-        if self.constraint is not None:
+        if isinstance(self.constraint, LogitRules):
+            self.constraint.adjust(logits)
+        elif self.constraint is not None:
             logits += _forbidding(self.constraint.mask(), len(logits))
 
     def occurrences(self) -> tuple[Floats, Floats]:

@@ -17,6 +17,7 @@ import numpy as np
 from ...errors import RequestError
 from ..runner import PAGE, UNDECIDED, Runner
 from .drawing import Drawn
+from .grammar import LogitRules
 from .sampling import Floats, choose, draw, probabilities
 from .scheduler import Scheduler
 from .sequence import Guess, Sequence
@@ -65,6 +66,8 @@ class PromptLookup:
             if at is not None:
                 guesses = tokens[at : at + count]
                 constraint = sequence.sampler.constraint
+                if isinstance(constraint, LogitRules):
+                    return []
                 return guesses if constraint is None else guesses[: constraint.allowed(guesses)]
         return []
 

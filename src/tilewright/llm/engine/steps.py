@@ -78,6 +78,8 @@ class Steps:
                 drafted = end
         logits = None
         try:
+            if not start and (source := sequence.request.source) is not None:
+                self._runner.encode(source, sequence.slot)
             if self._drawn is not None:
                 self._drawn.prefill(tokens, start, pages, sequence.slot)
             else:
@@ -257,11 +259,12 @@ class Steps:
             if sequence.finished:  # another choice of the request failed
                 continue
             tokens = accepted(sequence, guess, adjusted[start:end], chosen[start:end])
-            top = sequence.request.sampling.logprobs
+            sampling = sequence.request.sampling
+            top, of = sampling.logprobs, adjusted if sampling.adjusted_logprobs else raw
             probable = (
                 None
                 if top is None
-                else [logprobs(raw[start + j], t, top) for j, t in enumerate(tokens) if t >= 0]
+                else [logprobs(of[start + j], t, top) for j, t in enumerate(tokens) if t >= 0]
             )
             self._accept(sequence, guess, tokens, probable)
 

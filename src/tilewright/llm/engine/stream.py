@@ -9,10 +9,12 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
 
 from ...errors import EngineError, InternalError, RequestError, TilewrightError
-from .grammar import Constraint
+from .grammar import Constraint, LogitRules
 from .sampling import SamplingParameters, TokenLogprob
 
 FinishReason = Literal["stop", "length", "cancelled"]
@@ -43,8 +45,12 @@ class Request:
     besides the log-probability of the prompt's token itself; None: no report. The prompt is then computed as
     generated tokens are, several in a call, and not taken from the prefix cache.
     """
-    grammar: Constraint | None = None
-    """Constrains the output; made by `Grammars`."""
+    grammar: Constraint | LogitRules | None = None
+    """Constrains the output; made by `Grammars`, or rules of the caller's."""
+    source: np.ndarray[Any, Any] | None = None
+    """The input of the encoder, of a model that has one beside its decoder: tokens [n], int32, or the
+    normalized spectrogram [frames, mels], float32, of a recording. `prompt` is what the decoder begins with.
+    """
     n: int = 1
     """The number of outputs (choices)."""
     priority: int = 0
@@ -54,12 +60,13 @@ class Request:
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     """A name of the request for logs, by default a random one."""
 
-    def check(self, vocabulary: int, limit: int) -> None:
+    def check(self, vocabulary: int, limit: int, source: int = 0) -> None:
         """Check a request against a model.
 
         Args:
             vocabulary: The model's number of tokens.
             limit: The most tokens of prompt and output together.
+            source: The most tokens, or half the frames, of the encoder's input; 0: there is no encoder.
 
         Raises:
             RequestError: The request can never be served.
@@ -86,6 +93,15 @@ class Request:
             )
         if self.n < 1:
             raise RequestError(f"n is {self.n}; it must be at least 1")
+        if (self.source is None) != (source == 0):
+            has, needs = ("an encoder, whose", "is needed") if source else ("no encoder:", "must be None")
+            raise RequestError(f"the model has {has} input 'source' {needs}")
+        if self.source is not None:
+            size = len(self.source) // (self.source.ndim or 1)
+            if not 0 < size <= source:
+                raise RequestError(f"the source has a length of {size}; the encoder takes 1 to {source}")
+            if self.source.ndim == 1 and not 0 <= self.source.min() <= self.source.max() < vocabulary:
+                raise RequestError(f"source has a token outside the model's 0 to {vocabulary - 1}")
         if not all(self.stop):
             raise RequestError("stop must not contain an empty string")
 

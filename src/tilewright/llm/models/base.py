@@ -117,6 +117,9 @@ class LanguageModel(Module):
         """The number of kinds of segments that `types` of `states` tells apart; 0: `types` is ignored."""
         return 0
 
+    def adapt(self, names: Iterable[str]) -> None:
+        """Leave out what a checkpoint with arrays of these names lacks by right, before it is loaded."""
+
     def destination(self, name: str) -> Destination | None:
         """Return where the checkpoint's array of that name is stored; None if it is not needed."""
         if any(re.search(pattern, name) for pattern in (*self.ignored, *self.left_out)):

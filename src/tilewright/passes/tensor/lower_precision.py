@@ -101,9 +101,10 @@ def _lower(
 def lowers(c: Contraction) -> bool:
     """Whether a contraction takes 16-bit factors.
 
-    It must sum in float32 and have at least `LEAST_DEPTH` terms in its innermost sum.
+    It must sum in float32, have at least `LEAST_DEPTH` terms in its innermost sum, and not be noted as one
+    whose factors stay exact.
     """
-    if c.dtype is not f32:
+    if c.dtype is not f32 or notes.FACTORS.get(c.compute) == f32.name:
         return False
     strides = [s if isinstance(s := c.a.coefficients[axis], int) else 1 << 62 for axis in c.k]
     depth = extent(c.k[strides.index(min(strides))])

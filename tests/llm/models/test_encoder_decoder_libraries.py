@@ -1,0 +1,55 @@
+"""Libraries of encoder-decoders: the tokens of `transformers`, for several sequences at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from tilewright.llm.library import LibraryOptions, LibraryRunner, compile_library
+from tilewright.llm.weights import Conversion, convert
+
+from .pairs import checkpoint, greedy, logits, source
+from .test_families import close
+
+TOKENS = 32
+
+
+def options(**others: Any) -> LibraryOptions:
+    return LibraryOptions(
+        **{"context": 64, "chunk": 16, "max_batch": 3, "source": 100, "precision": None, **others}
+    )
+
+
+@pytest.mark.parametrize("name", ["t5 1.1", "whisper"])
+def test_like_transformers(name: str, tmp_path: Path) -> None:
+    """Three sequences with encoders' inputs of different lengths, decoded together."""
+    theirs = checkpoint(name, tmp_path)
+    given = [source(name, 1, n)[0] for n in (90, 5, 64)]
+    with compile_library(tmp_path, options(cache_dtype="float32")) as library:
+        tokens, found = greedy(LibraryRunner(library), given, TOKENS)
+    for k, one in enumerate(given):
+        expected = logits(theirs, one[None], tokens[k : k + 1, :-1])[0]
+        close(found[k], expected)
+        np.testing.assert_array_equal(tokens[k, 1:], expected.argmax(-1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["t5", "mt5", "t5 1.1", "whisper"])
+@pytest.mark.parametrize("scheme", ["int8", "int4_g32"])
+def test_quantized(name: str, scheme: str, tmp_path: Path) -> None:
+    """Logits are near those of the weights that are not quantized."""
+    theirs = checkpoint(name, tmp_path / "whole")
+    convert(tmp_path / "whole", tmp_path / scheme, Conversion(scheme))
+    given = [source(name, 1, n)[0] for n in (90, 5)]
+    with compile_library(tmp_path / scheme, options(cache_dtype="int8")) as library:
+        tokens, found = greedy(LibraryRunner(library), given, 12)
+    for k, one in enumerate(given):
+        expected = logits(theirs, one[None], tokens[k : k + 1, :-1])[0]
+        difference = np.sqrt(np.mean((found[k] - expected) ** 2) / np.mean(expected**2))
+        assert difference < {"int8": 0.1, "int4_g32": 0.4}[scheme]
