@@ -62,7 +62,8 @@ class Counting(LibraryDrawing):
     """Counts rows that are decoded, drawn, drawn from adjusted logits, and read."""
 
     def __init__(self, library: Any) -> None:
-        super().__init__(lambda name, *a: library.functions[name](*a), VOCABULARY, ROWS, CONTEXT, False)
+        call = lambda name, *a: library.functions[name](*a)  # noqa: E731
+        super().__init__(call, VOCABULARY, ROWS, CONTEXT, lambda slots: ())
         self.counts = dict.fromkeys(("decode", "draw", "adjusted", "logits"), 0)
 
     def decode(self, tokens: Any, *rest: Any) -> Any:
