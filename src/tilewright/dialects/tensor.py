@@ -10,7 +10,7 @@ operation.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import UnionType
 from typing import Any, SupportsInt
 
@@ -402,9 +402,16 @@ class Concat(Operation):
 
 
 def readers(value: Value, views: type[Operation] | UnionType = Reshape) -> Iterator[Operation]:
-    """The operations that use a tensor, directly or through `views`, each once."""
-    users = reachable(value.users, lambda op: op.results[0].users if isinstance(op, views) else ())
-    return (op for op in users if not isinstance(op, views))
+    """The operations that read a tensor, directly or through `views` of it, each once. A view that waits for
+    it reads other memory.
+    """
+
+    def below(use: tuple[Operation, int]) -> Iterable[tuple[Operation, int]]:
+        op, number = use
+        return op.results[0].uses if isinstance(op, views) and number == 0 else ()
+
+    uses = reachable(value.uses, below)
+    return iter(dict.fromkeys(op for op, _ in uses if not isinstance(op, views)))
 
 
 @operation
@@ -575,6 +582,16 @@ class Scan(Operation):
     step: Attr
     places: Attr = ()
 
+    @property
+    def carried(self) -> tuple[Value, ...]:
+        """The values that a step passes to the next one."""
+        return tuple(self.body.terminator.operands[: len(self.initial)])
+
+    @property
+    def slices(self) -> tuple[Value, ...]:
+        """The parts of the stacked results that a step computes."""
+        return tuple(self.body.terminator.operands[len(self.initial) :])
+
     def verify(self) -> None:
         ends = [v.type for v in self.body.terminator.operands]
         carried = [v.type for v in self.initial]
@@ -703,6 +720,16 @@ class While(Operation):
     initial: VariadicOperand
     step: Attr
     count: Attr
+
+    @property
+    def carried(self) -> tuple[Value, ...]:
+        """The values that a step passes to the next one."""
+        return tuple(self.body.terminator.operands[1 : 1 + len(self.initial)])
+
+    @property
+    def slices(self) -> tuple[Value, ...]:
+        """The parts of the stacked results that a step computes."""
+        return tuple(self.body.terminator.operands[1 + len(self.initial) :])
 
     def verify(self) -> None:
         ends = [v.type for v in self.body.terminator.operands][1:]

@@ -273,6 +273,11 @@ UPDATED_IN_PLACE = Note("tw.updated_in_place", is_names, "tuple[str, ...]", on=(
 read by `in_place`.
 """
 
+CARRIED_IN_PLACE = Note("tw.carried_in_place", is_ints, "tuple[int, ...]", on=("tensor.scan", "tensor.while"))
+"""The carried values of a loop, by number, whose new value is written to the memory of the old one. Written
+by `in_place`, read by bufferization.
+"""
+
 # -- Notes on loops and scalar operations --------------------------------------------------------------------
 
 BUFFER_ALIASES = Note("tw.buffer_aliases", is_pairs, "tuple[tuple[int, int], ...]", on=("loop.kernel",))

@@ -15,7 +15,7 @@ from ..dialects import func, graph, host, loop, tensor
 from ..dialects.places import place_of
 from ..ir import notes
 from ..ir.builder import Builder
-from ..ir.core import Block, IRError, Module, Operation, Region, Value
+from ..ir.core import Block, IRError, Module, Operation, OpResult, Region, Value
 from ..ir.run_time_symbols import defined_inside, mentions
 from ..ir.symbolic import Dim
 from ..ir.types import BufferType, TensorType
@@ -145,7 +145,7 @@ def _view(builder: Builder, buffer: Value, type_: TensorType, checked: bool = Fa
 def _place_results(
     builder: Builder,
     block: Block,
-    results: list[Value],
+    results: Sequence[Value],
     targets: Sequence[Value],
     buffers: dict[Value, Value],
 ) -> list[int]:
@@ -246,27 +246,32 @@ class _Bufferizer:
         """Write the loop of a scan.
 
         A carried value that is also a slice of a stacked result is passed on as that slice. Any other is
-        written to one of two buffers in turn, while the step reads the one that the previous step wrote (at
-        first, the initial value).
+        written over the previous step's (`_in_place`), or to one of two buffers in turn, while the step reads
+        the one that the previous step wrote (at first, the initial value).
         """
         buffers = self.buffers
-        count = len(scan.initial)
-        ends = list(scan.body.terminator.operands)
-        carried, slices = ends[:count], ends[count:]
-        stacked = scan.results[count:]
+        carried, slices = scan.carried, scan.slices
+        stacked = scan.results[len(carried) :]
         for result in stacked:
             if result not in buffers:
                 buffers[result] = builder(host.Alloc(buffer=_buffer(result.type)))
-        alternating = [k for k, v in enumerate(carried) if v not in slices or computed(v, scan.body) is None]
-        first = [_view(builder, buffers[x], x.type) for x in scan.initial]
-        spare = {k: [builder(host.Alloc(buffer=first[k].type)) for _ in range(2)] for k in alternating}
-        begin = [*first, *(b for pair in spare.values() for b in pair)]
+        fixed = self._in_place(builder, scan)
+        passed = [k for k in range(len(carried)) if k not in fixed]
+        alternating = [
+            k for k in passed if carried[k] not in slices or computed(carried[k], scan.body) is None
+        ]
+        first = [_view(builder, buffers[scan.initial[k]], scan.initial[k].type) for k in passed]
+        spare = [
+            builder(host.Alloc(buffer=_buffer(scan.initial[k].type))) for k in alternating for _ in range(2)
+        ]
+        begin = [*first, *spare]
         body = Region([Block([v.type for v in begin])])
         op = host.For(begin, step=scan.step, regions=[body], location=scan.location)
         builder.insert(op)
         args = op.body.args
-        buffers.update(zip(scan.body.args, args[:count], strict=True))
-        buffers_of = {k: (args[count + 2 * n], args[count + 2 * n + 1]) for n, k in enumerate(alternating)}
+        buffers.update((scan.body.args[k], a) for k, a in zip(passed, args, strict=False))
+        pairs = _pairs(args[len(passed) :])
+        target = {**fixed, **{k: written for k, (written, _) in zip(alternating, pairs, strict=True)}}
 
         inside = Builder(op.body, location=scan.location)
         places: list[Value] = []
@@ -274,32 +279,26 @@ class _Bufferizer:
             memory = buffers[result]
             size = value.type.size
             places.append(inside(host.View(memory, shape=value.type.shape, offset=place * size)))
-        wanted = [*slices, *(carried[k] for k in alternating)]
-        targets = [*places, *(buffers_of[k][0] for k in alternating)]
-        copied = _place_results(inside, scan.body, wanted, targets, buffers)
-        self.block(inside, scan.body)
-        for index in copied:
-            inside.insert(host.Copy(buffers[wanted[index]], targets[index]))
+        self._step(inside, scan.body, [*slices, *(carried[k] for k in target)], [*places, *target.values()])
         handed = [
-            buffers_of[k][0] if k in buffers_of else _view(inside, buffers[v], scan.initial[k].type)
-            for k, v in enumerate(carried)
+            target[k] if k in target else _view(inside, buffers[carried[k]], first[n].type)
+            for n, k in enumerate(passed)
         ]
-        inside.insert(
-            host.Yield([*handed, *(b for written, other in buffers_of.values() for b in (other, written))])
-        )
-        buffers.update(zip(scan.results[:count], op.results[:count], strict=True))
+        inside.insert(host.Yield([*handed, *_exchanged(pairs)]))
+        buffers.update((scan.results[k], r) for k, r in zip(passed, op.results, strict=False))
+        buffers.update((scan.results[k], place) for k, place in fixed.items())
 
     def _while(self, builder: Builder, op: tensor.While) -> None:
-        """Write the loop of a while: carried values alternate between two buffers, slices are appended to a
-        growing block.
+        """Write the loop of a while: carried values are written in place or alternate between two buffers, as
+        in `_loop`; slices are appended to a growing block.
         """
         buffers = self.buffers
-        count = len(op.initial)
-        condition, *ends = op.body.terminator.operands
-        carried, slices = ends[:count], ends[count:]
-        first = [_view(builder, buffers[x], x.type) for x in op.initial]
-        spare = [[builder(host.Alloc(buffer=x.type)) for _ in range(2)] for x in first]
-        begin = [*first, *(b for pair in spare for b in pair)]
+        carried = op.carried
+        fixed = self._in_place(builder, op)
+        passed = [k for k in range(len(carried)) if k not in fixed]
+        first = [_view(builder, buffers[op.initial[k]], op.initial[k].type) for k in passed]
+        spare = [builder(host.Alloc(buffer=x.type)) for x in first for _ in range(2)]
+        begin = [*first, *spare]
         limit = None if op.limit is None else buffers[op.limit]
         body = Region([Block([v.type for v in begin])])
         loop_ = host.While(
@@ -313,29 +312,55 @@ class _Bufferizer:
         )
         builder.insert(loop_)
         args = loop_.body.args
-        buffers.update(zip(op.body.args, args[:count], strict=True))
-        buffer_pairs = [(args[count + 2 * k], args[count + 2 * k + 1]) for k in range(count)]
+        buffers.update((op.body.args[k], a) for k, a in zip(passed, args, strict=False))
+        pairs = _pairs(args[len(passed) :])
+        written = [w for w, _ in pairs]
+        target = {**fixed, **dict(zip(passed, written, strict=True))}
 
         inside = Builder(loop_.body, location=op.location)
-        slots = [self._new_slot() for _ in slices]
+        slots = [self._new_slot() for _ in op.slices]
         places: list[Value] = []
-        for value, slot in zip(slices, slots, strict=True):
+        for value, slot in zip(op.slices, slots, strict=True):
             type_ = BufferType(value.type.dtype, (op.step + 1, *value.type.shape))
             block = inside(host.Alloc(buffer=type_, slot=slot, keep=True))
             places.append(inside(host.View(block, shape=value.type.shape, offset=op.step * value.type.size)))
-        wanted = [*slices, *carried]
-        targets = [*places, *(written for written, _ in buffer_pairs)]
-        copied = _place_results(inside, op.body, wanted, targets, buffers)
-        self.block(inside, op.body)
-        for index in copied:
-            inside.insert(host.Copy(buffers[wanted[index]], targets[index]))
-        written = [w for w, _ in buffer_pairs]
-        inside.insert(
-            host.Yield([buffers[condition], *written, *(b for w, other in buffer_pairs for b in (other, w))])
-        )
-        buffers.update(zip(op.results[:count], loop_.results[:count], strict=True))
-        for result, slot in zip(op.results[count:], slots, strict=True):
+        self._step(inside, op.body, [*op.slices, *(carried[k] for k in target)], [*places, *target.values()])
+        condition = buffers[op.body.terminator.operands[0]]
+        inside.insert(host.Yield([condition, *written, *_exchanged(pairs)]))
+        buffers.update((op.results[k], r) for k, r in zip(passed, loop_.results, strict=False))
+        buffers.update((op.results[k], place) for k, place in fixed.items())
+        for result, slot in zip(op.results[len(carried) :], slots, strict=True):
             buffers[result] = builder(host.Alloc(buffer=_buffer(result.type), slot=slot, keep=True))
+
+    def _in_place(self, builder: Builder, op: tensor.Scan | tensor.While) -> dict[int, Value]:
+        """The buffers of carried values that each step writes over the previous step's, by number. They hold
+        the initial values: such a buffer is the initial value's own if nothing else reads it later, else a
+        copy.
+        """
+        assert op.parent is not None
+        found: dict[int, Value] = {}
+        chosen = notes.CARRIED_IN_PLACE.get(op, ())
+        first = len(op.operands) - len(op.initial)
+        others = [v for k, v in enumerate(op.operands) if k - first not in chosen]
+        taken = {_memory(self.buffers[v]) for v in others}
+        for k in chosen:
+            initial = op.initial[k]
+            place = _view(builder, self.buffers[initial], initial.type)
+            memory = _memory(place)
+            if memory in taken or not isinstance(memory.defining_op, host.Alloc) or not _ends_at(initial, op):
+                place = builder(host.Alloc(buffer=_buffer(initial.type)))
+                builder.insert(host.Copy(self.buffers[initial], place))
+            taken.add(memory)
+            found[k] = place
+        self.buffers.update((op.body.args[k], place) for k, place in found.items())
+        return found
+
+    def _step(self, inside: Builder, body: Block, wanted: Sequence[Value], targets: Sequence[Value]) -> None:
+        """Write a step of a loop or a branch, which computes the values `wanted` in the buffers `targets`."""
+        copied = _place_results(inside, body, wanted, targets, self.buffers)
+        self.block(inside, body)
+        for index in copied:
+            inside.insert(host.Copy(self.buffers[wanted[index]], targets[index]))
 
     def _new_slot(self) -> int:
         self.slots += 1
@@ -349,8 +374,29 @@ class _Bufferizer:
         builder.insert(branch)
         for source, region in zip(op.regions, branch.regions, strict=True):
             inside = Builder(region.block, location=op.location)
-            wanted = list(source.block.terminator.operands)
-            copied = _place_results(inside, source.block, wanted, targets, self.buffers)
-            self.block(inside, source.block)
-            for index in copied:
-                inside.insert(host.Copy(self.buffers[wanted[index]], targets[index]))
+            self._step(inside, source.block, source.block.terminator.operands, targets)
+
+
+def _ends_at(value: Value, loop_: Operation) -> bool:
+    """Whether a tensor is computed in a buffer of its own in the block of `loop_`, and read last as an
+    operand of it, not by its body.
+    """
+    block = loop_.parent
+    assert block is not None
+    chain = computed(value, block)
+    if chain is None or isinstance(chain[-1].defining_op, tensor.Concat):
+        return False
+    if any(place_of(v) is not None for v in chain if isinstance(v, OpResult)):
+        return False
+    readers = set(tensor.readers(chain[-1], tensor.View))
+    before = {x for op in block.between(None, loop_) for x in op.walk()}
+    return readers <= {*before, loop_}
+
+
+def _pairs(buffers: Sequence[Value]) -> list[tuple[Value, Value]]:
+    return list(zip(buffers[::2], buffers[1::2], strict=True))
+
+
+def _exchanged(pairs: Sequence[tuple[Value, Value]]) -> list[Value]:
+    """The buffers of pairs in the other order: the next step writes the one that this step reads."""
+    return [b for written, other in pairs for b in (other, written)]

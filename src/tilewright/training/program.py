@@ -151,17 +151,24 @@ class Program:
         parts = [_split(x, k, n) for x, n in zip(args, self.signature().parameters, strict=True)]
 
         def step(carry: Any, x: Any) -> tuple[Any, Any]:
-            sums, buffers, seeds = carry
-            results, buffers, gradients = self._of_part(parameters, buffers, x, scale, *seeds)
+            sums, buffers, part = carry
+
+            def now(x: Tensor) -> Tensor:
+                """`x`, from which no pass computes anything for all parts at once, in front of the loop."""
+                return apply(g.After, x, [part])
+
+            own = [s + part * np.int64(1 << 32) for s in seeds]
+            weights = {n: now(p) for n, p in parameters.items()}
+            results, buffers, gradients = self._of_part(weights, buffers, [now(y) for y in x], scale, *own)
             sums = {n: sums[n] + g for n, g in gradients.items()}
-            return (sums, buffers, [s + np.int64(1 << 32) for s in seeds]), results
+            return (sums, buffers, part + np.int64(1)), results
 
         # Zeros that only the run knows take no room in the artifact.
         zero = (self.own["step"].value < np.int64(0)).astype("float32")
         zeros = {
             n: apply(g.BroadcastTo, zero.astype(p.dtype), shape=tuple(p.shape)) for n, p in parameters.items()
         }
-        (sums, new, _), results = scan(step, (zeros, dict(buffers), seeds), parts)
+        (sums, new, _), results = scan(step, (zeros, dict(buffers), as_tensor(np.int64(0))), parts)
         return (
             {n: x.mean(0) if x.type.dtype.is_float else x for n, x in results.items()},
             new,

@@ -44,7 +44,7 @@ UNBOUNDED = 1024
 UNKNOWN_WORK = 64
 """Operations for an element that operators count for whose work is not known, such as sorting."""
 
-_VIEWS = (g.Reshape, g.Identity)
+_VIEWS = (g.Reshape, g.Identity, g.After)
 _CHEAP = (
     *(*ELEMENTWISE, *_VIEWS, g.Bitcast, g.BroadcastTo, g.Transpose, g.Slice, g.Concat, g.Pad, g.Tile),
     *(g.Flip, g.Iota, g.Triangular, g.OneHot, g.Threefry, SameType, Reduction),

@@ -2,11 +2,13 @@
 
 The `updates` of a function are new values of its own arguments. An update is written in place if nothing
 reads the old value afterwards: a model that extends a cache then writes the new elements only, and does not
-copy the cache. Other updates are copied at the end of the run.
+copy the cache. Other updates are copied at the end of the run. The values that a loop carries are treated
+likewise: others alternate between two buffers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 from ...analysis.index_maps import flatten_index, substitute_all
@@ -55,14 +57,24 @@ def _same_memory(value: Value) -> Value | None:
 
 
 def write_in_place(module: Module) -> None:
-    """Choose the function's updates that are computed in their arguments' buffers, and the scatters and
-    kernels of users' that overwrite an operand.
+    """Choose the function's updates and the values carried by loops that are computed in their arguments'
+    buffers, and the scatters and kernels of users' that overwrite an operand.
 
-    Notes the choice at the function (`UPDATED_IN_PLACE`) and at the groups (`OVERWRITES`).
+    Notes the choice at the function (`UPDATED_IN_PLACE`), at the loops (`CARRIED_IN_PLACE`) and at the groups
+    (`OVERWRITES`).
     """
     for function in module.functions(func.Func):
         if function.updates:
-            _write_in_place(function)
+            written = _written_in_place(function.body, function.updated)
+            names = tuple(function.updates[k] for k in written)
+            notes.UPDATED_IN_PLACE.set(function, names)
+    for op in module.walk():
+        if isinstance(op, tensor.Scan | tensor.While):
+            # A value that is also a slice of a stacked result is passed on in that result's memory.
+            numbers = [k for k, v in enumerate(op.carried) if v not in op.slices]
+            pairs = [(op.body.args[k], op.carried[k]) for k in numbers]
+            if written := _written_in_place(op.body, pairs):
+                notes.CARRIED_IN_PLACE.set(op, tuple(numbers[k] for k in written))
     for block in tensor.blocks_of_computations(module):
         _overwrite_dying(block)
 
@@ -117,34 +129,39 @@ def _only_reshaped(value: Value) -> bool:
     return not isinstance(op, tensor.View)
 
 
-def _write_in_place(main: func.Func) -> None:
-    written: list[str] = []
+def _written_in_place(block: Block, pairs: Sequence[tuple[Value, Value]]) -> tuple[int, ...]:
+    """The numbers of the pairs (argument, new value) of a block whose new value is written to the argument's
+    memory.
+
+    The block is ordered so that all readers of an old value come first.
+    """
+    written: list[int] = []
     taken: set[Value] = set()
     earlier: dict[Operation, set[Operation]] = {}
-    for name, (argument, value) in zip(main.updates, main.updated, strict=True):
-        chain = computed(value, main.body)
+    for number, (argument, value) in enumerate(pairs):
+        chain = computed(value, block)
         if chain is None:
             continue
         results = versions_of(cast(OpResult, chain[-1]), argument)
         steps = list(zip((argument, *results), results, strict=False))
-        overwritten = [_overwritten(result, version, main.body) for version, result in steps]
+        overwritten = [_overwritten(result, version, block) for version, result in steps]
         if taken.intersection(results) or None in overwritten:
             continue
         # All readers of a version of the argument's value run before the next version is computed.
         wanted = {op: set(before) for op, before in earlier.items()}
         for version, result in steps:
-            readers = readers_in(version, main.body) - {result.op}
+            readers = readers_in(version, block) - {result.op}
             for maker in makers_of(result.op):
                 wanted.setdefault(maker, set()).update(readers)
-        if not _put_before(main.body, wanted):
+        if not _put_before(block, wanted):
             continue
         earlier = wanted
-        for (_, result), number in zip(steps, overwritten, strict=True):
-            if number is not None and number >= 0:  # what it changes
-                overwrite(result, number)
-        written.append(name)
+        for (_, result), place in zip(steps, overwritten, strict=True):
+            if place is not None and place >= 0:  # what it changes
+                overwrite(result, place)
+        written.append(number)
         taken.update(results)
-    notes.UPDATED_IN_PLACE.set(main, tuple(written))
+    return tuple(written)
 
 
 def _put_before(block: Block, earlier: dict[Operation, set[Operation]]) -> bool:
