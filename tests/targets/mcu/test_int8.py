@@ -64,13 +64,54 @@ def test_networks_equal_cpu(name: str, processor: str, tmp_path: Path) -> None:
 
 
 @needs_qemu
-def test_rows_and_columns_that_fill_no_pair(tmp_path: Path) -> None:
-    """Three rows, seven columns, and sums of nine terms: odd numbers of all that is taken in pairs."""
+@pytest.mark.parametrize("processor", ["cortex-m4", "cortex-m55"])
+@pytest.mark.parametrize("depth", [9, 3001])
+def test_rows_and_columns_that_fill_no_pair(processor: str, depth: int, tmp_path: Path) -> None:
+    """Three rows, seven columns, and odd sums, of which the longest do not fit the stack: odd numbers of all
+    that is taken in pairs.
+    """
     nn.seed(1)
-    model = nn.Sequential(nn.Linear(9, 7), nn.ReLU(), nn.Linear(7, 5))
-    x = np.random.default_rng(1).standard_normal((3, 9)).astype(np.float32)
-    found, want = outputs(tw.quantize(model, [x]), x, "cortex-m4", tmp_path)
+    model = nn.Sequential(nn.Linear(depth, 7), nn.ReLU(), nn.Linear(7, 5))
+    x = np.random.default_rng(1).standard_normal((3, depth)).astype(np.float32)
+    found, want = outputs(tw.quantize(model, [x]), x, processor, tmp_path)
     assert np.array_equal(found, want)
+
+
+@needs_qemu
+@pytest.mark.parametrize("processor", ["cortex-m4", "cortex-m55"])
+def test_windows_that_are_copied_in_parts(processor: str, tmp_path: Path) -> None:
+    """A window of nine times 300 channels is longer than the rows that are copied at once."""
+    nn.seed(2)
+    x = np.random.default_rng(2).standard_normal((1, 300, 4, 5)).astype(np.float32)
+    found, want = outputs(tw.quantize(nn.Conv2d(300, 3, 3, padding=1), [x]), x, processor, tmp_path)
+    assert np.array_equal(found, want)
+
+
+@needs_qemu
+@pytest.mark.parametrize("processor", ["cortex-m4", "cortex-m55"])
+@pytest.mark.parametrize("a_type", [np.int8, np.uint8])
+@pytest.mark.parametrize("b_type", [np.int8, np.uint8])
+def test_products_of_all_signs(processor: str, a_type: type, b_type: type, tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    rng = np.random.default_rng(3)
+    a, b = (
+        rng.integers(*((-128, 128) if t is np.int8 else (0, 256)), shape).astype(t)
+        for t, shape in ((a_type, (3, 40)), (b_type, (40, 5)))
+    )
+    node = onnx.helper.make_node("MatMulInteger", ["x", "w"], ["y"])
+    kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(a_type))
+    graph = onnx.helper.make_graph(
+        [node],
+        "product",
+        [onnx.helper.make_tensor_value_info("x", kind, a.shape)],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.INT32, (3, 5))],
+        [onnx.numpy_helper.from_array(b, "w")],
+    )
+    path = tw.compile(onnx.helper.make_model(graph), target=processor).save(tmp_path / "model.tar")
+    main = MAIN.replace("const float*", "const void*").replace("float y", "int32_t y")
+    main = main.format(data=", ".join(map(str, a.tobytes())), size=15)
+    found = np.frombuffer(bytes.fromhex(run_on(processor, [path], main, tmp_path)), np.int32)
+    assert np.array_equal(found.reshape(3, 5), a.astype(np.int32) @ b.astype(np.int32))
 
 
 def test_products_of_bytes_are_pairs_of_halfwords() -> None:
@@ -79,3 +120,15 @@ def test_products_of_bytes_are_pairs_of_halfwords() -> None:
     assembly = tw.compile(network.quantized(), target="cortex-m4").ir("asm")
     assert len(re.findall(r"\bsmlad\b", assembly)) >= 8 and "sxtb16" in assembly
     assert "vcvtr.s32.f32" in assembly and "roundeven" not in assembly and "__aeabi_f" not in assembly
+
+
+def test_products_of_bytes_are_vectors() -> None:
+    """On M55 an iteration of a low-overhead loop multiplies two rows by two columns of 16 bytes."""
+    network = NETWORKS["image-classification"]
+    assembly = tw.compile(network.quantized(), target="cortex-m55").ir("asm")
+    loop = re.search(
+        r"vectors_of_2_uint8_int8:.*?\n(\.LBB\w+):((?:(?!\n\.L).)*?vmlava\.s8.*?le\tlr, \1)", assembly, re.S
+    )
+    assert loop is not None
+    lines = [line.split()[0] for line in loop[2].strip().split("\n")]
+    assert lines.count("vmlava.s8") == 4 and lines.count("vaddva.s8") == 2 and len(lines) == 11

@@ -112,6 +112,11 @@ def _prepare(
         padded = True
     elif not contiguous and has_few_readers(c):
         return  # one query against many keys: an ordinary reduction reads them once
+    elif panel.group * factor.bits > WORD_BITS:
+        panel = Panel(panel.nr)
+        if not contiguous:
+            _pack_at_run_time(c, k, panel)
+            padded = True
     elif not contiguous or _rows_lie_apart(c) or (panel.group > 1 and _has_many_rows(c)):
         _pack_at_run_time(c, k, panel)
         padded = True
@@ -250,6 +255,8 @@ MOST_COPIES = 4
 """The most times that a copy of an operand has as many elements as the tensor that it is read from: windows
 share elements. A larger value copies the operands of windows that overlap more.
 """
+WORD_BITS = 32
+"""Bits of the largest groups that a computation packs, in words. Longer ones are made of constants only."""
 PACKING_ROWS = 9
 
 

@@ -21,13 +21,15 @@ from ....ir.symbolic import Dim, prove_eq
 from ....ir.types import DType, bf16, f32, i4, i32
 from ..isa import Isa
 from .byte_dots import has_byte_dots
+from .copied_rows import BLOCK_ROWS, COLUMNS, CopiedRows
 from .dequantize import dequantize_function
 from .driver import Driver
 from .group_step import byte_group, has_quads
 from .matrix_tile import ROW, MatrixDriver
 from .problem import BYTES, LLVM_TYPES, named, problem_of, tile_rows, tile_shape
 from .quantized import quantized_function
-from .widened_rows import BLOCK_ROWS, COLUMNS, GROUP, WidenedRows, fits, widens_rows
+from .vector_rows import VectorRows
+from .widened_rows import WidenedRows
 
 VECTOR_ROWS = 2
 """Largest number of rows (M) for which vector instructions are faster than a matrix extension.
@@ -38,6 +40,15 @@ A matrix extension has to load its configuration and a whole register of B for e
 
 MANY_PANELS = 12
 """Number of panels from which on an odd number of panels no longer unbalances the threads noticeably."""
+
+
+BYTE_PRODUCTS: tuple[type[CopiedRows], ...] = (VectorRows, WidenedRows)
+"""The product instructions of bytes whose operands are rows that are copied first, best one first."""
+
+
+def byte_product(isa: Isa) -> type[CopiedRows] | None:
+    """The best of `BYTE_PRODUCTS` that an instruction set has."""
+    return next((kind for kind in BYTE_PRODUCTS if isa.has(kind.feature)), None)
 
 
 def panel_of(isa: Isa, a: DType, b: DType, columns: int | None = None) -> simd.Panel:
@@ -54,8 +65,8 @@ def panel_of(isa: Isa, a: DType, b: DType, columns: int | None = None) -> simd.P
     _, nr = tile_shape(isa, b)
     if b not in (bf16, *BYTES):
         return simd.Panel(nr if columns is None else _even_panel(isa, nr, isa.lanes(b.bits), columns))
-    if b in BYTES and widens_rows(isa):
-        return simd.Panel(COLUMNS, GROUP, GROUP)
+    if b in BYTES and (kind := byte_product(isa)) is not None:
+        return simd.Panel(COLUMNS, kind.group, kind.group)
     group = 2 if b is bf16 else byte_group(isa, a, b)
     if _in_tiles(isa, b, group):
         return simd.Panel(nr, group, ROW // b.itemsize)
@@ -79,7 +90,7 @@ def _even_panel(isa: Isa, nr: int, lanes: int, columns: int) -> int:
 
 def rows_at_once(isa: Isa) -> int:
     """The rows of bytes that are multiplied with all columns at a time; 0: results are divided into tiles."""
-    return BLOCK_ROWS if widens_rows(isa) else 0
+    return BLOCK_ROWS if byte_product(isa) is not None else 0
 
 
 def _in_tiles(isa: Isa, dtype: DType, group: int) -> bool:
@@ -90,7 +101,7 @@ def _in_tiles(isa: Isa, dtype: DType, group: int) -> bool:
 def _supported(op: simd.BatchReduceGemm, a: DType, b: DType, c: DType) -> bool:
     if c is i32:
         known = a in (*BYTES, i32) and b in (*BYTES, i32) and (a is b or (a in BYTES and b in BYTES))
-        return known and (op.group == 1 or (a is not i32 and op.group in (2, 4)))
+        return known and (op.group == 1 or (a is not i32 and op.group in (2, 4, 16)))
     known = a is b and a.is_float and a in LLVM_TYPES and c in LLVM_TYPES and c.bits >= a.bits
     return known and (op.group == 1 or (op.group == 2 and a is bf16 and c is f32))
 
@@ -114,9 +125,10 @@ def brgemm_function(op: simd.BatchReduceGemm, isa: Isa) -> tuple[str, dict[str, 
     rows = op.m * op.lines
     few = isinstance(rows, int) and rows <= VECTOR_ROWS and (a is bf16 or has_quads(isa, a, b))
     uses_tiles = _in_tiles(isa, a, op.group) and not few
-    driver: WidenedRows | Driver
-    if fits(problem, isa):
-        driver = WidenedRows(problem)
+    kind = byte_product(isa)
+    driver: CopiedRows | Driver
+    if kind is not None and kind.fits(problem, isa):
+        driver = kind(problem)
     else:
         driver = MatrixDriver(problem, isa) if uses_tiles else Driver(problem, isa)
     driver.write()
