@@ -18,6 +18,7 @@ from typing import Any
 from ..ir.builder import Builder
 from ..ir.core import IRError, Value
 from ..ir.symbolic import Dim, Expr, symbol
+from ..ir.target_info import TargetInfo
 from ..ir.types import DType, TensorType, boolean, i64
 from . import scalar, tensor
 
@@ -277,10 +278,10 @@ class TensorRef:
 
 
 class TensorBuilder:
-    """Builds `tensor` operations at a builder's insertion point."""
+    """Builds `tensor` operations at a builder's insertion point, for the device that `info` describes."""
 
-    def __init__(self, builder: Builder) -> None:
-        self.builder = builder
+    def __init__(self, builder: Builder, info: TargetInfo | None = None) -> None:
+        self.builder, self.info = builder, info or TargetInfo()
         self._bodies: list[Builder] = []
 
     @property

@@ -287,6 +287,11 @@ class TargetInfo:
     into tiles of rows and columns.
     """
 
+    integer_sums: bool = False
+    """Whether sums of products of integers take no longer than those of float32. Otherwise sums of bytes are
+    computed in float32 where that is exact.
+    """
+
     features: tuple[str, ...] = ()
     """Further features, in the target's own spelling."""
 

@@ -5,7 +5,7 @@ that its body uses is alive in all of its steps. A buffer that a launch writes m
 whose live range ends there (the kernel's note `BUFFER_ALIASES` lists such pairs). Offsets of static sizes are
 numbers: the largest buffers are placed first, each in the smallest gap that fits among those alive at the
 same time ("greedy by size", Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference",
-2020).
+2020). While more memory is needed than is alive at one time, the topmost buffer is placed first instead.
 
 Symbolic sizes are placed the same way at the symbols' upper bounds. Only the order of offsets of buffers that
 are alive at the same time is kept. Offsets are then formulas, ``max(offset + size of those below)``: no two
@@ -34,6 +34,10 @@ NOMINAL = 1024
 LARGEST_FORMULA = 8
 """Most terms of an offset's maximum. With more, simpler placements are tried; a larger value makes `main`
 longer.
+"""
+ORDERS, FEW_STORAGES = 64, 256
+"""Orders in which buffers are placed, and the most buffers of which more than one order is tried. Larger
+values save memory, and take longer.
 """
 Loop = host.For | host.While
 Step = host.Launch | host.Copy | host.Yield | host.BindSize | host.Check | host.If | host.While
@@ -159,7 +163,7 @@ def _plan_arena(main: func.Func, kernels: dict[str, loop.Kernel], alignment: int
         arena=arena,
         arena_bytes=int(evaluate(arena, values)),
         unplanned_bytes=sum(int(evaluate(_aligned_bytes(a, alignment), values)) for a in allocs),
-        live_bytes=_most_alive(storages),
+        live_bytes=_most_alive(storages, [s.nominal for s in storages]),
         buffers=len(allocs),
         in_place=in_place,
         copied=_copied(main),
@@ -394,10 +398,9 @@ def _from_beginning(value: Value) -> bool:
     return True
 
 
-def _most_alive(storages: Sequence[_Storage]) -> int:
-    return max(
-        (sum(t.nominal for t in storages if t.first <= s.first <= t.last) for s in storages), default=0
-    )
+def _most_alive(storages: Sequence[_Storage], sizes: Sequence[int]) -> int:
+    alive = list(zip(storages, sizes, strict=True))
+    return max((sum(n for t, n in alive if t.first <= s.first <= t.last) for s in storages), default=0)
 
 
 # -- Placement --
@@ -415,7 +418,7 @@ def _nominal_values(storages: Sequence[_Storage]) -> dict[str, int]:
 
 def _place(storages: Sequence[_Storage]) -> Dim:
     """Set the offset of every storage; return the arena's size in bytes."""
-    offsets = _greedy_by_size(storages, [s.nominal for s in storages])
+    offsets = _placed(storages, [s.nominal for s in storages])
     if all(isinstance(s.size, int) for s in storages):
         return _fix(storages, offsets, [s.nominal for s in storages])
     arena = _place_in_order(storages, offsets)
@@ -424,7 +427,7 @@ def _place(storages: Sequence[_Storage]) -> Dim:
     largest = [bounds(s.size)[1] for s in storages]
     known = [size for size in largest if size is not None]
     if len(known) == len(storages):
-        return _fix(storages, _greedy_by_size(storages, known), known)
+        return _fix(storages, _placed(storages, known), known)
     return _place_by_class(storages)
 
 
@@ -434,11 +437,33 @@ def _fix(storages: Sequence[_Storage], offsets: Sequence[int], sizes: Sequence[i
     return max((offset + size for offset, size in zip(offsets, sizes, strict=True)), default=0)
 
 
-def _greedy_by_size(storages: Sequence[_Storage], sizes: Sequence[int]) -> list[int]:
-    """Offsets such that storages alive at the same time do not overlap."""
+def _placed(storages: Sequence[_Storage], sizes: Sequence[int]) -> list[int]:
+    """The best offsets that `_greedy` finds in several orders. The first order is by size; in each next one
+    the storage that ended last comes first.
+    """
+    least = _most_alive(storages, sizes)
+    order = sorted(range(len(storages)), key=lambda k: (-sizes[k], storages[k].first))
+    best, smallest = [0] * len(storages), math.inf
+    for _ in range(ORDERS if len(storages) <= FEW_STORAGES else 1):
+        offsets = _greedy(storages, sizes, order)
+        ends = [offset + size for offset, size in zip(offsets, sizes, strict=True)]
+        top = max(ends, default=0)
+        if top < smallest:
+            best, smallest = offsets, top
+        if top <= least:
+            break
+        last = ends.index(top)
+        order = [last, *(k for k in order if k != last)]
+    return best
+
+
+def _greedy(storages: Sequence[_Storage], sizes: Sequence[int], order: Sequence[int]) -> list[int]:
+    """Offsets such that storages alive at the same time do not overlap: in an order, each in the smallest gap
+    that fits.
+    """
     offsets = [0] * len(storages)
     placed: list[int] = []
-    for k in sorted(range(len(storages)), key=lambda k: (-sizes[k], storages[k].first)):
+    for k in order:
         if sizes[k] == 0:
             continue
         others = sorted((offsets[p], offsets[p] + sizes[p]) for p in placed if storages[p].meets(storages[k]))
@@ -530,7 +555,7 @@ def _place_by_class(storages: Sequence[_Storage]) -> Dim:
     base: Dim = 0
     for unit, members in classes.items():
         group, factors = [s for s, _ in members], [f for _, f in members]
-        offsets = _greedy_by_size(group, factors)
+        offsets = _placed(group, factors)
         for s, offset in zip(group, offsets, strict=True):
             s.offset = base + offset * unit
         base = base + max(o + f for o, f in zip(offsets, factors, strict=True)) * unit

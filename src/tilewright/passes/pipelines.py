@@ -86,7 +86,7 @@ PASSES: tuple[PassInfo, ...] = (
     _graph(dce),
     _graph(start_early, min_opt=1),
     # The first pass of the tensor level replaces operators by computations; form_groups decides the kernels.
-    _tensor(lower_to_tensor, required=True),
+    _tensor(lower_to_tensor, required=True, arguments=("info",)),
     _tensor(hoist_invariants, min_opt=1),
     _tensor(expand_argsort, condition=Condition.UNSORTED, arguments=("info",)),
     _tensor(eliminate),

@@ -313,8 +313,9 @@ class Conv(GraphOp):
         axes = spatial_axes(rank, self.layout)
         multiplier = w.shape[0] // self.groups
         dtype = self.dtype
-        if dtype is not None and math.prod(cast("tuple[int, ...]", w.shape[2:])) * 255**2 <= 1 << 24:
-            dtype = f32  # as exact, and multiply-add is one instruction
+        exact = math.prod(cast("tuple[int, ...]", w.shape[2:])) * 255**2 <= 1 << 24
+        if dtype is not None and exact and not t.info.integer_sums:
+            dtype = f32
 
         def body(*i: Dim) -> Scalar:
             n, o, out = self._split(i[:rank])

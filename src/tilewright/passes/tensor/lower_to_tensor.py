@@ -17,13 +17,14 @@ from ...ir.constant import Constant
 from ...ir.core import IRError, Module, Operation, Value
 from ...ir.origin import place_outside
 from ...ir.symbolic import Dim
+from ...ir.target_info import TargetInfo
 from ..graph.fold_constants import empty_results
 
 
-def lower_to_tensor(module: Module) -> Module:
+def lower_to_tensor(module: Module, info: TargetInfo | None = None) -> Module:
     """Replace every graph operator except constants by computations.
 
-    The note `ORIGIN` of a computation keeps the operator's name.
+    The note `ORIGIN` of a computation keeps the operator's name. `info` describes the device, where known.
 
     Raises:
         UnsupportedOperatorError: some operators have no lowering; lists all of them.
@@ -31,7 +32,7 @@ def lower_to_tensor(module: Module) -> Module:
     missing: list[Operation] = []
     for function in module.functions(func.Func):
         for op in list(function.body.ops):
-            _lower(op, None, missing)
+            _lower(op, None, missing, info)
     if missing:
         raise UnsupportedOperatorError(_grouped(missing))
     dce(module)
@@ -57,7 +58,7 @@ each run.
 """
 
 
-def _lower(op: Operation, origin: str | None, missing: list[Operation]) -> None:
+def _lower(op: Operation, origin: str | None, missing: list[Operation], info: TargetInfo | None) -> None:
     if isinstance(op, graph.Constant):
         _lower_splat(op)
         return
@@ -73,9 +74,9 @@ def _lower(op: Operation, origin: str | None, missing: list[Operation]) -> None:
         inserted = block.between(before, op)
         op.replace_by(_matching(builder, op, values))
         for new in inserted:
-            _lower(new, origin, missing)
+            _lower(new, origin, missing, info)
         return
-    t = TensorBuilder(builder)
+    t = TensorBuilder(builder, info)
     if type(op).lower is graph.GraphOp.lower:
         missing.append(op)
         return
@@ -89,7 +90,7 @@ def _lower(op: Operation, origin: str | None, missing: list[Operation]) -> None:
         if isinstance(new, tensor.Nested):
             for region in new.regions:
                 for inner in list(region.block.ops):
-                    _lower(inner, None, missing)
+                    _lower(inner, None, missing, info)
     op.replace_by(_matching(builder, op, tuple(x.value for x in tensors)))
 
 

@@ -82,6 +82,7 @@ class LlvmTarget(LinkedTarget):
             register_tiles=tuple((t, RegisterTile(*tile_shape(isa, t))) for t in (f32, bf16, i8, u8)),
             quantized_factors=i8 if has_byte_dots(isa) and not isa.tiles else bf16,
             byte_rows=rows_at_once(isa),
+            integer_sums=isa.has("dsp"),
             features=isa.machine_features,
         )
 

@@ -21,7 +21,7 @@ from ....ir.symbolic import Dim, prove_eq
 from ....ir.types import DType, bf16, f32, i4, i32
 from ..isa import Isa
 from .byte_dots import has_byte_dots
-from .copied_rows import BLOCK_ROWS, COLUMNS, CopiedRows
+from .copied_rows import COLUMNS, ROWS, CopiedRows
 from .dequantize import dequantize_function
 from .driver import Driver
 from .group_step import byte_group, has_quads
@@ -90,7 +90,7 @@ def _even_panel(isa: Isa, nr: int, lanes: int, columns: int) -> int:
 
 def rows_at_once(isa: Isa) -> int:
     """The rows of bytes that are multiplied with all columns at a time; 0: results are divided into tiles."""
-    return BLOCK_ROWS if byte_product(isa) is not None else 0
+    return ROWS if byte_product(isa) is not None else 0
 
 
 def _in_tiles(isa: Isa, dtype: DType, group: int) -> bool:

@@ -24,8 +24,6 @@ from .problem import BYTES, Problem, SymbolicArguments
 
 COLUMNS, ROWS = 2, 2
 """Columns of a panel, and rows that are multiplied at once."""
-BLOCK_ROWS = 4
-"""Rows of a block of the result. More rows need more memory for the block, and less time for its launch."""
 MOST_COPIED = 4096
 """The most bytes of copied rows on the stack. Longer rows are copied and multiplied in parts, whose products
 are added in memory.
@@ -47,6 +45,7 @@ class CopiedRows:
         apart: the outermost reductions whose terms are copied one after the other; one more than there are
             if the run of `k` is itself cut.
         in_parts: whether products are added to the result.
+        in_place: whether a row is read where it lies: a single one of whole groups, which follow one another.
     """
 
     feature: ClassVar[str]
@@ -55,14 +54,17 @@ class CopiedRows:
     copied: ClassVar[int]
     apart: int
     in_parts: bool
+    in_place: bool
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.emitter, self.dims = Emitter("i32"), SymbolicArguments()
         self.definitions: dict[str, str] = {}
+        run = isinstance(problem.k, int) and problem.k % self.group == 0 and not problem.reductions
+        self.in_place = problem.m == 1 and run
         levels = range(len(problem.reductions) + 1)
         fitting = [k for k in levels if self._copied_bytes(k) * ROWS <= MOST_COPIED]
-        self.apart = fitting[0] if fitting else len(levels)
+        self.apart = 0 if self.in_place else fitting[0] if fitting else len(levels)
         step = self._copied_bytes(0) // self.copied * self.group * COLUMNS
         one_panel = isinstance(problem.n, int) and problem.n <= COLUMNS
         self.in_parts = self.apart > 0 or problem.accumulate or not (one_panel or problem.b_panel == step)
@@ -97,7 +99,7 @@ class CopiedRows:
     def write(self) -> None:
         p, e = self.problem, self.emitter
         size = min(MOST_COPIED // ROWS, self._copied_bytes(self.apart)) * (1 if p.m == 1 else ROWS)
-        place = e.alloca(f"[{size} x i8]", max(8, self.unit))
+        place = "poison" if self.in_place else e.alloca(f"[{size} x i8]", max(8, self.unit))
         m = self.dims(p.m)
 
         def line(i: str, _: Carried) -> list[str]:
@@ -153,7 +155,7 @@ class CopiedRows:
             most = MOST_COPIED // ROWS // self.copied * self.group
         for start in range(0, p.k, most):
             size = min(most, p.k - start)
-            for k, x in enumerate(sources):
+            for k, x in enumerate(() if self.in_place else sources):
                 self._copy(
                     e.at(x, str(start), 1), e.at(place, str(self.unit * k), 1), len(sources), level, size
                 )
@@ -163,8 +165,8 @@ class CopiedRows:
             if self.in_parts:
                 sizes.append(self._narrow(p.b_panel - steps * self.group * COLUMNS))
             name = self.helper(*self.product(len(sources)))
-            arguments = ", ".join(f"i32 {x}" for x in sizes)
-            e.line(f"call void @{name}(ptr {place}, ptr {e.at(b, str(done), 1)}, ptr {c}, {arguments})")
+            rows, arguments = sources[0] if self.in_place else place, ", ".join(f"i32 {x}" for x in sizes)
+            e.line(f"call void @{name}(ptr {rows}, ptr {e.at(b, str(done), 1)}, ptr {c}, {arguments})")
 
     def _copy(self, source: str, target: str, count: int, level: int, size: int) -> str:
         """Copy `size` bytes of each run of a row from reduction `level` on, to every `count`-th unit; returns
@@ -199,8 +201,9 @@ class CopiedRows:
     def product(self, rows: int) -> tuple[str, str]:
         """``void @name(ptr a, ptr b, ptr c, i32 steps, i32 c_m, i32 n[, i32 skip])``: its name and its text.
 
-        It multiplies `rows` copied rows with all columns, `COLUMNS` at a time; `steps` counts groups, `c_m`
-        elements. With `in_parts` products are added to `c`, and `skip` bytes lie between the parts of panels.
+        It multiplies `rows` copied rows, or one `in_place`, with all columns, `COLUMNS` at a time; `steps`
+        counts groups, `c_m` elements. With `in_parts` products are added to `c`, and `skip` bytes lie between
+        the parts of panels.
         """
         raise NotImplementedError
 
@@ -216,7 +219,7 @@ class CopiedRows:
             panel: Writes the sums of a panel, by row and column; returns the panel's end and the sums.
         """
         e, parts = Emitter("i32"), self.in_parts
-        name += "_added" if parts else ""
+        name += ("_added" if parts else "") + ("_in_place" if self.in_place else "")
 
         def columns(k: str, carried: Carried) -> list[str]:
             b, found = panel(e, carried[0][1])
@@ -241,4 +244,4 @@ class CopiedRows:
         return name, f"define internal void @{name}({parameters}) {attributes} {{\n{e.text()}}}\n"
 
 
-__all__ = ["BLOCK_ROWS", "COLUMNS", "ROWS", "CopiedRows"]
+__all__ = ["COLUMNS", "ROWS", "CopiedRows"]

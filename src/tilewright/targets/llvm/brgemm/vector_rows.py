@@ -73,7 +73,10 @@ class VectorRows(CopiedRows):
             def group(_: str, carried: Carried) -> list[str]:
                 (_, a), (_, b), *values = carried
                 found = [v for _, v in values]
-                left = [e.load(VECTOR, e.at(a, str(GROUP * i), 1), GROUP) for i in range(rows)]
+                align = 1 if self.in_place else GROUP
+                left = [e.load(VECTOR, e.at(a, str(GROUP * i), 1), align) for i in range(rows)]
+                if self.in_place and inverted and by_column:
+                    left = [e.op(f"xor {VECTOR} {x}, {INVERTED}") for x in left]
                 right = [e.load(VECTOR, e.at(b, str(GROUP * j), 1), GROUP) for j in range(COLUMNS)]
                 if inverted and not by_column:
                     right = [e.op(f"xor {VECTOR} {x}, {INVERTED}") for x in right]

@@ -29,9 +29,9 @@ class WidenedRows(CopiedRows):
         return self.emitter.op(f"call ptr @{name}(ptr {source}, ptr {target}, i32 {size // GROUP})")
 
     def product(self, rows: int) -> tuple[str, str]:
-        dtype = self.problem.b_dtype
-        name = f"pairs_of_{rows}_{dtype.label}"
-        name, text = self.columns(name, rows, "noinline nounwind", partial(_panel, rows, dtype))
+        dtype, raw = self.problem.b_dtype, self.problem.dtype if self.in_place else None
+        name = f"pairs_of_{rows}_{dtype.label}{f'_{raw.label}' if raw else ''}"
+        name, text = self.columns(name, rows, "noinline nounwind", partial(_panel, rows, dtype, raw))
         halves = "  %steps.pairs = lshr i32 %steps, 1\n  %steps.odd = and i32 %steps, 1\n"
         return name, _HEAD + text.replace("entry:\n", f"entry:\n{halves}", 1)
 
@@ -94,24 +94,31 @@ end:
     return name, _HEAD + text
 
 
-def _panel(rows: int, dtype: DType, e: Emitter, b: str) -> tuple[str, Sums]:
-    """The sums of `rows` widened rows and a panel of weights of type `dtype`. An iteration takes two groups.
+def _halves(e: Emitter, words: list[str], dtype: DType) -> list[list[str]]:
+    """The even, then the odd bytes of some words as pairs of 16-bit integers."""
+    extend = "sxtb16" if dtype is i8 else "uxtb16"
+    turned = [e.op(f"call i32 @llvm.fshr.i32(i32 {w}, i32 {w}, i32 8)") for w in words]
+    return [[e.op(f"call i32 @llvm.arm.{extend}(i32 {w})") for w in half] for half in (words, turned)]
+
+
+def _panel(rows: int, dtype: DType, raw: DType | None, e: Emitter, b: str) -> tuple[str, Sums]:
+    """The sums of `rows` widened rows, or a row of bytes of type `raw`, and a panel of weights of type
+    `dtype`. An iteration takes two groups.
 
     LLVM's loop strength reduction would replace the two pointers by more registers than there are, so it must
     not see how they advance.
     """
-    extend = "sxtb16" if dtype is i8 else "uxtb16"
+    size = GROUP if raw else 2 * GROUP * rows
     sums = [(i, j) for i in range(rows) for j in range(COLUMNS)]
 
     def group(a: str, b: str, acc: dict[tuple[int, int], str], number: int) -> None:
         """Add the products of one group, whose words lie `number` groups after `a` and `b`."""
         weights = [e.load("i32", e.at(b, str(4 * (COLUMNS * number + j)), 1), 4) for j in range(COLUMNS)]
-        row = 8 * rows * number
-        halves = [[e.op(f"call i32 @llvm.arm.{extend}(i32 {w})") for w in weights]]
-        turned = [e.op(f"call i32 @llvm.fshr.i32(i32 {w}, i32 {w}, i32 8)") for w in weights]
-        halves.append([e.op(f"call i32 @llvm.arm.{extend}(i32 {w})") for w in turned])
-        for half, factors in enumerate(halves):
-            words = [e.load("i32", e.at(a, str(row + 4 * (rows * half + i)), 1), 4) for i in range(rows)]
+        row = size * number
+        own = _halves(e, [e.load("i32", e.at(a, str(row), 1), 1)], raw) if raw else None
+        for half, factors in enumerate(_halves(e, weights, dtype)):
+            places = [e.at(a, str(row + 4 * (rows * half + i)), 1) for i in range(0 if own else rows)]
+            words = own[half] if own else [e.load("i32", place, 4) for place in places]
             for i, x in enumerate(words):
                 for j, w in enumerate(factors):
                     acc[i, j] = e.op(f"call i32 @llvm.arm.smlad(i32 {x}, i32 {w}, i32 {acc[i, j]})")
@@ -122,7 +129,7 @@ def _panel(rows: int, dtype: DType, e: Emitter, b: str) -> tuple[str, Sums]:
             acc = {place: v for place, (_, v) in zip(sums, values, strict=True)}
             for number in range(count):
                 group(a, b, acc, number)
-            after = [e.at(a, str(8 * rows * count), 1), e.at(b, str(4 * COLUMNS * count), 1)]
+            after = [e.at(a, str(size * count), 1), e.at(b, str(4 * COLUMNS * count), 1)]
             return [*(e.op(f'call ptr asm "", "=r,0"(ptr {x})') for x in after), *acc.values()]
 
         return body

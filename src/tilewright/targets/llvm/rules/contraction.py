@@ -116,9 +116,9 @@ makes fewer tiles tall.
 """
 SHARES, AHEAD = (1, 2, 4, 8, 16), (0, 96, 192, 384, 768)
 """Choices of the numbers of `simd.Tile` that a search tries."""
-LOW_TILE_BYTES = 1024
-"""Bytes of a tile of the result where rows of bytes are copied for all columns (microcontrollers). A larger
-value copies rows less often, and needs more memory.
+LOW_TILE_BYTES, LOW_ROWS = 512, 16
+"""Bytes and rows of a tile of the result where rows of bytes are copied for all columns (microcontrollers). A
+larger value copies rows and starts tiles less often, and needs more memory.
 """
 USUAL_TILE = simd.Tile()
 Tile = tuple[int | None, int, int | None]
@@ -218,15 +218,18 @@ def contraction(s: Schedule, rows: int) -> None:
 
 
 def _low_tile(s: Schedule, m: str | None, n: str, info: TargetInfo) -> tuple[int | None, int | None]:
-    """Return the rows and columns of a tile for code that copies rows for all columns: few rows, and as many
-    columns as a block of `LOW_TILE_BYTES` holds.
+    """Return the rows and columns of a tile for code that copies rows for all columns: as many columns as
+    `LOW_TILE_BYTES` holds for the rows that are multiplied at once, and as many rows of them as it holds.
+
+    A single row is copied fast, and its tile has half the bytes.
     """
-    rows = upper_limit(s.loop(m).extent) if m else 1
-    columns = LOW_TILE_BYTES // i32.itemsize // min(rows, info.byte_rows)
-    return (
-        None if rows <= info.byte_rows else info.byte_rows,
-        None if upper_limit(s.loop(n).extent) <= columns else columns,
-    )
+    most = upper_limit(s.loop(m).extent) if m else 1
+    least = min(most, info.byte_rows)
+    size = LOW_TILE_BYTES // i32.itemsize // (2 if most == 1 else 1)
+    extent = upper_limit(s.loop(n).extent)
+    columns = min(extent, size // least)
+    rows = min(LOW_ROWS, size // columns) // least * least
+    return (None if most <= rows else rows), (None if extent <= columns else columns)
 
 
 def _divisors(extent: Dim) -> list[int]:
