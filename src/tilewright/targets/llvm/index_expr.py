@@ -389,7 +389,10 @@ class IndexCode:
                     else [self.e.op(f"and {kind} {x}, {y}") for x, y in zip(masks, lane_masks, strict=True)]
                 )
             else:
-                one = self.e.op(f"icmp sge i64 {self.value(e)}, 0")
+                value, kind = self.value(e), "i64"
+                if self.e.counter == "i32" and _within(e, -_INT32, _INT32):
+                    value, kind = self.e.op(f"trunc i64 {value} to i32"), "i32"
+                one = self.e.op(f"icmp sge {kind} {value}, 0")
                 flag = one if flag is None else self.e.op(f"and i1 {flag}, {one}")
         return flag, masks
 

@@ -43,6 +43,11 @@ LIGHT = 16
 vector. A larger value transposes in registers for costlier computations, with more code.
 """
 
+LOW_TILE_BYTES = 512
+"""Bytes of a tile of intermediate results on microcontrollers. A larger value copies the rows of products and
+starts tiles less often, and needs more memory.
+"""
+
 WORTH_A_THREAD = 1 << 16
 """Lower bound on the work of a thread, in cheap element operations: some microseconds, since waking a thread
 costs about one. A larger value divides fewer kernels among threads.

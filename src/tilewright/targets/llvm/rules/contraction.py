@@ -56,6 +56,7 @@ from ....ir.types import DType, i8, i32, u8
 from ....schedule import Schedule
 from .balance import Load, balanced, cost_of_rows, even_parts, products_per_cycle, total_of
 from .common import (
+    LOW_TILE_BYTES,
     blocks_of,
     choose_part,
     fuse_all,
@@ -116,10 +117,8 @@ makes fewer tiles tall.
 """
 SHARES, AHEAD = (1, 2, 4, 8, 16), (0, 96, 192, 384, 768)
 """Choices of the numbers of `simd.Tile` that a search tries."""
-LOW_TILE_BYTES, LOW_ROWS = 512, 16
-"""Bytes and rows of a tile of the result where rows of bytes are copied for all columns (microcontrollers). A
-larger value copies rows and starts tiles less often, and needs more memory.
-"""
+LOW_ROWS = 16
+"""The most rows of a tile of `LOW_TILE_BYTES`. A larger value starts tiles less often."""
 USUAL_TILE = simd.Tile()
 Tile = tuple[int | None, int, int | None]
 """A tile of the result: its rows, the lines of an image that share it, and its columns. None for rows or

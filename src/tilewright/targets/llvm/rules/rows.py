@@ -27,6 +27,7 @@ from ....ir.symbolic import Binary, Dim, Expr, FloorDiv, prove_divisible
 from ....schedule import Schedule
 from .common import (
     CHUNK,
+    LOW_TILE_BYTES,
     blocks_of,
     choose_loop,
     choose_part,
@@ -83,6 +84,8 @@ def rows(s: Schedule, rows: int) -> None:
             assert other is not None
             s.fuse_loops(names[0], other)
         shared.append(names[0])
+    if s.info.byte_rows and depth == rows - 1 and not beside:
+        shared += _cut_lanes(s, blocks, depth, columns)
     if shared:
         at = fuse_all(s, shared)
         s.parallel(at)
@@ -118,6 +121,33 @@ def _lanes_across_rows(blocks: list[loop.Block], rows: int) -> bool:
         ):
             return True
     return False
+
+
+def _cut_lanes(
+    s: Schedule, blocks: list[loop.Block], depth: int, columns: dict[loop.Block, tuple[str, str]]
+) -> list[str]:
+    """Share parts of the axis that fills the vectors, so that a row of them takes at most `LOW_TILE_BYTES`
+    (microcontrollers).
+
+    Returns the loop over the parts, if there are several.
+    """
+    names = [loop_of(s, b, depth) for b in blocks]
+    extents = {s.loop(name).extent for name in names if name is not None}
+    width = max(upper_limit(s.loop(inner).extent) for _, inner in columns.values()) if columns else 1
+    extent = extents.pop() if len(extents) == 1 and None not in names else 1
+    size = divisor(extent, LOW_TILE_BYTES // 4 // min(width, LOW_TILE_BYTES))
+    if size % s.info.lanes(32) or size == extent:
+        return []
+    outer = []
+    for b, name in zip(blocks, names, strict=True):
+        assert name is not None
+        part, _ = s.split(name, size)
+        if b in columns:
+            s.reorder(part, columns[b][1])
+        outer.append(part)
+    for other in outer[1:]:
+        s.fuse_loops(outer[0], other)
+    return outer[:1]
 
 
 JAMMED_ROWS = 4
