@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ import pytest
 
 import tilewright as tw
 from tilewright.artifact import macho, stubs
+from tilewright.artifact.link import zig_command
 from tilewright.artifact.sources import EXPORTS
 from tilewright.artifact.systems import system_of
 from tilewright.artifact.trailer import verify_file
 from tilewright.errors import ArtifactError
-from tilewright.targets.cpu.ports import PORTS
+from tilewright.targets.cpu.isa import isa_named
+from tilewright.targets.cpu.ports import FEATURES, PORTS
 
 X = np.ones((2, 8), np.float32)
 COLD = {"x86_64-windows", "aarch64-windows"}
@@ -47,6 +50,17 @@ def test_every_target_is_linked_without_paths_of_this_machine(target: str, tmp_p
         what = f"a shared library for {system_of(triple).title} on .*; this machine is"
         with pytest.raises(ArtifactError, match=what):
             tw.load(path)
+
+
+@pytest.mark.parametrize("processor", [n for n in FEATURES["aarch64"] if "-" in n])
+def test_processors_have_the_features_of_llvms_table(processor: str) -> None:
+    name = processor.replace("-", "_")
+    command = [*zig_command(), "cc", "-target", "aarch64-linux", f"-mcpu={name}", "-dM", "-E", "-x", "c", "-"]
+    macros = subprocess.run(command, input="", check=True, capture_output=True, text=True).stdout
+    names = {"dotprod": "DOTPROD", "i8mm": "MATMUL_INT8", "bf16": "BF16"}
+    found = {feature for feature, macro in names.items() if f"__ARM_FEATURE_{macro} " in macros}
+    assert found == set(FEATURES["aarch64"][processor].needs)
+    assert {f"+{x}" for x in found} <= set(isa_named(f"aarch64-linux:{processor}").features)
 
 
 def dynamic_section(data: bytes) -> tuple[list[str], list[str], list[str]]:

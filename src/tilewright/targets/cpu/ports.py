@@ -76,6 +76,11 @@ class Feature:
     changes: tuple[tuple[str, object], ...] = ()
 
 
+WITH_MATRICES = (
+    "cortex-a710", "neoverse-n2", "neoverse-v1", "neoverse-v2", "apple-m2", "apple-m3", "apple-m4",
+)  # fmt: skip
+"""Processors of AArch64 with products of matrices of bytes and of bf16."""
+
 FEATURES: Mapping[str, Mapping[str, Feature]] = {
     "x86_64": {
         name: Feature((f"+{name}",), (), (("bf16", True),) if name == "avx512bf16" else ())
@@ -85,6 +90,8 @@ FEATURES: Mapping[str, Mapping[str, Feature]] = {
         "dotprod": Feature(("+dotprod",)),
         "i8mm": Feature(("+i8mm",), ("dotprod",)),
         "bf16": Feature(("+bf16",), (), (("bf16", True),)),
+        **{name: Feature((), ("dotprod",)) for name in ("cortex-a76", "neoverse-n1", "apple-m1")},
+        **{name: Feature((), ("dotprod", "i8mm", "bf16")) for name in WITH_MATRICES},
     },
     "armv7": {"vfp4": Feature(("+vfp4",), (), (("fma", True),))},
     "riscv64": {
@@ -92,7 +99,9 @@ FEATURES: Mapping[str, Mapping[str, Feature]] = {
         "zvl256b": Feature(("+zvl256b",), ("v",), (("vector_bits", 256),)),
     },
 }
-"""Features by processor, in the order in which a target's name lists them."""
+"""Features by processor, in the order in which a target's name lists them. A name of a processor stands for
+the features that code makes use of.
+"""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from .byte_dots import has_byte_dots
 from .copied_rows import COLUMNS, ROWS, CopiedRows
 from .dequantize import dequantize_function
 from .driver import Driver
-from .group_step import byte_group, has_quads
+from .group_step import bf16_group, byte_group, has_quads
 from .matrix_tile import ROW, MatrixDriver
 from .problem import BYTES, LLVM_TYPES, named, problem_of, tile_rows, tile_shape
 from .quantized import quantized_function
@@ -62,12 +62,12 @@ def panel_of(isa: Isa, a: DType, b: DType, columns: int | None = None) -> simd.P
     if b is i4:
         vectors = 2 if isa.vector_registers >= 32 or isa.has("relaxed-simd") else 1
         return simd.Panel(vectors * isa.lanes(32), 4 if has_byte_dots(isa) else 1)
-    _, nr = tile_shape(isa, b)
+    _, nr = tile_shape(isa, b, a)
     if b not in (bf16, *BYTES):
         return simd.Panel(nr if columns is None else _even_panel(isa, nr, isa.lanes(b.bits), columns))
     if b in BYTES and (kind := byte_product(isa)) is not None:
         return simd.Panel(COLUMNS, kind.group, kind.group)
-    group = 2 if b is bf16 else byte_group(isa, a, b)
+    group = bf16_group(isa) if b is bf16 else byte_group(isa, a, b)
     if _in_tiles(isa, b, group):
         return simd.Panel(nr, group, ROW // b.itemsize)
     if b is bf16 and columns is not None:  # A group of a convolution has few columns.
@@ -101,9 +101,9 @@ def _in_tiles(isa: Isa, dtype: DType, group: int) -> bool:
 def _supported(op: simd.BatchReduceGemm, a: DType, b: DType, c: DType) -> bool:
     if c is i32:
         known = a in (*BYTES, i32) and b in (*BYTES, i32) and (a is b or (a in BYTES and b in BYTES))
-        return known and (op.group == 1 or (a is not i32 and op.group in (2, 4, 16)))
+        return known and (op.group == 1 or (a is not i32 and op.group in (2, 4, 8, 16)))
     known = a is b and a.is_float and a in LLVM_TYPES and c in LLVM_TYPES and c.bits >= a.bits
-    return known and (op.group == 1 or (op.group == 2 and a is bf16 and c is f32))
+    return known and (op.group == 1 or (op.group in (2, 4) and a is bf16 and c is f32))
 
 
 def brgemm_function(op: simd.BatchReduceGemm, isa: Isa) -> tuple[str, dict[str, str], tuple[Dim, ...]]:

@@ -12,9 +12,10 @@ from math import gcd
 from ....ir.symbolic import Dim, Expr, Min, bounds
 from ..emitter import Carried, Emitter
 from ..isa import Isa
+from .block_tile import BlockTileWriter, block_of
 from .group_step import is_shifted
-from .problem import LLVM_TYPES, MIN_CHAINS, Problem, SymbolicArguments, tile_rows
-from .vector_tile import MAX_UNROLL, VectorTile, tile_function
+from .problem import LLVM_TYPES, MIN_CHAINS, Problem, SymbolicArguments, block_rows, tile_rows
+from .vector_tile import MAX_UNROLL, VectorTile, VectorTileWriter
 
 Stream = Callable[[str], tuple[str, str] | None]
 """Maps the number of a row block to the address it prefetches into the cache and the bytes per inner
@@ -128,7 +129,10 @@ class Driver:
 
     def _tile_rows(self, vectors: int) -> int:
         p = self.problem
-        most = tile_rows(self.isa, vectors) - is_shifted(self.isa, p)
+        if block := block_of(p, self.isa):
+            most = block_rows(self.isa, block, vectors * p.lanes)
+        else:
+            most = tile_rows(self.isa, vectors) - is_shifted(self.isa, p)
         return min(most, p.tile.rows) if p.tile.rows and vectors * p.lanes == p.width else most
 
     def _line(self, b: str, c: str, line: str, vectors: int, columns: str | None, lanes: int | None) -> None:
@@ -229,7 +233,8 @@ class Driver:
             tile = replace(tile, accumulate=False)
         elif columns is not None:
             tile = replace(tile, masked=True)
-        name, text, needed = tile_function(tile, self.isa)
+        writer = BlockTileWriter if block_of(p, self.isa) else VectorTileWriter
+        name, text, needed = writer(tile, self.isa).write()
         self.definitions[name] = text
         extra = f", i64 {columns}" if tile.masked else ""
         extra += f", ptr {stream[0]}, i64 {stream[1]}" if stream else ""

@@ -16,15 +16,19 @@ one row. Every product sums over the group:
 Other processors multiply single bytes, and rows of B are not interleaved: Arm's, extended to 16 bits, by
 instructions whose products have 32 bits (``smlal``, `widening_multiply`), others extended to 32 bits.
 
+Matrix multiplications of Arm (``smmla``, ``bfmmla``) and long products of bytes (``smull``, ``sadalp``) are
+in `block_tile`; `products` has the table of instructions.
+
 All integer variants are exact modulo 2**32; the saturating ``vpmaddubsw`` is not used.
 """
 
 from __future__ import annotations
 
-from ....ir.types import DType, bf16, i8, u8
+from ....ir.types import DType, bf16, i8
 from ..emitter import Emitter
 from ..isa import Isa
 from .problem import Problem
+from .products import block_product, dot_product
 
 SHIFT = str(-0x7F7F7F80)
 """The byte 128 in each of the four bytes of an i32; XOR with it adds 128 to every signed byte."""
@@ -64,9 +68,19 @@ def has_vector_products(isa: Isa, dtype: DType, b_dtype: DType, group: int) -> b
 
 def byte_group(isa: Isa, a: DType, b: DType) -> int:
     """The number of rows of 8-bit operands that one instruction of `isa` multiplies."""
-    if isa.byte_tiles or has_quads(isa, a, b):
+    if isa.byte_tiles:
+        return 4
+    if block := block_product(isa, a, b):
+        return block.group
+    if has_quads(isa, a, b):
         return 4
     return 2 if multiply_pairs(isa, isa.lanes(32)) else 1
+
+
+def bf16_group(isa: Isa) -> int:
+    """The number of rows of bf16 operands that one instruction of `isa` multiplies; 2 without one."""
+    block = None if isa.tiles else block_product(isa, bf16, bf16)
+    return block.group if block else 2
 
 
 def widening_multiply(isa: Isa, lanes: int) -> str | None:
@@ -79,7 +93,7 @@ def widening_multiply(isa: Isa, lanes: int) -> str | None:
 
 def has_quads(isa: Isa, a: DType, b: DType) -> bool:
     """Whether `isa` has a dot product of quads of these types on whole vectors."""
-    return _dot_instruction(isa, a, b, isa.lanes(32)) is not None
+    return dot_product(isa, a, b, isa.vector_bits) is not None
 
 
 def is_shifted(isa: Isa, p: Problem) -> bool:
@@ -87,27 +101,13 @@ def is_shifted(isa: Isa, p: Problem) -> bool:
 
     An additional tile row of the constant 128 then sums the excess of each result.
     """
-    instruction = _dot_instruction(isa, p.dtype, p.b_dtype, p.lanes) if p.group == 4 else None
-    return instruction is not None and p.dtype is p.b_dtype and "vpdpbusd" in instruction[0]
+    product = dot_product(isa, p.dtype, p.b_dtype, 32 * p.lanes) if p.group == 4 else None
+    return product is not None and p.dtype is p.b_dtype and "vpdpbusd" in product.name
 
 
 def _has_bf16_products(isa: Isa, lanes: int) -> bool:
     """Whether pairs of bf16 are multiplied by one instruction in vectors of `lanes` sums."""
     return (isa.has("avx512bf16") or (isa.lane_factors and isa.has("bf16"))) and lanes * 32 == isa.vector_bits
-
-
-def _dot_instruction(isa: Isa, a: DType, b: DType, lanes: int) -> tuple[str, bool] | None:
-    """The intrinsic ``(sums, quads, quads)`` for operands of these types, and whether it takes B before A."""
-    bits, kinds = 32 * lanes, "".join("s" if x is i8 else "u" for x in (a, b))
-    if a is b and isa.has("avxvnniint8") and bits <= 256:
-        return f"llvm.x86.avx2.vpdpb{kinds}d.{bits}", False
-    if a is b and isa.has("dotprod") and bits == 128:
-        return f"llvm.aarch64.neon.{kinds[0]}dot.v4i32.v16i8", isa.lane_factors
-    if a is not b and isa.has("i8mm") and bits == 128:
-        return "llvm.aarch64.neon.usdot.v4i32.v16i8", b is u8
-    if i8 in (a, b) and (isa.has("avx512vnni") or (isa.has("avxvnni") and bits <= 256)):
-        return f"llvm.x86.avx512.vpdpbusd.{bits}", b is u8
-    return None
 
 
 def _quads(
@@ -154,13 +154,13 @@ def quad_step(
 
 def dot_of_quads(e: Emitter, isa: Isa, a: DType, b: DType, lanes: int, x: str, y: str, total: str) -> str:
     """`total` plus the dot product of each lane's quads of the bytes `x` of type `a` and `y` of type `b`."""
-    dot = _dot_instruction(isa, a, b, lanes)
+    dot = dot_product(isa, a, b, 32 * lanes)
     if dot is None:
         return _dot_by_products(e, a, b, lanes, x, y, total)
-    instruction, swapped = dot
     sums, quads = f"<{lanes} x i32>", f"<{4 * lanes} x i8>"
-    first, second = (y, x) if swapped else (x, y)
-    return e.op(f"call {sums} @{instruction}({sums} {total}, {quads} {first}, {quads} {second})")
+    first, second = (y, x) if dot.swapped else (x, y)
+    name = dot.name.format(bits=32 * lanes)
+    return e.op(f"call {sums} @llvm.{name}({sums} {total}, {quads} {first}, {quads} {second})")
 
 
 def _dot_by_products(e: Emitter, a: DType, b: DType, lanes: int, x: str, y: str, total: str) -> str:
@@ -259,6 +259,7 @@ def _bf16_pairs(
 
 
 __all__ = [
+    "bf16_group",
     "byte_group",
     "dot_of_quads",
     "group_step",

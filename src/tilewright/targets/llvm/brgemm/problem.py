@@ -12,6 +12,7 @@ from ....ir.symbolic import Dim, prove_eq
 from ....ir.types import DType, bf16, f16, f32, f64, i8, i32, u8
 from ..emitter import Emitter
 from ..isa import Isa
+from .products import Product, block_product
 
 LLVM_TYPES = {f16: "half", bf16: "bfloat", f32: "float", f64: "double", i8: "i8", u8: "i8", i32: "i32"}
 BYTES = (i8, u8)
@@ -37,14 +38,38 @@ def tile_rows(isa: Isa, vectors: int) -> int:
     return max(1, min(MAX_ROWS, (isa.vector_registers - spare) // vectors))
 
 
-def tile_shape(isa: Isa, dtype: DType) -> tuple[int, int]:
-    """The preferred register tile ``(mr, nr)`` for operands of `dtype`: rows, and columns of a panel of B.
+def block_rows(isa: Isa, block: Product, columns: int) -> int:
+    """The largest number of rows of a tile of `columns` columns whose sums are blocks of results.
+
+    Accumulators and a vector of each row of A occupy at most three quarters of the registers. LLVM's
+    scheduler moves loads of several groups forward; fewer free registers lead to copies of accumulators and
+    to spills.
+    """
+    rows = isa.vector_registers * 3 // 4 // (columns // (block.rows * block.columns) + 1)
+    return max(block.rows, min(MAX_ROWS, rows // block.rows * block.rows))
+
+
+def _block_columns(isa: Isa, block: Product) -> int:
+    """Columns of a panel for products whose sums are blocks. Matrix products of bf16 have 20 accumulators,
+    which hide a latency of 5 cycles where 4 begin in each (Neoverse V1); those of bytes 16 for 3 cycles.
+    """
+    if block.sums:
+        return 8 if isa.vector_registers >= 32 else 4
+    return 20 if block.operands == "bb" else 16
+
+
+def tile_shape(isa: Isa, dtype: DType, other: DType | None = None) -> tuple[int, int]:
+    """The preferred register tile ``(mr, nr)`` for right operands of `dtype` and left ones of `other`
+    (default: the same): rows, and columns of a panel of B.
 
     Tiles have few rows and wide panels: 6 x 4 vectors with 32 registers, 6 x 2 with 16. A is read in place,
     and many rows a power of two bytes apart would map to one set of the first-level cache.
     """
     if (dtype is bf16 and isa.tiles) or (dtype in BYTES and isa.byte_tiles):
         return 32, 32
+    if block := block_product(isa, other or dtype, dtype):
+        columns = _block_columns(isa, block)
+        return block_rows(isa, block, columns), columns
     lanes = isa.lanes(max(dtype.bits, 32))
     vectors = 4 if isa.vector_registers >= 32 else 2
     return tile_rows(isa, vectors), vectors * lanes
@@ -126,7 +151,7 @@ def _fit_half(rows: Dim, vectors: int, isa: Isa) -> bool:
 
 def problem_of(op: simd.BatchReduceGemm, isa: Isa, dtype: DType, c_dtype: DType) -> Problem:
     accumulator = accumulator_of(c_dtype)
-    _, natural = tile_shape(isa, accumulator if op.group == 1 else dtype)
+    natural = tile_shape(isa, accumulator)[1] if op.group == 1 else tile_shape(isa, op.b.type.dtype, dtype)[1]
     nr, group = op.nr, op.group
     if group == 1 and prove_eq(op.b_panel, nr):  # Plain rows allow any panel width.
         nr = natural

@@ -71,16 +71,7 @@ class VectorTile:
     streams: bool = False
 
 
-def tile_function(tile: VectorTile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
-    """The name, the definition and the symbolic trailing arguments of the function that computes `tile`.
-
-    Its signature is ``void @name(ptr %a, ptr %b, ptr %c, i64 %c_m[, i64 %columns][, ptr %next, i64
-    %next_step], i64...)``.
-    """
-    return _VectorTileWriter(tile, isa).write()
-
-
-class _VectorTileWriter:
+class VectorTileWriter:
     """Writes the function of one `VectorTile`.
 
     The accumulators of a chain are a flat list: row by row, and in each row vector by vector. A small tile
@@ -104,7 +95,24 @@ class _VectorTileWriter:
         self.shifted = is_shifted(isa, p)
         both_bytes = p.group == 1 and p.dtype in BYTES and p.b_dtype in BYTES
         self.widening = widening_multiply(isa, tile.lanes) if both_bytes else None
-        self.size = (tile.rows + self.shifted) * tile.vectors
+        self.size = self._accumulators()
+        self._plan()
+        self.chains = self._chain_count()
+        self.kinds = ["ptr", *[self.vector] * (self.size * self.chains)]
+
+    def _accumulators(self) -> int:
+        """The number of accumulators of a chain."""
+        return (self.tile.rows + self.shifted) * self.tile.vectors
+
+    def _capacity(self) -> int:
+        """The number of accumulators that the registers hold."""
+        return tile_rows(self.isa, self.tile.vectors) * self.tile.vectors
+
+    def _plan(self) -> None:
+        """Decide how many steps of k an iteration of the inner loop takes, how many of them have their
+        factors in one vector, and how far ahead B is prefetched.
+        """
+        p, isa = self.problem, self.isa
         self.unroll = MAX_UNROLL if self.size <= MIN_CHAINS else MAX_UNROLL // 2
         if p.group > 1 and isa.vector_registers >= 32 and isa.vector_registers - self.size < SPARE:
             self.unroll = 1
@@ -115,16 +123,14 @@ class _VectorTileWriter:
             twice = isinstance(p.k, int) and p.k // p.group % (2 * self.per_vector) == 0
             twice = twice and self.widening is None and self.size > MIN_CHAINS
             self.unroll = self.per_vector * (2 if twice else 1)
-        self.chains = self._chain_count()
         # Small tiles read B faster than prefetches can be issued.
         self.ahead = p.tile.ahead // self.size if self.size > MIN_CHAINS else 0
-        self.kinds = ["ptr", *[self.vector] * (self.size * self.chains)]
 
     def _chain_count(self) -> int:
         """Chains of accumulators; one if `m` is symbolic, since a row's sum must not depend on the tile
         height.
         """
-        capacity = tile_rows(self.isa, self.tile.vectors) * self.tile.vectors
+        capacity = self._capacity()
         chains = 1
         while (
             isinstance(self.problem.m, int)
@@ -151,6 +157,12 @@ class _VectorTileWriter:
         return width // bits if usable and (p.group > 1 or self.accumulator.is_float) else 1
 
     def write(self) -> tuple[str, str, tuple[Dim, ...]]:
+        """The name, the definition and the symbolic trailing arguments of the function that computes the
+        tile.
+
+        Its signature is ``void @name(ptr %a, ptr %b, ptr %c, i64 %c_m[, i64 %columns][, ptr %next, i64
+        %next_step], i64...)``.
+        """
         tile, e = self.tile, self.emitter
         zeros = ["zeroinitializer"] * (self.size * self.chains)
         _, *total = self._reduce(0, "%a", "%b", ["%next" if tile.streams else "null", *zeros])
@@ -159,7 +171,7 @@ class _VectorTileWriter:
             total = [
                 e.add_numbers(self.vector, x, y) for x, y in zip(total[:half], total[half:], strict=True)
             ]
-        self._store(total)
+        self._store(self._results(total))
         parameters = ["ptr %a", "ptr %b", "ptr %c", "i64 %c_m"]
         parameters += ["i64 %columns"] if tile.masked else []
         parameters += ["ptr %next", "i64 %next_step"] if tile.streams else []
@@ -415,6 +427,10 @@ class _VectorTileWriter:
         carried = [("ptr", a), ("ptr", b), *zip(self.kinds, state, strict=True)]
         return self.emitter.loop("0", self.dims(p.reductions[level]), "1", carried, body)[2:]
 
+    def _results(self, total: list[str]) -> list[str]:
+        """Vectors of results, row by row, from the accumulators."""
+        return total
+
     def _store(self, total: list[str]) -> None:
         """Write the sums to C, converted to its type and added to its elements where the tile accumulates."""
         p, e, tile = self.problem, self.emitter, self.tile
@@ -439,4 +455,4 @@ class _VectorTileWriter:
                     e.line(f"store {narrow} {value}, ptr {where}, align {itemsize}")
 
 
-__all__ = ["LINE", "MAX_UNROLL", "VectorTile", "tile_function"]
+__all__ = ["LINE", "MAX_UNROLL", "VectorTile", "VectorTileWriter"]
