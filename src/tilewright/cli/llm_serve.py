@@ -101,6 +101,11 @@ _COUNT = click.IntRange(min=1)
     help="File that stores the last responses, for previous_response_id (default: memory).",
 )
 @click.option(
+    "--tool-form",
+    metavar="NAME",
+    help="Form of the model's tool calls, such as hermes or mistral (default: that of its chat template).",
+)
+@click.option(
     "--drain",
     type=click.FloatRange(min=0),
     help="Time limit in seconds to finish answers after SIGTERM.  [default: 60]",
@@ -132,6 +137,7 @@ def command(
     simulate: bool | None,
     chat_template: str | None,
     responses: Path | None,
+    tool_form: str | None,
     log_level: str,
     temperature: float | None,
     top_p: float | None,
@@ -148,6 +154,7 @@ def command(
     for package in ("jinja2", "llguidance"):  # requests need them, the start does not
         import_module(package)
     from tilewright.llm.server.app import application
+    from tilewright.llm.server.call_forms import FORMS
     from tilewright.llm.server.http import make_server
     from tilewright.llm.server.limits import Limits, read_keys
     from tilewright.llm.server.service import Service
@@ -161,6 +168,10 @@ def command(
     }
     limits = Limits(**{name: value for name, value in (bounds | given).items() if value is not None})
     keys = read_keys(api_key_file)
+    known = {form.name: form for form, _ in FORMS}
+    if tool_form is not None and tool_form not in known:
+        raise click.UsageError(f"--tool-form {tool_form!r} is unknown; known: {', '.join(known)}")
+    call_form = known.get(tool_form or "")
     defaults = chosen(
         temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, repetition_penalty=repetition_penalty
     )
@@ -174,7 +185,9 @@ def command(
     )
     set_chat_template(engine.tokenizer, chat_template)
     texts = getattr(engine.runner, "texts", TextUse())
-    service = Service(name or Path(library).stem, engine, engine.tokenizer, limits, keys, defaults, texts)
+    service = Service(
+        name or Path(library).stem, engine, engine.tokenizer, limits, keys, defaults, texts, call_form
+    )
     shown = f"[{host}]" if ":" in host else host
     base = f"http://{shown}:{listener.getsockname()[1]}"
 

@@ -48,9 +48,9 @@ class Tokenizer:
         self.special_tokens = frozenset(
             id for id, token in self.backend.get_added_tokens_decoder().items() if token.special
         )
-        self.special_texts = frozenset(
-            token.content for token in self.backend.get_added_tokens_decoder().values() if token.special
-        )
+        added = self.backend.get_added_tokens_decoder()
+        self.special_ids = {token.content: id for id, token in added.items() if token.special}
+        """The special tokens by their texts."""
         named = self.special.get("eos_token")
         tokens = [*eos, *([self.backend.token_to_id(named)] if named is not None else [])]
         self.eos = tuple(dict.fromkeys(int(token) for token in tokens if token is not None))
@@ -230,9 +230,18 @@ class Detokenizer:
 
     __slots__ = ("_decoder", "_special", "_tokenizer")
 
-    def __init__(self, tokenizer: Tokenizer, *, special: bool = False) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, *, special: bool = False, shown: frozenset[int] = frozenset()
+    ) -> None:
+        """Begin a text.
+
+        Args:
+            tokenizer: the tokenizer.
+            special: whether the text has special tokens.
+            shown: special tokens that it has in any case.
+        """
         self._tokenizer = tokenizer
-        self._special = frozenset() if special else tokenizer.special_tokens
+        self._special = frozenset() if special else tokenizer.special_tokens - shown
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def add(self, tokens: Iterable[int]) -> str:

@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from tilewright.llm.server.call_forms import required_form
 from tilewright.llm.server.errors import ApiError
 from tilewright.llm.server.protocol import Function
 from tilewright.llm.server.tools import (
@@ -16,7 +17,6 @@ from tilewright.llm.server.tools import (
     CallBegins,
     Convention,
     ToolCallParser,
-    convention,
 )
 
 KNOWN = ("add", "say")
@@ -138,16 +138,16 @@ def test_a_reply_that_is_cut_in_a_call(
 
 
 def test_conventions_of_templates() -> None:
-    assert convention("... <tool_call></tool_call> XML tags") is HERMES
+    assert required_form("... <tool_call></tool_call> XML tags") is HERMES
     assert (
-        convention('{%- if tools %} Respond in the format {"name": function name, "parameters": dict}')
+        required_form('{%- if tools %} Respond in the format {"name": function name, "parameters": dict}')
         is LLAMA
     )
     with pytest.raises(ApiError, match="does not support tools"):
-        convention("{{ messages }}")
-    for other in ("[TOOL_CALLS]", "<tool_call><function=name>", "{{ tools | tojson }}"):
+        required_form("{{ messages }}")
+    for other in ("<tool_call><function=name>", "<|tool_call>", "{{ tools | tojson }}"):
         with pytest.raises(ApiError, match="does not support"):
-            convention("{% if tools %}" + other)
+            required_form("{% if tools %}" + other)
 
 
 def test_schema_of_calls() -> None:

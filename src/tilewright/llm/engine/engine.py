@@ -152,7 +152,8 @@ class Engine:
                     request.min_tokens,
                     [*request.stop_tokens, *(() if request.ignore_eos else self.tokenizer.eos)],
                 )
-                sequence = Sequence(request, stream, index, self._order, sampler, Detokenizer(self.tokenizer))
+                detokenizer = Detokenizer(self.tokenizer, shown=request.shown)
+                sequence = Sequence(request, stream, index, self._order, sampler, detokenizer)
                 sequence.uniform = self.runner.uniform
                 sequence.submitted = now
                 sequences.append(sequence)

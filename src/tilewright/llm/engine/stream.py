@@ -51,6 +51,8 @@ class Request:
     """The input of the encoder, of a model that has one beside its decoder: tokens [n], int32, or the
     normalized spectrogram [frames, mels], float32, of a recording. `prompt` is what the decoder begins with.
     """
+    shown: frozenset[int] = frozenset()
+    """Special tokens whose text appears in the output, as that of others does not."""
     n: int = 1
     """The number of outputs (choices)."""
     priority: int = 0

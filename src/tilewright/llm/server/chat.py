@@ -18,13 +18,14 @@ from ...errors import RequestError
 from ..engine.grammar import Constraint
 from ..engine.sampling import TokenLogprob
 from ..engine.stream import Delta
+from .call_forms import ReplyForm, form_of, required_form
 from .errors import ApiError
 from .forms import Form, asked_format, structured
 from .protocol import ChatRequest, Function, Message, NamedTool
 from .reasoning import TAGS, ReasoningParser, Thought, opened, tag_of
 from .service import Generation, Service
 from .streaming import DONE, event
-from .tools import CallArguments, CallBegins, Convention, Event, ToolCallParser, convention, parameters
+from .tools import CallArguments, CallBegins, Event
 
 _RESERVED = {"messages", "tools", "documents", "template", "add_generation_prompt"}
 
@@ -35,15 +36,21 @@ class Turn:
 
     prompt: list[int]
     grammar: Constraint | None = None
-    calls: Convention | None = None
-    functions: tuple[str, ...] = ()
+    calls: ReplyForm | None = None
+    functions: tuple[Function, ...] = ()
     begun: str | None = None
     """The part of a tool call that the prompt begins, as for `ToolCallParser`."""
+    opened: str = ""
+    """The part of the reply that the prompt begins."""
     parallel: bool = True
     reasoning: str | None = None
     """The tag that opens the model's reasoning; None: reasoning is not parted from the answer."""
     thinking: bool = False
     """Whether the prompt has opened the reasoning."""
+    plain: bool = False
+    """Whether reasoning that the parser of calls finds is shown as text."""
+    shown: frozenset[int] = frozenset()
+    """Special tokens whose text the parsers need to see."""
 
 
 class Answer:
@@ -51,7 +58,7 @@ class Answer:
 
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
-        self._parser = ToolCallParser(turn.calls, turn.functions, turn.begun) if turn.calls else None
+        self._parser = turn.calls.parser(turn.functions, turn.begun, turn.opened) if turn.calls else None
         self._reasoning = ReasoningParser(turn.reasoning, turn.thinking) if turn.reasoning else None
         self.finish_reason: str | None = None
 
@@ -76,6 +83,8 @@ class Answer:
         if self._parser is not None:
             if delta.finish_reason:
                 events += self._parser.finish(cut=delta.finish_reason == "length")
+            if self._turn.plain:
+                events = [e.text if isinstance(e, Thought) else e for e in events]
             if not self._turn.parallel:
                 events = [e for e in events if isinstance(e, str | Thought) or e.index == 0]
         if delta.finish_reason:
@@ -132,7 +141,9 @@ async def prepare(
         raise ApiError(400, "tool_choice is 'required', but there are no tools", param="tool_choice")
     offered = () if choice == "none" else tuple(functions)
     templates = "\n".join(service.tokenizer.chat_templates.values())
-    style = convention(templates) if offered else None
+    style = service.call_form or (required_form(templates) if offered else form_of(templates))
+    style = style if style is not None and (offered or style.always) else None
+    special = service.tokenizer.special_ids
     forced = named is not None or choice == "required"
     if continued and (open_answer or forced):
         message = "the answer cannot both continue the last message and begin " + (
@@ -142,7 +153,7 @@ async def prepare(
     try:
         text = await asyncio.to_thread(
             service.tokenizer.render,
-            messages,
+            [_thinking(message, style) for message in messages],
             tools=[{"type": "function", "function": f.model_dump(exclude_none=True)} for f in offered]
             or None,
             add_generation_prompt=open_answer,
@@ -152,33 +163,47 @@ async def prepare(
         raise ApiError(400, str(error), param=param) from None
     if continued:
         text = _continued(text, messages[-1], param)
-    tag = tag_of(templates, service.tokenizer.special_texts)
+    tag = tag_of(templates, special)
     thinking = tag is not None and opened(tag, text)
     if tag and thinking and (forced or form):
         # a grammar begins with the answer itself, so nothing can be thought before it
         text, thinking = f"{text.rstrip()}\n\n{TAGS[tag]}\n\n", False
+    start = ""
     if style and forced:
-        text += style.prefix(named)
+        start = style.prefix(named)
+        text += start
         chosen = next((f for f in functions if f.name == named), None)
-        form = Form("json", style.schema(offered) if chosen is None else parameters(chosen))
-    elif style and form:
-        form = style.or_call(form, offered, parallel, service.tokenizer.special_texts)
+        form = style.rest(offered, chosen, special)
+    elif style and form and offered:
+        form = style.or_call(form, offered, parallel, special)
+    elif style and (form or continued):
+        start = style.answer_opening
+        text += "" if continued else start
     prompt = await service.encode(text, special=False, param=param)
     # last, because it is the most expensive step
     grammar = None
     if form is not None:
         grammar = await service.constraint(form, "tools" if forced else "response_format")
-    names = tuple(f.name for f in offered)
     return Turn(
         prompt,
         grammar,
         style,
-        names,
+        offered,
         (named or "") if forced else None,
+        start,
         parallel,
         None if grammar or not reasoning else tag,
         thinking,
+        not reasoning,
+        frozenset() if style is None else style.shown(special),
     )
+
+
+def _thinking(message: Mapping[str, Any], style: ReplyForm | None) -> Mapping[str, Any]:
+    """Return a message with its reasoning under the name that the chat template reads."""
+    if style is None or style.thought == "reasoning_content" or "reasoning_content" not in message:
+        return message
+    return {**message, style.thought: message["reasoning_content"]}
 
 
 def _continued(text: str, message: Mapping[str, Any], param: str) -> str:
@@ -371,5 +396,7 @@ async def chat(service: Service, request: ChatRequest, user: str) -> Chat:
     )
     limit = service.max_tokens(request.longest, len(turn.prompt), "messages")
     logprobs = (request.top_logprobs or 0) if request.logprobs else None
-    asked = service.request(request, turn.prompt, limit, user, logprobs=logprobs, grammar=turn.grammar)
+    asked = service.request(
+        request, turn.prompt, limit, user, logprobs=logprobs, grammar=turn.grammar, shown=turn.shown
+    )
     return Chat(service, request, turn, service.generation([asked]))

@@ -219,7 +219,13 @@ async def messages(service: Service, request: MessagesRequest, user: str) -> Mes
     turn = await _turn(service, request)
     limit = service.max_tokens(request.max_tokens, len(turn.prompt), "max_tokens")
     asked = service.request(
-        request, turn.prompt, limit, user, grammar=turn.grammar, stop=request.stop_sequences or ()
+        request,
+        turn.prompt,
+        limit,
+        user,
+        grammar=turn.grammar,
+        shown=turn.shown,
+        stop=request.stop_sequences or (),
     )
     return Messages(service, turn, service.generation([asked]))
 

@@ -292,7 +292,7 @@ async def responses(
         param="input",
     )
     limit = service.max_tokens(request.max_output_tokens, len(turn.prompt), "max_output_tokens")
-    asked = service.request(request, turn.prompt, limit, owner, grammar=turn.grammar)
+    asked = service.request(request, turn.prompt, limit, owner, grammar=turn.grammar, shown=turn.shown)
     return Responses(service, request, turn, service.generation([asked]), messages, store, owner)
 
 

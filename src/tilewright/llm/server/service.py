@@ -18,6 +18,7 @@ from ..engine.sampling import SamplingParameters
 from ..engine.stream import Delta, Request, Stream
 from ..text_use import TextUse
 from ..tokenizer import Tokenizer
+from .call_forms import ReplyForm
 from .errors import ApiError
 from .forms import Form
 from .http import Lifecycle
@@ -41,6 +42,8 @@ class Service:
     """Default sampling parameters, by `SamplingParameters`' names."""
     texts: TextUse = field(default_factory=TextUse)
     """How the model takes texts to embed and to score."""
+    call_form: ReplyForm | None = None
+    """The form of tool calls; None: that of the chat template."""
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -170,6 +173,7 @@ class Service:
         logprobs: int | None = None,
         prompt_logprobs: int | None = None,
         grammar: Constraint | None = None,
+        shown: frozenset[int] = frozenset(),
         stop: Sequence[str] = (),
         stop_tokens: Sequence[int] = (),
     ) -> Request:
@@ -183,6 +187,7 @@ class Service:
             logprobs: as in `SamplingParameters`.
             prompt_logprobs: as in `tilewright.llm.engine.stream.Request`.
             grammar: constrains the answer.
+            shown: special tokens whose text is part of the answer's.
             stop: further texts that end the answer.
             stop_tokens: further tokens that end the answer.
         """
@@ -204,6 +209,7 @@ class Service:
             ignore_eos=fields.ignore_eos,
             prompt_logprobs=prompt_logprobs,
             grammar=grammar,
+            shown=shown,
             n=(penalized and penalized.n) or 1,
             user=user,
         )

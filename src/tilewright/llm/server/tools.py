@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from .errors import ApiError
 from .forms import Form
@@ -23,9 +23,18 @@ from .protocol import Function
 class Convention:
     """How a model writes calls: the text before and after each call, and the key of its arguments."""
 
+    name: str
+    """Names the form on the command line."""
     opening: str
     closing: str
     arguments: str
+    always: ClassVar[bool] = False
+    answer_opening: ClassVar[str] = ""
+    thought: ClassVar[str] = "reasoning_content"
+
+    def shown(self, special: Mapping[str, int]) -> frozenset[int]:
+        """Return the special tokens whose text the parser needs to see."""
+        return frozenset(special[text] for text in (self.opening, self.closing) if text in special)
 
     def prefix(self, function: str | None) -> str:
         """Return the beginning of a reply that must call; up to the arguments if the function is known."""
@@ -60,54 +69,41 @@ class Convention:
         def text(what: str) -> str:
             return what if what in special else json.dumps(what)
 
-        def rule(part: Form) -> str:
-            if part.kind == "regex":
-                return f"/{part.value.replace('/', chr(92) + '/')}/"
-            return f"%json {json.dumps(part.schema())}"
-
-        if form.kind == "grammar":
-            message = "an answer of a given grammar or choice cannot call tools: set tool_choice to 'none'"
-            raise ApiError(400, message, param="tools", code="unsupported_parameter")
-        call = rule(Form("json", self.schema(functions)))
+        call = answer_rule(Form("json", self.schema(functions)))
         if self.opening:
             call = f'{text(self.opening)} "\\n" {call} "\\n" {text(self.closing)}'
             call += ' ("\\n" call)?' if parallel else ""
-        return Form("grammar", f"start: answer | call\nanswer: {rule(form)}\ncall: {call}\n")
+        return Form("grammar", f"start: answer | call\nanswer: {answer_rule(form)}\ncall: {call}\n")
+
+    def rest(self, functions: Sequence[Function], named: Function | None, special: Collection[str]) -> Form:
+        """Return the form of a reply after `prefix`: the arguments of `named`, or a call of any function."""
+        return Form("json", self.schema(functions) if named is None else parameters(named))
+
+    def parser(self, functions: Sequence[Function], begun: str | None, opened: str) -> ToolCallParser:
+        """Make the parser of a reply; `begun` as for `ToolCallParser`."""
+        return ToolCallParser(self, [f.name for f in functions], begun)
 
 
-HERMES = Convention("<tool_call>", "</tool_call>", "arguments")
-LLAMA = Convention("", "", "parameters")
-
-
-_LLAMA_FORM = re.compile(r'\{"name": ?[^{}]*"parameters":')
-_OTHER_FORMS = (
-    "[TOOL_CALLS]",
-    "<function=",
-    "<arg_key>",
-    "<｜tool",
-    "<|tool_call>",
-    "<|channel|>",
-)  # Mistral, Qwen Coder, GLM, DeepSeek, ...
-
-
-def convention(template: str) -> Convention:
-    """Return the convention of a chat template.
+def answer_rule(form: Form) -> str:
+    """Return the rule of a form in Lark's notation.
 
     Raises:
-        ApiError: 400: it has none, or one that is not supported.
+        ApiError: 400: it is a grammar, which cannot be a part of another one.
     """
-    if not any(form in template for form in _OTHER_FORMS):
-        if HERMES.opening in template:
-            return HERMES
-        if "tools" in template and _LLAMA_FORM.search(template):
-            return LLAMA
-    known = "tools" in template
-    what = (
-        ("writes tool calls in a form that this server does not support")
-        if known
-        else "does not support tools"
-    )
-    raise ApiError(400, f"this model's chat template {what}", param="tools", code="unsupported_parameter")
+    if form.kind == "grammar":
+        message = "an answer of a given grammar or choice cannot call tools: set tool_choice to 'none'"
+        raise ApiError(400, message, param="tools", code="unsupported_parameter")
+    if form.kind == "regex":
+        return f"/{form.value.replace('/', chr(92) + '/')}/"
+    return f"%json {json.dumps(form.schema())}"
+
+
+HERMES = Convention("hermes", "<tool_call>", "</tool_call>", "arguments")
+LLAMA = Convention("llama", "", "", "parameters")
+
+
+LLAMA_FORM = re.compile(r'\{"name": ?[^{}]*"parameters":')
+"""The example of a call in chat templates of Llama 3."""
 
 
 def parameters(function: Function) -> dict[str, Any]:
@@ -130,6 +126,11 @@ class CallArguments:
 
     index: int
     text: str
+
+
+def new_call(index: int, name: str) -> CallBegins:
+    """Return the beginning of a call, with a random id."""
+    return CallBegins(index, f"call_{secrets.token_hex(12)}", name)
 
 
 Event = str | CallBegins | CallArguments
@@ -156,7 +157,7 @@ class ToolCallParser:
         """The number of calls begun."""
         self._buffer = ""
         self._state = self._text if begun is None else self._call
-        self._end = _JsonEnd()
+        self._end = JsonEnd()
         self._said = False  # whether there was text: a brace then begins no call in Llama's convention
         self._first: list[Event] = []
         if begun:
@@ -210,7 +211,7 @@ class ToolCallParser:
 
     def _begin(self, name: str) -> CallBegins:
         self.calls += 1
-        return CallBegins(self.calls - 1, f"call_{secrets.token_hex(12)}", name)
+        return new_call(self.calls - 1, name)
 
     def _text(self, final: bool) -> Iterator[Event]:
         """Read text up to the opening of a call; blanks before a call are dropped."""
@@ -245,16 +246,16 @@ class ToolCallParser:
             if name in self._functions:
                 self._take(head.end())
                 yield self._begin(name)
-                self._end = _JsonEnd()
+                self._end = JsonEnd()
                 self._state = self._arguments
                 return
-        end = _JsonEnd().find(self._buffer)
+        end = JsonEnd().find(self._buffer)
         if end is None:
             blank = not self._buffer.strip()
             if final or (not blank and not self._buffer.lstrip().startswith("{")):
                 yield from self._no_call(len(self._buffer) if final else 0)
             return
-        call = _call_of(self._buffer[:end])
+        call = call_of(self._buffer[:end])
         if call is None or call[0] not in self._functions:
             yield from self._no_call(end)
             return
@@ -276,7 +277,7 @@ class ToolCallParser:
         if text:
             yield CallArguments(self.calls - 1, text)
         if end is not None:
-            self._end = _JsonEnd()
+            self._end = JsonEnd()
             self._state = self._close
 
     def _close(self, final: bool) -> Iterator[Event]:
@@ -304,11 +305,12 @@ class ToolCallParser:
         yield from ()
 
 
-class _JsonEnd:
+class JsonEnd:
     """Finds the end of a JSON object in streamed text."""
 
-    def __init__(self) -> None:
-        self._depth = 0
+    def __init__(self, depth: int = 0) -> None:
+        """Begin before an object, or within `depth` of them."""
+        self._depth = depth
         self._quoted = False
         self._escaped = False
 
@@ -333,12 +335,14 @@ class _JsonEnd:
         return None
 
 
-def _call_of(text: str) -> tuple[str, str] | None:
+def call_of(text: str) -> tuple[str, str] | None:
     """Return the name and the arguments' JSON of a call; None if the text is not a call."""
     try:
         call = json.loads(text)
     except ValueError:
         return None
+    if isinstance(call, dict) and "tool_name" in call:  # Cohere's key
+        call["name"] = call["tool_name"]
     if not isinstance(call, dict) or not isinstance(call.get("name"), str):
         return None
     arguments = call.get("arguments", call.get("parameters"))
