@@ -33,7 +33,7 @@ from tilewright.llm.library import (  # noqa: E402
     compile_library,
     open_library,
     page_bytes,
-    qvalues_of,
+    parts_of,
 )
 from tilewright.llm.memory import planned  # noqa: E402
 from tilewright.llm.quantization import quantize, scheme_of  # noqa: E402
@@ -223,10 +223,8 @@ def are_qvalues_packed() -> bool:
 @pytest.mark.parametrize(("scheme", "share"), [("int8", 1), ("int4_g32", 0.5)])
 def test_an_embedding_that_is_the_head_is_stored_once(scheme: str, share: float) -> None:
     rng = np.random.default_rng(0)
-    qvalues, scales, offsets = qvalues_of(
-        quantize(rng.standard_normal((1100, 64)).astype(np.float32), scheme_of(scheme))
-    )
-    table = QuantizedEmbedding(qvalues, scales, offsets)
+    matrix = rng.standard_normal((1100, 64)).astype(np.float32)
+    table = QuantizedEmbedding(**parts_of(quantize(matrix, scheme_of(scheme))))
     ids = np.array([3, 1099, 0, 500])
     with tw.compile(lambda ids: table.attend(table(ids)), (ids,), cache=False) as library:
         np.testing.assert_allclose(library(ids), table.attend(table(ids)).numpy(), rtol=1e-4, atol=1e-3)
@@ -239,7 +237,7 @@ def test_an_embedding_that_is_the_head_is_stored_once(scheme: str, share: float)
 
 
 @every_isa
-def test_offsets_and_columns_ordered_by_importance() -> None:
+def test_minimums_and_columns_ordered_by_importance() -> None:
     """A layer takes the layouts of GPTQ without ``sym`` and with ``desc_act``."""
     rng = np.random.default_rng(0)
     x, order = rng.standard_normal((3, 64)).astype(np.float32), rng.permutation(64)
@@ -247,7 +245,7 @@ def test_offsets_and_columns_ordered_by_importance() -> None:
     offsets = rng.random((5, 2)).astype(np.float32)
     with factors(f32):
         layer = QuantizedLinear(
-            *map(tw.Tensor, (qvalues, scales)), offsets=tw.Tensor(offsets), permutation=tw.Tensor(order)
+            *map(tw.Tensor, (qvalues, scales)), minimums=tw.Tensor(offsets), permutation=tw.Tensor(order)
         )
         y = layer(tw.Tensor(x)).numpy()
     weights = np.empty((5, 64))

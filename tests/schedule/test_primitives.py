@@ -16,6 +16,7 @@ import pytest
 from tilewright.analysis.loop_nest import walk_loops
 from tilewright.dialects import loop
 from tilewright.dialects.tensor_builder import TensorBuilder
+from tilewright.dialects.weight_form import WeightForm
 from tilewright.ir.equality import first_difference
 from tilewright.ir.parser import parse_op
 from tilewright.ir.printer import print_op
@@ -27,6 +28,7 @@ from tilewright.schedule.finalize import finished
 from .kernels import KERNELS, inputs_of, kernel_from, run
 
 SIZES = (1, 5, 12)
+BYTES = WeightForm(8).attribute
 
 
 def check(kernel: loop.Kernel, name: str, sizes: tuple[int, ...] = SIZES) -> None:
@@ -219,7 +221,10 @@ CASES: dict[str, tuple[str, Callable[[Schedule], Any]]] = {
             s.tensorize("b0", s.split_runs("b0", s.loops("b0")[1]), "b0_i1", (), "b0_r0", 8),
         ),
     ),
-    "tensorize_quantized": ("quantized", lambda s: s.tensorize_quantized("b0", "b0_i0", "b0_i1", 8, 2, 4, 4)),
+    "tensorize_quantized": (
+        "quantized",
+        lambda s: s.tensorize_quantized("b0", "b0_i0", "b0_i1", 2, 4, BYTES, 4),
+    ),
     "tensorize_quantized a tile": (
         "quantized",
         lambda s: (
@@ -228,7 +233,7 @@ CASES: dict[str, tuple[str, Callable[[Schedule], Any]]] = {
             s.reorder("b1_i0_o", "b1_i1_o", "b1_i0_i", "b1_i1_i"),
             s.compute_at("b0", "b1_i1_o"),
             s.write_into("b0", "b1"),
-            s.tensorize_quantized("b0", *s.loops("b0")[2:4], 8, 2, 4, 4, True),
+            s.tensorize_quantized("b0", *s.loops("b0")[2:4], 2, 4, BYTES, 4, True),
         ),
     ),
     "skip_masked": ("attention", lambda s: s.skip_masked("b3", rows_of_attention(s), 2)),
@@ -380,7 +385,7 @@ def random_arguments(r: random.Random, primitive: str, s: Schedule) -> tuple[Any
         "online_softmax": lambda: (block, r.choice([1, 2, 5])),
         "relax_accuracy": lambda: (block,),
         "split_runs": lambda: (block, r.choice(around or loops)),
-        "tensorize_quantized": lambda: (block, *(around[:2] if r.random() < 0.7 else pair), 8, 2, 4, 4),
+        "tensorize_quantized": lambda: (block, *(around[:2] if r.random() < 0.7 else pair), 2, 4, BYTES, 4),
         "tensorize": lambda: (
             block,
             *(around[-3:-1] if len(around) > 2 else pair),

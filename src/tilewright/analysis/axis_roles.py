@@ -24,8 +24,10 @@ class Roles:
     nr: int
     padded: bool
     group: int = 1
-    quantized: tuple[int, int, int] | None = None
-    """For quantized weights: bits of a value, number of groups, and elements of a group."""
+    quantized: tuple[int, int, tuple[Any, ...]] | None = None
+    """For quantized weights: number of groups, elements of a group, and the attribute of their form
+    (`dialects.weight_form`).
+    """
     grouped: bool = False
     """Whether each row chooses its matrix of the right operand, see `graph.grouped_matmul`."""
 

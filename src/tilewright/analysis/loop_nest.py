@@ -48,7 +48,7 @@ def _substitute_op(op: Operation, mapping: dict[Expr, Dim]) -> None:
             if isinstance(value, Expr):
                 attributes[name] = substitute(value, mapping)
             elif isinstance(value, tuple):
-                attributes[name] = tuple(substitute(v, mapping) for v in value)
+                attributes[name] = tuple(substitute(v, mapping) if isinstance(v, Expr) else v for v in value)
     elif isinstance(op, loop.Alloc):
         shape = tuple(substitute(d, mapping) for d in op.buffer.shape)
         if shape != op.buffer.shape:

@@ -85,10 +85,16 @@ def convert_command(
 
     After an interruption the same command continues where it stopped.
     """
-    from tilewright.llm.weights import Conversion, convert, open_checkpoint
+    from tilewright.llm.weights import Conversion, changes, convert, open_checkpoint
 
     how = Conversion(quantization, embedding_quantization, head_quantization, shard_size)
     before = open_checkpoint(source)
+    for change in changes(before, how):
+        what = f"kept: {change.before}" if change.kept else f"converted: {change.before} to {change.after}"
+        count = f"{change.tensors} tensor{'s' if change.tensors != 1 else ''}"
+        sizes = f"{number(change.source_bytes, 'B')} to {number(change.bytes, 'B')}"
+        console().print(f"{what}, {count}, {sizes}", highlight=False, markup=False)
+    sys.stdout.flush()
     with progress_display() as progress:
         checkpoint = calibrated(before, calibration, how, progress) if calibration else before
         folder = convert(checkpoint, output, how, progress=progress)

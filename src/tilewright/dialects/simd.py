@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..ir.core import Attr, Effect, Operand, OptionalOperand, operation
+from ..ir.core import Attr, Effect, Operand, OptionalOperand, VariadicOperand, operation
 from ..ir.interpreter import Array, Frame
 from ..ir.symbolic import Dim, ceildiv
 from ..ir.types import Type
 from .elements import Elements, Statement
 from .tensor import sorted_places
+from .weight_form import WeightForm, weights_of
 
 
 @dataclass(frozen=True)
@@ -235,17 +236,32 @@ class ExternalGemm(Statement):
         c.reshape(-1)[places(self.c_offset, m, self.ldc, n)] = (left @ right).astype(c.dtype)
 
 
+def _weights_at(
+    form: WeightForm, b: Array, parts: Sequence[Array], panels: int, groups: int, size: int, nr: int
+) -> Any:
+    """Weights [panels * nr, groups * size], float32, from arrays that begin with the first panel."""
+    values = form.unpacked(b, panels, groups * size, nr).reshape(panels * nr, groups * size)
+    named = {}
+    for name, part in zip(form.parts, parts, strict=True):
+        count = groups // form.covered_by(name)
+        rows = part[: panels * count * nr].reshape(panels, count, nr).swapaxes(1, 2)
+        named[name] = rows.reshape(panels * nr, count)
+    return weights_of(values, named, None)
+
+
 @operation
 class QuantizedGemm(Statement):
-    """A tile of a product with quantized weights: ``C[m, n] = sum over g of a_scales[m, g] b_scales[n, g]
-    (sum over k of A[m, g, k] (B[n, g, k] - 2**(bits - 1)))``. The inner sums are exact. With values of 4
-    bits, the scales of A are powers of two from 1 on, whose products with the inner sums fit 32 bits.
+    """A tile of a product with quantized weights: ``C[m, n] = sum over g of a_scales[m, g] (scale[n, g] (sum
+    over k of A[m, g, k] value[n, g, k]) - minimum[n, g] (sum over k of A[m, g, k]))``. The inner sums are
+    exact. With values of 4 bits, the scales of A are powers of two from 1 on, whose products with the inner
+    sums fit 32 bits.
 
     A holds 8-bit integers: row m begins at ``a_offset + a_m * m`` and has `groups` groups of `size` elements;
-    its scales begin at ``a_scales_offset + a_scales_m * m``. B and its scales are panels of `nr` columns, see
-    `passes.tensor.pack_quantized`. The tile begins with the panel at `b_offset` (bytes), whose scales begin
-    at `b_scales_offset`. The columns of C are contiguous, its rows ``c_m`` elements apart. `memory`, if
-    present, is a buffer for one panel's quantized values as bytes, for matrix registers that load whole rows.
+    its scales begin at ``a_scales_offset + a_scales_m * m``. B and the parts of its `form`
+    (`weight_form.WeightForm`, as an attribute) are panels of `nr` columns, see
+    `passes.tensor.pack_quantized`. The tile begins with the panel at `b_offset` (bytes), whose parts begin at
+    `part_offsets`. The columns of C are contiguous, its rows ``c_m`` elements apart. `memory`, if present, is
+    a buffer for one panel's quantized values as bytes, for matrix registers that load whole rows.
     """
 
     name = "simd.quantized_gemm"
@@ -253,19 +269,19 @@ class QuantizedGemm(Statement):
     a: Operand
     a_scales: Operand
     b: Operand
-    b_scales: Operand
     c: Operand
+    parts: VariadicOperand
     memory: OptionalOperand
     m: Attr
     n: Attr
     nr: Attr
-    bits: Attr
+    form: Attr
     groups: Attr
     size: Attr
     a_offset: Attr = 0
     a_scales_offset: Attr = 0
     b_offset: Attr = 0
-    b_scales_offset: Attr = 0
+    part_offsets: Attr = (0,)
     c_offset: Attr = 0
     a_m: Attr
     a_scales_m: Attr
@@ -274,110 +290,91 @@ class QuantizedGemm(Statement):
     @property
     def panel_bytes(self) -> int:
         """Size of a panel of B in bytes."""
-        return int(self.groups * self.size * self.nr * self.bits // 8)
+        return int(self.groups * self.size * self.nr * self.form[0] // 8)
+
+    @property
+    def panel_of_parts(self) -> tuple[int, ...]:
+        """Elements of a panel of each part."""
+        form = WeightForm.of(self.form)
+        return tuple(self.groups // form.covered_by(name) * self.nr for name in form.parts)
 
     def infer_types(self) -> Sequence[Type]:
         return ()
 
     def touched(self) -> tuple[Elements, ...]:
         panels, depth = ceildiv(self.n, self.nr), self.groups * self.size
+        parts = zip(self.parts, self.part_offsets, self.panel_of_parts, strict=True)
         return (
             self.box(self.a, self.a_offset, [(self.m, self.a_m), (depth, 1)]),
             self.box(self.a_scales, self.a_scales_offset, [(self.m, self.a_scales_m), (self.groups, 1)]),
             self.box(self.b, self.b_offset, [(panels * self.panel_bytes, 1)]),
-            self.box(self.b_scales, self.b_scales_offset, [(panels * self.groups * self.nr, 1)]),
+            *(self.box(part, offset, [(panels * count, 1)]) for part, offset, count in parts),
             self.box(self.c, self.c_offset, [(self.m, self.c_m), (self.n, 1)], writes=True),
         )
 
-    def interpret(
-        self,
-        env: Frame,
-        a: Array,
-        a_scales: Array,
-        b: Array,
-        b_scales: Array,
-        c: Array,
-        memory: Array | None = None,
-    ) -> None:
+    def interpret(self, env: Frame, a: Array, a_scales: Array, b: Array, c: Array, *rest: Array) -> None:
         def value(e: Dim) -> int:
             return int(env.evaluate(e))
 
         m, n, groups, size, nr = value(self.m), value(self.n), self.groups, self.size, self.nr
         if m <= 0 or n <= 0:
             return
-        panels, row = -(-n // nr), np.arange(m)[:, None]
-        start = value(self.b_offset)
-        right = unpacked(b.reshape(-1)[start:], panels, groups, size, nr, self.bits).reshape(
-            -1, groups, size
-        )[:n]
-        start = value(self.b_scales_offset)
-        scales = b_scales.reshape(-1)[start : start + panels * groups * nr].reshape(panels, groups, nr)
-        scales = scales.transpose(0, 2, 1).reshape(panels * nr, groups)[:n].astype(np.float64)
+        panels, row, form = -(-n // nr), np.arange(m)[:, None], WeightForm.of(self.form)
+        parts = [
+            part.reshape(-1)[value(offset) :] for part, offset in zip(rest, self.part_offsets, strict=False)
+        ]
+        right = _weights_at(form, b.reshape(-1)[value(self.b_offset) :], parts, panels, groups, size, nr)[:n]
         at = value(self.a_offset) + value(self.a_m) * row + np.arange(groups * size)
-        left = a.reshape(-1)[at].reshape(m, groups, size).astype(np.int64)
+        left = a.reshape(-1)[at].astype(np.float64)
         at = value(self.a_scales_offset) + value(self.a_scales_m) * row + np.arange(groups)
-        total = (
-            np.einsum("mgk,ngk->mng", left, right)
-            * a_scales.reshape(-1)[at][:, None].astype(np.float64)
-            * scales
-        )
+        left *= np.repeat(a_scales.reshape(-1)[at].astype(np.float64), size, -1)
         at = value(self.c_offset) + value(self.c_m) * row + np.arange(n)
-        c.reshape(-1)[at] = total.sum(-1).astype(c.dtype)
+        c.reshape(-1)[at] = (left @ right.astype(np.float64).T).astype(c.dtype)
 
 
 @operation
 class Dequantize(Statement):
-    """Multiply one panel of packed quantized values by their scales and round to bf16.
+    """Compute the weights of one panel of packed quantized values, rounded to bf16.
 
     The result is a panel of `simd.brgemm` with pairs of successive rows interleaved: ``y[k // 2, n, k % 2]``.
-    The panel begins at `b_offset` (bytes), its scales at `b_scales_offset`. See
-    `passes.tensor.pack_quantized` for the packed form.
+    The panel begins at `b_offset` (bytes), its parts at `part_offsets`; `form` as for `simd.quantized_gemm`.
     """
 
     name = "simd.dequantize"
     effects = Effect.READ | Effect.WRITE
     b: Operand
-    b_scales: Operand
     y: Operand
+    parts: VariadicOperand
     nr: Attr
-    bits: Attr
+    form: Attr
     groups: Attr
     size: Attr
     b_offset: Attr = 0
-    b_scales_offset: Attr = 0
+    part_offsets: Attr = (0,)
 
     def infer_types(self) -> Sequence[Type]:
         return ()
 
     def touched(self) -> tuple[Elements, ...]:
-        size = self.groups * self.size * self.nr
+        size, form = self.groups * self.size * self.nr, WeightForm.of(self.form)
+        parts = zip(form.parts, self.parts, self.part_offsets, strict=True)
         return (
-            self.box(self.b, self.b_offset, [(size * self.bits // 8, 1)]),
-            self.box(self.b_scales, self.b_scales_offset, [(self.groups * self.nr, 1)]),
+            self.box(self.b, self.b_offset, [(size * form.bits // 8, 1)]),
+            *(
+                self.box(part, offset, [(self.groups // form.covered_by(name) * self.nr, 1)])
+                for name, part, offset in parts
+            ),
             self.box(self.y, 0, [(size, 1)], writes=True),
         )
 
-    def interpret(self, env: Frame, b: Array, b_scales: Array, y: Array) -> None:
-        start, scales_start = (int(env.evaluate(e)) for e in (self.b_offset, self.b_scales_offset))
-        groups, size, nr = self.groups, self.size, self.nr
-        qvalues = unpacked(b.reshape(-1)[start:], 1, groups, size, nr, self.bits)[0].astype(
-            np.float32
-        )  # nr, groups, size
-        scales = b_scales.reshape(-1)[scales_start : scales_start + groups * nr].reshape(groups, nr).T
-        weights = (qvalues * scales.astype(np.float32)[..., None]).reshape(nr, groups * size // 2, 2)
+    def interpret(self, env: Frame, b: Array, y: Array, *rest: Array) -> None:
+        starts = [int(env.evaluate(e)) for e in self.part_offsets]
+        parts = [part.reshape(-1)[start:] for part, start in zip(rest, starts, strict=True)]
+        start = int(env.evaluate(self.b_offset))
+        form, nr = WeightForm.of(self.form), self.nr
+        weights = _weights_at(form, b.reshape(-1)[start:], parts, 1, self.groups, self.size, nr)
+        weights = weights.reshape(nr, self.groups * self.size // 2, 2)
         y.reshape(-1)[: weights.size] = weights.transpose(1, 0, 2).astype(y.dtype).reshape(-1)
-
-
-def unpacked(b: Array, panels: int, groups: int, size: int, nr: int, bits: int) -> Any:
-    """The quantized values of the first `panels` panels of `b`, as an array [panels, nr, groups, size]."""
-    qvalues = b[: panels * groups * size * nr * bits // 8]
-    if bits == 4:
-        qvalues = qvalues.reshape(panels, groups, size // 32, 4, nr, 4)
-        qvalues = np.stack((qvalues & 15, qvalues >> 4), 3)
-    qvalues = np.moveaxis(qvalues.reshape(panels, groups, size // 4, nr, 4), 3, 1).reshape(
-        panels, nr, groups, size
-    )
-    return qvalues.astype(np.int64) - (1 << (bits - 1))
 
 
 @operation

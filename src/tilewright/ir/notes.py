@@ -194,8 +194,20 @@ def is_roles(value: object) -> TypeGuard[tuple[Any, ...]]:
         and is_int(value[4])
         and is_flag(value[5])
         and is_int(value[6])
-        and (value[7] is None or is_ints(value[7]))
+        and (value[7] is None or is_weight_form(value[7][2]))
         and is_flag(value[8])
+    )
+
+
+def is_weight_form(value: object) -> TypeGuard[tuple[Any, ...]]:
+    """Whether a value is the tuple form of `dialects.weight_form.WeightForm`."""
+    return (
+        isinstance(value, tuple)
+        and len(value) == 4
+        and is_int(value[0])
+        and is_str(value[1])
+        and is_ints(value[2])
+        and (value[3] is None or isinstance(value[3], tuple))
     )
 
 
@@ -220,12 +232,12 @@ ORIGIN = Note("tw.origin", is_str, "str", on=_COMPUTED, kept=True)
 lines.
 """
 
-QUANTIZED = Note("tw.quantized", is_flag, "bool", on=_COMPUTED, kept=True)
-"""A computation that multiplies rows with quantized weights (`graph.scaled_matmul`,
+QUANTIZED = Note("tw.quantized", is_weight_form, "WeightForm as a tuple", on=_COMPUTED, kept=True)
+"""A computation that multiplies rows with quantized weights of this form (`graph.scaled_matmul`,
 `graph.dequantized_matmul`). Its reads are, in order: the left operand, the quantized weights, the left
-operand's scales (integer operands only), the weights' scales; an optional read that chooses each row's matrix
-is extra. Written by these operators' lowering; fusion leaves the computation as it is; `pack_quantized` reads
-it.
+operand's scales (integer operands only), the weights' parts (`weight_form.PARTS`); an optional read that
+chooses each row's matrix is extra. Written by these operators' lowering; fusion leaves the computation as it
+is; `pack_quantized` reads it.
 """
 
 CONTRACTION = Note("tw.contraction", is_roles, "Roles as a tuple", on=_COMPUTED, kept=True)

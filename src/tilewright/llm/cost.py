@@ -23,7 +23,12 @@ def decode_work(module: Module, config: Config, precision: str | None) -> dict[s
     decode = next((f for f in func.entries(module) if f.sym_name == "decode"), None)
     if decode is None:
         return {}
-    factors: set[Constant] = set()
+    narrow = DType.named(precision or "f32").bits
+
+    def bits(constant: Constant) -> int:
+        return min(narrow, 32) if constant.dtype.name == "f32" else constant.dtype.bits
+
+    factors: dict[Constant, int] = {}  # with the bits of an element
     scales: set[Constant] = set()
     for op in decode.walk():
         for place, operand in enumerate(op.operands):
@@ -31,9 +36,13 @@ def decode_work(module: Module, config: Config, precision: str | None) -> dict[s
             if not isinstance(source, graph.Constant) or len(source.value.shape) < 2:
                 continue
             if not (isinstance(op, graph.Gather) and place == 0):
-                scale = isinstance(op, graph.QuantizedMatMul) and operand is op.scales
-                (scales if scale else factors).add(source.value)
-    narrow = DType.named(precision or "f32").bits
+                stored = bits(source.value)
+                if isinstance(op, graph.QuantizedMatMul):
+                    if operand is not op.qvalues:
+                        scales.add(source.value)
+                        continue
+                    stored = op.bits or stored
+                factors[source.value] = stored
     experts = config.get("num_experts")
     share = config["num_experts_per_tok"] / experts if experts else 1
 
@@ -41,11 +50,9 @@ def decode_work(module: Module, config: Config, precision: str | None) -> dict[s
         stacked = len(constant.shape) == 3 and constant.shape[0] == experts
         return constant.size * (share if stacked else 1)
 
-    def bits(constant: Constant) -> int:
-        return min(narrow, 32) if constant.dtype.name == "f32" else constant.dtype.bits
-
+    sizes = {**{c: bits(c) for c in scales}, **factors}
     return {
-        "weight_bytes": int(sum(used(c) * bits(c) for c in factors | scales) / 8),
+        "weight_bytes": int(sum(used(c) * n for c, n in sizes.items()) / 8),
         "flops": int(sum(2 * used(c) for c in factors)),
     }
 

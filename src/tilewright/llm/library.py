@@ -17,6 +17,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from ..dialects.weight_form import WeightForm
 from ..driver.compile import compile
 from ..driver.frontend_registry import import_model
 from ..driver.load import load
@@ -27,7 +28,6 @@ from ..frontends.trace import Tensor
 from ..frontends.trace.tensor import concrete
 from ..ir.constant import Constant
 from ..ir.types import bf16, i8
-from ..passes.tensor.pack_quantized import fits_panels
 from ..targets.registry import resolve
 from .config import Config
 from .cost import decode_work
@@ -39,7 +39,8 @@ from .models.base import CausalLM, LanguageModel, build, family_of, missing_abil
 from .models.encoder_decoder import EncoderDecoder
 from .paged_cache import PagedCache, Pages, token_bytes
 from .quantization import Quantized
-from .quantization.packing import unpack_bits
+from .quantization.schemes import BLOCK
+from .quantization.tables import TABLES
 from .quantized_linear import (
     QuantizedEmbedding,
     QuantizedGroupedLinear,
@@ -367,29 +368,32 @@ def model_of(checkpoint: Checkpoint, context: int | None = None) -> LanguageMode
         if tensor is None:
             return None
         weights = tensor.read_quantized()
-        qvalues, scales, offsets = qvalues_of(weights)
+        parts = parts_of(weights)
         order = None if weights.permutation is None else concrete(weights.permutation)
         if isinstance(layer, Linear):
             kept.add(tensor.name)
-            return QuantizedLinear(qvalues, scales, layer.bias, offsets=offsets, permutation=order)
+            return QuantizedLinear(**parts, bias=layer.bias, permutation=order)
         if order is not None:
             return None
         kept.add(tensor.name)
-        return QuantizedEmbedding(qvalues, scales, offsets)
+        return QuantizedEmbedding(**parts)
 
     def grouped(path: str, layer: GroupedLinear) -> QuantizedGroupedLinear | None:
-        """The quantized layer of matrices that are all stored in the same way."""
+        """The quantized layer of matrices that are one tensor, or all stored in the same way."""
         tensors = quantized.get(path, {})
+        if tensors.keys() == {None}:
+            weights = tensors[None].read_quantized()
+            kept.add(tensors[None].name)
+            return QuantizedGroupedLinear(**parts_of(weights))
         if tensors.keys() != {*range(layer.count)} or len({t.scheme for t in tensors.values()}) > 1:
             return None
-        weights = [tensors[k].read_quantized() for k in range(layer.count)]
-        if any(w.permutation is not None for w in weights):
+        each = [tensors[k].read_quantized() for k in range(layer.count)]
+        if any(w.permutation is not None for w in each):
             return None
         kept.update(t.name for t in tensors.values())
-        qvalues, scales, offsets = zip(*map(qvalues_of, weights), strict=True)
-        return QuantizedGroupedLinear(
-            _stacked(qvalues), _stacked(scales), None if offsets[0] is None else _stacked(offsets)
-        )
+        made = [parts_of(w) for w in each]
+        tensors_of = {n: [parts[n] for parts in made] for n, x in made[0].items() if isinstance(x, Tensor)}
+        return QuantizedGroupedLinear(**made[0] | {n: _stacked(x) for n, x in tensors_of.items()})
 
     replace_linears(model, replacement)
     replace_linears(model, replacement, Embedding)
@@ -401,45 +405,41 @@ def model_of(checkpoint: Checkpoint, context: int | None = None) -> LanguageMode
 def _stays(tensor: LazyTensor) -> bool:
     """Whether products can use a tensor's quantized values directly."""
     scheme = tensor.scheme
-    if (
-        scheme is None
-        or len(tensor.shape) != 2
-        or scheme.kind != "integer"
-        or not (scheme.symmetric or scheme.bits <= 4)
-    ):
+    if scheme is None or len(tensor.shape) not in (2, 3):
         return False
-    columns = tensor.shape[0 if tensor.transposed else 1]
-    size = scheme.group or columns
-    return columns % size == 0 and fits_panels(max(4, scheme.bits), size)
-
-
-def qvalues_of(quantized: Quantized) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Quantized values, scales and offsets of a matrix.
-
-    The values are int8, or int4 for 4 bits and fewer, [out, in]. Offsets [out, groups] exist if the zero
-    point is not in the middle of the range; see `QuantizedMatrix`. Anything stored in another form is
-    converted when it is needed.
-    """
-    bits, packed, scales, zeros = quantized.scheme.bits, quantized.qweight, quantized.scales, quantized.zeros
-    if bits == 8:
-        return concrete(packed), concrete(scales), None
-    middle = 1 << (bits - 1)
-
-    def write_qvalues(out: np.ndarray[Any, Any]) -> None:
-        out[...] = (unpack_bits(packed, bits, quantized.shape[1]).view(np.int8) - middle).astype(out.dtype)
-
-    qvalues = _deferred(quantized.shape, ml_dtypes.int4, write_qvalues, ("unpacked", id(packed)))
-    if zeros is None:
-        return qvalues, concrete(scales), None
-
-    def write_offsets(out: np.ndarray[Any, Any]) -> None:
-        out[...] = scales * (zeros.astype(np.float32) - middle)
-
+    columns = tensor.shape[-2 if tensor.transposed else -1]
+    size, groups = scheme.group or columns, scheme.groups(columns)
     return (
-        qvalues,
-        concrete(scales),
-        _deferred(scales.shape, np.float32, write_offsets, ("offsets", id(zeros))),
+        columns % size == 0
+        and all(groups % part.covered == 0 for part in scheme.stored_parts)
+        and WeightForm(scheme.bits).fits(groups, size)
     )
+
+
+_VALUES = {"int8": ml_dtypes.int4, "uint8": ml_dtypes.uint4}
+"""The types of values of at most 4 bits, by the types that they have without packing."""
+
+
+def parts_of(quantized: Quantized) -> dict[str, Any]:
+    """The arguments of `QuantizedMatrix` for a quantized matrix.
+
+    Anything stored in another form is converted when it is needed.
+    """
+    scheme, shape = quantized.scheme, quantized.shape
+    if scheme.kind == "fp8":  # a scale for each row of a block
+        scales = np.repeat(quantized.scales, BLOCK, -2)[..., : shape[-2], :]
+        return {"qvalues": concrete(quantized.qweight), "scales": concrete(np.ascontiguousarray(scales))}
+    parts: dict[str, Any] = {name: concrete(array) for name, array in quantized.parts.items()}
+    if scheme.bits == 8:
+        return {"qvalues": concrete(quantized.qweight), **parts}
+    dtype = np.dtype(np.int8 if scheme.symmetric else np.uint8)
+    dtype = np.dtype(_VALUES[dtype.name]) if scheme.bits <= 4 else dtype
+
+    def write(out: np.ndarray[Any, Any]) -> None:
+        out[...] = quantized.values().reshape(shape).astype(dtype)
+
+    qvalues = _deferred(shape, dtype, write, ("unpacked", id(quantized.qweight)))
+    return {"qvalues": qvalues, "bits": scheme.bits, "table": TABLES.get(scheme.values), **parts}
 
 
 def _deferred(
@@ -716,7 +716,7 @@ class LibraryRunner:
 __all__ = [
     "LibraryOptions",
     "LibraryRunner",
-    "qvalues_of",
+    "parts_of",
     "compile_library",
     "functions_of",
     "missing_files",

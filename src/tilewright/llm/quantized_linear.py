@@ -7,9 +7,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+import numpy as np
+
 from ..dialects import graph as g
 from ..frontends.nn import Linear, Module
-from ..frontends.nn.functional import embedding, grouped_matmul
+from ..frontends.nn.functional import embedding
 from ..frontends.trace import Tensor
 from ..frontends.trace import numpy as tnp
 from ..frontends.trace.operands import apply
@@ -32,41 +34,45 @@ def factors(dtype: DType) -> Iterator[None]:
 
 
 class QuantizedMatrix(Module):
-    """A matrix ``qvalues * scales - offsets``.
+    """A matrix of quantized values; `dialects.weight_form` has its meaning.
 
-    `qvalues` is the operand of `graph.quantized_matmul` of this name: int4 or int8 [out, in];
-    `scales` and `offsets` (None: zero) are [out, groups], one per group of columns.
+    Args:
+        qvalues: The values, [out, in], of a type that `graph.quantized_matmul` takes.
+        scales: One for each group of columns, [out, groups].
+        bits: The bits that a value needs; None: all of its type.
+        table: The 16 numbers that values stand for; None: themselves.
+        parts: `units`, `minimums` and `minimum_units`, [out, groups or a divisor].
     """
 
-    def __init__(self, qvalues: Tensor, scales: Tensor, offsets: Tensor | None = None) -> None:
+    def __init__(
+        self, qvalues: Tensor, scales: Tensor, *, bits: int | None = None,
+        table: tuple[float, ...] | None = None, **parts: Tensor,
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.qvalues, self.scales, self.offsets = qvalues, scales, offsets
+        self.qvalues, self.scales, self.bits, self.table = qvalues, scales, bits, table
+        self.units, self.minimums = parts.get("units"), parts.get("minimums")
+        self.minimum_units = parts.get("minimum_units")
 
     def product(self, x: Tensor, index: Tensor | None = None) -> Tensor:
-        """``x @ matrix.T``; with `index`, each row is multiplied by the matrix that it selects.
-
-        Offsets contribute through the sums of groups of x only.
-        """
-        y: Tensor = apply(g.QuantizedMatMul, x, self.qvalues, self.scales, index, factors=_factors.get())
-        if self.offsets is None:
-            return y
-        sums = x.reshape(*x.shape[:-1], self.scales.shape[-1], -1).sum(-1)
-        more = sums @ self.offsets.T if index is None else grouped_matmul(sums, self.offsets.mT, index)
-        result: Tensor = y - more
-        return result
+        """``x @ matrix.T``; with `index`, each row is multiplied by the matrix that it selects."""
+        parts = (self.scales, index, self.units, self.minimums, self.minimum_units)
+        options = {"factors": _factors.get(), "bits": self.bits, "table": self.table}
+        y: Tensor = apply(g.QuantizedMatMul, x, self.qvalues, *parts, **options)
+        return y
 
 
 class QuantizedLinear(QuantizedMatrix):
     """``x @ matrix.T + bias``, with `bias` [out] or None.
 
-    `permutation` (int [in]): column i of the quantized values belongs to ``x[..., permutation[i]]``.
+    `permutation` (int [in]): column i of the quantized values belongs to ``x[..., permutation[i]]``. Further
+    arguments are those of `QuantizedMatrix`.
     """
 
     def __init__(
-        self, qvalues: Tensor, scales: Tensor, bias: Tensor | None = None, *, offsets: Tensor | None = None,
-        permutation: Tensor | None = None,
+        self, qvalues: Tensor, scales: Tensor, bias: Tensor | None = None, *,
+        permutation: Tensor | None = None, **more: Any,
     ) -> None:  # fmt: skip
-        super().__init__(qvalues, scales, offsets)
+        super().__init__(qvalues, scales, **more)
         self.bias, self.permutation = bias, permutation
 
     def forward(self, x: Tensor) -> Tensor:
@@ -85,13 +91,28 @@ class QuantizedEmbedding(QuantizedMatrix):
     """An embedding table with quantized rows; results are float32."""
 
     def forward(self, ids: Tensor) -> Tensor:
-        qvalues, scales = (
-            tnp.astype(embedding(ids, part), "float32") for part in (self.qvalues, self.scales)
-        )
-        grouped = qvalues.reshape(*scales.shape, qvalues.shape[-1] // scales.shape[-1]) * scales[..., None]
-        if self.offsets is not None:
-            grouped = grouped - embedding(ids, self.offsets)[..., None]
-        result: Tensor = grouped.reshape(*qvalues.shape)
+        def rows(part: Tensor) -> Tensor:
+            return tnp.astype(embedding(ids, part), "float32")
+
+        def times(part: Tensor, units: Tensor | None) -> Tensor:
+            numbers = rows(part)
+            if units is None:
+                return numbers
+            each = rows(units)
+            return (numbers.reshape(*each.shape, -1) * each[..., None]).reshape(*numbers.shape)
+
+        scales = times(self.scales, self.units)
+        values = rows(self.qvalues)
+        if self.table is not None:
+            table = tnp.asarray(np.asarray(self.table, np.float32))
+            values = table[tnp.astype(embedding(ids, self.qvalues), "int32")]
+        grouped = values.reshape(*scales.shape, values.shape[-1] // scales.shape[-1]) * scales[..., None]
+        if self.minimums is not None:
+            minimums = times(self.minimums, self.minimum_units)
+            if self.minimum_units is None and self.minimums.dtype.kind in "iu":
+                minimums = minimums * scales
+            grouped = grouped - minimums[..., None]
+        result: Tensor = grouped.reshape(*values.shape)
         return result
 
     def attend(self, x: Tensor) -> Tensor:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from ..analysis.loop_nest import Access, address, enclosing_loops, reduce_variables
 from ..dialects import loop, simd
 from ..dialects.tensor import free_symbols_of
+from ..dialects.weight_form import WeightForm
 from ..ir.builder import Builder
 from ..ir.core import Operation
 from ..ir.substitution import linear_in, substitute
@@ -24,9 +26,9 @@ class QuantizedPrimitives(ScheduleCore):
         name: str,
         m: str,
         n: str,
-        bits: int,
         groups: int,
         size: int,
+        form: tuple[Any, ...],
         nr: int,
         unpack: bool = False,
         pieces: int = 1,
@@ -40,9 +42,9 @@ class QuantizedPrimitives(ScheduleCore):
             name: the block, a sum of products of the row, the weight and their scales.
             m: the loop over rows.
             n: the loop over columns, which begin with a panel.
-            bits: bits of a weight.
             groups: groups of weights with a scale each, along the sum.
             size: weights in a group.
+            form: the form of the weights, the attribute of a `dialects.weight_form.WeightForm`.
             nr: columns of a panel.
             unpack: whether a panel is unpacked to bytes first, which pays for many rows.
             pieces: number of equal pieces of the sum, one after another (rows of bf16 only).
@@ -53,7 +55,7 @@ class QuantizedPrimitives(ScheduleCore):
         """
         if pieces < 1 or groups % pieces:
             raise ScheduleError(f"tensorize_quantized: {groups} groups are not cut into {pieces} pieces")
-        tile = _QuantizedTile(self, name, m, n, _Weights(bits, groups, size, nr))
+        tile = _QuantizedTile(self, name, m, n, _Weights(WeightForm.of(form), groups, size, nr))
         if not tile.is_integer:
             tile.multiply_dequantized(self, pieces)
         elif pieces == 1:
@@ -65,9 +67,9 @@ class QuantizedPrimitives(ScheduleCore):
 
 @dataclass(frozen=True)
 class _Weights:
-    """Packed weights of `bits` bits, in `groups` of `size` with a scale each, in panels of `nr` columns."""
+    """Packed weights of a form, in `groups` of `size` with a scale each, in panels of `nr` columns."""
 
-    bits: int
+    form: WeightForm
     groups: int
     size: int
     nr: int
@@ -76,6 +78,11 @@ class _Weights:
     def depth(self) -> int:
         """The number of terms of the sum."""
         return self.groups * self.size
+
+    def parts_of_panels(self, panel: Dim, first: int) -> list[Dim]:
+        """Offsets of the parts of the group `first` of a panel."""
+        covered = [self.form.covered_by(name) for name in self.form.parts]
+        return [(panel * (self.groups // c) + first // c) * self.nr for c in covered]
 
 
 class _QuantizedTile:
@@ -102,17 +109,23 @@ class _QuantizedTile:
         """Whether rows hold 8-bit integers with a scale each; otherwise they hold bf16."""
         return len(self.left) == 2
 
+    @property
+    def values(self) -> loop.Load:
+        """The first read of the quantized values."""
+        return self.right[0]
+
+    @property
+    def parts(self) -> list[loop.Load]:
+        """The reads of the weights' parts, in order."""
+        return self.right[1:]
+
     def _update_and_loads(self) -> tuple[loop.Accumulate, list[loop.Load]]:
         update = list(self.block.body.ops)[-1]
         loads = [op for op in self.block.body.ops if isinstance(op, loop.Load)]
-        if (
-            not isinstance(update, loop.Accumulate)
-            or len(loads) not in (3, 4)
-            or any(x.guard or x.dynamic for x in loads)
-        ):
+        if not isinstance(update, loop.Accumulate) or any(x.guard or x.dynamic for x in loads):
             raise ScheduleError(
                 f"tensorize_quantized: block {self.block.sym_name!r} is not a sum of products "
-                "of 3 or 4 unguarded reads"
+                "of unguarded reads"
             )
         return update, loads
 
@@ -153,20 +166,20 @@ class _QuantizedTile:
             )
 
     def _operands(self, loads: list[loop.Load]) -> tuple[list[loop.Load], list[loop.Load]]:
-        """Return the reads of the rows and of the weights, each with its scales last."""
+        """Return the reads of the rows, scales last, and of the weights: their values, then their parts."""
         left = [x for x in loads if self.columns.iv not in free_symbols_of(address(x))]
         right = [x for x in loads if x not in left]
-        left, right = (sorted(part, key=lambda x: x.buffer.type.dtype.is_float) for part in (left, right))
-        types = [[x.buffer.type.dtype for x in part] for part in (left, right)]
+        left = sorted(left, key=lambda x: x.buffer.type.dtype.is_float)
+        # Values of several bit planes have a read for each plane.
+        right = [x for k, x in enumerate(right) if not k or x.buffer is not right[0].buffer]
         if (
-            types[0] not in ([i8, f32], [bf16])
-            or len(types[1]) != 2
-            or types[1][0] is not u8
-            or not types[1][1].is_float
+            [x.buffer.type.dtype for x in left] not in ([i8, f32], [bf16])
+            or len(right) != 1 + len(self.weights.form.parts)
+            or right[0].buffer.type.dtype is not u8
         ):
             raise ScheduleError(
                 f"tensorize_quantized: loop {self.columns.iv.name!r} must move the quantized weights "
-                "and their scales, and nothing else"
+                "and their parts, and nothing else"
             )
         return left, right
 
@@ -182,10 +195,9 @@ class _QuantizedTile:
 
     def multiply_integers(self, unpack: bool) -> None:
         """Write one `simd.quantized_gemm`, with memory for an unpacked panel if `unpack`."""
-        w, (a, a_scales), (b, b_scales) = self.weights, self.left, self.right
+        w, (a, a_scales), b = self.weights, self.left, self.values
         (a_offset, a_m), (c_offset, c_m) = self._place(a), self._place(self.update)
         a_scales_offset, a_scales_m = self._place(a_scales)
-        b_offset, b_scales_offset = self._place(b)[0], self._place(b_scales)[0]
         memory = None
         if unpack:
             memory = self.builder(loop.Alloc(buffer=BufferType(i8, (w.depth * w.nr,), "local")))
@@ -194,21 +206,21 @@ class _QuantizedTile:
                 a.buffer,
                 a_scales.buffer,
                 b.buffer,
-                b_scales.buffer,
                 self.update.buffer,
+                [part.buffer for part in self.parts],
                 memory,
                 m=self.rows.extent,
                 n=self.columns.extent,
                 a_offset=a_offset,
                 a_scales_offset=a_scales_offset,
-                b_offset=b_offset,
-                b_scales_offset=b_scales_offset,
+                b_offset=self._place(b)[0],
+                part_offsets=tuple(self._place(part)[0] for part in self.parts),
                 c_offset=c_offset,
                 a_m=a_m,
                 a_scales_m=a_scales_m,
                 c_m=c_m,
                 nr=w.nr,
-                bits=w.bits,
+                form=w.form.attribute,
                 groups=w.groups,
                 size=w.size,
             )
@@ -216,9 +228,9 @@ class _QuantizedTile:
 
     def multiply_dequantized(self, s: ScheduleCore, pieces: int) -> None:
         """For each piece of the sum, write a loop that dequantizes a panel and multiplies the rows by it."""
-        w, (a,), (b, b_scales) = self.weights, self.left, self.right
+        w, (a,), b = self.weights, self.left, self.values
         (a_offset, a_m), (c_offset, c_m) = self._place(a), self._place(self.update)
-        b_offset, b_scales_offset = self._place(b)[0], self._place(b_scales)[0]
+        b_offset, starts = self._place(b)[0], [self._place(part)[0] for part in self.parts]
         depth, groups = w.depth // pieces, w.groups // pieces
         memory = self.builder(loop.Alloc(buffer=BufferType(bf16, (depth * w.nr,), "local")))
         for piece in range(pieces):
@@ -230,12 +242,17 @@ class _QuantizedTile:
             body.insert(
                 simd.Dequantize(
                     b.buffer,
-                    b_scales.buffer,
                     memory,
-                    b_offset=b_offset + (panel * w.depth + piece * depth) * (w.nr * w.bits // 8),
-                    b_scales_offset=b_scales_offset + (panel * w.groups + piece * groups) * w.nr,
+                    [part.buffer for part in self.parts],
+                    b_offset=b_offset + (panel * w.depth + piece * depth) * w.nr * w.form.bits // 8,
+                    part_offsets=tuple(
+                        start + offset
+                        for start, offset in zip(
+                            starts, w.parts_of_panels(panel, piece * groups), strict=True
+                        )
+                    ),
                     nr=w.nr,
-                    bits=w.bits,
+                    form=w.form.attribute,
                     groups=groups,
                     size=w.size,
                 )

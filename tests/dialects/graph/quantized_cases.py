@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.dialects import graph
-from tilewright.ir.types import DType, bf16, f16, f32, i4, i8, i16, i64, u8
+from tilewright.ir.types import DType, bf16, f16, f32, i4, i8, i16, i64, u4, u8
 
 from .harness import Case, F, integers, normal, positive
 
@@ -19,18 +19,27 @@ def _weights(qvalues: Any, scales: Any) -> Any:
     return grouped.reshape(qvalues.shape)
 
 
-def _rounded(x: Any, groups: int, qvalues: DType) -> Any:
+def _rounded(x: Any, groups: int, qvalues: DType, largest: int | None) -> Any:
     """`x` with each group rounded to multiples of its scale: its largest magnitude over 127, or, with 4-bit
-    weights, that of its row divided by as large a power of two as the group allows.
+    weights, that of its row divided by as large a power of two as the group allows (`largest` is the largest
+    magnitude of a value).
     """
+    largest = largest or (8 if qvalues is i4 else 15)
     parts = x.reshape(*x.shape[:-1], groups, -1)
     top = scale = np.abs(parts).max(-1, keepdims=True)
-    if qvalues is i4:
+    if qvalues.bits == 4:
         scale = np.broadcast_to(top.max(-2, keepdims=True), top.shape)
-        for _ in range(31 - (parts.shape[-1] * 127 * 8).bit_length()):
+        for _ in range(31 - (parts.shape[-1] * 127 * largest).bit_length()):
             scale = np.where(2 * top <= scale, scale / 2, scale)
     steps = np.rint(parts * (np.float32(127) / np.where(scale == 0, np.float32(1), scale)))
     return (steps.astype(np.float64) * scale / 127).reshape(x.shape)
+
+
+TABLE = (0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6)
+
+
+def _nearest(weights: Any, factors: DType) -> Any:
+    return weights.astype(np.float32).astype(bf16.numpy).astype(np.float64) if factors is bf16 else weights
 
 
 def _half_empty(rng: Any, shape: Any) -> Any:
@@ -47,15 +56,14 @@ def _powers(rng: Any, shape: Any) -> Any:
     return 2.0 ** rng.integers(0, 16, shape)
 
 
-def _left(x: Any, groups: int, factors: DType, qvalues: DType) -> Any:
+def _left(x: Any, groups: int, factors: DType, qvalues: DType, largest: int | None = None) -> Any:
     if factors is i8:
-        return _rounded(x.astype(np.float32), groups, qvalues)
+        return _rounded(x.astype(np.float32), groups, qvalues, largest)
     return x.astype(np.float32).astype(factors.numpy).astype(np.float64)
 
 
 def _right(qvalues: Any, scales: Any, factors: DType) -> Any:
-    weights = _weights(qvalues, scales)
-    return weights.astype(np.float32).astype(bf16.numpy).astype(np.float64) if factors is bf16 else weights
+    return _nearest(_weights(qvalues, scales), factors)
 
 
 CASES = [
@@ -101,6 +109,58 @@ CASES = [
             ),
             SIZES,
             note=f"chosen, in {factors.name}",
+        )
+        for factors in (i8, bf16, f32)
+    ),
+    *(
+        Case(
+            "QuantizedMatMul",
+            (
+                F("b", "s", 64),
+                F(5, 64, dtype=u4, fill=integers(0, 16)),
+                F(5, 4, dtype=u8, fill=integers(0, 64)),
+                F(5, 2, dtype=f16, fill=positive),
+                F(5, 4, dtype=u8, fill=integers(0, 64)),
+                F(5, 1, dtype=f16, fill=positive),
+            ),
+            lambda b, d, x, q, scales, units, minimums, more, factors=factors: b(
+                graph.QuantizedMatMul(x, q, scales, None, units, minimums, more, factors=factors)
+            ),
+            lambda d, x, q, scales, units, minimums, more, factors=factors: (
+                _left(x, 4, factors, u4)
+                @ _nearest(
+                    _weights(q, scales * np.repeat(units.astype(np.float64), 2, 1))
+                    - np.repeat(minimums * more.astype(np.float64), 16, 1),
+                    factors,
+                ).T
+            ),
+            SIZES,
+            tolerance=1e-4,
+            note=f"units and minimums in {factors.name}",
+        )
+        for factors in (i8, bf16, f32)
+    ),
+    *(
+        Case(
+            "QuantizedMatMul",
+            (
+                F("b", "s", 64),
+                F(5, 64, dtype=u4, fill=integers(0, 16)),
+                F(5, 2, fill=positive),
+                F(5, 2, dtype=u8, fill=integers(0, 16)),
+            ),
+            lambda b, d, x, q, scales, zeros, factors=factors: b(
+                graph.QuantizedMatMul(x, q, scales, None, None, zeros, factors=factors, table=TABLE)
+            ),
+            lambda d, x, q, scales, zeros, factors=factors: (
+                _left(x, 2, factors, u4, 12)
+                @ _nearest(
+                    _weights(np.array(TABLE)[q.astype(int)] - np.repeat(zeros, 32, 1), scales), factors
+                ).T
+            ),
+            SIZES,
+            tolerance=1e-4,
+            note=f"a table and zero points in {factors.name}",
         )
         for factors in (i8, bf16, f32)
     ),

@@ -189,7 +189,7 @@ def test_values_that_are_not_finite_are_refused(name: str, bad: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["int5", "int4_g", "int4_g31", "int4_g0", "fp8", "", "INT4", "int4_asym_g32"]
+    "name", ["int7", "int4_g", "int4_g31", "int4_g0", "fp8", "", "INT4", "int4_asym_g32"]
 )
 def test_unknown_schemes_are_refused(name: str) -> None:
     with pytest.raises(WeightsError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -137,13 +138,40 @@ def gguf_of(folder: Path, path: Path, kinds: Any = "F32", tokenizer: dict[str, A
             writer.add_tensor(found, np.ascontiguousarray(array))
         elif kind == "F16":
             writer.add_tensor(found, array.astype(np.float16))
+        elif kind in _BLOCKS:
+            blocks = _random_blocks(kind, array.size // gguf.GGML_QUANT_SIZES[form][0], array.tobytes())
+            writer.add_tensor(found, blocks.reshape(*array.shape[:-1], -1), raw_dtype=form)
         else:
-            writer.add_tensor(found, gguf.quants.quantize(np.ascontiguousarray(array), form), raw_dtype=form)
+            array = np.ascontiguousarray(array)
+            writer.add_tensor(found, gguf.quants.quantize(array, form), raw_dtype=form)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+_BLOCKS = {
+    "Q2_K": {80: 3e-3, 82: 4e-3},
+    "Q3_K": {108: 1.2e-3},
+    "Q4_K": {0: 2e-4, 2: 1.5e-3},
+    "Q5_K": {0: 1e-4, 2: 1.5e-3},
+    "Q6_K": {208: 4e-5},
+    "IQ4_NL": {0: 1e-3},
+    "IQ4_XS": {0: 4e-5},
+}
+"""Formats that the package `gguf` only reads: bytes of float16 scales in a block, and about their size."""
+
+
+def _random_blocks(kind: str, count: int, seed: bytes) -> np.ndarray:
+    """Blocks of random bytes with scales that make numbers of about 0.05."""
+    rng = np.random.default_rng(zlib.crc32(seed))
+    size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]][1]
+    blocks = rng.integers(0, 256, (count, size), dtype=np.uint8)
+    for at, scale in _BLOCKS[kind].items():
+        scales = (scale * rng.uniform(0.7, 1.3, count)).astype(np.float16)
+        blocks[:, at : at + 2] = scales.view(np.uint8).reshape(count, 2)
+    return blocks
 
 
 def add_value(writer: gguf.GGUFWriter, key: str, value: Any) -> None:

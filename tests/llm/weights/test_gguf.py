@@ -25,7 +25,7 @@ from tilewright.llm.models import build
 from tilewright.llm.weights import Conversion, convert, open_checkpoint
 from tilewright.llm.weights.gguf_blocks import FORMATS, decode
 
-BLOCKS = [number for number, form in FORMATS.items() if form.decode]
+BLOCKS = [number for number, form in FORMATS.items() if form.split]
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +38,8 @@ def test_blocks_are_what_the_package_makes_of_them(number: int) -> None:
     form = FORMATS[number]
     data = np.random.default_rng(number).integers(0, 256, (5000, form.size), dtype=np.uint8)
     with np.errstate(all="ignore"):
+        if form.name == "MXFP4":  # an exponent of 255 is no number
+            data[:, 0] %= 255
         found = decode(data.reshape(-1), form)
         expected = gguf.quants.dequantize(data, gguf.GGMLQuantizationType(number)).reshape(-1)
     assert np.array_equal(found, expected, equal_nan=True)
@@ -253,8 +255,8 @@ BAD = {
         "packs 32 elements of a row; rows have 33",
     ),
     "an unsupported format": (
-        before(b"blk.0.attn_q.weight", "I", 23, after=True, skip=20),
-        "has format IQ4_XS, which is not supported",
+        before(b"blk.0.attn_q.weight", "I", 29, after=True, skip=20),
+        "has format IQ1_M, which is not supported",
     ),
     "an offset beyond the end": (
         before(b"blk.0.attn_q.weight", "Q", 1 << 40, after=True, skip=24),

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tilewright.errors import WeightsError
+from tilewright.llm.quantization.tables import NF4
 from tilewright.llm.weights import Conversion, convert, open_checkpoint
 from tilewright.llm.weights.safetensors import write_safetensors
 
@@ -163,11 +164,112 @@ def test_blocks_of_8_bit_floats(tmp_path: Path) -> None:
     assert kept.scheme is not None and np.array_equal(kept.read(), expected)
 
 
+@pytest.mark.parametrize("count", ["one", "rows"])
+def test_8_bit_floats_with_other_scales(count: str, tmp_path: Path) -> None:
+    r = np.random.default_rng(0)
+    values = r.standard_normal((OUT, IN)).astype(ml_dtypes.float8_e4m3fn)
+    scales = (r.random(() if count == "one" else (OUT, 1)) + 0.1).astype(np.float32)
+    scales = np.asarray(scales, ml_dtypes.bfloat16)
+    tensors = {"l.weight": values, "l.weight_scale": scales, "l.input_scale": np.ones(1, np.float32)}
+    path = folder(tmp_path, tensors, {"quant_method": "fp8"})
+    checkpoint = open_checkpoint(path)
+    assert list(checkpoint) == ["l.weight", "model.norm.weight"]
+    assert np.array_equal(
+        checkpoint["l.weight"].read(), values.astype(np.float32) * scales.astype(np.float32)
+    )
+
+
+def test_exponents_and_floats_of_4_bits(tmp_path: Path) -> None:
+    """GPT-OSS' experts are what transformers makes of them."""
+    integrations = pytest.importorskip("transformers.integrations.mxfp4")
+    torch = pytest.importorskip("torch")
+    r = np.random.default_rng(0)
+    blocks = r.integers(0, 256, (2, OUT, 4, 16), dtype=np.uint8)
+    exponents = r.integers(110, 130, (2, OUT, 4), dtype=np.uint8)
+    expected = integrations.convert_moe_packed_tensors(
+        torch.from_numpy(blocks), torch.from_numpy(exponents), dtype=torch.float32
+    )
+    tensors = {"m.experts.up_blocks": blocks, "m.experts.up_scales": exponents}
+    tensor = open_checkpoint(folder(tmp_path / "in", tensors, {"quant_method": "mxfp4"}))["m.experts.up"]
+    assert tensor.shape == (2, IN, OUT) and tensor.scheme is not None
+    assert np.array_equal(tensor.read(), expected.numpy())
+    kept = convert(tmp_path / "in", tmp_path / "out", Conversion("none"))["m.experts.up"]
+    assert kept.scheme == tensor.scheme and np.array_equal(kept.read(), expected.numpy())
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("form", ["pack-quantized", "int-quantized"])
+def test_compressed_tensors(form: str, symmetric: bool, tmp_path: Path) -> None:
+    r = np.random.default_rng(0)
+    bits = 4 if form == "pack-quantized" else 8
+    middle = 1 << (bits - 1)
+    q = r.integers(-middle, middle, (OUT, IN))
+    zeros = np.zeros((OUT, 4), int) if symmetric else r.integers(-middle, middle, (OUT, 4))
+    scales = (r.random((OUT, 4)) * 0.01 + 0.001).astype(ml_dtypes.bfloat16)
+    tensors: dict[str, np.ndarray] = {"l.weight_scale": scales}
+    if form == "pack-quantized":
+        tensors["l.weight_packed"] = words((q + middle).T, bits).T.copy()
+        tensors["l.weight_shape"] = np.array([OUT, IN], np.int64)
+        if not symmetric:
+            tensors["l.weight_zero_point"] = words(zeros + middle, bits)
+    else:
+        tensors["l.weight"] = q.astype(np.int8)
+        if not symmetric:
+            tensors["l.weight_zero_point"] = zeros.astype(np.int8)
+    weights = {"num_bits": bits, "type": "int", "symmetric": symmetric, "group_size": GROUP}
+    config = {
+        "quant_method": "compressed-tensors",
+        "format": form,
+        "config_groups": {"a": {"weights": weights}},
+    }
+    tensor = open_checkpoint(folder(tmp_path, tensors, config))["l.weight"]
+    expected = (q - zeros.repeat(GROUP, 1)) * scales.astype(np.float32).repeat(GROUP, 1)
+    assert tensor.scheme is not None and np.allclose(tensor.read(), expected, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("nested", [True, False])
+def test_bitsandbytes_of_4_bits(nested: bool, tmp_path: Path) -> None:
+    """The codes of the flattened matrix, the first one in a byte's upper bits, in blocks of 64."""
+    r = np.random.default_rng(0)
+    codes, largest = r.integers(0, 16, OUT * IN), r.random(OUT * IN // 64).astype(np.float32) + 0.01
+    state: dict[str, Any] = {"quant_type": "nf4", "blocksize": 64, "shape": [OUT, IN], "dtype": "float16"}
+    tensors = {
+        "l.weight": (codes[::2] << 4 | codes[1::2]).astype(np.uint8)[:, None],
+        "l.weight.absmax": largest,
+        "l.weight.quant_map": np.array(NF4, np.float32),
+    }
+    if nested:
+        steps, spread = np.sort(r.standard_normal(256)).astype(np.float32), np.full(1, 0.3, np.float32)
+        tensors["l.weight.absmax"] = r.integers(0, 256, len(largest), dtype=np.uint8)
+        tensors |= {"l.weight.nested_absmax": spread, "l.weight.nested_quant_map": steps}
+        state |= {"nested_blocksize": 256, "nested_offset": 1.5}
+        largest = steps[tensors["l.weight.absmax"]] * spread[0] + np.float32(1.5)
+    text = json.dumps(state).encode()
+    tensors["l.weight.quant_state.bitsandbytes__nf4"] = np.frombuffer(text, np.uint8).copy()
+    checkpoint = open_checkpoint(
+        folder(tmp_path, tensors, {"quant_method": "bitsandbytes", "load_in_4bit": True})
+    )
+    assert list(checkpoint) == ["l.weight", "model.norm.weight"]
+    expected = (np.array(NF4, np.float32)[codes] * largest.repeat(64)).reshape(OUT, IN)
+    tolerance = 2**-11 if nested else 1e-6  # float16 scales
+    assert np.allclose(checkpoint["l.weight"].read(), expected, rtol=tolerance, atol=0)
+
+
+def test_bitsandbytes_of_8_bits(tmp_path: Path) -> None:
+    r = np.random.default_rng(0)
+    q, largest = r.integers(-127, 128, (OUT, IN), dtype=np.int8), r.random(OUT).astype(np.float32)
+    tensors = {"l.weight": q, "l.SCB": largest, "l.weight_format": np.zeros((), np.uint8)}
+    checkpoint = open_checkpoint(folder(tmp_path, tensors, {"quant_method": "bitsandbytes"}))
+    assert list(checkpoint) == ["l.weight", "model.norm.weight"]
+    expected = q * (largest / 127)[:, None]
+    assert np.allclose(checkpoint["l.weight"].read(), expected, rtol=1e-6, atol=0)
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"quant_method": "bitsandbytes"}, "quantized by 'bitsandbytes' are not supported"),
-        ({"quant_method": "fp8"}, "without blocks of 128 x 128"),
+        ({"quant_method": "hqq"}, "quantized by 'hqq' are not supported"),
+        ({"quant_method": "compressed-tensors", "format": "marlin-24"}, "format 'marlin-24'"),
         ({"quant_method": "gptq", "bits": 5, "group_size": 32}, "bits 5 and group_size 32"),
         ({"quant_method": "awq", "bits": 4, "group_size": "x"}, "group_size x"),
         (

@@ -11,6 +11,7 @@ import pytest
 from tilewright.analysis.axis_roles import Roles
 from tilewright.dialects import func, graph, tensor
 from tilewright.dialects.tensor_builder import Scalar, TensorBuilder, TensorRef
+from tilewright.dialects.weight_form import WeightForm
 from tilewright.ir import notes
 from tilewright.ir.builder import Builder
 from tilewright.ir.constant import Constant
@@ -47,7 +48,7 @@ def in_groups(t: TensorBuilder, x: TensorRef, w: TensorRef) -> TensorRef:
     y = t.reduce("sum", (3, 6), (4, 16), lambda i, n, g, k: x[i, 16 * g + k] * w[n, 16 * g + k].cast(f32))
     made = y.value.defining_op
     assert made is not None
-    notes.QUANTIZED.set(made, True)
+    notes.QUANTIZED.set(made, WeightForm(4).attribute)
     return y
 
 

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ...ir import notes
 from ...ir.builder import Builder
+from ...ir.constant import Constant as ConstantData
 from ...ir.core import Attr, IRError, Operand, OptionalOperand, Value, operation
 from ...ir.interpreter import Array
 from ...ir.symbolic import Dim, prove_eq
-from ...ir.types import DType, TensorType, Type, bf16, f32, i4, i8, i32
+from ...ir.types import FLOAT8, DType, TensorType, Type, bf16, f32, i4, i8, i32, u4, u8
+from ..scalar import Constant as ScalarConstant
 from ..tensor_builder import Scalar, TensorBuilder, TensorRef
+from ..weight_form import WeightForm, choice, integer_table, weights_of
 from .base import Adjoint, GraphOp, tensor_type
 from .contract import Einsum, GroupedMatMul, check_chosen, chosen, grouped_product
-from .elementwise import BINARY, UNARY, Bitcast, Cast, Select, constant
-from .index import clamped_array
+from .elementwise import BINARY, UNARY, Bitcast, Cast, Constant, Select, constant
+from .index import Gather, clamped_array
 from .norm import narrow, widen
 from .reduce import ReduceMax
 from .shape import Reshape, Transpose
 from .term import Term
+
+VALUES = (i4, u4, i8, u8, *(t for t in FLOAT8 if t.name in ("f8E4M3FN", "f8E5M2")))
+"""The types of quantized values."""
 
 
 def _check_weights(
@@ -31,7 +38,7 @@ def _check_weights(
     and the size of a group.
 
     Raises:
-        IRError: they do not fit each other, or an x of ``(*lead, depth)``.
+        IRError: they or the other parts do not fit each other, or an x of ``(*lead, depth)``.
     """
     qvalues, scales = tensor_type(op.qvalues), tensor_type(op.scales)
     matrices = () if op.index is None else qvalues.shape[:1]
@@ -39,10 +46,10 @@ def _check_weights(
         if len(lead) != 1:
             raise IRError(f"needs rows (S, K) where index chooses matrices, got {(*lead, depth)}", op)
         check_chosen(op, lead[0], tensor_type(op.index))
-    if qvalues.dtype not in (i4, i8) or not scales.dtype.is_float:
+    if qvalues.dtype not in VALUES or scales.dtype.is_float == (op.units is not None):
         raise IRError(
-            "needs qvalues of i4 or i8 with floating-point scales, "
-            f"got {qvalues.dtype.label}, {scales.dtype.label}",
+            f"needs qvalues of {', '.join(t.label for t in VALUES)} with floating-point scales, or 8-bit "
+            f"integer scales with units, got {qvalues.dtype.label}, {scales.dtype.label}",
             op,
         )
     rank = 2 + len(matrices)
@@ -63,7 +70,75 @@ def _check_weights(
             f"qvalues {qvalues.shape} and scales {scales.shape} do not fit each other and a depth of {depth}",
             op,
         )
+    _check_parts(op, (*matrices, rows), groups)
     return rows, groups, columns // groups
+
+
+def _check_parts(
+    op: QuantizedMatMul | ScaledMatMul | DequantizedMatMul, lead: tuple[Dim, ...], groups: int
+) -> None:
+    """Raise unless units, minimums and their units, the table and the number of bits fit the weights."""
+    dtype = tensor_type(op.qvalues).dtype
+    for name, needs, of in (
+        ("units", True, "scales"),
+        ("minimums", False, ""),
+        ("minimum_units", True, "minimums"),
+    ):
+        value = getattr(op, name)
+        if value is None:
+            continue
+        part = tensor_type(value)
+        if part.shape[:-1] != lead or part.rank != len(lead) + 1 or not isinstance(part.shape[-1], int):
+            raise IRError(f"{name} {part.shape} do not fit weights of {lead} rows", op)
+        count = part.shape[-1]
+        if count < 1 or groups % count or (not needs and count != groups):
+            raise IRError(f"{name} {part.shape} do not fit {groups} groups", op)
+        multiplied = getattr(op, of) if of else None
+        if needs and (multiplied is None or tensor_type(multiplied).dtype not in (i8, u8)):
+            raise IRError(f"{name} need {of} of 8-bit integers", op)
+        if not part.dtype.is_float and (needs or part.dtype not in (i8, u8)):
+            raise IRError(f"{name} of {part.dtype.label} are not supported", op)
+    if op.table is not None and (dtype is not u4 or len(op.table) != 16):
+        raise IRError(f"a table needs 16 numbers and qvalues of u4, got {dtype.label}", op)
+    if not 1 <= _bits(op) <= dtype.bits:
+        raise IRError(f"values of {op.bits} bits do not fit {dtype.label}", op)
+
+
+def _bits(op: QuantizedMatMul | ScaledMatMul | DequantizedMatMul) -> int:
+    return tensor_type(op.qvalues).dtype.bits if op.bits is None else int(op.bits)
+
+
+def _form(op: QuantizedMatMul | ScaledMatMul | DequantizedMatMul) -> WeightForm:
+    """The form of an operator's weights."""
+    dtype = tensor_type(op.qvalues).dtype
+
+    def count(x: Value | None) -> int:
+        size = 0 if x is None else tensor_type(x).shape[-1]
+        assert isinstance(size, int)
+        return size
+
+    groups = count(op.scales)
+    covered = tuple(groups // count(x) if x is not None else 0 for x in _parts(op))
+    kind = dtype.name if dtype.is_float else dtype.kind
+    return WeightForm(_bits(op), kind, covered, None if op.table is None else tuple(op.table))
+
+
+def _parts(op: QuantizedMatMul | ScaledMatMul | DequantizedMatMul) -> tuple[Value | None, ...]:
+    """The operands that are `PARTS`."""
+    return op.scales, op.units, op.minimums, op.minimum_units
+
+
+def _given(
+    op: QuantizedMatMul | ScaledMatMul | DequantizedMatMul, rest: Sequence[Any]
+) -> tuple[Any, dict[str, Any]]:
+    """The index and the other parts among the operands behind the scales."""
+    left = iter(rest)
+    found = {
+        name: next(left)
+        for name in ("index", "units", "minimums", "minimum_units")
+        if getattr(op, name) is not None
+    }
+    return found.pop("index", None), found
 
 
 @operation
@@ -79,6 +154,11 @@ class QuantizedMatMul(GraphOp):
 
     With `index` (S,), as in `graph.grouped_matmul`, there are several matrices, `qvalues` (E, N, K) and
     `scales` (E, N, G), and each row of x (S, K) chooses one.
+
+    `dialects.weight_form` has the meaning of the other parts: `units` (N, G / a), `minimums` (N, G),
+    `minimum_units` (N, G / b) and `table`, a tuple of 16 numbers for qvalues of u4. `bits` are those that a
+    value needs, None: all that the type of `qvalues` has. Qvalues may be 8-bit floats; then factors of i8
+    mean bf16. With factors of i8 a table is rounded to integers (`integer_table`).
     """
 
     name = "graph.quantized_matmul"
@@ -86,7 +166,12 @@ class QuantizedMatMul(GraphOp):
     qvalues: Operand
     scales: Operand
     index: OptionalOperand
+    units: OptionalOperand
+    minimums: OptionalOperand
+    minimum_units: OptionalOperand
     factors: Attr = i8
+    bits: Attr = None
+    table: Attr = None
 
     def infer_types(self) -> Sequence[Type]:
         x = tensor_type(self.x)
@@ -97,46 +182,58 @@ class QuantizedMatMul(GraphOp):
         rows, _, _ = _check_weights(self, x.shape[:-1], x.shape[-1])
         return (TensorType(x.dtype, (*x.shape[:-1], rows)),)
 
-    def reference(self, x: Array, qvalues: Array, scales: Array, index: Array | None = None) -> Any:
+    @property
+    def product(self) -> DType:
+        """The type of factors."""
+        floats = tensor_type(self.qvalues).dtype.is_float
+        return bf16 if floats and self.factors is i8 else self.factors
+
+    def reference(self, x: Array, qvalues: Array, scales: Array, *rest: Array) -> Any:
+        index, parts = _given(self, rest)
         groups = scales.shape[-1]
         size = qvalues.shape[-1] // groups
         wide = x.astype(np.float32).reshape(*x.shape[:-1], groups, size)
-        weights = qvalues.astype(np.float32).reshape(*scales.shape, size) * scales[..., None].astype(
-            np.float32
-        )
-        if self.factors is i8:
+        table = self.table
+        if self.product is i8 and table is not None:
+            numbers, unit = integer_table(table)
+            table = [n * unit for n in numbers]
+        weights = weights_of(qvalues, {"scales": scales, **parts}, table)
+        if self.product is i8:
             scale = np.abs(wide).max(-1, keepdims=True)
-            if tensor_type(self.qvalues).dtype is i4:
-                largest, most = scale.max(-2, keepdims=True), _most_doublings(i4, size)
+            if tensor_type(self.qvalues).dtype.bits == 4:
+                largest, most = scale.max(-2, keepdims=True), _most_doublings(self, size)
                 quotient = np.full(scale.shape, np.inf)
                 np.divide(largest, scale, out=quotient, where=scale != 0, dtype=np.float64)
                 scale = largest / 2.0 ** np.clip(np.floor(np.log2(quotient)), 0, most).astype(np.float32)
             inverse = np.divide(np.float32(127), scale, out=np.zeros_like(scale), where=scale != 0)
             wide = np.rint(wide * inverse) * (scale * np.float32(1 / 127))
-        elif self.factors is bf16:
+        elif self.product is bf16:
             wide, weights = wide.astype(bf16.numpy), weights.astype(bf16.numpy)
-        left, right = (
-            wide.reshape(x.shape).astype(np.float64),
-            weights.reshape(qvalues.shape).astype(np.float64),
-        )
+        left, right = wide.reshape(x.shape).astype(np.float64), weights.astype(np.float64)
         return _products(left, right, index).astype(x.dtype)
 
     def gradient(self, at: Adjoint) -> Sequence[Term | None]:
-        x, qvalues, scales, *index = (v.wide() for v in at.operands)
+        x, qvalues, _, *rest = (v.wide() for v in at.operands)
+        chosen_, parts = _given(self, rest)
+        index = () if chosen_ is None else (chosen_,)
         dy = at.cotangent.wide()
-        rows = qvalues.shape[:-1]
-        groups, size = scales.shape[-1], qvalues.shape[-1] // scales.shape[-1]
-        parts = qvalues.cast(dy.dtype).reshape((*rows, groups, size))
-        dx = dscales = None
+        rows, (groups, size) = qvalues.shape[:-1], _groups_and_size(self)
+        values = Term(at.b, _values(at.b, self, dy.dtype)).reshape((*rows, groups, size))
+        gradients: dict[str, Term] = {}
         # Rounding x to the type of the factors has the derivative 1, as for quantized training's
         # straight-through estimator (Bengio et al., 2013).
         if at.needed[0]:
-            weights = (parts * scales.cast(dy.dtype).unsqueeze(-1)).reshape(qvalues.shape)
-            dx = self._chosen_product(dy, weights, *index)
-        if at.needed[2]:
-            dw = self._weight_gradient(dy, x, *index).reshape(parts.shape)
-            dscales = (dw * parts).sum(len(parts.shape) - 1)
-        return [dx, None, dscales, *(None for _ in index)]
+            weights = Term(at.b, _weights(at.b, self, dy.dtype))
+            gradients["x"] = self._chosen_product(dy, weights, *index)
+        if any(at.needed[2:]):
+            dw = self._weight_gradient(dy, x, *index).reshape((*rows, groups, size))
+            gradients["scales"] = (dw * values).sum(len(rows) + 1)
+            gradients["minimums"] = -dw.sum(len(rows) + 1)
+        # The integers among the parts are not differentiated, nor are numbers that they are multiples of.
+        if "units" in parts or ("minimums" in parts and not parts["minimums"].dtype.is_float):
+            gradients.pop("scales", None)
+        names = ("x", "qvalues", "scales", *(("index",) if index else ()), *parts)
+        return [gradients.get(name) for name in names]
 
     def _chosen_product(self, dy: Term, weights: Term, index: Term | None = None) -> Term:
         if index is None:
@@ -153,35 +250,75 @@ class QuantizedMatMul(GraphOp):
         x = widen(b, self.x)
         shape = tensor_type(x).shape
         lead = shape[:-1]
-        rows, groups, size = _check_weights(self, lead, shape[-1])
-        if self.factors is f32:
-            scales = self.scales if tensor_type(self.scales).dtype is f32 else b(Cast(self.scales, dtype=f32))
-            matrices = tensor_type(self.qvalues).shape[:-2]
-            qvalues = b(Reshape(b(Cast(self.qvalues, dtype=f32)), shape=(*matrices, rows, groups, size)))
-            weights = b(BINARY["mul"](qvalues, b(Reshape(scales, shape=(*matrices, rows, groups, 1)))))
-            letters = "abcdefgh"[: len(lead)]
-            weights = b(Reshape(weights, shape=(*matrices, rows, groups * size)))
+        _, groups, size = _check_weights(self, lead, shape[-1])
+        if self.product is f32:
+            weights, letters = _weights(b, self, f32), "abcdefgh"[: len(lead)]
             if self.index is not None:
                 return narrow(
                     b, b(GroupedMatMul(x, b(Transpose(weights, permutation=(0, 2, 1))), self.index)), self.x
                 )
             return narrow(b, b(Einsum((x, weights), equation=f"{letters}k,nk->{letters}n")), self.x)
+        rest = self.index, self.units, self.minimums, self.minimum_units
         # The cast precedes the split into groups, so that it can be fused into the producer of x.
-        if self.factors is bf16:
+        if self.product is bf16:
             x = b(Reshape(b(Cast(x, dtype=bf16)), shape=(*lead, groups, size)))
-            return narrow(b, b(DequantizedMatMul(x, self.qvalues, self.scales, self.index)), self.x)
+            product = DequantizedMatMul(x, self.qvalues, self.scales, *rest, bits=self.bits, table=self.table)
+            return narrow(b, b(product), self.x)
         x = b(Reshape(x, shape=(*lead, groups, size)))
         top = b(ReduceMax(b(UNARY["abs"](x)), axes=(len(lead) + 1,), keepdims=True))
-        if tensor_type(self.qvalues).dtype is i4:
-            rounded, scale, unit = _rounded_by_powers(b, x, top, _most_doublings(i4, size))
+        table, factor = (None, 1.0) if self.table is None else integer_table(self.table)
+        if tensor_type(self.qvalues).dtype.bits == 4:
+            rounded, scale, unit = _rounded_by_powers(b, x, top, _most_doublings(self, size), factor)
         else:
             rounded = b(Cast(b(UNARY["round"](b(BINARY["mul"](x, _steps(b, top))))), dtype=i8))
             scale, unit = b(BINARY["mul"](top, constant(b, 1 / 127, top))), None
         scale = b(Reshape(scale, shape=(*lead, groups)))
-        y = b(ScaledMatMul(rounded, scale, self.qvalues, self.scales, self.index))
+        y = b(ScaledMatMul(rounded, scale, self.qvalues, self.scales, *rest, bits=self.bits, table=table))
         if unit is not None:
             y = b(BINARY["mul"](y, b(Reshape(unit, shape=(*lead, 1)))))
         return narrow(b, y, self.x)
+
+
+def _groups_and_size(op: QuantizedMatMul) -> tuple[int, int]:
+    """The groups of a row, and the values of a group."""
+    groups, depth = tensor_type(op.scales).shape[-1], tensor_type(op.qvalues).shape[-1]
+    assert isinstance(groups, int) and isinstance(depth, int)
+    return groups, depth // groups
+
+
+def _values(b: Builder, op: QuantizedMatMul, dtype: DType) -> Value:
+    """The numbers that quantized values stand for, of the type `dtype`."""
+    if op.table is None:
+        return b(Cast(op.qvalues, dtype=dtype))
+    table = b(Constant(value=ConstantData(np.asarray(op.table, dtype.numpy))))
+    return b(Gather(table, b(Cast(op.qvalues, dtype=i32)), axis=0))
+
+
+def _weights(b: Builder, op: QuantizedMatMul, dtype: DType) -> Value:
+    """The matrices (..., N, K), of the type `dtype`."""
+    shape, (groups, size) = tensor_type(op.qvalues).shape, _groups_and_size(op)
+
+    def wide(x: Value) -> Value:
+        return x if tensor_type(x).dtype is dtype else b(Cast(x, dtype=dtype))
+
+    def times(x: Value, units: Value | None) -> Value:
+        if units is None:
+            return wide(x)
+        count = tensor_type(units).shape[-1]
+        split = b(Reshape(wide(x), shape=(*shape[:-1], count, groups // count)))
+        product = b(BINARY["mul"](split, b(Reshape(wide(units), shape=(*shape[:-1], count, 1)))))
+        return b(Reshape(product, shape=(*shape[:-1], groups)))
+
+    scales = times(op.scales, op.units)
+    values = b(Reshape(_values(b, op, dtype), shape=(*shape[:-1], groups, size)))
+    weights = b(BINARY["mul"](values, b(Reshape(scales, shape=(*shape[:-1], groups, 1)))))
+    if op.minimums is not None:
+        if op.minimum_units is None and not tensor_type(op.minimums).dtype.is_float:
+            minimums = b(BINARY["mul"](wide(op.minimums), scales))
+        else:
+            minimums = times(op.minimums, op.minimum_units)
+        weights = b(BINARY["sub"](weights, b(Reshape(minimums, shape=(*shape[:-1], groups, 1)))))
+    return b(Reshape(weights, shape=shape))
 
 
 def _steps(b: Builder, top: Value) -> Value:
@@ -190,13 +327,15 @@ def _steps(b: Builder, top: Value) -> Value:
     return b(Select(b(BINARY["eq"](top, constant(b, 0, top))), constant(b, 0, top), quotient))
 
 
-def _rounded_by_powers(b: Builder, x: Value, top: Value, most: int) -> tuple[Value, Value, Value]:
+def _rounded_by_powers(
+    b: Builder, x: Value, top: Value, most: int, factor: float
+) -> tuple[Value, Value, Value]:
     """Round groups of x (..., G, S) with largest magnitudes `top` (..., G, 1) to 8 bits, with scales that
     differ by powers of two.
 
     Returns:
-        The rounded groups, i8; the scale of each group, from 1 to ``2 ** most``; what they are multiples of,
-        (..., 1, 1).
+        The rounded groups, i8; the scale of each group, from 1 to ``2 ** most``; `factor` times what they are
+        multiples of, (..., 1, 1).
     """
     largest = b(ReduceMax(top, axes=(tensor_type(top).rank - 2,), keepdims=True))
     # The difference of the bits of two positive floats, less the mantissa, is the exponent of the largest
@@ -208,7 +347,7 @@ def _rounded_by_powers(b: Builder, x: Value, top: Value, most: int) -> tuple[Val
     finer = b(Bitcast(b(BINARY["add"](power, constant(b, ONE, power))), dtype=f32))
     scale = b(Bitcast(b(BINARY["sub"](constant(b, ONE + most * EXPONENT, power), power)), dtype=f32))
     steps = b(BINARY["mul"](b(BINARY["mul"](x, _steps(b, largest))), finer))
-    unit = b(BINARY["mul"](largest, constant(b, 2.0**-most / 127, largest)))
+    unit = b(BINARY["mul"](largest, constant(b, factor * 2.0**-most / 127, largest)))
     return b(Cast(b(UNARY["round"](steps)), dtype=i8)), scale, unit
 
 
@@ -216,11 +355,15 @@ EXPONENT, ONE = 1 << 23, 127 << 23
 """The unit of the exponent in the bits of a float32, and the bits of 1."""
 
 
-def _most_doublings(dtype: DType, size: int) -> int:
+def _most_doublings(op: QuantizedMatMul, size: int) -> int:
     """The exponent of the largest power of two whose products with sums of `size` products of 8-bit integers
-    and quantized values of type `dtype` fit 32 bits.
+    and the values of 4 bits, or what they stand for, fit 32 bits.
     """
-    return max(0, 31 - (size * 127 << (dtype.bits - 1)).bit_length())
+    if op.table is not None:
+        largest = max(abs(x) for x in integer_table(op.table)[0])
+    else:
+        largest = 8 if tensor_type(op.qvalues).dtype is i4 else 15
+    return max(0, 31 - (size * 127 * largest).bit_length())
 
 
 def _products(left: Array, right: Array, index: Array | None) -> Any:
@@ -233,29 +376,94 @@ def _products(left: Array, right: Array, index: Array | None) -> Any:
     )
 
 
-def _weights_of(
-    t: TensorBuilder, qvalues: TensorRef, scales: TensorRef, index: TensorRef | None = None
-) -> Callable[[Sequence[Any]], tuple[Callable[..., Scalar], Callable[..., Scalar]]]:
-    """For a row's position: a function that reads its matrix' quantized values, and one that reads their
-    scales.
-    """
+def _reader(
+    t: TensorBuilder, op: ScaledMatMul | DequantizedMatMul, qvalues: TensorRef, scales: TensorRef, rest: Any
+) -> Callable[[Sequence[Any]], _Reading]:
+    """For a row's position: the functions that read its matrix."""
+    index, parts = _given(op, rest)
     which = None if index is None else chosen(t, index, qvalues.shape[0])
 
-    def reading(row: Sequence[Any]) -> tuple[Callable[..., Scalar], Callable[..., Scalar]]:
+    def reading(row: Sequence[Any]) -> _Reading:
         matrix = () if which is None else (which[tuple(row)],)
-        return lambda *i: qvalues[(*matrix, *i)], lambda *i: scales[(*matrix, *i)]
+        return _Reading(_form(op), matrix, qvalues, {"scales": scales, **parts})
 
     return reading
 
 
+@dataclass(frozen=True)
+class _Reading:
+    """Reads one matrix; `parts` by their names."""
+
+    form: WeightForm
+    matrix: tuple[Any, ...]
+    qvalues: TensorRef
+    parts: dict[str, TensorRef]
+
+    def value(self, column: Dim, k: Dim) -> Scalar:
+        """A quantized value; or what it stands for, as f32."""
+        return stood_for(self.qvalues[(*self.matrix, column, k)], self.form.table)
+
+    def scale_and_minimum(self, column: Dim, group: Dim) -> tuple[Scalar, Scalar | None]:
+        """The scale and the minimum of a group, f32."""
+
+        def part(name: str) -> Scalar:
+            covered = self.form.covered_by(name)
+            place = group if covered == 1 else group // covered
+            return self.parts[name][(*self.matrix, column, place)].cast(f32)
+
+        return scale_and_minimum(self.form, part, lambda name: self.parts[name].dtype)
+
+
+def stood_for(code: Scalar, table: Sequence[float] | None) -> Scalar:
+    """The number that a quantized value stands for: itself, or as f32 one in a table."""
+    if table is None:
+        return code
+    place = code.cast(i32)
+
+    def literal(x: Any) -> Scalar:
+        if isinstance(x, Scalar):
+            return x
+        return Scalar(code.body, code.body(ScalarConstant(value=float(x), dtype=f32)))
+
+    return literal(
+        choice(
+            table,
+            lambda k: (place & (1 << k)).differs(0),
+            lambda condition, a, b: condition.select(literal(a), literal(b)),
+        )
+    )
+
+
+def scale_and_minimum(
+    form: WeightForm, part: Callable[[str], Scalar], dtype: Callable[[str], DType]
+) -> tuple[Scalar, Scalar | None]:
+    """The scale and the minimum of a group, from its parts, which ``part(name)`` reads as f32 in the order of
+    `PARTS`; ``dtype(name)`` is the type that they are stored in.
+    """
+    scale = part("scales")
+    if "units" in form.parts:
+        scale = scale * part("units")
+    if "minimums" not in form.parts:
+        return scale, None
+    minimum = part("minimums")
+    if "minimum_units" in form.parts:
+        minimum = minimum * part("minimum_units")
+    elif not dtype("minimums").is_float:
+        minimum = minimum * scale
+    return scale, minimum
+
+
 def _noted_sum(
-    t: TensorBuilder, shape: Sequence[Dim], depth: Sequence[Dim], product: Callable[..., Scalar]
+    t: TensorBuilder,
+    op: ScaledMatMul | DequantizedMatMul,
+    depth: Sequence[Dim],
+    product: Callable[..., Scalar],
 ) -> TensorRef:
     """A sum of products with the note `QUANTIZED`, by which packing recognizes it."""
-    y = t.reduce("sum", shape, depth, product)
+    y = t.reduce("sum", op.result.type.shape, depth, product)
     made = y.value.defining_op
     assert made is not None
-    notes.QUANTIZED.set(made, True)
+    notes.QUANTIZED.set(made, _form(op).attribute)
     return y
 
 
@@ -273,6 +481,11 @@ class ScaledMatMul(GraphOp):
     qvalues: Operand
     scales: Operand
     index: OptionalOperand
+    units: OptionalOperand
+    minimums: OptionalOperand
+    minimum_units: OptionalOperand
+    bits: Attr = None
+    table: Attr = None
 
     def infer_types(self) -> Sequence[Type]:
         x, x_scales = tensor_type(self.x), tensor_type(self.x_scales)
@@ -285,26 +498,40 @@ class ScaledMatMul(GraphOp):
             )
         return (TensorType(f32, (*x.shape[:-2], rows)),)
 
-    def reference(
-        self, x: Array, x_scales: Array, qvalues: Array, scales: Array, index: Array | None = None
-    ) -> Any:
-        left = x.astype(np.float64) * x_scales[..., None]
-        right = qvalues.reshape(*scales.shape, -1).astype(np.float64) * scales[..., None].astype(np.float64)
-        left = left.reshape(*x.shape[:-2], qvalues.shape[-1])
-        return _products(left, right.reshape(qvalues.shape), index).astype(np.float32)
+    def reference(self, x: Array, x_scales: Array, qvalues: Array, scales: Array, *rest: Array) -> Any:
+        index, parts = _given(self, rest)
+        left = (x.astype(np.float64) * x_scales[..., None]).reshape(*x.shape[:-2], qvalues.shape[-1])
+        right = weights_of(qvalues, {"scales": scales, **parts}, self.table, np.float64)
+        return _products(left, right, index).astype(np.float32)
 
     def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
-        x, x_scales, qvalues, scales, *index = operands
+        x, x_scales, qvalues, scales, *rest = operands
         groups, size = x.shape[-2:]
-        weights = _weights_of(t, qvalues, scales, *index)
+        reading = _reader(t, self, qvalues, scales, rest)
 
         def product(*i: Dim) -> Scalar:
             *row, column, group, k = i
-            qvalue, scale = weights(row)
-            inner = x[(*row, group, k)].cast(i32) * qvalue(column, group * size + k).cast(i32)
-            return inner.cast(f32) * (x_scales[(*row, group)] * scale(column, group).cast(f32))
+            weights = reading(row)
+            left, value = x[(*row, group, k)], weights.value(column, group * size + k)
+            return scaled_term(left, value, lambda: x_scales[(*row, group)],
+                               lambda: weights.scale_and_minimum(column, group))  # fmt: skip
 
-        return _noted_sum(t, self.result.type.shape, (groups, size), product)
+        return _noted_sum(t, self, (groups, size), product)
+
+
+def scaled_term(
+    x: Scalar,
+    value: Scalar,
+    x_scale: Callable[[], Scalar],
+    scale_and_minimum: Callable[[], tuple[Scalar, Scalar | None]],
+) -> Scalar:
+    """A term of `graph.scaled_matmul`; scales are read after x and the value."""
+    left = x_scale()
+    scale, minimum = scale_and_minimum()
+    if minimum is None and value.dtype is not f32:
+        return (x.cast(i32) * value.cast(i32)).cast(f32) * (left * scale)
+    weight = value.cast(f32) * scale
+    return (x.cast(f32) * left) * (weight if minimum is None else weight - minimum)
 
 
 @operation
@@ -318,6 +545,11 @@ class DequantizedMatMul(GraphOp):
     qvalues: Operand
     scales: Operand
     index: OptionalOperand
+    units: OptionalOperand
+    minimums: OptionalOperand
+    minimum_units: OptionalOperand
+    bits: Attr = None
+    table: Attr = None
 
     def infer_types(self) -> Sequence[Type]:
         x = tensor_type(self.x)
@@ -328,22 +560,27 @@ class DequantizedMatMul(GraphOp):
             raise IRError(f"{x.shape} does not fit {groups} groups of {size}", self)
         return (TensorType(f32, (*x.shape[:-2], rows)),)
 
-    def reference(self, x: Array, qvalues: Array, scales: Array, index: Array | None = None) -> Any:
-        right = qvalues.reshape(*scales.shape, -1).astype(np.float32) * scales[..., None].astype(np.float32)
-        right = right.astype(bf16.numpy).reshape(qvalues.shape).astype(np.float64)
+    def reference(self, x: Array, qvalues: Array, scales: Array, *rest: Array) -> Any:
+        index, parts = _given(self, rest)
+        right = weights_of(qvalues, {"scales": scales, **parts}, self.table)
         left = x.reshape(*x.shape[:-2], qvalues.shape[-1]).astype(np.float64)
-        return _products(left, right, index).astype(np.float32)
+        return _products(left, right.astype(bf16.numpy).astype(np.float64), index).astype(np.float32)
 
     def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
-        x, qvalues, scales, *index = operands
+        x, qvalues, scales, *rest = operands
         groups, size = x.shape[-2:]
-        weights = _weights_of(t, qvalues, scales, *index)
+        reading = _reader(t, self, qvalues, scales, rest)
 
         def product(*i: Dim) -> Scalar:
             *row, column, group, k = i
-            qvalue, scale = weights(row)
-            left = x[(*row, group, k)].cast(f32)
-            weight = qvalue(column, group * size + k).cast(f32) * scale(column, group).cast(f32)
-            return left * weight.cast(bf16).cast(f32)
+            weights = reading(row)
+            left, value = x[(*row, group, k)].cast(f32), weights.value(column, group * size + k)
+            return left * dequantized(value, *weights.scale_and_minimum(column, group))
 
-        return _noted_sum(t, self.result.type.shape, (groups, size), product)
+        return _noted_sum(t, self, (groups, size), product)
+
+
+def dequantized(value: Scalar, scale: Scalar, minimum: Scalar | None) -> Scalar:
+    """A weight rounded to bf16, as f32."""
+    weight = value.cast(f32) * scale
+    return (weight if minimum is None else weight - minimum).cast(bf16).cast(f32)

@@ -20,10 +20,11 @@ def pack_bits(values: np.ndarray[Any, Any], bits: int) -> np.ndarray[Any, Any]:
     padded = np.zeros((*lead, count * per), np.uint8)
     padded[..., :n] = values
     units = padded.reshape(*lead, count, per)
-    word = np.zeros(units.shape[:-1], np.uint32)
+    kind: Any = np.uint32 if size <= 4 else np.uint64
+    word = np.zeros(units.shape[:-1], kind)
     for i in range(per):
-        word |= units[..., i].astype(np.uint32) << np.uint32(bits * i)
-    octets = np.stack([(word >> np.uint32(8 * k)).astype(np.uint8) for k in range(size)], -1)
+        word |= units[..., i].astype(kind) << kind(bits * i)
+    octets = np.stack([(word >> kind(8 * k)).astype(np.uint8) for k in range(size)], -1)
     return np.ascontiguousarray(octets.reshape(*lead, count * size)[..., : -(-n * bits // 8)])
 
 
@@ -44,14 +45,15 @@ def unpack_bits(packed: np.ndarray[Any, Any], bits: int, n: int) -> np.ndarray[A
     padded = np.zeros((*lead, count * size), np.uint8)
     padded[..., :have] = packed
     octets = padded.reshape(*lead, count, size)
-    word = np.zeros(octets.shape[:-1], np.uint32)
+    kind: Any = np.uint32 if size <= 4 else np.uint64
+    word = np.zeros(octets.shape[:-1], kind)
     for k in range(size):
-        word |= octets[..., k].astype(np.uint32) << np.uint32(8 * k)
-    mask = np.uint32((1 << bits) - 1)
-    values = np.stack([((word >> np.uint32(bits * i)) & mask).astype(np.uint8) for i in range(per)], -1)
+        word |= octets[..., k].astype(kind) << kind(8 * k)
+    mask = kind((1 << bits) - 1)
+    values = np.stack([((word >> kind(bits * i)) & mask).astype(np.uint8) for i in range(per)], -1)
     return values.reshape(*lead, count * per)[..., :n]
 
 
 def _unit(bits: int) -> tuple[int, int]:
     """Return the smallest number of values that fill whole bytes, and the number of bytes."""
-    return {2: (4, 1), 3: (8, 3), 4: (2, 1)}[bits]
+    return {2: (4, 1), 3: (8, 3), 4: (2, 1), 5: (8, 5), 6: (4, 3)}[bits]

@@ -10,11 +10,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from ...dialects.weight_form import weights_of
 from ...driver.cores import usable_cores
 from ...errors import WeightsError
 from ...ir.interpreter import Array
 from .packing import pack_bits, unpack_bits
 from .schemes import BLOCK, Scheme
+from .tables import TABLES
 
 _PIECE = 1 << 16  # elements of a piece; larger pieces have temporaries that leave the cache
 # Ranges tried for each group, by bits; more take longer. With 8 bits, clipping never reduces the error.
@@ -23,6 +25,7 @@ _LEAST = 0.6  # smallest range tried, as a fraction of the whole; a smaller one 
 _TINY = np.finfo(np.float32).tiny
 _F8 = np.dtype(ml_dtypes.float8_e4m3fn)
 _F8_MOST = 448.0
+_FORM_PART = {"zeros": "minimums"}
 
 
 @dataclass(frozen=True)
@@ -39,17 +42,32 @@ class Quantized:
     scales: Array
     zeros: Array | None = None
     permutation: Array | None = None
+    units: Array | None = None
+    minimums: Array | None = None
+    minimum_units: Array | None = None
 
     @property
     def arrays(self) -> dict[str, Array]:
         """The stored arrays by part."""
-        parts = {
-            "qweight": self.qweight,
-            "scales": self.scales,
-            "zeros": self.zeros,
-            "permutation": self.permutation,
-        }
-        return {part: array for part, array in parts.items() if array is not None}
+        names = ("qweight", "scales", "zeros", "permutation", "units", "minimums", "minimum_units")
+        return {name: array for name in names if (array := getattr(self, name)) is not None}
+
+    @property
+    def parts(self) -> dict[str, Array]:
+        """The parts besides the values as `dialects.weight_form` names them: zero points are minimums."""
+        scheme = self.scheme
+        return {_FORM_PART.get(p.name, p.name): self.arrays[p.name] for p in scheme.stored_parts}
+
+    def values(self, a: int = 0, b: int | None = None) -> Array:
+        """The quantized values of rows `a` to `b` of [..., out] flattened: i8, u8 or 8-bit floats."""
+        scheme, columns = self.scheme, self.shape[-1]
+        packed = self.qweight.reshape(-1, self.qweight.shape[-1])[a:b]
+        if scheme.bits == 8:
+            return packed
+        stored = unpack_bits(packed, scheme.bits, columns)
+        if not scheme.symmetric:
+            return stored
+        return stored.view(np.int8) - np.int8(1 << (scheme.bits - 1))
 
     @staticmethod
     def of(scheme: Scheme, shape: tuple[int, ...], arrays: Mapping[str, Array]) -> Quantized:
@@ -65,13 +83,10 @@ class Quantized:
                 "scales": ((*lead, -(-out // BLOCK), -(-columns // BLOCK)), ("float32",)),
             }
         else:
-            whole = ("int8",) if scheme.bits == 8 and scheme.symmetric else ("uint8",)
-            want = {
-                "qweight": ((*lead, out, scheme.row_bytes(columns)), whole),
-                "scales": ((*lead, out, scheme.groups(columns)), ("float16", "float32", "bfloat16")),
-            }
-            if not scheme.symmetric:
-                want["zeros"] = ((*lead, out, scheme.groups(columns)), ("uint8",))
+            want = {"qweight": ((*lead, out, scheme.row_bytes(columns)), (scheme.stored_type,))}
+            groups = scheme.groups(columns)
+            for p in scheme.stored_parts:
+                want[p.name] = ((*lead, out, -(-groups // p.covered)), p.dtypes)
             if "permutation" in arrays:
                 want["permutation"] = ((columns,), ("int32",))
         if set(want) != set(arrays):
@@ -100,6 +115,8 @@ def quantize(matrix: Array, scheme: Scheme, importance: Array | None = None) -> 
     Raises:
         WeightsError: values are not finite, or the array is not a matrix.
     """
+    if not scheme.can_quantize:
+        raise WeightsError(f"{scheme.name} is only kept from files that have it: give another scheme")
     if matrix.ndim < 2 or not matrix.size:
         raise WeightsError(f"{list(matrix.shape)} is not a matrix; {scheme.name} is for matrices")
     if scheme.kind == "fp8":
@@ -141,19 +158,17 @@ def dequantize(quantized: Quantized) -> Array:
     scheme, shape = quantized.scheme, quantized.shape
     if scheme.kind == "fp8":
         return _dequantize_fp8(quantized)
-    columns = shape[-1]
-    flat = {part: a.reshape(-1, a.shape[-1]) for part, a in quantized.arrays.items() if part != "permutation"}
-    result = np.empty((len(flat["qweight"]), columns), np.float32)
+    columns, groups = shape[-1], scheme.groups(shape[-1])
+    parts = {part: a.reshape(-1, a.shape[-1]) for part, a in quantized.parts.items()}
+    result = np.empty((int(np.prod(shape[:-1])), columns), np.float32)
+    missing = groups * (scheme.group or columns) - columns
 
     def work(a: int, b: int) -> None:
-        q = unpack_bits(flat["qweight"][a:b], scheme.bits, columns)
-        values = _grouped(q, scheme)  # f32 [rows, groups, group]
-        if not scheme.symmetric:
-            values -= flat["zeros"][a:b, :, None].astype(np.float32)
-        elif scheme.bits < 8:
-            values -= np.float32(1 << (scheme.bits - 1))
-        values *= flat["scales"][a:b, :, None].astype(np.float32)
-        values = values.reshape(b - a, -1)[:, :columns]
+        stored = quantized.values(a, b)
+        if missing:  # the last group is shorter
+            stored = np.pad(stored, ((0, 0), (0, missing)))
+        some = {part: array[a:b] for part, array in parts.items()}
+        values = weights_of(stored, some, TABLES.get(scheme.values))[:, :columns]
         if quantized.permutation is None:
             result[a:b] = values
         else:

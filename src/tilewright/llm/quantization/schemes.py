@@ -15,7 +15,18 @@ FLOATS = {"f32": np.dtype(np.float32), "bf16": np.dtype(ml_dtypes.bfloat16), "f1
 BLOCK = 128
 """Rows and columns of the blocks of `fp8_e4m3` that share a scale."""
 
-_INTEGER = re.compile(r"int(2|3|4|8)(?:_g([1-9]\d*))?(_asym)?")
+_INTEGER = re.compile(r"int([234568])(?:_g([1-9]\d*))?(_asym)?")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a quantized matrix besides its values: scales, units, zeros, minimums or minimum_units."""
+
+    name: str
+    dtypes: tuple[str, ...]
+    """The types that it may have; sizes are estimated for the first."""
+    covered: int = 1
+    """Successive groups that one of its numbers covers."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +42,7 @@ class Scheme:
                    ``w[o, i] = scales[o, i // group] * (q[o, i] - zero)``
     ``fp8``        qweight float8_e4m3fn [out, in]; scales f32 [out / 128, in / 128], both rounded up:
                    ``w[o, i] = scales[o // 128, i // 128] * q[o, i]``
+    ``coded``      qweight, and the parts of one of `CODED`, as files of other programs have them
     =============  =======================================================================================
 
     Integers of 8 bits: qweight is [out, in], int8 with zero 0 if symmetric, else uint8.
@@ -46,7 +58,7 @@ class Scheme:
 
     name: str
     """The name that `scheme_of` takes."""
-    kind: Literal["none", "float", "integer", "fp8"]
+    kind: Literal["none", "float", "integer", "fp8", "coded"]
     """The kind, as in the table."""
     bits: int = 0
     """The bits of a stored value."""
@@ -54,6 +66,12 @@ class Scheme:
     """The columns that share a scale; None: the whole row."""
     symmetric: bool = True
     """Whether the zero of integers is the middle of their range."""
+    values: str = "int"
+    """The kind of stored values of a ``coded`` scheme: ``int``, as for symmetric integers; ``uint``, themselves;
+    the name of an 8-bit float type; or the name of a table of `tables.TABLES`.
+    """
+    parts: tuple[Part, ...] = ()
+    """The parts of a ``coded`` scheme besides qweight."""
 
     @property
     def dtype(self) -> np.dtype:
@@ -63,7 +81,27 @@ class Scheme:
     @property
     def quantized(self) -> bool:
         """Whether a matrix is stored as several arrays (`Quantized`) rather than one."""
-        return self.kind in ("integer", "fp8")
+        return self.kind in ("integer", "fp8", "coded")
+
+    @property
+    def stored_parts(self) -> tuple[Part, ...]:
+        """The parts of integers and coded values besides qweight, all [out, groups / covered]."""
+        if self.kind == "coded":
+            return self.parts
+        zeros = () if self.symmetric else (Part("zeros", ("uint8",)),)
+        return (Part("scales", ("float16", "float32", "bfloat16")), *zeros)
+
+    @property
+    def stored_type(self) -> str:
+        """The type of qweight."""
+        if self.kind == "coded":
+            return self.values if self.values.startswith("float8") else "uint8"
+        return "int8" if self.bits == 8 and self.symmetric else "uint8"
+
+    @property
+    def can_quantize(self) -> bool:
+        """Whether `quantize` makes this scheme of any matrix; other schemes are only read from files."""
+        return self.kind != "coded"
 
     def groups(self, columns: int) -> int:
         """Return the number of scales of a row of `columns` elements."""
@@ -83,10 +121,56 @@ class Scheme:
         rows, columns = int(np.prod(shape[:-1])), shape[-1] if shape else 1
         if not self.quantized:
             return rows * columns * (self.dtype.itemsize if self.kind == "float" else source)
-        return rows * (self.row_bytes(columns) + self.groups(columns) * (2 if self.symmetric else 3))
+        groups = self.groups(columns)
+        more = sum(-(-groups // p.covered) * np.dtype(p.dtypes[0]).itemsize for p in self.stored_parts)
+        return rows * (self.row_bytes(columns) + more)
 
 
 NONE = Scheme("none", "none")
+
+_HALF, _FLOATS, _EXPONENT = ("float16",), ("float16", "float32"), ("float8_e8m0fnu",)
+
+
+def _coded(name: str, bits: int, group: int | None, values: str, *parts: Part) -> Scheme:
+    return Scheme(name, "coded", bits, group, values == "int", values, parts)
+
+
+def _in_units(scales: str, covered: int, minimums: bool = False) -> tuple[Part, ...]:
+    """8-bit scales in float16 units, each for `covered` groups; minimums likewise."""
+    parts = (Part("scales", (scales,)), Part("units", _HALF, covered))
+    if not minimums:
+        return parts
+    return (*parts, Part("minimums", ("uint8",)), Part("minimum_units", _HALF, covered))
+
+
+CODED = {
+    scheme.name: scheme
+    for scheme in (
+        _coded("q4_1", 4, 32, "uint", Part("scales", _HALF), Part("minimums", _HALF)),
+        _coded("q5_1", 5, 32, "uint", Part("scales", _HALF), Part("minimums", _HALF)),
+        _coded("q2_k", 2, 16, "uint", *_in_units("uint8", 16, minimums=True)),
+        _coded("q3_k", 3, 16, "int", *_in_units("int8", 16)),
+        _coded("q4_k", 4, 32, "uint", *_in_units("uint8", 8, minimums=True)),
+        _coded("q5_k", 5, 32, "uint", *_in_units("uint8", 8, minimums=True)),
+        _coded("q6_k", 6, 16, "int", *_in_units("int8", 16)),
+        _coded("iq4_nl", 4, 32, "iq4_nl", Part("scales", _HALF)),
+        _coded("iq4_xs", 4, 32, "iq4_nl", *_in_units("int8", 8)),
+        _coded("tq2_0", 2, 256, "int", Part("scales", _HALF)),
+        _coded("mxfp4", 4, 32, "e2m1", Part("scales", _EXPONENT)),
+    )
+}
+"""Schemes of other programs' files, by name: GGUF's formats, which have their names in small letters, among
+them MXFP4. `scheme_of` also takes names of families of schemes, such as ``nf4_g64`` (`_FAMILIES`).
+"""
+_FAMILIES = {
+    "nf4": (4, "nf4"),
+    "fp4": (4, "fp4"),
+    "e4m3": (8, "float8_e4m3fn"),
+    "e5m2": (8, "float8_e5m2"),
+}
+"""Bits and values of schemes with float16 or float32 scales and groups of any size, by their prefix: NF4 and
+FP4 of bitsandbytes; 8-bit floats with a scale for each row or group.
+"""
 
 
 def scheme_names() -> tuple[str, ...]:
@@ -98,7 +182,8 @@ def scheme_names() -> tuple[str, ...]:
 
 
 def scheme_of(name: str) -> Scheme:
-    """Return the scheme with a name: none, f32, bf16, f16, fp8_e4m3 or ``int{2,3,4,8}[_g{columns}][_asym]``.
+    """Return the scheme with a name: none, f32, bf16, f16, fp8_e4m3 or
+    ``int{2,3,4,5,6,8}[_g{columns}][_asym]``; or one that files of other programs have (`CODED`).
 
     Raises:
         WeightsError: There is no such scheme.
@@ -109,6 +194,12 @@ def scheme_of(name: str) -> Scheme:
         return Scheme(name, "float", FLOATS[name].itemsize * 8)
     if name == "fp8_e4m3":
         return Scheme(name, "fp8", 8, BLOCK)
+    if name in CODED:
+        return CODED[name]
+    prefix, _, size = name.partition("_g")
+    if prefix in _FAMILIES and (not size or size.isdecimal()):
+        return _coded(name, _FAMILIES[prefix][0], int(size) if size else None, _FAMILIES[prefix][1],
+                      Part("scales", _FLOATS))  # fmt: skip
     match = _INTEGER.fullmatch(name)
     if not match:
         raise WeightsError(

@@ -43,6 +43,8 @@ class LazyTensor:
     load_quantized: Callable[[], Quantized] | None = None
     transposed: bool = False
     importance: Array | None = None
+    stored: int | None = None
+    """Bytes that a quantized tensor takes in its file; None: unknown."""
 
     def read(self) -> Array:
         """Read the values; they are read-only if they are the mapped file itself.
@@ -63,9 +65,10 @@ class LazyTensor:
         if self.load_quantized is None:
             raise WeightsError(f"{self.where}: is not quantized")
         quantized: Quantized = self._checked(
-            self.load_quantized, self.shape[::-1] if self.transposed else self.shape
+            self.load_quantized, swapped(self.shape) if self.transposed else self.shape
         )
-        self._require_finite(quantized.scales)
+        for part in quantized.parts.values():
+            self._require_finite(part)
         return quantized
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
@@ -119,6 +122,11 @@ class LazyTensor:
         if result.shape != shape:
             raise WeightsError(f"{self.where}: has shape {list(result.shape)}, not {list(shape)}")
         return result
+
+
+def swapped(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of the transposes of matrices [..., out, in]."""
+    return (*shape[:-2], shape[-1], shape[-2])
 
 
 _EXPONENTS = {

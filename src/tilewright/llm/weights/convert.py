@@ -16,6 +16,7 @@ from ...artifact.disk_cache import digest
 from ...errors import WeightsError
 from ...ir.interpreter import Array
 from ..quantization import NONE, Quantized, Scheme, quantize, scheme_of
+from ..quantization.schemes import FLOATS
 from .checkpoint import Checkpoint, LazyTensor
 from .folder import FORMAT, RECORD, ConvertedFolder, checksum_of
 from .open import open_checkpoint
@@ -63,6 +64,47 @@ class Conversion:
             return scheme_of(self.head_quantization or embedding)
         floats = tensor.dtype.kind in "fV"
         return general if general.kind == "float" and floats else NONE
+
+
+@dataclass
+class Change:
+    """The tensors of one form, and the form that a conversion gives them."""
+
+    before: str
+    """The scheme or the type in the source."""
+    after: str
+    tensors: int = 0
+    source_bytes: int = 0
+    """Bytes in the source; estimated where the reader does not know."""
+    bytes: int = 0
+    """Estimated bytes in the folder."""
+
+    @property
+    def kept(self) -> bool:
+        """Whether values stay as they are."""
+        return self.before == self.after
+
+
+def changes(checkpoint: Checkpoint, conversion: Conversion) -> list[Change]:
+    """The tensors that `convert` keeps and converts, by form, the largest first. Reads headers only."""
+    found: dict[tuple[str, str], Change] = {}
+    for tensor in checkpoint.values():
+        before = tensor.scheme.name if tensor.scheme else tensor.dtype.name
+        target = _target(tensor, conversion)
+        after = tensor.dtype.name if target == NONE else target.name
+        after = FLOATS[after].name if after in FLOATS else after
+        change = found.setdefault((before, after), Change(before, after))
+        change.tensors += 1
+        size = (tensor.scheme or NONE).estimated_bytes(tensor.shape, tensor.dtype.itemsize)
+        change.source_bytes += tensor.stored or size
+        change.bytes += target.estimated_bytes(tensor.shape, tensor.dtype.itemsize)
+    return sorted(found.values(), key=lambda change: -change.source_bytes)
+
+
+def _target(tensor: LazyTensor, conversion: Conversion) -> Scheme:
+    """The scheme that a tensor is stored in."""
+    scheme = conversion.scheme_for(tensor)
+    return tensor.scheme if tensor.scheme and scheme == NONE else scheme
 
 
 @dataclass(frozen=True)
@@ -214,12 +256,7 @@ def _plan(checkpoint: Checkpoint, conversion: Conversion) -> list[_Shard]:
     groups: list[list[LazyTensor]] = [[]]
     size = 0
     for tensor in checkpoint.values():
-        scheme = (
-            tensor.scheme
-            if tensor.scheme and conversion.scheme_for(tensor) == NONE
-            else conversion.scheme_for(tensor)
-        )
-        estimate = scheme.estimated_bytes(tensor.shape, tensor.dtype.itemsize)
+        estimate = _target(tensor, conversion).estimated_bytes(tensor.shape, tensor.dtype.itemsize)
         if groups[-1] and size + estimate > conversion.shard_size:
             groups.append([])
             size = 0

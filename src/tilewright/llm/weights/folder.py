@@ -23,7 +23,7 @@ import numpy as np
 from ...errors import WeightsError
 from ...ir.interpreter import Array
 from ..quantization import Quantized, dequantize, scheme_of
-from .checkpoint import Checkpoint, LazyTensor, read_json
+from .checkpoint import Checkpoint, LazyTensor, read_json, swapped
 from .hugging_face import accompanying
 from .safetensors import octets, read_safetensors
 
@@ -105,14 +105,14 @@ class ConvertedFolder(Checkpoint):
             values, checksum = parts["values"]
             return LazyTensor(name, shape, values.dtype, values.where, lambda: self._read(values, checksum))
         scheme, transposed = scheme_of(entry["scheme"]), entry.get("transposed", False)
-        inner = shape[::-1] if transposed else shape
+        inner = swapped(shape) if transposed else shape
 
         def load_quantized() -> Quantized:
             return Quantized.of(scheme, inner, {part: self._read(*where) for part, where in parts.items()})
 
         def load() -> Array:
             values = dequantize(load_quantized())
-            return values.T if transposed else values
+            return values.swapaxes(-1, -2) if transposed else values
 
         where, dtype = parts["qweight"][0].where, np.dtype(np.float32)
         return LazyTensor(name, shape, dtype, where, load, scheme, load_quantized, transposed)

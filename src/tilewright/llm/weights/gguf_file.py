@@ -18,7 +18,7 @@ import numpy as np
 
 from ...errors import WeightsError
 from ...ir.interpreter import Array
-from ..quantization import Quantized, scheme_of
+from ..quantization import scheme_of
 from .checkpoint import LazyTensor
 from .gguf_blocks import FORMATS, UNREAD, BlockFormat, decode
 
@@ -220,18 +220,9 @@ def _tensor(name: str, shape: tuple[int, ...], form: BlockFormat, where: str, da
     def load() -> Array:
         return decode(data, form).reshape(shape)
 
-    split = form.split
-    if form.scheme is None or split is None or len(shape) < 2:
+    if form.scheme is None or len(shape) < 2:
         return LazyTensor(name, shape, form.dtype, where, load)
     scheme = scheme_of(form.scheme)
-
-    def load_quantized() -> Quantized:
-        q, scales = split(data.reshape(-1, form.size))
-        groups = shape[-1] // form.elements
-        arrays = {
-            "qweight": q.reshape(*shape[:-1], groups * q.shape[-1]),
-            "scales": scales.reshape(*shape[:-1], groups),
-        }
-        return Quantized.of(scheme, shape, arrays)
-
-    return LazyTensor(name, shape, form.dtype, where, load, scheme, load_quantized)
+    return LazyTensor(
+        name, shape, form.dtype, where, load, scheme, lambda: form.quantized(data, shape), stored=len(data)
+    )

@@ -1,5 +1,5 @@
-"""Quantized Hugging Face checkpoints (GPTQ, AWQ, blocks of 8-bit floats), read without loss into the schemes
-of `..quantization`.
+"""Quantized Hugging Face checkpoints, read without loss into the schemes of `..quantization`: GPTQ and AWQ
+here, the methods of `_READERS` by `stored_codes`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import numpy as np
 
 from ...errors import WeightsError
 from ...ir.interpreter import Array
-from ..quantization import Quantized, Scheme, dequantize, pack_bits, scheme_of, unpack_bits
+from ..quantization import Quantized, Scheme, pack_bits, scheme_of, unpack_bits
 from .checkpoint import Checkpoint, LazyTensor
+from .stored_codes import bitsandbytes, by_group, compressed, floats, mxfp4, quantized_tensor
 
 _AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 """The column, of eight, in each nibble of an AWQ word, from the lowest nibble on."""
@@ -35,13 +36,13 @@ def with_quantized_tensors(checkpoint: Checkpoint) -> Checkpoint:
         tensors = _packed(checkpoint, entry, where, _gptq)
     elif method == "awq":
         tensors = _packed(checkpoint, entry, where, _awq)
-    elif method == "fp8" and entry.get("weight_block_size") == [128, 128]:
-        tensors = _fp8(checkpoint)
+    elif isinstance(method, str) and method in _READERS:
+        tensors = _READERS[method](checkpoint, entry, where)
     else:
+        known = ", ".join(("gptq", "awq", *_READERS))
         raise WeightsError(
-            f"{where}: weights quantized by {method!r}"
-            f"{' without blocks of 128 x 128' if method == 'fp8' else ''} are not supported; "
-            "gptq, awq and fp8 with weight_block_size [128, 128] are. Give the model before it was quantized"
+            f"{where}: weights quantized by {method!r} are not supported; {known} are. Give the model before "
+            "it was quantized"
         )
     config = {key: value for key, value in checkpoint.config.items() if key != "quantization_config"}
     return Checkpoint(checkpoint.path, tensors, config, checkpoint.files, checkpoint.sources)
@@ -101,17 +102,11 @@ def _gptq(
             raise WeightsError("has zero points of 256, which do not fit a byte")
         permutation = None
         if "g_idx" in parts:
-            groups = parts["g_idx"].read()
-            order = np.argsort(groups, kind="stable").astype(np.int32)
-            if not np.array_equal(groups[order], np.arange(shape[1]) // (scheme.group or shape[1])):
-                raise WeightsError(f"g_idx does not put {scheme.group} columns into each group")
-            if not np.array_equal(order, np.arange(shape[1])):
-                q, permutation = q[:, order], order
+            q, permutation = by_group(q, parts["g_idx"].read(), scheme.group or shape[1])
         return _integers(scheme, shape, q, parts["scales"].read().T, zeros, permutation, symmetric)
 
-    return _lazy(
-        name, shape, words, scheme if not symmetric else scheme_of(scheme.name.removesuffix("_asym")), load
-    )
+    stored = scheme_of(scheme.name.removesuffix("_asym")) if symmetric else scheme
+    return quantized_tensor(name, shape, words.where, stored, load)
 
 
 def _awq(
@@ -137,7 +132,7 @@ def _awq(
         q, zeros = nibbles(words.read()), nibbles(parts["qzeros"].read())
         return _integers(scheme, shape, q, parts["scales"].read().T, zeros, None, False)
 
-    return _lazy(name, shape, words, scheme, load)
+    return quantized_tensor(name, shape, words.where, scheme, load)
 
 
 def _integers(
@@ -164,39 +159,16 @@ def _integers(
     return Quantized.of(scheme, shape, arrays)
 
 
-def _fp8(checkpoint: Checkpoint) -> dict[str, LazyTensor]:
-    """Read matrices float8_e4m3fn, which are multiplied by ``X.weight_scale_inv`` [out / 128, in / 128]."""
-    result = {}
-    for name, tensor in checkpoint.items():
-        if name.endswith(".weight_scale_inv"):
-            continue
-        scales = checkpoint.get(f"{name}_scale_inv")
-        if scales is None:
-            result[name] = tensor
-            continue
-
-        def load(tensor: LazyTensor = tensor, scales: LazyTensor = scales) -> Quantized:
-            arrays = {"qweight": tensor.read(), "scales": scales.read().astype(np.float32)}
-            return Quantized.of(scheme_of("fp8_e4m3"), tensor.shape, arrays)
-
-        result[name] = _lazy(name, tensor.shape, tensor, scheme_of("fp8_e4m3"), load)
-    return result
+_READERS = {
+    "fp8": floats,
+    "fbgemm_fp8": floats,
+    "mxfp4": mxfp4,
+    "compressed-tensors": compressed,
+    "bitsandbytes": bitsandbytes,
+}
+"""Readers of quantization methods: from the checkpoint, its quantization_config, and where that is."""
 
 
 def _octets(words: Array) -> Array:
     """View int32 [n, m] as uint8 [n, 4 m]."""
     return np.ascontiguousarray(words).view(np.uint8)
-
-
-def _lazy(
-    name: str, shape: tuple[int, ...], words: LazyTensor, scheme: Scheme, load: Callable[[], Quantized]
-) -> LazyTensor:
-    return LazyTensor(
-        name,
-        shape,
-        np.dtype(np.float32),
-        words.where,
-        lambda: dequantize(load()),
-        scheme=scheme,
-        load_quantized=load,
-    )

@@ -79,7 +79,8 @@ def _kind(product: _Product) -> Hashable:
     shapes = tuple(
         (w.numpy_dtype, *w.shape[: product.axis], *w.shape[product.axis + 1 :]) for w in product.weights
     )
-    return type(op), op.operands[0], getattr(op, "factors", None), shapes
+    attributes = tuple((k, v) for k, v in sorted(op.attributes.items()) if not notes.is_note(k))
+    return type(op), op.operands[0], attributes, shapes
 
 
 def _product(op: Operation) -> _Product | None:
@@ -136,9 +137,10 @@ def _merge(products: list[_Product], order: dict[Operation, int]) -> None:
     b = Builder.before(first)
     axis = products[0].axis
     weights = [_joined([p.weights[k] for p in products], axis) for k in range(len(products[0].weights))]
+    constants = iter([first.operands[0], *(b(graph.Constant(value=w)) for w in weights)])
     attributes = {k: v for k, v in first.attributes.items() if not notes.is_note(k)}
-    constants = [b(graph.Constant(value=w)) for w in weights]
-    joined = b(type(first)(first.operands[0], *constants, **attributes))
+    sizes = attributes.pop("operand_segments", (1,) * len(first.operands))
+    joined = b(type(first)(*(next(constants) if n else None for n in sizes), **attributes))
     if any(p.bias is not None for p in products):
         dtype = tensor_type(joined).dtype.numpy
         parts = [np.zeros(p.columns, dtype) if p.bias is None else p.bias for p in products]

@@ -60,7 +60,7 @@ def pack_operands(module: Module, panel: PanelRule, row_major: RowMajorRule | No
             if isinstance(op, tensor.Compute) and notes.QUANTIZED.present(op):
                 packing = pack_quantized(op, panel(i8, i4, None), packed)
                 if packing is not None:
-                    packings |= {packing.qvalues: packing, packing.scales: packing}
+                    packings |= dict.fromkeys((packing.qvalues, *packing.parts), packing)
             elif isinstance(op, tensor.Compute) and (contraction := match_contraction(op)) is not None:
                 _prepare(contraction, panel, packed, row_major)
     for op in list(module.walk()):

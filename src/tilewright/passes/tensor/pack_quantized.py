@@ -1,106 +1,120 @@
 """Packs quantized weights into panels, the layout that `simd.quantized_gemm` reads.
 
 The quantized values of `nr` columns (rows of the weight) are neighbours, and four successive values of a
-column are together, as dot-product instructions on bytes require: ``p[n // nr, g, k // 4, n % nr, k % 4]``,
-with 128 added to make them unsigned. Values of 4 bits, with 8 added, share bytes: of every 32 in a group, the
-first half are the lower four bits of the bytes whose upper bits are the second half, ``p[n // nr, g, k // 32,
-k % 16 // 4, n % nr, k % 4]``. Scales have the same order, ``s[n // nr, g, n % nr]``. Zeros complete the last
-panel. If each row of the product chooses one of several matrices, their panels follow one another.
+column are together, as dot-product instructions on bytes require: ``p[n // nr, k // 4, n % nr, k % 4]``, made
+unsigned if they are integers. Values of fewer than 8 bits share bytes: 32 successive ones are bit planes
+(`WeightForm.planes`), ``p[n // nr, k // 32, byte of the plane, n % nr, k % 4]``. Scales and the other parts
+have the same order, ``s[n // nr, g, n % nr]``. Zeros complete the last panel. If each row of the product
+chooses one of several matrices, their panels follow one another.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from ...analysis.axis_roles import Roles
-from ...dialects import graph, tensor
+from ...dialects import graph, scalar, tensor
+from ...dialects.graph.quantized import dequantized, scale_and_minimum, scaled_term, stood_for
 from ...dialects.simd import Panel
 from ...dialects.tensor import extent
 from ...dialects.tensor_builder import Scalar, TensorBuilder
+from ...dialects.weight_form import CHUNK, WeightForm
 from ...ir import notes
 from ...ir.builder import Builder
 from ...ir.constant import Constant
 from ...ir.core import Value
 from ...ir.symbolic import Dim
-from ...ir.types import bf16, f32, i32
-
-CHUNK = 32
-"""Number of 4-bit values that are packed together: the two halves share bytes."""
-
-
-def fits_panels(bits: int, size: int) -> bool:
-    """Whether groups of `size` values consist of whole chunks (4 bits) or quads (8 bits)."""
-    return size % (CHUNK if bits == 4 else 4) == 0
+from ...ir.types import DType, f32, i32
 
 
 @dataclass(frozen=True)
 class Packing:
-    """The layout of quantized values and scales in panels, once a product has asked for it."""
+    """The layout of quantized values and their parts in panels, once a product has asked for it."""
 
-    bits: int
+    form: WeightForm
     groups: int
     size: int
     nr: int
     qvalues: Constant
-    scales: Constant
+    parts: tuple[Constant, ...]
 
 
 def pack_quantized(compute: tensor.Compute, panel: Panel, packed: dict[Any, Value]) -> Packing | None:
-    """Pack the constant values and scales of a `graph.scaled_matmul` or `graph.dequantized_matmul` into
+    """Pack the constant values and parts of a `graph.scaled_matmul` or `graph.dequantized_matmul` into
     panels.
 
     Marks the computation as a contraction and returns the layout; None if the operands are not constants or
     their groups do not consist of whole quads or chunks.
     """
+    fields = notes.QUANTIZED.get(compute)
+    assert fields is not None
+    form = WeightForm.of(fields)
     choosing = {v for read in compute.reads for v in read.dynamic}
     index = [read for read in compute.reads if read.result in choosing]
-    x, qvalues, *x_scales, scales = (read for read in compute.reads if read not in index)
-    sources = [read.source.defining_op for read in (qvalues, scales)]
+    x, qvalues, *rest = (read for read in compute.reads if read not in index)
+    count = len(form.parts)
+    x_scales, parts = rest[: len(rest) - count], rest[len(rest) - count :]
+    sources = [read.source.defining_op for read in (qvalues, *parts)]
     *lead, column = compute.axes
     group, k = compute.reduce_axes
     groups, size = extent(group), extent(k)
-    whole = all(isinstance(op, graph.Constant) for op in sources)
-    read_as_written = x.indices == (*lead, group, k) and scales.indices[-2] is column
+    constants = [op for op in sources if isinstance(op, graph.Constant)]
+    read_as_written = x.indices == (*lead, group, k) and parts[0].indices[-2] is column
     if panel.group != 4 or not (
-        whole and read_as_written and isinstance(groups, int) and isinstance(size, int)
+        len(constants) == len(sources)
+        and read_as_written
+        and isinstance(groups, int)
+        and isinstance(size, int)
     ):
         return None
-    bits, nr = qvalues.source.type.dtype.bits, panel.nr
-    if not fits_panels(bits, size):
+    if not form.fits(groups, size):
         return None
-    packing = Packing(bits, groups, size, nr, *(op.value for op in sources if isinstance(op, graph.Constant)))
-    code_panels, scale_panels = (_panels(op, packing, packed) for op in sources)
+    nr = panel.nr
+    values = [op.value for op in constants]
+    packing = Packing(form, groups, size, nr, values[0], tuple(values[1:]))
     t = TensorBuilder(Builder.before(compute))
-    left, right, right_scales = map(t.wrap, (x.source, code_panels, scale_panels))
+    left = t.wrap(x.source)
+    right, *right_parts = (t.wrap(_panels(op, packing, packed)) for op in constants)
+    by_name = dict(zip(form.parts, right_parts, strict=True))
 
     def product(*i: Dim) -> Scalar:
         row, n, g, *inside = i[: len(lead)], *i[len(lead) :]
         matrix = [t.wrap(read.source)[row] for read in index]
-        if bits == 4:
-            chunk, half, k = inside
-            byte = right[*matrix, n // nr, g, chunk, k // 4, n % nr, k % 4].cast(i32)
-            code = byte.shr(t.index(4 * half, i32)) & 15
-            k = chunk * CHUNK + half * (CHUNK // 2) + k
+        start: Dim = g * size
+        if form.bits < 8:
+            chunk, quad, within = inside
+            k = chunk * (4 * quads) + quad * 4 + within
         else:
             (k,) = inside
-            code = right[*matrix, n // nr, g, k // 4, n % nr, k % 4].cast(i32)
-        code, element = code - (1 << (bits - 1)), left[(*row, g, k)]
-        scale = right_scales[*matrix, n // nr, g, n % nr].cast(f32)
-        if not x_scales:
-            return element.cast(f32) * (code.cast(f32) * scale).cast(bf16).cast(f32)
-        left_scale = t.wrap(x_scales[0].source)[(*row, g)]
-        return (element.cast(i32) * code).cast(f32) * (left_scale * scale)
+        # A chunk of 32 values may have several groups, which then are at different quads of it.
+        code = _code(t, form, lambda *at: right[(*matrix, n // nr, *at, n % nr, k % 4)], start + k)
+        value = stood_for(_value(code, form), form.table)
+        element = left[(*row, g, k)]
 
-    depth = (groups, size // CHUNK, 2, CHUNK // 2) if bits == 4 else (groups, size)
+        def part(name: str) -> Scalar:
+            covered = form.covered_by(name)
+            return by_name[name][*matrix, n // nr, g if covered == 1 else g // covered, n % nr].cast(f32)
+
+        def numbers() -> tuple[Scalar, Scalar | None]:
+            return scale_and_minimum(form, part, lambda name: by_name[name].dtype)
+
+        if not x_scales:
+            return element.cast(f32) * dequantized(value, *numbers())
+        return scaled_term(element, value, lambda: t.wrap(x_scales[0].source)[(*row, g)], numbers)
+
+    quads = min(CHUNK, size) // 4
+    depth = (groups, size // (4 * quads), quads, 4) if form.bits < 8 else (groups, size)
     y = t.reduce("sum", compute.shape, depth, product).value
     made = y.defining_op
     assert made is not None
     rank = len(compute.axes)
     over_rows, over_depth = tuple(range(rank - 1)), tuple(range(len(depth)))
-    roles = Roles((), over_rows, (rank - 1,), over_depth, nr, True, 4, (bits, groups, size), bool(index))
+    described = groups, size, form.attribute
+    roles = Roles((), over_rows, (rank - 1,), over_depth, nr, True, 4, described, bool(index))
     made.location = compute.location
     notes.copy(compute, made)
     notes.CONTRACTION.set(made, roles.as_attribute())
@@ -109,101 +123,113 @@ def pack_quantized(compute: tensor.Compute, panel: Panel, packed: dict[Any, Valu
     return packing
 
 
+def _code(t: _WritesIndices, form: WeightForm, byte: Callable[..., Scalar], k: Dim) -> Scalar:
+    """The stored value at depth `k`, as i32; of 8 bits the byte. ``byte(*place)`` reads a byte at a place in
+    the panel, between its number and the column.
+    """
+    if form.bits == 8:
+        return byte(k // 4)
+    quad, code, first = k % CHUNK // 4, None, 0
+    for width, low in form.planes:
+        stored = byte(k // CHUNK, first + quad % width).cast(i32)
+        field = stored.shr(t.index(quad // width * width, i32)) & ((1 << width) - 1)
+        field = field.apply("shl", low) if low else field
+        code = field if code is None else code | field
+        first += width
+    assert code is not None
+    return code
+
+
+def _value(code: Scalar, form: WeightForm) -> Scalar:
+    """The quantized value of a stored one."""
+    if not form.is_integer:
+        return code.bitcast(DType.named(form.kind))
+    return code.cast(i32) - form.added if form.added else code.cast(i32)
+
+
 def read_from_panels(constant: graph.Constant, packing: Packing, packed: dict[Any, Value]) -> None:
-    """Let all other reads of packed quantized values or scales read the panels, so that the values are stored
-    once.
+    """Let all other reads of packed quantized values or parts read the panels, so that they are stored once.
 
     An embedding that is also the head has such reads.
     """
     reads = list(constant.result.users)
     if not all(isinstance(read, tensor.Read) and not read.guard for read in reads):
         return
-    is_qvalues = constant.value == packing.qvalues
-    panels, bits, size, nr = _panels(constant, packing, packed), packing.bits, packing.size, packing.nr
+    form, nr = packing.form, packing.nr
+    panels = _panels(constant, packing, packed)
     for read in reads:
         b, (n, k) = Builder.before(read), read.indices
-        if not is_qvalues:
-            inside: tuple[Any, ...] = (k, n % nr)
-        elif bits == 4:
-            inside = (k // size, k % size // CHUNK, k % (CHUNK // 2) // 4, n % nr, k % 4)
-        else:
-            inside = (k // size, k % size // 4, n % nr, k % 4)
-        element = b(
-            tensor.Read(panels, read.dynamic, None, indices=(n // nr, *inside), location=read.location)
-        )
-        if is_qvalues:
-            code = Scalar(b, element).cast(i32)
-            if bits == 4:
-                code = code.shr(k % CHUNK // (CHUNK // 2) * 4) & 15
-            element = (code - (1 << (bits - 1))).cast(read.result.type).value
-        read.replace_by(element)
+
+        def element(place: tuple[Dim, ...], *behind: Dim, read: Any = read, n: Dim = n) -> Scalar:
+            indices = (n // nr, *place, n % nr, *behind)
+            made = tensor.Read(panels, read.dynamic, None, indices=indices, location=read.location)
+            return Scalar(b, b(made))  # noqa: B023 - called before the loop goes on
+
+        if constant.value != packing.qvalues:
+            read.replace_by(element((k,)).value)
+            continue
+        code = _code(_Indices(b), form, lambda *at, k=k, element=element: element(at, k % 4), k)
+        read.replace_by(_value(code, form).cast(read.result.type).value)
+
+
+class _WritesIndices(Protocol):
+    def index(self, expr: Dim, dtype: DType) -> Scalar: ...
+
+
+@dataclass(frozen=True)
+class _Indices:
+    """Writes index expressions as scalars with a builder inside a body."""
+
+    b: Builder
+
+    def index(self, expr: Dim, dtype: DType) -> Scalar:
+        return Scalar(self.b, self.b(scalar.Index(expr=expr))).cast(dtype)
 
 
 @dataclass(frozen=True)
 class _Quantized:
-    """Writes quantized values or scales [*matrices, rows, depth] in panels of `nr` rows."""
+    """Writes quantized values or a part [*matrices, rows, depth] in panels of `nr` rows."""
 
     value: Constant
-    bits: int
-    groups: int
-    size: int
     nr: int
+    form: WeightForm | None = None
+    """The form of quantized values; None: a part, whose numbers stay as they are."""
 
-    @property
-    def panels(self) -> int:
-        return -(-self.value.shape[-2] // self.nr)
-
-    def filled(self, array: np.ndarray[Any, Any], depth: int) -> Any:
-        """The array with complete panels, of shape [panels, nr, groups, depth]."""
-        whole = np.zeros((self.panels * self.nr, self.groups * depth), array.dtype)
-        whole[: len(array)] = array
-        return whole.reshape(self.panels, self.nr, self.groups, depth)
-
-
-class _Qvalues(_Quantized):
     def __call__(self, out: np.ndarray[Any, Any]) -> None:
-        array, size = self.value.array, self.size
-        for matrix in np.ndindex(*array.shape[:-2]):
-            qvalues = self.filled(array[matrix].astype(np.int8), size).view(np.uint8)
-            quads = (qvalues + (1 << (self.bits - 1))).astype(np.uint8)
-            if self.bits == 4:
-                halves = quads.reshape(self.panels, self.nr, self.groups, size // CHUNK, 2, CHUNK // 8, 4)
-                out[matrix] = (halves[..., 0, :, :] | halves[..., 1, :, :] << 4).transpose(0, 2, 3, 4, 1, 5)
-            else:
-                out[matrix] = quads.reshape(self.panels, self.nr, self.groups, size // 4, 4).transpose(
-                    0, 2, 3, 1, 4
-                )
-
-
-class _Scales(_Quantized):
-    def __call__(self, out: np.ndarray[Any, Any]) -> None:
-        array = self.value.array
-        for matrix in np.ndindex(*array.shape[:-2]):
-            out[matrix] = self.filled(array[matrix], 1)[..., 0].transpose(0, 2, 1)
+        array, nr = self.value.array, self.nr
+        *matrices, rows, depth = array.shape
+        panels = -(-rows // nr)
+        for matrix in np.ndindex(*matrices):
+            stored = array[matrix]
+            if self.form is not None and self.form.is_integer:
+                stored = stored.astype(np.uint8 if self.form.kind == "uint" else np.int8)
+            whole = np.zeros((panels * nr, depth), stored.dtype)
+            whole[:rows] = stored
+            whole = whole.reshape(panels, nr, depth)
+            out[matrix] = whole.swapaxes(-1, -2) if self.form is None else self.form.packed(whole)
 
 
 def _panels(op: graph.Constant, packing: Packing, packed: dict[Any, Value]) -> Value:
-    """The panels of the constant that an operation holds, of quantized values or of scales."""
-    bits, groups, size, nr = packing.bits, packing.groups, packing.size, packing.nr
-    value, is_qvalues = op.value, op.value == packing.qvalues
-    *matrices, rows, _ = value.shape
+    """The panels of the constant that an operation holds, of quantized values or of a part."""
+    form, nr, value = packing.form, packing.nr, op.value
+    is_qvalues = value == packing.qvalues
+    *matrices, rows, depth = value.shape
     panels = -(-rows // nr)
-
-    write = (_Qvalues if is_qvalues else _Scales)(value, bits, groups, size, nr)
+    write = _Quantized(value, nr, form if is_qvalues else None)
     key = op.parent, write
     if key not in packed:
         name, step = f"{value.name}.packed" if value.name else "packed", f"packed in panels of {nr} columns"
         if is_qvalues:
-            inside = (groups, size // CHUNK, CHUNK // 8, nr, 4) if bits == 4 else (groups, size // 4, nr, 4)
+            inside = (depth // CHUNK, form.bits, nr, 4) if form.bits < 8 else (depth // 4, nr, 4)
             constant = Constant.made((*matrices, panels, *inside), np.uint8, write, name)
-            bytes_ = "two values to a byte" if bits == 4 else "a value to a byte"
-            step = f"{step}, in groups of {size}, {bytes_}, {1 << (bits - 1)} added"
+            added = f", {form.added} added" if form.added else ""
+            step = f"{step}, in groups of {packing.size}, {form.bits} bits a value{added}"
         else:
-            constant = Constant.made((*matrices, panels, groups, nr), value.numpy_dtype, write, name)
+            constant = Constant.made((*matrices, panels, depth, nr), value.numpy_dtype, write, name)
         packed[key] = Builder.after(op)(
             graph.Constant(value=constant.made_of([value], step), location=op.location)
         )
     return packed[key]
 
 
-__all__ = ["Packing", "fits_panels", "pack_quantized", "read_from_panels"]
+__all__ = ["Packing", "pack_quantized", "read_from_panels"]

@@ -327,10 +327,10 @@ def _emit_brgemm(g: KernelContext, op: simd.BatchReduceGemm) -> None:
 def _emit_quantized(g: KernelContext, op: simd.QuantizedGemm) -> None:
     name, definitions, dims = quantized_function(op, g.isa)
     g.helpers.update(definitions)
-    offsets = (op.a_offset, op.a_scales_offset, op.b_offset, op.b_scales_offset, op.c_offset)
+    offsets = (op.a_offset, op.a_scales_offset, op.b_offset, op.c_offset, *op.part_offsets)
     pointers = [
         g.index.pointer(g.pointers[v], offset, v.type.dtype.itemsize)
-        for v, offset in zip(op.operands, offsets, strict=False)
+        for v, offset in zip((op.a, op.a_scales, op.b, op.c, *op.parts), offsets, strict=True)
     ]
     pointers += [g.pointers[op.memory]] if op.memory is not None else []
     arguments = [*(f"ptr {p}" for p in pointers), *(f"i64 {g.index.value(d)}" for d in dims)]
@@ -354,9 +354,11 @@ def _emit_external(g: KernelContext, op: simd.ExternalGemm) -> None:
 def _emit_dequantize(g: KernelContext, op: simd.Dequantize) -> None:
     name, definitions = dequantize_function(op, g.isa)
     g.helpers.update(definitions)
-    b = g.index.pointer(g.pointers[op.b], op.b_offset, 1)
-    scales = g.index.pointer(g.pointers[op.b_scales], op.b_scales_offset, op.b_scales.type.dtype.itemsize)
-    g.e.line(f"call void @{name}(ptr {b}, ptr {scales}, ptr {g.pointers[op.y]})")
+    pointers = [
+        g.index.pointer(g.pointers[v], offset, v.type.dtype.itemsize)
+        for v, offset in zip((op.b, op.y, *op.parts), (op.b_offset, 0, *op.part_offsets), strict=True)
+    ]
+    g.e.line(f"call void @{name}({', '.join(f'ptr {p}' for p in pointers)})")
 
 
 def _emit_order(g: KernelContext, op: simd.Argsort) -> None:

@@ -5,12 +5,13 @@ All variants are exact:
 
 | quantized values | machine | instructions for a quad |
 |---|---|---|
-| 4 or 8 bits | AVX512-VNNI, AVX-VNNI | ``vpdpbusd`` |
-| 4 bits | AVX-512, AVX2, SSSE3 | ``vpmaddubsw``, an addition; for 8 quads ``vpmaddwd`` by ones, an addition |
-| 4 bits | wasm with relaxed SIMD | ``i32x4.relaxed_dot_i8x16_i7x16_add_s`` |
-| 8 bits | the same, wasm | even and odd bytes as 16 bits: two ``vpmaddwd``, two additions |
+| any | AVX512-VNNI, AVX-VNNI | ``vpdpbusd`` |
+| up to 6 bits | AVX-512, AVX2, SSSE3 | ``vpmaddubsw``, an addition; for 8 quads (6 bits: 2) ``vpmaddwd`` |
+| up to 7 bits | wasm with relaxed SIMD | ``i32x4.relaxed_dot_i8x16_i7x16_add_s`` |
+| more | the same, wasm | even and odd bytes as 16 bits: two ``vpmaddwd``, two additions |
 
-``vpmaddubsw`` saturates at 16 bits. Eight quads of 4-bit values stay below: 8 * 2 * 15 * 128 = 30720. The
+``vpmaddubsw`` saturates at 16 bits. Eight quads of 4-bit values stay below: 8 * 2 * 15 * 128 = 30720, and
+two of 6 bits: 2 * 2 * 63 * 128 = 32256. The
 relaxed product is exact where the unsigned factor has at most 7 bits. Engines compile it to one instruction
 on Arm (``sdot``) and on x86 with AVX-VNNI, and to three elsewhere.
 """
@@ -23,7 +24,9 @@ from ..isa import Isa
 from .group_step import dot_of_quads, has_quads, multiply_pairs, quad_step
 
 QUADS_IN_16_BITS = 8
-"""Quads of 4-bit values whose products are summed in 16 bits. More would overflow; fewer add more sums."""
+"""Most quads whose products are summed in 16 bits. Fewer add more sums; values of 4 bits allow no more."""
+NARROW = 63
+"""The largest value of which the products of two quads fit 16 bits."""
 
 
 def has_byte_dots(isa: Isa) -> bool:
@@ -32,17 +35,16 @@ def has_byte_dots(isa: Isa) -> bool:
 
 
 class ByteDots:
-    """Writes dot products of quads in vectors of `lanes` 32-bit integers, of quantized values of `bits`
-    bits.
-    """
+    """Writes dot products of quads in vectors of `lanes` 32-bit integers, of bytes from 0 to `largest`."""
 
-    def __init__(self, e: Emitter, isa: Isa, lanes: int, bits: int) -> None:
+    def __init__(self, e: Emitter, isa: Isa, lanes: int, largest: int) -> None:
         self.e, self.isa, self.lanes = e, isa, lanes
         self.sums, self.pairs, self.bytes = (f"<{n * lanes} x i{32 // n}>" for n in (1, 2, 4))
-        self.relaxed = bits <= 4 and lanes == 4 and isa.has("relaxed-simd")
+        self.relaxed = largest < 128 and lanes == 4 and isa.has("relaxed-simd")
         self.by_quads = has_quads(isa, i8, u8)
-        narrow = bits <= 4 and not (self.by_quads or self.relaxed)
+        narrow = largest <= NARROW and not (self.by_quads or self.relaxed)
         self.by_bytes = _multiply_bytes(isa, lanes) if narrow else None
+        self.quads_in_16_bits = min(QUADS_IN_16_BITS, 32767 // (2 * 128 * max(largest, 1)))
         self._kept: list[str] = []
         self._quads = 0
 
@@ -76,7 +78,7 @@ class ByteDots:
         if self._kept:
             products = [e.op(f"add {self.pairs} {x}, {y}") for x, y in zip(self._kept, products, strict=True)]
         self._kept, self._quads = products, self._quads + 1
-        return self.finish(acc) if self._quads == QUADS_IN_16_BITS else acc
+        return self.finish(acc) if self._quads == self.quads_in_16_bits else acc
 
     def finish(self, acc: list[str]) -> list[str]:
         """The accumulators with all sums that are still kept in 16 bits."""

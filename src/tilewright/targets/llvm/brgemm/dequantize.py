@@ -1,20 +1,24 @@
-"""`simd.dequantize` as LLVM IR text: quantized weights times their scales, as pairs of bf16."""
+"""`simd.dequantize` as LLVM IR text: the weights that quantized values stand for, as pairs of bf16."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ....dialects import simd
-from ....ir.types import bf16
+from ....dialects.weight_form import CHUNK, WeightForm, choice
+from ....ir.types import DType, bf16, f32
+from .. import minifloats
 from ..emitter import Carried, Emitter
 from ..isa import Isa
+from ..values import literal
 from .problem import named
-from .quantized_matrix import load_scales
+from .weight_parts import QUADS, scale_and_minimum, stored_values
 
 
 def dequantize_function(op: simd.Dequantize, isa: Isa) -> tuple[str, dict[str, str]]:
     """The name of the function, and ``{name: definition}``.
 
-    ``void @name(ptr %b, ptr %b_scales, ptr %y)`` takes pointers to the beginning of a panel and of its
-    scales.
+    ``void @name(ptr %b, ptr %y, ptr %part0...)`` takes pointers to the beginning of a panel and of its parts.
 
     Raises:
         NotImplementedError: a panel does not consist of whole vectors, or the result is not bf16.
@@ -22,30 +26,20 @@ def dequantize_function(op: simd.Dequantize, isa: Isa) -> tuple[str, dict[str, s
     lanes = next((n for n in (isa.lanes(32), isa.lanes(32) // 2, 4) if n and op.nr % n == 0), 0)
     if not lanes or op.y.type.dtype is not bf16:
         raise NotImplementedError(f"simd.dequantize of panels of {op.nr} columns on {isa.name}")
-    vectors, dtype = op.nr // lanes, op.b_scales.type.dtype
+    vectors, form = op.nr // lanes, WeightForm.of(op.form)
+    types = [part.type.dtype for part in op.parts]
     e = Emitter()
-    numbers, floats = f"<{lanes} x i32>", f"<{lanes} x float>"
-    by_table = op.bits == 4 and isa.avx512 and lanes == 16
-    table = f"<{', '.join(f'float {k - 8:.1f}' for k in range(16))}>"
-    low, offset = (1 << op.bits) - 1, 1 << (op.bits - 1)
+    numbers, floats, raw = f"<{lanes} x i32>", f"<{lanes} x float>", f"<{4 * lanes} x i8>"
+    number_of = _numbers(e, isa, form, lanes)
 
-    def weights(x: str, first: int, scale: str) -> list[str]:
-        """Four weights from each lane's 32 bits, starting at bit `first`, times the scale."""
-        products = []
+    def weights(x: str, scale: str, minimum: str | None) -> list[str]:
+        """Four weights from the stored values in each lane's bytes."""
+        result = []
         for byte in range(4):
-            shift = 8 * byte + first
-            code = e.op(f"lshr {numbers} {x}, splat (i32 {shift})") if shift else x
-            if by_table:  # The table lookup uses only the lowest four bits of an index.
-                number = e.op(
-                    f"call {floats} @llvm.x86.avx512.permvar.sf.512({floats} {table}, {numbers} {code})"
-                )
-            else:
-                code = e.op(f"and {numbers} {code}, splat (i32 {low})")
-                number = e.op(
-                    f"sitofp {numbers} {e.op(f'sub {numbers} {code}, splat (i32 {offset})')} to {floats}"
-                )
-            products.append(e.op(f"fmul {floats} {number}, {scale}"))
-        return products
+            code = e.op(f"lshr {numbers} {x}, splat (i32 {8 * byte})") if byte else x
+            weight = e.op(f"fmul {floats} {number_of(code)}, {scale}")
+            result.append(weight if minimum is None else e.op(f"fsub {floats} {weight}, {minimum}"))
+        return result
 
     def store(even: str, odd: str, where: str) -> None:
         """Store two adjacent rows as pairs, rounded to nearest even."""
@@ -65,38 +59,89 @@ def dequantize_function(op: simd.Dequantize, isa: Isa) -> tuple[str, dict[str, s
         above = e.op(f"and {numbers} {rounded[1]}, splat (i32 -65536)")
         e.line(f"store {numbers} {e.op(f'or {numbers} {below}, {above}')}, ptr {where}, align {4 * lanes}")
 
-    # One step is a vector of bytes per column: eight weights of 4 bits, whose upper four belong 16 rows
-    # later, or four weights of 8 bits.
-    steps = 4 if op.bits == 4 else 1
-    taken = 32 if op.bits == 4 else 4
+    # A chunk of values shares bytes: 32 of fewer than 8 bits, in one vector for each bit, or a quad of bytes.
+    taken, lines, quads = (4, 1, 1) if form.bits == 8 else (CHUNK, form.bits, QUADS)
+    subgroups = max(1, taken // op.size)
+    per = quads // subgroups
 
-    def group(g: str, _: Carried) -> list[str]:
-        scales = []
-        for v in range(vectors):
-            where = e.at("%b_scales", e.add(e.mul(g, str(op.nr)), str(v * lanes)), dtype.itemsize)
-            scales.append(load_scales(e, isa, where, dtype, lanes))
+    def parts_of(g: str) -> list[tuple[str, str | None]]:
+        rows = []
+        for k, (name, dtype) in enumerate(zip(form.parts, types, strict=True)):
+            row = e.mul(e.divide(g, form.covered_by(name)), str(op.nr))
+            rows.append(e.at(f"%part{k}", row, dtype.itemsize))
+        return [scale_and_minimum(e, isa, form, types, rows, v * lanes, lanes) for v in range(vectors)]
+
+    def unit(u: str, _: Carried) -> list[str]:
+        """Write a group, or the groups of a chunk."""
+        groups = [parts_of(e.add(e.mul(u, str(subgroups)), str(k))) for k in range(subgroups)]
+        chunks = max(1, op.size // taken)
 
         def chunk(i: str, _: Carried) -> list[str]:
-            first = e.add(e.mul(g, str(op.size // taken)), i)
-            b = e.at("%b", e.mul(first, str(steps * op.nr * 4)), 1)
+            first = e.add(e.mul(u, str(chunks)), i)
+            b = e.at("%b", e.mul(first, str(lines * op.nr * 4)), 1)
             y = e.at("%y", e.mul(first, str(taken * op.nr)), 2)
-            for step in range(steps):
+            for quad in range(quads):
                 for v in range(vectors):
-                    x = e.load(numbers, e.at(b, str((step * op.nr + v * lanes) * 4), 1), 4 * lanes)
-                    for half in range(8 // op.bits):
-                        products = weights(x, 4 * half, scales[v])
-                        for pair in range(2):
-                            row = half * 8 + step * 2 + pair  # a row of pairs
-                            where = e.at(y, str((row * op.nr + v * lanes) * 2), 2)
-                            store(products[2 * pair], products[2 * pair + 1], where)
+
+                    def line(k: int, v: int = v) -> str:
+                        return e.load(raw, e.at(b, str((k * op.nr + v * lanes) * 4), 1), 4 * lanes)
+
+                    if form.bits == 8:
+                        stored = line(0)
+                    else:
+                        stored = stored_values(e, lanes, form, quad, line)
+                    x = e.op(f"bitcast {raw} {stored} to {numbers}")
+                    products = weights(x, *groups[quad // per][v])
+                    for pair in range(2):
+                        where = e.at(y, str(((2 * quad + pair) * op.nr + v * lanes) * 2), 2)
+                        store(products[2 * pair], products[2 * pair + 1], where)
             return []
 
-        e.loop("0", str(op.size // taken), "1", [], chunk)
+        e.loop("0", str(chunks), "1", [], chunk)
         return []
 
-    e.loop("0", str(op.groups), "1", [], group)
-    name, text = named("dequantize", ["ptr %b", "ptr %b_scales", "ptr %y"], e, isa, "noinline nounwind")
+    e.loop("0", str(op.groups // subgroups), "1", [], unit)
+    parameters = ["ptr %b", "ptr %y", *(f"ptr %part{k}" for k in range(len(types)))]
+    name, text = named("dequantize", parameters, e, isa, "noinline nounwind")
     return name, {name: text}
+
+
+def _numbers(e: Emitter, isa: Isa, form: WeightForm, lanes: int) -> Callable[[str], str]:
+    """A function that maps 32-bit lanes, whose lowest byte is a stored value, to the floats that those stand
+    for.
+    """
+    numbers, floats = f"<{lanes} x i32>", f"<{lanes} x float>"
+
+    def low(x: str) -> str:
+        return e.op(f"and {numbers} {x}, splat (i32 {(1 << form.bits) - 1})")
+
+    if not form.is_integer:
+        return lambda x: minifloats.decode(e, low(x), DType.named(form.kind), lanes)
+    table = form.table
+    if form.bits == 4 and isa.avx512 and lanes == 16:
+        if table is None:
+            table = tuple(k - form.added for k in range(16))
+        entries = f"<{', '.join(f'float {literal(x, f32)}' for x in table)}>"
+        # The table lookup uses only the lowest four bits of an index.
+        call = f"call {floats} @llvm.x86.avx512.permvar.sf.512({floats} {entries}, {numbers}"
+        return lambda x: e.op(f"{call} {x})")
+    if table is None:
+        return lambda x: e.op(
+            f"sitofp {numbers} {e.op(f'sub {numbers} {low(x)}, splat (i32 {form.added})')} to {floats}"
+        )
+    literals = [f"splat (float {literal(x, f32)})" for x in table]
+
+    def selected(x: str) -> str:
+        def is_set(bit: int) -> str:
+            masked = e.op(f"and {numbers} {x}, splat (i32 {1 << bit})")
+            return e.op(f"icmp ne {numbers} {masked}, zeroinitializer")
+
+        def select(condition: str, a: str, b: str) -> str:
+            return e.op(f"select <{lanes} x i1> {condition}, {floats} {a}, {floats} {b}")
+
+        return str(choice(literals, is_set, select))
+
+    return selected
 
 
 __all__ = ["dequantize_function"]

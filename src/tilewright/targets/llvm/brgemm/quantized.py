@@ -14,6 +14,7 @@ from __future__ import annotations
 from functools import partial
 
 from ....dialects import simd
+from ....dialects.weight_form import CHUNK, WeightForm
 from ....ir.symbolic import Dim, bounds
 from ....ir.types import f32
 from ..emitter import Carried, Emitter
@@ -27,11 +28,10 @@ from .quantized_matrix import (
     configure,
     fits_matrix,
     left_shift,
-    load_scales,
     matrix_function,
     unpack_function,
-    upper_qvalues,
 )
+from .weight_parts import looked_up, scale_and_minimum, stored_values
 
 MOST_ROWS = 6
 """Largest number of rows of a vector tile, which needs two sums for each vector of a row."""
@@ -48,7 +48,7 @@ lengthen the code.
 def quantized_function(op: simd.QuantizedGemm, isa: Isa) -> tuple[str, dict[str, str], tuple[Dim, ...]]:
     """The function that computes `op` on pointers already advanced by the operation's offsets.
 
-    Its signature is ``void @name(ptr %a, ptr %a_scales, ptr %b, ptr %b_scales, ptr %c, i64...)``.
+    Its signature is ``void @name(ptr %a, ptr %a_scales, ptr %b, ptr %c, ptr %part0..., i64...)``.
 
     Returns:
         The function's name; ``{name: definition}`` of it and of the functions that it calls; the symbolic
@@ -61,15 +61,20 @@ def quantized_function(op: simd.QuantizedGemm, isa: Isa) -> tuple[str, dict[str,
     lanes = isa.lanes(32)
     if not has_byte_dots(isa) or op.nr % lanes or op.c.type.dtype is not f32:
         raise NotImplementedError(f"simd.quantized_gemm on {isa.name}")
-    scales = op.b_scales.type.dtype
-    p = QuantizedProblem(op.bits, op.groups, op.size, lanes, op.nr // lanes, scales, op.a_m, op.a_scales_m)
+    form, types = WeightForm.of(op.form), tuple(part.type.dtype for part in op.parts)
+    p = QuantizedProblem(form, op.groups, op.size, lanes, op.nr // lanes, types, op.a_m, op.a_scales_m)
     writer = _Writer(op, p, isa)
     writer.write()
     dims = writer.dims.dims
-    names = ["a", "a_scales", "b", "b_scales", "c", *(["memory"] if op.memory is not None else [])]
+    names = ["a", "a_scales", "b", "c", *_part_names(p)]
+    names += ["memory"] if op.memory is not None else []
     parameters = [*(f"ptr %{x}" for x in names), *(f"i64 %d{i}" for i in range(len(dims)))]
     name, text = named("qgemm", parameters, writer.e, isa)
     return name, {name: text, **writer.definitions}, tuple(dims)
+
+
+def _part_names(p: QuantizedProblem) -> list[str]:
+    return [f"part{k}" for k in range(len(p.types))]
 
 
 class _Writer:
@@ -113,21 +118,21 @@ class _Writer:
         a_scales = e.at("%a_scales", e.mul(row, self.dims(op.a_scales_m)), 4)
         return a, a_scales, e.at("%c", e.mul(row, self.dims(op.c_m)), 4)
 
-    def _panel(self, i: str) -> tuple[str, str, str]:
-        """The addresses of a panel and its scales, and the panel's first column."""
+    def _panel(self, i: str) -> tuple[str, list[str], str]:
+        """The addresses of a panel and its parts, and the panel's first column."""
         e, op = self.e, self.op
         b = e.at("%b", e.mul(i, str(op.panel_bytes)), 1)
-        return (
-            b,
-            e.at("%b_scales", e.mul(i, str(op.groups * op.nr)), self.p.scales.itemsize),
-            e.mul(i, str(op.nr)),
-        )
+        parts = [
+            e.at(f"%{name}", e.mul(i, str(count)), dtype.itemsize)
+            for name, count, dtype in zip(_part_names(self.p), op.panel_of_parts, self.p.types, strict=True)
+        ]
+        return b, parts, e.mul(i, str(op.nr))
 
     def _by_vectors(self) -> None:
         """Compute blocks of rows whose heights differ by at most one; each block takes all panels."""
         e, p, isa = self.e, self.p, self.isa
         limit = _most_rows(p, isa)
-        self.sums = e.alloca(f"[{2 * limit * p.groups} x i32]", 64)
+        self.sums = e.alloca(f"[{3 * limit * p.groups} x i32]", 64)
         if self.m.isdigit():
             m = int(self.m)
             count = -(-m // limit)
@@ -167,13 +172,13 @@ class _Writer:
         tile = _tile_function(self.p, height, part is not None, self.isa)
 
         def panel(i: str, _: Carried) -> list[str]:
-            b, b_scales, first = self._panel(i)
+            b, parts, first = self._panel(i)
             ahead = str(AHEAD)
             if part is not None:
                 ahead = e.add(e.mul(self.panels, str(op.panel_bytes)), e.mul(part, str(op.panel_bytes // 2)))
             numbers = self.dims(op.c_m), e.sub(self.n, first)
             self._call(
-                tile, [a, a_scales, self.sums, b, b_scales, e.at(c, first, 4), e.at(b, ahead, 1)], *numbers
+                tile, [a, a_scales, self.sums, b, e.at(c, first, 4), e.at(b, ahead, 1), *parts], *numbers
             )
             return []
 
@@ -189,7 +194,7 @@ class _Writer:
         last = e.sub(self.m, str(HEIGHT))
 
         def panel(i: str, _: Carried) -> list[str]:
-            b, b_scales, first = self._panel(i)
+            b, (b_scales,), first = self._panel(i)
             self._call(unpack_function(p, self.isa), [b, "%memory"])
 
             def block(j: str, _: Carried) -> list[str]:
@@ -225,23 +230,25 @@ def _most_rows(p: QuantizedProblem, isa: Isa) -> int:
     word need registers, too. With the relaxed product, floating-point sums may lie in memory, because they
     are used once a group, and the engine keeps a register for itself.
     """
-    dots = ByteDots(Emitter(), isa, p.lanes, p.bits)
-    spare = isa.vector_registers - 2 * p.vectors - (3 if dots.relaxed else 2)
+    dots = ByteDots(Emitter(), isa, p.lanes, p.form.largest_byte)
+    more = 1 if p.form.table is not None or len(p.form.planes) > 1 else 0  # the table, another mask
+    spare = isa.vector_registers - 2 * p.vectors - (3 if dots.relaxed else 2) - more
     sums = dots.registers if dots.relaxed else 1 + dots.registers
     return max(1, min(MOST_ROWS, spare // (sums * p.vectors)))
 
 
 def _sums_function(p: QuantizedProblem, rows: int, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
-    """The function that computes the zero-point corrections of a tile, [rows, groups], and where sums are
-    shifted (`left_shift`) the exponents of the rows' scales after them.
+    """The function that computes, for each row and group of a tile, [rows, groups] each: the corrections for
+    the offset of unsigned bytes; where sums are shifted (`left_shift`) the exponents of the rows' scales;
+    where weights have minimums what those are multiplied by, as floats.
 
     ``void @name(ptr %a, ptr %a_scales, ptr %sums, i64...)`` stores minus the weights' offset times the sum of
-    each group of A.
+    each group of A, exponents, and minus the group's scale times that sum.
     """
     e, dims = Emitter(), SymbolicArguments()
     lanes = p.lanes
     kind, numbers = f"<{4 * lanes} x i8>", f"<{lanes} x i32>"
-    dots = ByteDots(e, isa, lanes, p.bits)
+    dots = ByteDots(e, isa, lanes, p.form.largest_byte)
     # Partial sums of a group: as many lanes of one vector as the group has quads, or a whole vector.
     partial_sums = min(p.size // 4, lanes)
     fits = p.size % (4 * lanes) == 0 or (4 * lanes) % p.size == 0
@@ -257,7 +264,7 @@ def _sums_function(p: QuantizedProblem, rows: int, isa: Isa) -> tuple[str, str, 
                 total = "zeroinitializer"
                 for k in range(max(1, p.size // (4 * lanes))):
                     at = (v * max(4 * lanes, p.size)) + 4 * lanes * k
-                    total = dots.add_weighted(e.load(kind, e.at(begin, str(at), 1), 1), p.offset, total)
+                    total = dots.add_weighted(e.load(kind, e.at(begin, str(at), 1), 1), 1, total)
                 parts.append(total)
             while len(parts) > 1:
                 pairs = zip(parts[::2], parts[1::2], strict=True)
@@ -268,12 +275,24 @@ def _sums_function(p: QuantizedProblem, rows: int, isa: Isa) -> tuple[str, str, 
                     )
                     for x, y in pairs
                 ]
-            value = e.op(f"sub {numbers} zeroinitializer, {parts[0]}")
-            where = e.at("%sums", e.add(str(row * p.groups), e.mul(t, str(lanes))), 4)
-            e.line(f"store {numbers} {value}, ptr {where}, align 4")
+            store(row, parts[0], e.mul(t, str(lanes)), lanes)
         return []
 
-    e.loop("0", str(whole // lanes), "1", [], groups_of_lanes)
+    def store(row: int, summed: str, g: str, width: int) -> None:
+        """Store what follows from the sums of `width` groups of a row from `g` on."""
+        kind = f"<{width} x i32>"
+        if p.offset:
+            value = e.op(f"mul {kind} {summed}, splat (i32 {-p.offset})")
+            where = e.at("%sums", e.add(str(row * p.groups), g), 4)
+            e.line(f"store {kind} {value}, ptr {where}, align 4")
+        if "minimums" in p.form.parts:
+            floats = f"<{width} x float>"
+            where = e.at("%a_scales", e.add(e.mul(str(row), dims(p.a_scales_m)), g), 4)
+            negative = e.op(f"fneg {floats} {e.op(f'sitofp {kind} {summed} to {floats}')}")
+            value = e.op(f"fmul {floats} {negative}, {e.load(floats, where, 4)}")
+            where = e.at("%sums", e.add(str((2 * rows + row) * p.groups), g), 4)
+            e.line(f"store {floats} {value}, ptr {where}, align 4")
+
     width = next(w for w in (64, 32, 16, 8, 4) if p.size % w == 0)
     narrow, wide = f"<{width} x i8>", f"<{width} x i32>"
 
@@ -287,12 +306,12 @@ def _sums_function(p: QuantizedProblem, rows: int, isa: Isa) -> tuple[str, str, 
 
             (total,) = e.loop("0", str(p.size // width), "1", [(wide, "zeroinitializer")], part)
             summed = e.op(f"call i32 @llvm.vector.reduce.add.v{width}i32({wide} {total})")
-            value = e.op(f"mul i32 {summed}, {-p.offset}")
-            where = e.at("%sums", e.add(str(row * p.groups), g), 4)
-            e.line(f"store i32 {value}, ptr {where}, align 4")
+            store(row, e.op(f"insertelement <1 x i32> poison, i32 {summed}, i64 0"), g, 1)
         return []
 
-    e.loop(str(whole), str(p.groups), "1", [], group)
+    if p.offset or "minimums" in p.form.parts:
+        e.loop("0", str(whole // lanes), "1", [], groups_of_lanes)
+        e.loop(str(whole), str(p.groups), "1", [], group)
     if left_shift(p, isa):
         _write_exponents(e, p, rows, dims)
     name, text = named(
@@ -328,69 +347,90 @@ def _tile_function(
     """The function that computes a tile of `rows` rows times one panel, of which `columns` columns are
     stored.
 
-    ``void @name(ptr %a, ptr %a_scales, ptr %sums, ptr %b, ptr %b_scales, ptr %c, ptr %ahead, i64 %c_m, i64
+    ``void @name(ptr %a, ptr %a_scales, ptr %sums, ptr %b, ptr %c, ptr %ahead, ptr %part0..., i64 %c_m, i64
     %columns, i64...)``. It prefetches as many bytes from `ahead` on as a panel has, or half of them if
     `shared`.
     """
     e, dims = Emitter(), SymbolicArguments()
-    dots = ByteDots(e, isa, p.lanes, p.bits)
+    form = p.form
+    dots = ByteDots(e, isa, p.lanes, form.largest_byte)
     numbers, floats, raw = f"<{p.lanes} x i32>", f"<{p.lanes} x float>", f"<{4 * p.lanes} x i8>"
     line = 4 * p.lanes
-    low = e.splat(raw, "i8", "15")
-
     share, near = (2, 2) if shared else (1, 3)
     shift = left_shift(p, isa)
+    # A chunk of values shares bytes: 32 of fewer than 8 bits, in one vector for each bit, or a quad of bytes.
+    values, vectors = (4, 1) if p.bits == 8 else (CHUNK, p.bits)
+    subgroups = max(1, values // p.size)
+    table = None
+    if form.table is not None:
+        table = [int(x) + form.byte_offset for x in form.table]
 
-    def quad(a: list[str], b: str, ahead: str, step: int, acc: list[str]) -> list[str]:
-        """Multiply one vector of bytes per vector of columns: one quad, or two quads of 4-bit weights."""
-        row = []
+    def prefetch(ahead: str, k: int) -> None:
+        """Prefetch what belongs to the `k`-th vectors of bytes from `ahead` on."""
         for v in range(p.vectors):
-            at = (step * p.vectors + v) * line
+            at = (k * p.vectors + v) * line
             if at % (64 * share) == 0 and not isa.in_order:
-                e.line(
-                    f"call void @llvm.prefetch.p0(ptr {e.at(ahead, str(at // share), 1)}, i32 0, i32 {near}, "
-                    "i32 1)"
-                )
-            row.append(e.load(raw, e.at(b, str(at), 1), line))
-        if p.bits == 8:
-            words = [e.load("i32", e.at(x, str(4 * step), 1), 1) for x in a]
-            return dots.multiply(words, row, acc)
-        start = step // 4 * 32 + step % 4 * 4
-        for half, qvalues in enumerate((row, [upper_qvalues(e, p.lanes, x) for x in row])):
-            qvalues = [e.op(f"and {raw} {x}, {low}") for x in qvalues]
-            words = [e.load("i32", e.at(x, str(start + 16 * half), 1), 1) for x in a]
-            acc = dots.multiply(words, qvalues, acc)
+                where = e.at(ahead, str(at // share), 1)
+                e.line(f"call void @llvm.prefetch.p0(ptr {where}, i32 0, i32 {near}, i32 1)")
+
+    def chunk(a: list[str], b: str, ahead: str, step: int, quads: range, acc: list[str]) -> list[str]:
+        """Multiply quads of a chunk, the `step`-th one from `b` on; `a` are the rows at its first value."""
+        lines: dict[tuple[int, int], str] = {}
+
+        def load(k: int, v: int) -> str:
+            if (k, v) not in lines:
+                if v == 0 and quads.start == 0:
+                    prefetch(ahead, step * vectors + k)
+                at = ((step * vectors + k) * p.vectors + v) * line
+                lines[k, v] = e.load(raw, e.at(b, str(at), 1), line)
+            return lines[k, v]
+
+        first = form.planes[0][0] if p.bits < 8 else 1
+        for quad in sorted(quads, key=lambda q: (q % first, q)):
+            row = []
+            for v in range(p.vectors):
+                x = load(0, v) if p.bits == 8 else ""
+                if p.bits < 8:
+                    x = stored_values(e, p.lanes, form, quad, lambda k, v=v: load(k, v))  # type: ignore[misc]
+                row.append(x if table is None else looked_up(e, isa, p.lanes, x, table))
+            words = [e.load("i32", e.at(x, str(step * values + 4 * quad), 1), 1) for x in a]
+            acc = dots.multiply(words, row, acc)
         return acc
 
     fixed = partial(e.completed, "ptr") if isa.in_order else str
 
-    def group(g: str, carried: Carried) -> list[str]:
-        (_, b), (_, b_scales), (_, ahead), *totals = carried
-        a, first_sum = e.at("%a", e.mul(g, str(p.size)), 1), fixed(e.at("%sums", g, 4))
-        acc = []
-        for i in range(rows):
+    def group(g: str, b: str, ahead: str, parts: list[str], number: int, totals: list[str]) -> list[str]:
+        """Add group `g`, the subgroup `number` of the chunk at `b` if those are smaller than a chunk."""
+        start, first_sum = e.mul(g, str(p.size)), fixed(e.at("%sums", g, 4))
+        acc = ["zeroinitializer"] * (rows * p.vectors)
+        for i in range(rows) if p.offset else ():
             first = e.load("i32", e.at(first_sum, str(i * p.groups), 4), 4)
-            acc += [e.splat(numbers, "i32", first)] * p.vectors
-        turn = next(
-            u for u in range(min(UNROLL, p.quads), 0, -1) if p.quads % u == 0 and (p.bits == 8 or u % 4 == 0)
-        )
+            acc[i * p.vectors : (i + 1) * p.vectors] = [e.splat(numbers, "i32", first)] * p.vectors
+        if subgroups > 1:
+            per = p.size // 4
+            quads = range(number * per, (number + 1) * per)
+            begin = e.at("%a", e.sub(start, str(number * p.size)), 1)
+            acc = dots.finish(chunk(_rows(begin), b, ahead, 0, quads, acc))
+        else:
+            chunks = p.size // values
+            turn = next(u for u in range(max(1, min(UNROLL // vectors, chunks)), 0, -1) if chunks % u == 0)
+            a = e.at("%a", start, 1)
 
-        def steps(j: str, inside: Carried) -> list[str]:
-            sums = [x for _, x in inside]
-            start = fixed(e.at(a, e.mul(j, str(turn * 32 // p.bits)), 1))
-            a_now = [e.at(start, e.mul(str(i), dims(p.a_m)), 1) for i in range(rows)]
-            size = turn * p.vectors * line
-            b_now = fixed(e.at(b, e.mul(j, str(size)), 1))
-            ahead_now = e.at(ahead, e.mul(j, str(size // share)), 1)
-            for step in range(turn):
-                sums = quad(a_now, b_now, ahead_now, step, sums)
-            return dots.finish(sums)
+            def steps(j: str, inside: Carried) -> list[str]:
+                sums = [x for _, x in inside]
+                a_now = _rows(fixed(e.at(a, e.mul(j, str(turn * values)), 1)))
+                size = turn * vectors * p.vectors * line
+                b_now = fixed(e.at(b, e.mul(j, str(size)), 1))
+                ahead_now = e.at(ahead, e.mul(j, str(size // share)), 1)
+                for step in range(turn):
+                    sums = chunk(a_now, b_now, ahead_now, step, range(values // 4), sums)
+                return dots.finish(sums)
 
-        acc = e.loop("0", str(p.quads // turn), "1", [(numbers, x) for x in acc], steps)
-        results = [x for _, x in totals]
-        first_scales = fixed(b_scales)
-        wheres = [e.at(first_scales, str(v * p.lanes), p.scales.itemsize) for v in range(p.vectors)]
-        right = [load_scales(e, isa, where, p.scales, p.lanes) for where in wheres]
+            acc = e.loop("0", str(chunks // turn), "1", [(numbers, x) for x in acc], steps)
+        results = list(totals)
+        right = [
+            scale_and_minimum(e, isa, form, p.types, parts, v * p.lanes, p.lanes) for v in range(p.vectors)
+        ]
         a_scale = fixed(e.at("%a_scales", g, 4))
         for i in range(rows):
             if shift is not None:
@@ -399,26 +439,58 @@ def _tile_function(
             else:
                 where = e.at(a_scale, e.mul(str(i), dims(p.a_scales_m)), 4)
                 left = e.splat(floats, "float", e.load("float", where, 4))
-            for v in range(p.vectors):
+            factor = ""
+            if right[0][1] is not None:
+                where = e.at(first_sum, str((2 * rows + i) * p.groups), 4)
+                factor = e.splat(floats, "float", e.load("float", where, 4))
+            for v, (scale, minimum) in enumerate(right):
                 k = i * p.vectors + v
-                results[k] = add_scaled(e, isa, p.lanes, acc[k], left, right[v], results[k], shift)
-        size = p.quads * p.vectors * line
-        scales_next = e.at(b_scales, str(p.vectors * p.lanes), p.scales.itemsize)
-        return [e.at(b, str(size), 1), scales_next, e.at(ahead, str(size // share), 1), *results]
+                results[k] = add_scaled(e, isa, p.lanes, acc[k], left, scale, results[k], shift)
+                if minimum is not None:
+                    results[k] = e.fma(floats, factor, minimum, results[k], isa.fma)
+        return results
 
+    def _rows(start: str) -> list[str]:
+        return [e.at(start, e.mul(str(i), dims(p.a_m)), 1) for i in range(rows)]
+
+    covered = [form.covered_by(name) for name in form.parts]
+    size = subgroups * p.size * p.bits // 32 * p.vectors * line
+
+    def unit(u: str, carried: Carried) -> list[str]:
+        """Add the groups of a chunk, or one group."""
+        (_, b), (_, ahead), *more = carried
+        pointers, totals = [x for _, x in more[: len(near_parts)]], [x for _, x in more[len(near_parts) :]]
+        for number in range(subgroups):
+            g = e.add(e.mul(u, str(subgroups)), str(number))
+            parts = []
+            for k, (groups, dtype) in enumerate(zip(covered, p.types, strict=True)):
+                if groups == 1:
+                    row = e.at(pointers[near_parts.index(k)], str(number * panel), dtype.itemsize)
+                else:
+                    row = e.at(f"%part{k}", e.mul(e.divide(g, groups), str(panel)), dtype.itemsize)
+                parts.append(fixed(row))
+            totals = group(g, b, ahead, parts, number, totals)
+        pointers = [
+            e.at(x, str(subgroups * panel), p.types[k].itemsize)
+            for k, x in zip(near_parts, pointers, strict=True)
+        ]
+        return [e.at(b, str(size), 1), e.at(ahead, str(size // share), 1), *pointers, *totals]
+
+    panel = p.vectors * p.lanes
+    near_parts = [k for k, groups in enumerate(covered) if groups == 1]
     carried = [
         ("ptr", "%b"),
-        ("ptr", "%b_scales"),
         ("ptr", "%ahead"),
+        *(("ptr", f"%part{k}") for k in near_parts),
         *[(floats, "zeroinitializer")] * (rows * p.vectors),
     ]
-    _, _, _, *totals = e.loop("0", str(p.groups), "1", carried, group)
+    totals = e.loop("0", str(p.groups // subgroups), "1", carried, unit)[2 + len(near_parts) :]
     for v in range(p.vectors):
         mask = e.first_lanes(p.lanes, e.sub("%columns", str(v * p.lanes)))
         for i in range(rows):
             where = e.at("%c", e.add(e.mul(str(i), "%c_m"), str(v * p.lanes)), 4)
             e.masked_store(floats, totals[i * p.vectors + v], where, 4, mask)
-    parameters = [f"ptr %{x}" for x in ("a", "a_scales", "sums", "b", "b_scales", "c", "ahead")]
+    parameters = [f"ptr %{x}" for x in ("a", "a_scales", "sums", "b", "c", "ahead", *_part_names(p))]
     parameters += ["i64 %c_m", "i64 %columns", *(f"i64 %d{i}" for i in range(len(dims.dims)))]
     name, text = named("qtile", parameters, e, isa, "noinline nounwind")
     return name, text, tuple(dims.dims)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ....dialects.weight_form import WeightForm
 from ....ir.symbolic import Dim
 from ....ir.types import DType
-from ..conversions import loaded
 from ..emitter import Carried, Emitter
 from ..isa import Isa
-from ..values import storage
 from .problem import SymbolicArguments, named
+from .weight_parts import load_scales
 
 HEIGHT = 16
 """Rows of a matrix register, and 32-bit lanes of a row."""
@@ -29,14 +29,23 @@ A, B = AHEAD, AHEAD + 2
 class QuantizedProblem:
     """The properties of a problem that its tile functions depend on."""
 
-    bits: int
+    form: WeightForm
     groups: int
     size: int
     lanes: int
     vectors: int
-    scales: DType
+    types: tuple[DType, ...]
+    """The types of the weights' parts."""
     a_m: Dim
     a_scales_m: Dim
+
+    @property
+    def bits(self) -> int:
+        return self.form.bits
+
+    @property
+    def scales(self) -> DType:
+        return self.types[0]
 
     @property
     def quads(self) -> int:
@@ -50,13 +59,8 @@ class QuantizedProblem:
 
     @property
     def offset(self) -> int:
-        return int(1 << (self.bits - 1))
-
-
-def load_scales(e: Emitter, isa: Isa, where: str, dtype: DType, lanes: int) -> str:
-    """`lanes` scales of `dtype`, which are finite, converted to float32."""
-    stored = f"<{lanes} x {storage(dtype, 1, isa.half)}>"
-    return loaded(e, isa, e.load(stored, where, dtype.itemsize * lanes), dtype, lanes, finite=True)
+        """The number added to factors where bytes are multiplied."""
+        return self.form.byte_offset
 
 
 def add_scaled(
@@ -83,7 +87,7 @@ def left_shift(p: QuantizedProblem, isa: Isa) -> str | None:
 
     Zen 5 multiplies floats in the two units that compute dot products of bytes, and shifts in the others.
     """
-    fits = p.bits == 4 and p.lanes == 16 and isa.has("avx512f")
+    fits = p.bits <= 4 and p.lanes == 16 and isa.has("avx512f")
     return "llvm.x86.avx512.psllv.d.512" if fits else None
 
 
@@ -96,7 +100,8 @@ def upper_qvalues(e: Emitter, lanes: int, x: str) -> str:
 
 def fits_matrix(p: QuantizedProblem, isa: Isa) -> bool:
     """Whether matrix registers can hold a problem's groups."""
-    return isa.byte_tiles and p.lanes == HEIGHT and p.size % 32 == 0
+    plain = p.form.is_plain and p.bits in (4, 8)
+    return plain and isa.byte_tiles and p.lanes == HEIGHT and p.size % 32 == 0
 
 
 def configure(e: Emitter, p: QuantizedProblem) -> None:
@@ -226,7 +231,6 @@ __all__ = [
     "configure",
     "fits_matrix",
     "left_shift",
-    "load_scales",
     "matrix_function",
     "unpack_function",
     "upper_qvalues",

@@ -11,6 +11,7 @@ from ....analysis.axis_roles import Roles
 from ....analysis.index_maps import product
 from ....analysis.loop_nest import enclosing_loops
 from ....dialects import loop
+from ....dialects.weight_form import CHUNK, WeightForm
 from ....ir import notes
 from ....ir.symbolic import Expr, ceildiv, free_symbols, smin
 from ....ir.target_info import TargetInfo
@@ -43,7 +44,7 @@ def quantized(
 ) -> None:
     root = epilogue or main
     assert roles.quantized is not None
-    _, groups, size = roles.quantized
+    groups, size, _ = roles.quantized
     rows_of = [x for p in roles.m if (x := loop_of(s, root, p)) is not None]
     m = rows_of.pop() if rows_of else None
     n = loop_of(s, root, roles.n[-1])
@@ -109,11 +110,14 @@ def _tensorize(s: Schedule, main: loop.Block, roles: Roles, info: TargetInfo) ->
     many = _is_integer(main) and info.has_matrix_unit(i8) and upper_limit(s.loop(m).extent) >= MANY_ROWS
     if _is_integer(main) and info.has_matrix_unit(i8):
         many = s.choose("unpack", many, (False, True))
-    _, groups, size = roles.quantized
+    groups, size, fields = roles.quantized
     pieces = 1
     if not _is_integer(main):
-        divisors = [p for p in range(1, groups + 1) if groups % p == 0]
-        default = next(p for p in divisors if p == groups or groups // p * size <= DEPTH)
+        # A piece has whole units, and whole chunks of values.
+        form = WeightForm.of(fields)
+        whole = max(*form.covered, CHUNK // size if form.bits < 8 else 1)
+        divisors = [p for p in range(1, groups + 1) if groups % p == 0 and groups // p % whole == 0]
+        default = next((p for p in divisors if groups // p * size <= DEPTH), divisors[-1])
         pieces = s.choose("depth_pieces", default, divisors, reorders_sums=True)
     if roles.grouped:
         m = s.split_runs(main.sym_name, m)

@@ -1,0 +1,228 @@
+"""The form of quantized weights: how codes, scales and minimums make a matrix.
+
+A weight ``w[n, k]``, `k` in group `g`, is ``value(q[n, k]) scale[n, g] - minimum[n, g]``:
+
+| part | stored as | stands for |
+|---|---|---|
+| value | an integer | itself, or the number at its place in a table of 16 |
+| | an 8-bit float | itself |
+| scale | a float, E8M0 among them | itself |
+| | an 8-bit integer, with units | itself times the unit of its groups |
+| minimum | a float | itself |
+| | an 8-bit integer, with units | itself times the unit of its groups |
+| | an 8-bit integer, without units | itself times the scale of its group: a zero point |
+
+Units are floats; each covers as many successive groups. So the formats of files that people share are rows of
+this table, with their own numbers of bits and groups: GGUF's (K-quants have units), OCP's MX formats (scales
+are E8M0), NF4 (a table; Dettmers et al., "QLoRA", 2023), AWQ and GPTQ (zero points).
+
+Values of fewer than 8 bits are packed as bit planes of 4, 2 and 1 bits, so that a vector instruction unpacks
+them by a shift and a logical operation (`WeightForm.planes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..ir.interpreter import Array
+from ..ir.types import DType
+
+CHUNK = 32
+"""Successive values of a column whose bits are packed together, if they have fewer than 8."""
+PARTS = ("scales", "units", "minimums", "minimum_units")
+"""The parts of weights besides their values, in the order of all operands and reads."""
+
+
+@dataclass(frozen=True)
+class WeightForm:
+    """The form of packed weights. As an attribute it is the tuple of its fields."""
+
+    bits: int
+    """Bits that a value takes."""
+    kind: str = "int"
+    """``int``: values have 2**(bits - 1) added; ``uint``: they are stored as they are; else the name of an
+    8-bit float type.
+    """
+    covered: tuple[int, ...] = (1, 0, 0, 0)
+    """For each of `PARTS`, the successive groups that one of its elements covers; 0: the part is absent."""
+    table: tuple[float, ...] | None = None
+    """The numbers that the 16 values stand for; None: themselves."""
+
+    @staticmethod
+    def of(attribute: Sequence[Any]) -> WeightForm:
+        """The form with the fields of a tuple."""
+        bits, kind, covered, table = attribute
+        return WeightForm(bits, kind, tuple(covered), None if table is None else tuple(table))
+
+    @property
+    def attribute(self) -> tuple[Any, ...]:
+        return self.bits, self.kind, self.covered, self.table
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The parts that are present."""
+        return tuple(part for part, groups in zip(PARTS, self.covered, strict=True) if groups)
+
+    def covered_by(self, part: str) -> int:
+        """The successive groups that an element of a part covers."""
+        return self.covered[PARTS.index(part)]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether weights are signed integers times scales of their groups."""
+        return self.kind == "int" and self.covered == (1, 0, 0, 0) and self.table is None
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether values are integers or stand for some."""
+        return self.kind in ("int", "uint")
+
+    @property
+    def added(self) -> int:
+        """The number added to a value where it is stored."""
+        return 1 << (self.bits - 1) if self.kind == "int" else 0
+
+    @property
+    def planes(self) -> tuple[tuple[int, int], ...]:
+        """The bit planes of a stored value: (bits of the plane, its lowest bit in the value).
+
+        A chunk of 32 values has eight quads of neighbours. A plane of `w` bits keeps them in `w` bytes for
+        each place in a quad: quad `q` is in byte ``q % w``, in the bits from ``q // w * w`` on.
+        """
+        planes, low = [], 0
+        for width in (8, 4, 2, 1):
+            if self.bits & width:
+                planes.append((width, low))
+                low += width
+        return tuple(planes)
+
+    def fits(self, groups: int, size: int) -> bool:
+        """Whether `groups` groups of `size` values consist of whole chunks and quads."""
+        if self.bits == 8:
+            return size % 4 == 0
+        return size % CHUNK == 0 or (size % 4 == 0 and CHUNK % size == 0 and groups * size % CHUNK == 0)
+
+    @property
+    def byte_offset(self) -> int:
+        """The number added to a value, or to the one that it stands for, to make it an unsigned byte."""
+        return self.added if self.table is None else -int(min(self.table))
+
+    @property
+    def largest_byte(self) -> int:
+        """The largest unsigned byte that stands for a value."""
+        return (1 << self.bits) - 1 if self.table is None else int(max(self.table)) + self.byte_offset
+
+    def packed(self, values: Array) -> Array:
+        """Pack values [..., n, depth] in panels' order [..., depth / 32, bits, n, 4], u8; of 8 bits
+        [..., depth / 4, n, 4].
+        """
+        if not self.is_integer:
+            stored = values.view(np.uint8)
+        else:
+            stored = (values.astype(np.int16) + self.added).astype(np.uint8)
+        *lead, n, depth = stored.shape
+        if self.bits == 8:
+            return np.moveaxis(stored.reshape(*lead, n, depth // 4, 4), -3, -2)
+        quads = np.moveaxis(stored.reshape(*lead, n, depth // CHUNK, CHUNK // 4, 4), -4, -2)
+        parts = []
+        for width, low in self.planes:
+            fields = (quads >> np.uint8(low)) & np.uint8((1 << width) - 1)
+            fields = fields.reshape(*fields.shape[:-3], 8 // width, width, n, 4)
+            plane = fields[..., 0, :, :, :].copy()
+            for k in range(1, 8 // width):
+                plane |= fields[..., k, :, :, :] << np.uint8(k * width)
+            parts.append(plane)
+        return np.concatenate(parts, -3)
+
+    def unpacked(self, octets: Array, panels: int, depth: int, nr: int) -> Array:
+        """Undo `packed` for the first `panels` panels of `nr` columns: values [panels, nr, depth]; floats as
+        float32.
+        """
+        octets = octets[: panels * depth * nr * self.bits // 8]
+        if self.bits == 8:
+            stored = np.moveaxis(octets.reshape(panels, depth // 4, nr, 4), 2, 1).reshape(panels, nr, depth)
+        else:
+            chunks = octets.reshape(panels, depth // CHUNK, self.bits, nr, 4)
+            quads = np.zeros((panels, depth // CHUNK, CHUNK // 4, nr, 4), np.uint8)
+            first = 0
+            for width, low in self.planes:
+                plane = chunks[:, :, first : first + width]
+                for k in range(8 // width):
+                    field = (plane >> np.uint8(k * width)) & np.uint8((1 << width) - 1)
+                    quads[:, :, k * width : (k + 1) * width] |= field << np.uint8(low)
+                first += width
+            stored = np.moveaxis(quads, 3, 1).reshape(panels, nr, depth)
+        if not self.is_integer:
+            return stored.view(DType.named(self.kind).numpy).astype(np.float32)
+        if self.table is not None:
+            return np.asarray(self.table)[stored]
+        return stored.astype(np.int64) - self.added
+
+
+def integer_table(table: Sequence[float]) -> tuple[tuple[int, ...], float]:
+    """A table as integers of at most 127 in magnitude times a unit.
+
+    The unit is the largest power of two that makes all numbers integers, if there is one (MXFP4, IQ4_NL);
+    else that with the least squared error, and numbers are rounded (NF4: by at most 0.4 % of the largest).
+    """
+    top = max(abs(x) for x in table)
+    for power in range(8):
+        scaled = [x * 2**power for x in table]
+        if all(x == int(x) for x in scaled) and top * 2**power <= 127:
+            return tuple(map(int, scaled)), 2.0**-power
+    numbers = np.asarray(table)
+
+    def error(unit: float) -> float:
+        return float(((np.rint(numbers / unit) * unit - numbers) ** 2).sum())
+
+    unit = min((top / steps for steps in np.linspace(112, 127, 301)), key=error)
+    return tuple(int(x) for x in np.rint(numbers / unit)), float(unit)
+
+
+def weights_of(
+    values: Array, parts: dict[str, Array], table: Sequence[float] | None, dtype: Any = np.float32
+) -> Array:
+    """The matrices [..., n, k] of values and of the parts that are present, of the type `dtype`."""
+    scales = expanded(parts["scales"], parts.get("units"), dtype)
+    numbers = values.astype(dtype) if table is None else np.asarray(table, dtype)[values.astype(np.int64)]
+    weights = numbers.reshape(*scales.shape, -1) * scales[..., None]
+    if "minimums" in parts:
+        units = parts.get("minimum_units")
+        minimums = parts["minimums"]
+        if units is None and minimums.dtype.kind in "iu":
+            units = scales
+        weights = weights - expanded(minimums, units, dtype)[..., None]
+    result: Array = weights.reshape(values.shape)
+    return result
+
+
+def expanded(numbers: Array, units: Array | None, dtype: Any = np.float32) -> Array:
+    """``numbers * units``, where each unit covers as many successive numbers of a row."""
+    numbers = numbers.astype(dtype)
+    if units is None:
+        return numbers
+    return numbers * np.repeat(units.astype(dtype), numbers.shape[-1] // units.shape[-1], -1)
+
+
+def choice(table: Sequence[Any], is_set: Callable[[int], Any], select: Callable[[Any, Any, Any], Any]) -> Any:
+    """The number of a table at a place, by selections.
+
+    Args:
+        table: As many numbers as a power of two.
+        is_set: ``is_set(k)`` is whether bit `k` of the place is set.
+        select: ``select(condition, a, b)`` is `a` or `b`, which may be numbers.
+    """
+    left: list[Any] = list(table)
+    bit = 0
+    while len(left) > 1:
+        condition = is_set(bit)
+        left = [select(condition, b, a) for a, b in zip(left[::2], left[1::2], strict=True)]
+        bit += 1
+    return left[0]
+
+
+__all__ = ["CHUNK", "PARTS", "WeightForm", "choice", "expanded", "integer_table", "weights_of"]

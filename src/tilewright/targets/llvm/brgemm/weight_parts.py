@@ -1,0 +1,136 @@
+"""Quantized weights in registers: stored values from bit planes, numbers of a table, scales and minimums of a
+group's columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ....dialects.weight_form import CHUNK, WeightForm, choice
+from ....ir.types import DType
+from ..conversions import loaded
+from ..emitter import Emitter
+from ..isa import Isa
+from ..values import storage
+
+QUADS = CHUNK // 4
+"""Quads of neighbours in a chunk of values that share bytes."""
+
+
+def load_scales(e: Emitter, isa: Isa, where: str, dtype: DType, lanes: int) -> str:
+    """`lanes` finite floats or integers of `dtype`, converted to float32. The least number of E8M0, 2**-127,
+    becomes 0.
+    """
+    kind = "i8" if dtype.is_integer else storage(dtype, 1, isa.half)
+    value = e.load(f"<{lanes} x {kind}>", where, dtype.itemsize)
+    if dtype.name == "f8E8M0FNU":  # the exponent of a float32
+        wide = e.op(f"zext <{lanes} x i8> {value} to <{lanes} x i32>")
+        bits = e.op(f"shl <{lanes} x i32> {wide}, splat (i32 23)")
+        return e.op(f"bitcast <{lanes} x i32> {bits} to <{lanes} x float>")
+    if not dtype.is_integer:
+        return loaded(e, isa, value, dtype, lanes, finite=True)
+    extend, convert = ("sext", "sitofp") if dtype.kind == "int" else ("zext", "uitofp")
+    wide = e.op(f"{extend} <{lanes} x i8> {value} to <{lanes} x i32>")
+    return e.op(f"{convert} <{lanes} x i32> {wide} to <{lanes} x float>")
+
+
+def scale_and_minimum(
+    e: Emitter,
+    isa: Isa,
+    form: WeightForm,
+    types: Sequence[DType],
+    rows: Sequence[str],
+    first: int,
+    lanes: int,
+) -> tuple[str, str | None]:
+    """The scales and the minimums (None: there are none) of `lanes` columns in a group.
+
+    Args:
+        e: Where to write.
+        isa: The machine.
+        form: The form of the weights.
+        types: The types of the parts.
+        rows: The addresses of the parts' rows for the group.
+        first: The first column.
+        lanes: The number of columns.
+    """
+    floats = f"<{lanes} x float>"
+    loads = {
+        name: load_scales(e, isa, e.at(row, str(first), dtype.itemsize), dtype, lanes)
+        for name, dtype, row in zip(form.parts, types, rows, strict=True)
+    }
+    scale = loads["scales"]
+    if "units" in loads:
+        scale = e.op(f"fmul {floats} {scale}, {loads['units']}")
+    if "minimums" not in loads:
+        return scale, None
+    minimum, units = loads["minimums"], loads.get("minimum_units")
+    if units is None and types[form.parts.index("minimums")].is_integer:
+        units = scale
+    return scale, minimum if units is None else e.op(f"fmul {floats} {minimum}, {units}")
+
+
+def stored_values(
+    e: Emitter, lanes: int, form: WeightForm, quad: int, line: Callable[[int], str], top: bool = True
+) -> str:
+    """The stored values of a chunk's quad `quad`, bytes ``<4 lanes x i8>``, if they have fewer than 8 bits.
+
+    Args:
+        e: Where to write.
+        lanes: The columns.
+        form: The form of the weights.
+        quad: The number of the quad in its chunk.
+        line: ``line(k)`` loads the k-th vector of bytes of the chunk.
+        top: Whether the bits above the value must be 0.
+    """
+    raw, numbers = f"<{4 * lanes} x i8>", f"<{lanes} x i32>"
+    value, first = "", 0
+    for width, low in form.planes:
+        x = line(first + quad % width)
+        shift = quad // width * width - low
+        if shift:
+            # Shifts of 32 bits move bits between bytes, which the mask removes.
+            what = "lshr" if shift > 0 else "shl"
+            shifted = e.op(
+                f"{what} {numbers} {e.op(f'bitcast {raw} {x} to {numbers}')}, splat (i32 {abs(shift)})"
+            )
+            x = e.op(f"bitcast {numbers} {shifted} to {raw}")
+        if top or len(form.planes) > 1:
+            mask = ((1 << width) - 1) << low
+            x = e.op(f"and {raw} {x}, {e.splat(raw, 'i8', str(mask))}")
+        value = e.op(f"or {raw} {value}, {x}") if value else x
+        first += width
+    return value
+
+
+def looked_up(e: Emitter, isa: Isa, lanes: int, codes: str, table: Sequence[int]) -> str:
+    """The bytes at the places `codes`, ``<4 lanes x i8>`` below 16, of a table of 16 unsigned bytes."""
+    count = 4 * lanes
+    raw = f"<{count} x i8>"
+    # The instructions look up in each 16 bytes of the table separately.
+    entries = ", ".join(f"i8 {x if x < 128 else x - 256}" for x in list(table) * (count // 16))
+    name = {
+        64: "x86.avx512.pshuf.b.512" if isa.has("avx512bw") else "",
+        32: "x86.avx2.pshuf.b" if isa.has("avx2") else "",
+        16: "x86.ssse3.pshuf.b.128" if isa.has("ssse3") else "",
+    }.get(count, "")
+    if not name and count == 16:
+        if isa.has("simd128"):
+            name = "wasm.swizzle"
+        elif isa.triple.startswith("aarch64"):
+            name = "aarch64.neon.tbl1.v16i8"
+    if name:
+        return e.op(f"call {raw} @llvm.{name}({raw} <{entries}>, {raw} {codes})")
+
+    def is_set(bit: int) -> str:
+        masked = e.op(f"and {raw} {codes}, {e.splat(raw, 'i8', str(1 << bit))}")
+        return e.op(f"icmp ne {raw} {masked}, zeroinitializer")
+
+    def select(condition: str, a: str, b: str) -> str:
+        return e.op(f"select <{count} x i1> {condition}, {raw} {a}, {raw} {b}")
+
+    numbers = [e.splat(raw, "i8", str(x if x < 128 else x - 256)) for x in table]
+    return str(choice(numbers, is_set, select))
+
+
+__all__ = ["QUADS", "load_scales", "looked_up", "scale_and_minimum", "stored_values"]

@@ -1,0 +1,91 @@
+"""Quantized files stay quantized: their codes are kept when converted, and compiled libraries multiply them,
+with the logits of the dequantized weights.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+
+from tests.llm.weights.models import folder_of, gguf_of, small_model
+from tilewright.llm.library import LibraryOptions, LibraryRunner, compile_library
+from tilewright.llm.weights import Checkpoint, Conversion, convert, open_checkpoint
+from tilewright.targets.cpu.isa import host_isa
+from tilewright.targets.llvm.brgemm.byte_dots import has_byte_dots
+
+TOKENS = np.random.default_rng(1).integers(0, 128, 20).astype(np.int32)
+SIZES = {
+    "hidden_size": 256, "intermediate_size": 512, "vocab_size": 128, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "num_hidden_layers": 2,
+}  # fmt: skip
+FORMATS = {
+    "Q4_0": 1.0, "Q4_1": 1.0, "Q5_0": 1.0, "Q5_1": 1.0, "Q8_0": 1.0, "Q2_K": 1.2, "Q3_K": 1.04, "Q4_K": 1.03,
+    "Q5_K": 1.03, "Q6_K": 1.0, "IQ4_NL": 1.0, "IQ4_XS": 1.02, "MXFP4": 1.0, "TQ2_0": 1.0, "TQ1_0": 1.23,
+}  # fmt: skip
+"""Formats, and the most bytes that their matrices take in memory, as a multiple of those in the file."""
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return folder_of(small_model("llama", **SIZES), tmp_path_factory.mktemp("llama"))
+
+
+def logits_of(family: str, checkpoint: Checkpoint, **sizes: Any) -> Any:
+    """The logits of transformers' model with the dequantized weights."""
+    model = small_model(family, **sizes)
+    weights = {name: torch.from_numpy(np.array(t.read(), np.float32)) for name, t in checkpoint.items()}
+    model.load_state_dict(weights, strict=False)
+    with torch.no_grad():
+        return model(torch.from_numpy(TOKENS[None].astype(np.int64))).logits[0].numpy()
+
+
+def compiled_logits(checkpoint: Checkpoint, **options: Any) -> tuple[Any, int]:
+    """The logits of the last two tokens, from a prompt in bf16 and from a step of decoding in 8-bit integers;
+    and the bytes of weights.
+    """
+    sizes = LibraryOptions(context=64, chunk=32, max_batch=2, prompt_factors="bfloat16", **options)
+    with compile_library(checkpoint, sizes) as library:
+        runner = LibraryRunner(library)
+        assert "quantized_matmul" in library.ir("graph")
+        first = runner.prefill(TOKENS[:19], 0, np.array([1], np.int32), 0)
+        second = runner.decode(
+            TOKENS[19:], np.array([19], np.int32), np.array([[1]], np.int32), np.zeros(1, np.int32)
+        )
+        return np.stack([first, second[0]]), library.report.memory["weights_bytes"]
+
+
+def assert_close(found: Any, expected: Any) -> None:
+    for ours, theirs, most in zip(found, expected[-2:], (2e-2, 7e-2), strict=True):
+        error = float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))
+        print(f"error {error:.2e}")
+        assert error < most
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_gguf(kind: str, original: Path, tmp_path: Path) -> None:
+    """Converted folders have the values that the package `gguf` dequantizes, in about as many bytes."""
+    path = gguf_of(original, tmp_path / "m.gguf", kind)
+    convert(path, tmp_path / "out", Conversion("none"))
+    kept = open_checkpoint(tmp_path / "out")
+    reader = gguf.GGUFReader(path)
+    stored = next(t for t in reader.tensors if t.name == "blk.0.ffn_down.weight")
+    name = "model.layers.0.mlp.down_proj.weight"
+    np.testing.assert_array_equal(kept[name].read(), gguf.quants.dequantize(stored.data, stored.tensor_type))
+    quantized = [t for t in kept.values() if t.scheme is not None]
+    assert len(quantized) == 2 * 7 + 2
+    in_file = sum(t.n_bytes for t in reader.tensors if len(t.shape) > 1)
+    assert (
+        sum(a.nbytes for t in quantized for a in t.read_quantized().arrays.values())
+        <= FORMATS[kind] * in_file
+    )
+    found, weights = compiled_logits(kept)
+    assert_close(found, logits_of("llama", kept, **SIZES))
+    if has_byte_dots(host_isa()):  # else packed otherwise
+        others = 32 << 10  # norms and tables of the rotary embedding, float32
+        print("size", weights / in_file)
+        assert weights <= FORMATS[kind] * in_file + others
