@@ -106,6 +106,12 @@ _COUNT = click.IntRange(min=1)
     help="Form of the model's tool calls, such as hermes or mistral (default: that of its chat template).",
 )
 @click.option(
+    "--traces",
+    metavar="URL",
+    help="Collector of OpenTelemetry traces (OTLP over HTTP), such as http://127.0.0.1:4318/v1/traces; needs "
+    "the extra 'otel'.",
+)
+@click.option(
     "--drain",
     type=click.FloatRange(min=0),
     help="Time limit in seconds to finish answers after SIGTERM.  [default: 60]",
@@ -138,6 +144,7 @@ def command(
     chat_template: str | None,
     responses: Path | None,
     tool_form: str | None,
+    traces: str | None,
     log_level: str,
     temperature: float | None,
     top_p: float | None,
@@ -158,6 +165,7 @@ def command(
     from tilewright.llm.server.http import make_server
     from tilewright.llm.server.limits import Limits, read_keys
     from tilewright.llm.server.service import Service
+    from tilewright.llm.server.tracing import Tracing
     from tilewright.llm.text_use import TextUse
 
     bounds = {
@@ -172,6 +180,7 @@ def command(
     if tool_form is not None and tool_form not in known:
         raise click.UsageError(f"--tool-form {tool_form!r} is unknown; known: {', '.join(known)}")
     call_form = known.get(tool_form or "")
+    tracing = None if traces is None else Tracing.to(traces)
     defaults = chosen(
         temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, repetition_penalty=repetition_penalty
     )
@@ -186,14 +195,22 @@ def command(
     set_chat_template(engine.tokenizer, chat_template)
     texts = getattr(engine.runner, "texts", TextUse())
     service = Service(
-        name or Path(library).stem, engine, engine.tokenizer, limits, keys, defaults, texts, call_form
+        name or Path(library).stem,
+        engine,
+        engine.tokenizer,
+        limits,
+        keys,
+        defaults,
+        texts,
+        call_form,
+        tracing,
     )
     shown = f"[{host}]" if ":" in host else host
     base = f"http://{shown}:{listener.getsockname()[1]}"
 
     def ready() -> None:
         click.echo(f"{service.name} at {base}/v1 (chat: {base}/)")
-        if not engine.tokenizer.chat_templates:
+        if texts.task == "generate" and not engine.tokenizer.chat_templates:
             warnings.warn(
                 "the model has no chat template: chats need --chat-template; /v1/completions and "
                 "/v1/embeddings work without one",

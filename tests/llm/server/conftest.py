@@ -33,6 +33,7 @@ class Running:
         runner: Any = None,
         options: EngineOptions | None = None,
         texts: TextUse | None = None,
+        tracing: Any = None,
         words: Tokenizer | None = None,
         **limits: Any,
     ) -> None:
@@ -41,6 +42,7 @@ class Running:
         self.service = Service(
             "echo", self.engine, self.engine.tokenizer, Limits(**limits), Keys(keys), {}, texts or TextUse()
         )
+        self.service.tracing = tracing
         app = application(self.service, origins, hosts=hosts)
         ready = threading.Event()
         self.server: Server = make_server(

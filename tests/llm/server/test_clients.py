@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -138,3 +140,53 @@ def test_lm_evaluation_harness(server: Running, task: Any, tmp_path: Any) -> Non
         task("generate_until", ("The sky is", {"until": ["~"], "max_gen_toks": 3}))
     )
     assert text == reply
+
+
+MCP_SERVER = """
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("sums")
+
+@server.tool()
+def add(a: int, b: str) -> str:
+    "Add."
+    return b * a
+
+server.run("stdio")
+"""
+
+
+def test_mcp(server: Running, tmp_path: Any) -> None:
+    """A client offers the tools of an MCP server to the model, and runs the one that the model calls."""
+    mcp = pytest.importorskip("mcp")
+    (tmp_path / "sums.py").write_text(MCP_SERVER)
+
+    async def run() -> str:
+        parameters = mcp.StdioServerParameters(command=sys.executable, args=[str(tmp_path / "sums.py")])
+        parameters.env = {"PYTHONPATH": os.pathsep.join(sys.path)}
+        async with mcp.stdio_client(parameters) as streams, mcp.ClientSession(*streams) as session:
+            await session.initialize()
+            listed = (await session.list_tools()).tools
+            tools: Any = [
+                {
+                    "type": "function",
+                    "function": {"name": t.name, "description": t.description, "parameters": t.input_schema},
+                }
+                for t in listed
+            ]
+            asked: Any = [{"role": "user", "content": CALL}]
+            client = server.client()
+            answer = client.chat.completions.create(model="echo", messages=asked, tools=tools).choices[0]
+            (call,) = answer.message.tool_calls or ()
+            assert answer.finish_reason == "tool_calls" and call.type == "function"
+            done = await session.call_tool(call.function.name, json.loads(call.function.arguments))
+            text = str(done.content[0].text)
+            asked += [answer.message, {"role": "tool", "tool_call_id": call.id, "content": text}]
+            asked += [{"role": "user", "content": "the sum"}]
+            said = (
+                client.chat.completions.create(model="echo", messages=asked, tools=tools).choices[0].message
+            )
+            assert said.content == "the sum"
+            return text
+
+    assert asyncio.run(run()) == "xxxxx"

@@ -355,6 +355,7 @@ class Engine:
                     continue
             if not sequence.admitted:
                 sequence.admitted = now
+                sequence.stream.admitted = sequence.stream.admitted or now
                 self._statistics.queue_time.observe(now - sequence.submitted)
                 if not sequence.index:
                     self._statistics.prompt_tokens += len(sequence.request.prompt)

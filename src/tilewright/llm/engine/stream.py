@@ -166,6 +166,8 @@ class Stream:
         """Log-probabilities of the prompt's tokens after the first one, if the request asks for them. They
         are complete when the first delta arrives.
         """
+        self.admitted: float | None = None
+        """The time, of `time.perf_counter`, at which the first choice left the queue."""
         self._cancel = cancel
         self._step = step
         self._deltas: deque[Delta] = deque()

@@ -39,6 +39,19 @@ _PAGE_HEADERS = {
     "Cache-Control": "no-cache",
 }
 
+_SPAN = "tilewright.span"
+"""The key of a request's span in its scope."""
+_OPERATIONS: dict[type, str] = {
+    ChatRequest: "chat",
+    MessagesRequest: "chat",
+    ResponsesRequest: "chat",
+    CompletionRequest: "text_completion",
+    EmbeddingRequest: "embeddings",
+    RerankRequest: "rerank",
+    ScoreRequest: "score",
+}
+"""The names of operations in traces, by the kind of request."""
+
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -168,6 +181,7 @@ def _guarded(service: Service, hosts: Hosts, handler: Handler, path: str, open: 
     body = error_body if path.startswith("/v1/messages") else lambda error: error.body
 
     async def guarded(request: Request) -> Response:
+        failure: Exception | None = None
         try:
             if not service.keys and path != "/health":  # health probes use arbitrary host names
                 hosts.check(request.headers)
@@ -175,13 +189,19 @@ def _guarded(service: Service, hosts: Hosts, handler: Handler, path: str, open: 
                 service.keys.check(request.headers)
             response = await handler(request)
         except ApiError as error:
-            response = error.response(body(error))
-        except Exception:
+            failure, response = error, error.response(body(error))
+        except Exception as error:
+            failure = error
             _log.exception("%s %s", request.method, path)
             internal = ApiError(500, "internal error; see the server's log")
             response = internal.response(body(internal))
         if service.lifecycle.draining or response.status_code in (401, 403, 415, 421, 503):
             response.headers["Connection"] = "close"  # the body may be unread
+        if (span := request.scope.get(_SPAN)) is not None:
+            if failure is not None:
+                span.fail(failure)
+            if not isinstance(response, EventStream):  # which ends it itself
+                span.end()
         service.metrics.requests.labels(path, str(response.status_code)).inc()
         return response
 
@@ -198,6 +218,9 @@ async def _parsed(service: Service, request: Request, kind: type[RequestT]) -> R
             415, f"the body must be JSON: send 'Content-Type: application/json', not {media or 'none'!r}"
         )
     parsed = parse(kind, await read_body(request, service.limits))
+    if service.tracing is not None and kind in _OPERATIONS:
+        span = service.tracing.begin(_OPERATIONS[kind], service.name, parsed, request.headers)
+        request.scope[_SPAN] = span
     if (name := getattr(parsed, "model", None)) is not None:
         _require_model(service, name)
     return parsed
@@ -211,9 +234,17 @@ async def _answer(
     failed: Callable[[ApiError], bytes] | None = None,
 ) -> Response:
     """Generate the answer, whole or as a stream; stop if the client disconnects."""
-    count = job.generation.count
+    count, span = job.generation.count, request.scope.get(_SPAN)
+    job.generation.span = span
     if stream:
-        return EventStream(job.stream(), service.limits, service.admission.enter(count), failed)
+        leave = service.admission.enter(count)
+
+        def finish() -> None:
+            leave()
+            if span is not None:
+                span.end()
+
+        return EventStream(job.stream(), service.limits, finish, failed)
     return await _whole(service, request, count, job.whole)
 
 
@@ -223,7 +254,10 @@ async def _whole(
     leave = service.admission.enter(count)
     try:
         async with while_connected(request.receive):
-            return json_response(await work())
+            result = await work()
+            if (span := request.scope.get(_SPAN)) is not None:
+                span.used(result.get("usage", {}))
+            return json_response(result)
     finally:
         leave()
     return Response(status_code=499)  # nginx's status for a closed connection; the client does not read it

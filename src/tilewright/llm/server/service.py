@@ -25,6 +25,7 @@ from .http import Lifecycle
 from .limits import Admission, Keys, Limits
 from .metrics import Metrics
 from .protocol import Penalized, Sampling
+from .tracing import RequestSpan, Tracing
 
 _LONG = 1 << 16  # characters; longer texts are encoded one at a time
 
@@ -44,6 +45,8 @@ class Service:
     """How the model takes texts to embed and to score."""
     call_form: ReplyForm | None = None
     """The form of tool calls; None: that of the chat template."""
+    tracing: Tracing | None = None
+    """Makes spans of requests; None: there are none."""
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -288,6 +291,8 @@ class Generation:
         self.generated_tokens = 0
         self.streams: list[Stream] = []
         """The engine's streams of the requests, once generation has begun."""
+        self.span: RequestSpan | None = None
+        """Notes the course of the generation."""
 
     def usage(self) -> dict[str, Any]:
         """Return token counts in OpenAI's form."""
@@ -333,16 +338,26 @@ class Generation:
                 left -= item[1].finish_reason is not None
                 self.generated_tokens += len(item[1].tokens)
                 self.cached_tokens = sum(stream.cached_tokens for stream in streams)
+                if self.span is not None:
+                    self.span.token(item[0], item[1].finish_reason)
                 yield item
         except TimeoutError:
-            raise ApiError(504, f"the answer was not complete within {seconds:g} s", code="timeout") from None
+            message = f"the answer was not complete within {seconds:g} s"
+            raise self._failed(ApiError(504, message, code="timeout")) from None
         except TilewrightError as error:
-            raise _refusal(error) from error
+            raise self._failed(_refusal(error)) from error
         finally:
+            if self.span is not None:
+                self.span.generated(self)
             for task in pumps:
                 task.cancel()
             for stream in streams:
                 stream.cancel()
+
+    def _failed(self, error: ApiError) -> ApiError:
+        if self.span is not None:
+            self.span.fail(error)
+        return error
 
 
 def _refusal(error: TilewrightError) -> ApiError:
