@@ -348,7 +348,8 @@ class Generation:
             raise self._failed(_refusal(error)) from error
         finally:
             if self.span is not None:
-                self.span.generated(self)
+                admitted = [s.admitted for s in streams if s.admitted is not None]
+                self.span.generated(self.usage(), admitted)
             for task in pumps:
                 task.cancel()
             for stream in streams:

@@ -7,15 +7,13 @@ The names of times are those of vLLM's server, for which the conventions have no
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...errors import TilewrightError
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider
-
-    from .service import Generation
 
 _REQUESTED = {
     "temperature": "temperature",
@@ -103,15 +101,18 @@ class RequestSpan:
         if reason is not None:
             self._reasons[index] = reason
 
-    def generated(self, generation: Generation) -> None:
-        """Note the tokens and times of a generation that has ended."""
+    def generated(self, usage: Mapping[str, Any], admitted: Sequence[float]) -> None:
+        """Note the end of a generation.
+
+        Args:
+            usage: the numbers of tokens in OpenAI's form.
+            admitted: the times of `time.perf_counter` at which prompts left the queue.
+        """
         now = time.perf_counter()
-        self.used(generation.usage())
-        self._span.set_attribute("gen_ai.usage.cache_read.input_tokens", generation.cached_tokens)
+        self.used(usage)
         if self._reasons:
             reasons = [self._reasons[index] for index in sorted(self._reasons)]
             self._span.set_attribute("gen_ai.response.finish_reasons", reasons)
-        admitted = [stream.admitted for stream in generation.streams if stream.admitted is not None]
         times = {"e2e": now - self._begin}
         if admitted:
             times["time_in_queue"] = min(admitted) - self._begin
@@ -128,6 +129,8 @@ class RequestSpan:
         for name, attribute in (("prompt_tokens", "input_tokens"), ("completion_tokens", "output_tokens")):
             if name in usage:
                 self._span.set_attribute(f"gen_ai.usage.{attribute}", usage[name])
+        if (cached := usage.get("prompt_tokens_details", {}).get("cached_tokens")) is not None:
+            self._span.set_attribute("gen_ai.usage.cache_read.input_tokens", cached)
 
     def fail(self, error: Exception) -> None:
         """Note that the request failed."""
