@@ -94,12 +94,20 @@ def models() -> dict[str, Callable[[], tuple[Any, tuple[Any, Any]]]]:
         model = Logits(ResNetForImageClassification(ResNetConfig(num_labels=10)))
         return model, (torch.randn(4, 3, 224, 224), torch.randint(10, (4,)))
 
+    def mobilenet_v2() -> Any:
+        from transformers import MobileNetV2Config, MobileNetV2ForImageClassification
+
+        config = MobileNetV2Config(num_labels=10, tf_padding=False, classifier_dropout_prob=0.0)
+        model = Logits(MobileNetV2ForImageClassification(config))
+        return model, (torch.randn(4, 3, 224, 224), torch.randint(10, (4,)))
+
     return {
         "mlp": mlp,
         "gpt": lambda: (Gpt(), (torch.randint(1024, (8, 128)), torch.randint(1024, (8 * 128,)))),
         "lstm": lambda: (Lstm(), (torch.randn(16, 64, 128), torch.randint(10, (16,)))),
         "bert": bert,
         "resnet50": resnet50,
+        "mobilenet_v2": mobilenet_v2,
     }
 
 

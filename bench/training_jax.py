@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -148,26 +149,45 @@ def bert(kind: Any, p: Parameters, tokens: Any) -> tuple[Any, Parameters]:
     return linear(kind, p, "model.classifier", pooled), {}
 
 
+@dataclass
+class Convolutions:
+    """Convolutions without bias, channels last, each with ``torch.nn.BatchNorm2d`` behind it. `new` has the
+    running statistics.
+    """
+
+    kind: Any
+    parameters: Parameters
+    epsilon: float = 1e-5
+    momentum: float = 0.1
+    new: Parameters = field(default_factory=dict)
+
+    def __call__(self, at: str, x: Any, stride: int = 1, groups: int = 1) -> Any:
+        import jax
+        import jax.numpy as jnp
+
+        p = self.parameters
+        weight = p[f"{at}.convolution.weight"].transpose(2, 3, 1, 0).astype(self.kind)
+        y = jax.lax.conv_general_dilated(
+            x.astype(self.kind),
+            weight,
+            (stride, stride),
+            ((weight.shape[0] // 2,) * 2,) * 2,
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+            feature_group_count=groups,
+        ).astype(jnp.float32)
+        mean, variance, count = y.mean((0, 1, 2)), y.var((0, 1, 2)), y.size // y.shape[-1]
+        at += ".normalization."
+        for name, value in (("mean", mean), ("var", variance * count / (count - 1))):
+            old = p[f"{at}running_{name}"]
+            self.new[f"{at}running_{name}"] = (1 - self.momentum) * old + self.momentum * value
+        return (y - mean) * (p[at + "weight"] / jnp.sqrt(variance + self.epsilon)) + p[at + "bias"]
+
+
 def resnet50(kind: Any, p: Parameters, x: Any) -> tuple[Any, Parameters]:
     import jax
     import jax.numpy as jnp
 
-    new: Parameters = {}
-
-    def convolved(at: str, x: Any, stride: int) -> Any:
-        """A convolution and the normalization behind it, channels last."""
-        weight = p[f"{at}.convolution.weight"].transpose(2, 3, 1, 0).astype(kind)
-        pad = (weight.shape[0] // 2,) * 2
-        y = jax.lax.conv_general_dilated(
-            x.astype(kind), weight, (stride, stride), (pad, pad), dimension_numbers=("NHWC", "HWIO", "NHWC")
-        ).astype(jnp.float32)
-        mean, variance, count = y.mean((0, 1, 2)), y.var((0, 1, 2)), y.size // y.shape[-1]
-        at += ".normalization."
-        new[at + "running_mean"] = 0.9 * p[at + "running_mean"] + 0.1 * mean
-        unbiased = variance * count / (count - 1)
-        new[at + "running_var"] = 0.9 * p[at + "running_var"] + 0.1 * unbiased
-        return (y - mean) * (p[at + "weight"] / jnp.sqrt(variance + 1e-5)) + p[at + "bias"]
-
+    convolved = Convolutions(kind, p)
     at = "model.resnet."
     y = jax.nn.relu(convolved(at + "embedder.embedder", x.transpose(0, 2, 3, 1), 2))
     window = ((0, 0), (1, 1), (1, 1), (0, 0))
@@ -176,10 +196,30 @@ def resnet50(kind: Any, p: Parameters, x: Any) -> tuple[Any, Parameters]:
         for k in range(depth):
             at = f"model.resnet.encoder.stages.{stage}.layers.{k}."
             stride = 2 if stage and not k else 1
-            z = jax.nn.relu(convolved(at + "layer.0", y, 1))
-            z = convolved(at + "layer.2", jax.nn.relu(convolved(at + "layer.1", z, stride)), 1)
+            z = jax.nn.relu(convolved(at + "layer.0", y))
+            z = convolved(at + "layer.2", jax.nn.relu(convolved(at + "layer.1", z, stride)))
             y = jax.nn.relu(z + (y if k else convolved(at + "shortcut", y, stride)))
-    return linear(kind, p, "model.classifier.1", y.mean((1, 2))), new
+    return linear(kind, p, "model.classifier.1", y.mean((1, 2))), convolved.new
 
 
-FORWARD = {"mlp": mlp, "gpt": gpt, "lstm": lstm, "bert": bert, "resnet50": resnet50}
+def mobilenet_v2(kind: Any, p: Parameters, x: Any) -> tuple[Any, Parameters]:
+    import jax
+
+    convolved, relu6 = Convolutions(kind, p, epsilon=1e-3, momentum=0.997), jax.nn.relu6
+    at = "model.mobilenet_v2."
+    y = relu6(convolved(at + "conv_stem.first_conv", x.transpose(0, 2, 3, 1), 2))
+    y = relu6(convolved(at + "conv_stem.conv_3x3", y, groups=y.shape[-1]))
+    y = convolved(at + "conv_stem.reduce_1x1", y)
+    for k in range(16):
+        layer = f"{at}layer.{k}."
+        stride = 2 if k in (0, 2, 5, 12) else 1
+        z = relu6(convolved(layer + "expand_1x1", y))
+        z = relu6(convolved(layer + "conv_3x3", z, stride, z.shape[-1]))
+        z = convolved(layer + "reduce_1x1", z)
+        y = y + z if stride == 1 and y.shape == z.shape else z
+    y = relu6(convolved(at + "conv_1x1", y))
+    return linear(kind, p, "model.classifier", y.mean((1, 2))), convolved.new
+
+
+FORWARD = {"mlp": mlp, "gpt": gpt, "lstm": lstm, "bert": bert}
+FORWARD |= {"resnet50": resnet50, "mobilenet_v2": mobilenet_v2}

@@ -201,6 +201,21 @@ def test_memory_of_long_sequences(causal: bool, dynamic: bool) -> None:
     assert sizes[1] < 2.2 * sizes[0]
 
 
+def test_the_forward_pass_keeps_no_scores() -> None:
+    """The backward pass computes scores anew, so a chain of attentions needs memory for those of one."""
+    layers, shape = 6, (2, 4, 128, 16)
+    x, dy = (random(*shape, seed=s).astype(np.float32) for s in range(2))
+    scores, operand = 2 * 4 * 128 * 128 * 4, 2 * 4 * 128 * 16 * 4
+
+    def chain(x: Any) -> Any:
+        for _ in range(layers):
+            x = tf.attention(x, x, x)
+        return x
+
+    library = tw.compile(lambda x, dy: tw.vjp(chain, x)[1](dy), (x, dy))
+    assert library.report.memory["arena_bytes"] < 3 * scores + layers * operand + 4 * operand
+
+
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_rotary(interleaved: bool) -> None:
     """Cosines and sines that differ within a pair: the transpose is taken, not the inverse rotation."""

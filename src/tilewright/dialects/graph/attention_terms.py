@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...ir import notes
 from ...ir.types import DType, boolean
@@ -137,8 +137,10 @@ class AttentionTerms:
             x.cast(wide) if scale is None else x.cast(wide) * scale.cast(wide).unsqueeze(3)
             for x, scale in ((self.k, self.k_scale), (self.v, self.v_scale))
         )
-        q, y, dy = (self.cut(x.cast(wide)) for x in (self.q, y, dy))
-        capped, scores = self.scores()
+        # The scores of the forward pass are not kept for it.
+        now = replace(self, q=self.q.apply("after", self.q.value, [dy.value]))
+        q, y, dy = (self.cut(x.cast(wide)) for x in (now.q, y, dy))
+        capped, scores = now.scores()
         if logsumexp is None:
             weights, of_sinks = self._weights(scores)
         else:
