@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from . import llm_bench, llm_chat, llm_chat_page, llm_perplexity, llm_serve
+from . import llm_bench, llm_chat, llm_chat_page, llm_perplexity, llm_serve, llm_transcribe
 from .common import check_output, console, import_option, number, opt_option, progress_display, target_option
 from .llm_model import CACHE_DTYPES, cache_dtype_option, calibrated, precision_option, read_tokens
 
@@ -294,5 +294,5 @@ def compile_command(
     sys.stdout.flush()
 
 
-for _module in (llm_chat, llm_chat_page, llm_serve, llm_bench, llm_perplexity):
+for _module in (llm_chat, llm_chat_page, llm_serve, llm_transcribe, llm_bench, llm_perplexity):
     command.add_command(_module.command)

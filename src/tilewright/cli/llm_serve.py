@@ -166,6 +166,7 @@ def command(
     from tilewright.llm.server.limits import Limits, read_keys
     from tilewright.llm.server.service import Service
     from tilewright.llm.server.tracing import Tracing
+    from tilewright.llm.speech.transcription import Transcriber
     from tilewright.llm.text_use import TextUse
 
     bounds = {
@@ -194,6 +195,7 @@ def command(
     )
     set_chat_template(engine.tokenizer, chat_template)
     texts = getattr(engine.runner, "texts", TextUse())
+    hears = engine.runner.source_kind == "audio"
     service = Service(
         name or Path(library).stem,
         engine,
@@ -204,13 +206,14 @@ def command(
         texts,
         call_form,
         tracing,
+        Transcriber.of_library(engine, library) if hears else None,
     )
     shown = f"[{host}]" if ":" in host else host
     base = f"http://{shown}:{listener.getsockname()[1]}"
 
     def ready() -> None:
         click.echo(f"{service.name} at {base}/v1 (chat: {base}/)")
-        if texts.task == "generate" and not engine.tokenizer.chat_templates:
+        if texts.task == "generate" and not (engine.tokenizer.chat_templates or engine.runner.source_kind):
             warnings.warn(
                 "the model has no chat template: chats need --chat-template; /v1/completions and "
                 "/v1/embeddings work without one",

@@ -14,6 +14,7 @@ from ..frontends.trace import numpy as tnp
 from .cache import NoCache
 from .library import model_of
 from .models.base import CausalLM
+from .models.encoder_decoder import EncoderDecoder
 from .quantization import ActivationStatistics
 from .quantized_linear import replace_linears
 from .runner import Ints
@@ -54,9 +55,9 @@ def calibrate(
     if not len(tokens):
         raise RequestError("a text without tokens gives no activations to calibrate with")
     model = model_of(checkpoint, window)
-    if not isinstance(model, CausalLM):
+    if not isinstance(model, CausalLM) or isinstance(model, EncoderDecoder):
         raise CompileError(
-            f"{checkpoint.path}: {model.config.model_type} is an encoder: calibration is for causal models"
+            f"{checkpoint.path}: {model.config.model_type} has an encoder: calibration is for causal models"
         )
     window = min(window, model.config.context)
     inputs: dict[str, Tensor] = {}

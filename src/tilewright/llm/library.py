@@ -319,7 +319,8 @@ def missing_files(checkpoint: Checkpoint) -> list[str]:
             "transformers, AutoTokenizer.from_pretrained(...).save_pretrained(...) writes one"
         ]
     made_for_texts = modules_of(checkpoint) or Config(checkpoint.config).classifies
-    encodes = not issubclass(family_of(Config(checkpoint.config)), CausalLM)
+    family = family_of(Config(checkpoint.config))
+    encodes = not issubclass(family, CausalLM) or issubclass(family, EncoderDecoder)
     if not (made_for_texts or encodes or tokenizer_of(checkpoint).chat_templates):
         return [
             f"{checkpoint.path} has no chat template: its library supports text completion; chats need "

@@ -20,6 +20,7 @@ from ..frontends.trace import numpy as tnp
 from ..ir.types import DType, i8
 from .library import PROMPT_FACTORS, LibraryOptions, for_target, model_of
 from .models.base import CausalLM
+from .models.encoder_decoder import EncoderDecoder
 from .paged_cache import PagedCache, Pages
 from .quantized_linear import factors
 from .runner import PAGE, Floats, Ints, Runner
@@ -125,9 +126,9 @@ class CompiledScorer:
             CompileError: the model does not predict tokens.
         """
         model = model_of(checkpoint, options.context)
-        if not isinstance(model, CausalLM):
+        if not isinstance(model, CausalLM) or isinstance(model, EncoderDecoder):
             raise CompileError(
-                f"{checkpoint.path}: {model.config.model_type} is an encoder, which predicts no next token"
+                f"{checkpoint.path}: {model.config.model_type} has an encoder, and its perplexity is not measured"
             )
         if model.has_state:
             raise CompileError(

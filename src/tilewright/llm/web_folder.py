@@ -53,11 +53,13 @@ def save_web_folder(
         The path of the library in the folder.
 
     Raises:
-        ArtifactError: A file cannot be written, or the library is for another target.
+        ArtifactError: A file cannot be written, or the library is for another target or has an encoder.
     """
     folder, target = Path(folder), library.metadata["target"]["name"]
     if not runs_in_pages(target):
         raise ArtifactError(f"{folder}: a library for {target} cannot run in a page: compile for webgpu")
+    if library.metadata["llm"].get("source_kind"):
+        raise ArtifactError(f"{folder}: pages run decoders only; compile the model for a server")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

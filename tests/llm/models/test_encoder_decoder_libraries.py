@@ -11,6 +11,11 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from tests.llm.small_tokenizer import tokenizer
+from tilewright.errors import RequestError
+from tilewright.llm.engine.engine import Engine
+from tilewright.llm.engine.sampling import SamplingParameters
+from tilewright.llm.engine.stream import Request
 from tilewright.llm.library import LibraryOptions, LibraryRunner, compile_library
 from tilewright.llm.weights import Conversion, convert
 
@@ -53,3 +58,37 @@ def test_quantized(name: str, scheme: str, tmp_path: Path) -> None:
         expected = logits(theirs, one[None], tokens[k : k + 1, :-1])[0]
         difference = np.sqrt(np.mean((found[k] - expected) ** 2) / np.mean(expected**2))
         assert difference < {"int8": 0.1, "int4_g32": 0.4}[scheme]
+
+
+def test_engine(tmp_path: Path) -> None:
+    """Requests share steps, and those that give their pages to others are encoded again: each has the tokens
+    that it has alone.
+    """
+    checkpoint("t5", tmp_path)
+    given = [source("t5", 1, n)[0].astype(np.int32) for n in (90, 5, 64, 33, 12)]
+    with compile_library(tmp_path, options(context=128, pages=4)) as library:
+        runner = LibraryRunner(library)
+
+        def run(sources: list[Any]) -> list[list[int]]:
+            engine = Engine(runner, tokenizer())
+            how = SamplingParameters(temperature=0.8, seed=3)
+            streams = [
+                engine.submit(Request(runner.start, how, source=x, max_tokens=80, ignore_eos=True))
+                for x in sources
+            ]
+            found = [stream.collect()[0].tokens for stream in streams]
+            preempted.append(engine.stats().preemptions)
+            return found
+
+        preempted: list[int] = []
+        alone = [run([one])[0] for one in given]
+        assert run(given) == alone and len({*map(tuple, alone)}) == len(given)
+        assert preempted[-1] > 0
+        engine = Engine(runner, tokenizer())
+        for wrong, message in (
+            (Request([0]), "input 'source' is needed"),
+            (Request([0], source=np.zeros(101, np.int32)), "a length of 101; the encoder takes 1 to 100"),
+            (Request([0], source=np.array([96], np.int32)), "a token outside"),
+        ):
+            with pytest.raises(RequestError, match=message):
+                engine.submit(wrong)

@@ -17,6 +17,9 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from ..chat_page import page_parts, page_text
+from ..speech.vocabulary import Task
+from .audio import audio
+from .audio import parsed as audio_form
 from .chat import Chat, chat
 from .completions import TextCompletion, completion, embeddings
 from .errors import ApiError, json_response
@@ -126,6 +129,16 @@ def application(
         parsed = await _parsed(service, request, ScoreRequest)
         return await _whole(service, request, 1, lambda: score(service, parsed))
 
+    def of_audio(task: Task) -> Handler:
+        async def handler(request: Request) -> Response:
+            _require_open(service)
+            form = await audio_form(service, request)
+            if (name := form.get("model")) is not None:
+                _require_model(service, name)
+            return await _admitted(service, request, 1, lambda: audio(service, form, task))
+
+        return handler
+
     async def metrics(request: Request) -> Response:
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
 
@@ -161,6 +174,8 @@ def application(
         route("/v1/embeddings", embed, "POST"),
         *(route(f"{version}/rerank", ranked, "POST") for version in ("", "/v1", "/v2")),
         *(route(f"{version}/score", scored, "POST") for version in ("", "/v1")),
+        route("/v1/audio/transcriptions", of_audio("transcribe"), "POST"),
+        route("/v1/audio/translations", of_audio("translate"), "POST"),
         route("/v1/messages", create_message, "POST"),
         route("/v1/messages/count_tokens", count, "POST"),
         route("/tokenize", to_tokens, "POST"),
@@ -210,8 +225,7 @@ def _guarded(service: Service, hosts: Hosts, handler: Handler, path: str, open: 
 
 async def _parsed(service: Service, request: Request, kind: type[RequestT]) -> RequestT:
     """Parse the request in the body, and check that it is for the model that is served."""
-    if service.lifecycle.draining:
-        raise ApiError(503, "the server is shutting down", code="shutting_down", headers={"Retry-After": "5"})
+    _require_open(service)
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != "application/json":
         raise ApiError(
@@ -251,16 +265,31 @@ async def _answer(
 async def _whole(
     service: Service, request: Request, count: int, work: Callable[[], Awaitable[Any]]
 ) -> Response:
+    async def answer() -> Response:
+        result = await work()
+        if (span := request.scope.get(_SPAN)) is not None:
+            span.used(result.get("usage", {}))
+        return json_response(result)
+
+    return await _admitted(service, request, count, answer)
+
+
+async def _admitted(
+    service: Service, request: Request, count: int, work: Callable[[], Awaitable[Response]]
+) -> Response:
+    """Take `count` places, and work until the client disconnects."""
     leave = service.admission.enter(count)
     try:
         async with while_connected(request.receive):
-            result = await work()
-            if (span := request.scope.get(_SPAN)) is not None:
-                span.used(result.get("usage", {}))
-            return json_response(result)
+            return await work()
     finally:
         leave()
     return Response(status_code=499)  # nginx's status for a closed connection; the client does not read it
+
+
+def _require_open(service: Service) -> None:
+    if service.lifecycle.draining:
+        raise ApiError(503, "the server is shutting down", code="shutting_down", headers={"Retry-After": "5"})
 
 
 def _require_model(service: Service, name: str) -> None:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
+
+import numpy as np
 
 from ...errors import CompileError, OverloadedError, RequestError, TilewrightError
 from ..engine.engine import Engine
 from ..engine.grammar import Constraint, Grammars
 from ..engine.sampling import SamplingParameters
 from ..engine.stream import Delta, Request, Stream
+from ..speech.transcription import Transcriber
 from ..text_use import TextUse
 from ..tokenizer import Tokenizer
 from .call_forms import ReplyForm
@@ -47,6 +50,8 @@ class Service:
     """The form of tool calls; None: that of the chat template."""
     tracing: Tracing | None = None
     """Makes spans of requests; None: there are none."""
+    transcriber: Transcriber | None = None
+    """Transcribes recordings, if the model takes audio."""
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -54,6 +59,8 @@ class Service:
         self.admission = Admission(
             self.engine.options.max_batch or self.engine.runner.max_batch, self.limits.queue
         )
+        # For transcriptions, each of which waits in a thread; those of asyncio are for short work.
+        self.threads = ThreadPoolExecutor(self.admission.concurrency, "tilewright-audio")
         self._long = asyncio.Semaphore()
         self.metrics = Metrics(self.engine.stats, lambda: self.admission.inside)
 
@@ -112,11 +119,13 @@ class Service:
     @property
     def longest_prompt(self) -> int:
         """The most tokens of a prompt."""
-        return min(self.limits.prompt_tokens or self.context, self.context)
+        limit = self.engine.runner.source or self.context
+        return min(self.limits.prompt_tokens or limit, limit)
 
     def _too_long(self, size: str, param: str) -> ApiError:
         limit = self.longest_prompt
-        whose = "the model's context" if limit == self.context else "this server's limit"
+        own = self.engine.runner.source or self.context
+        whose = "the model's context" if limit == own else "this server's limit"
         message = f"the prompt has {size}; {whose} is {limit} tokens"
         return ApiError(400, message, param=param, code="context_length_exceeded")
 
@@ -126,6 +135,8 @@ class Service:
         Raises:
             ApiError: 400: more were requested than are possible.
         """
+        if (runner := self.engine.runner).source_kind is not None:
+            prompt = len(runner.start)  # the prompt itself is the encoder's
         room = self.context - prompt
         limit = self.limits.max_tokens or self.context
         if requested is None:
@@ -202,8 +213,18 @@ class Service:
         if least > max_tokens:
             message = f"'min_tokens' is {least}; the answer may have {max_tokens} tokens"
             raise ApiError(400, message, param="min_tokens", code="invalid_value")
+        source = None
+        if (runner := self.engine.runner).source_kind == "audio":
+            raise ApiError(400, "the model takes recordings: send them to /v1/audio/transcriptions")
+        if runner.source_kind == "tokens":
+            if prompt_logprobs is not None:
+                raise ApiError(
+                    400, "log-probabilities of a prompt are those of a decoder: the model's is encoded"
+                )
+            source, prompt = np.array(prompt, np.int32), list(runner.start)
         return Request(
             prompt=prompt,
+            source=source,
             sampling=self.sampling(fields, logprobs),
             stop=[*stop, *((penalized and penalized.stop) or ())],
             stop_tokens=list(stop_tokens),
@@ -273,7 +294,7 @@ class Service:
         try:
             return await asyncio.wrap_future(submit())
         except TilewrightError as error:
-            raise _refusal(error) from error
+            raise refusal(error) from error
 
 
 class Generation:
@@ -286,7 +307,7 @@ class Generation:
         self._service = service
         self.requests = requests
         self.count = sum(request.n for request in requests)
-        self.prompt_tokens = sum(len(request.prompt) for request in requests)
+        self.prompt_tokens = sum(len(r.prompt if r.source is None else r.source) for r in requests)
         self.cached_tokens = 0
         self.generated_tokens = 0
         self.streams: list[Stream] = []
@@ -345,7 +366,7 @@ class Generation:
             message = f"the answer was not complete within {seconds:g} s"
             raise self._failed(ApiError(504, message, code="timeout")) from None
         except TilewrightError as error:
-            raise self._failed(_refusal(error)) from error
+            raise self._failed(refusal(error)) from error
         finally:
             if self.span is not None:
                 admitted = [s.admitted for s in streams if s.admitted is not None]
@@ -361,7 +382,7 @@ class Generation:
         return error
 
 
-def _refusal(error: TilewrightError) -> ApiError:
+def refusal(error: TilewrightError) -> ApiError:
     """Convert the engine's error to a response."""
     if isinstance(error, RequestError):
         return ApiError(400, str(error))

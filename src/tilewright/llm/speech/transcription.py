@@ -7,10 +7,12 @@ speech are left out.
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from ...errors import RequestError
 from ..engine.engine import Engine
 from ..engine.sampling import SamplingParameters
 from ..engine.stream import Request
+from ..library import TOKENIZER
 from .features import BEHIND, HOP, RATE, Floats, hops, normalized
 from .vocabulary import Heard, SpeechVocabulary, Task, TimestampRules
 
@@ -132,6 +135,20 @@ class Transcriber:
         self._frames = 2 * runner.source
         self.vocabulary = SpeechVocabulary.of(engine.tokenizer, settings)
         self._names = {token: name for name, token in self.vocabulary.languages.items()}
+
+    @classmethod
+    def of_library(cls, engine: Engine, library: str | Path) -> Transcriber:
+        """Return the transcriber of an engine's library, whose file is `library`.
+
+        Raises:
+            RequestError: The model takes no audio, or its tokenizer is not one for speech.
+        """
+        settings: dict[str, Any] = {}
+        for name in ("config.json", "generation_config.json"):
+            file = Path(library).with_suffix(TOKENIZER) / name
+            if file.is_file():
+                settings |= json.loads(file.read_text(encoding="utf-8"))
+        return cls(engine, settings)
 
     def transcribe(
         self,

@@ -10,12 +10,13 @@ from .checkpoint import LazyTensor
 Role = Literal["embedding", "head", "matrix", "other"]
 
 _EMBEDDING = re.compile(
-    r"(^|\.)(embed_tokens|wte|embed_in|word_embeddings|embeddings|token_embedding)\.weight$"
+    r"(^|\.)(embed_tokens|wte|embed_in|word_embeddings|embeddings|token_embedding|shared)\.weight$"
 )
 _HEAD = re.compile(r"(^|\.)(lm_head|embed_out)\.weight$")
 # Routers choose experts, and positions are added: they are small, and their errors do not average out.
 _KEPT = re.compile(
-    r"(^|\.)(wpe|embed_positions|position_embeddings|token_type_embeddings|position_embedding)\.weight$"
+    r"(^|\.)(wpe|embed_positions|position_embeddings|token_type_embeddings|position_embedding"
+    r"|relative_attention_bias)\.weight$"
     r"|\.(gate|router|shared_expert_gate)(\.wg)?\.weight$|norm|\bln_|conv1d|(^|\.)(A_log|D|dt_bias)$"
 )
 _EXPERTS = re.compile(r"\.experts\.(gate_up_proj|gate_proj|up_proj|down_proj)(\.weight)?$")
