@@ -128,7 +128,7 @@ class CompiledScorer:
         model = model_of(checkpoint, options.context)
         if not isinstance(model, CausalLM) or isinstance(model, EncoderDecoder):
             raise CompileError(
-                f"{checkpoint.path}: {model.config.model_type} has an encoder, and its perplexity is not measured"
+                f"{checkpoint.path}: {model.config.model_type} is an encoder, or has one: it predicts no text"
             )
         if model.has_state:
             raise CompileError(

@@ -66,14 +66,14 @@ def test_engine(tmp_path: Path) -> None:
     """
     checkpoint("t5", tmp_path)
     given = [source("t5", 1, n)[0].astype(np.int32) for n in (90, 5, 64, 33, 12)]
-    with compile_library(tmp_path, options(context=128, pages=4)) as library:
+    with compile_library(tmp_path, options(context=192, pages=4)) as library:
         runner = LibraryRunner(library)
 
         def run(sources: list[Any]) -> list[list[int]]:
             engine = Engine(runner, tokenizer())
             how = SamplingParameters(temperature=0.8, seed=3)
             streams = [
-                engine.submit(Request(runner.start, how, source=x, max_tokens=80, ignore_eos=True))
+                engine.submit(Request(runner.start, how, source=x, max_tokens=150, ignore_eos=True))
                 for x in sources
             ]
             found = [stream.collect()[0].tokens for stream in streams]

@@ -123,7 +123,7 @@ class EncoderDecoder(CausalLM):
 
     @classmethod
     def source_limit(cls, config: Config) -> int | None:
-        """Return the largest number of states of the encoder; None: no limit."""
+        """Return the largest number of states of the encoder that `config` describes; None: no limit."""
         return None
 
     def start(self) -> list[int]:
@@ -131,26 +131,38 @@ class EncoderDecoder(CausalLM):
         return [int(self.config.get("decoder_start_token_id", 0))]
 
     def embed_source(self, source: TensorLike) -> Tensor:
-        """Return the input [batch, m, hidden] of the encoder's layers for tokens [batch, m] or frames [batch,
-        any, size] `source`.
+        """Return the input [batch, m, hidden] of the encoder's layers, of the parameters' type.
+
+        Args:
+            source: Tokens [batch, m], or frames [batch, any, size] of audio.
         """
         raise NotImplementedError
 
     def encode(self, source: TensorLike, mask: TensorLike | None = None) -> Tensor:
-        """Return the encoder's states [batch, m, hidden] of `source` as in `embed_source`; `mask` [batch, m]
-        selects the states that are seen.
+        """Return the encoder's states [batch, m, hidden], of the parameters' type.
+
+        Args:
+            source: As for `embed_source`.
+            mask: Which states are seen, bools or numbers [batch, m]; None: all.
         """
         x = self.embed_source(source)
         result: Tensor = self.encoder(x, Bidirectional(x, mask))
         return result
 
     def keep(self, states: Tensor, source: Source) -> None:
-        """Store the keys and values of all layers for the encoder's `states` [batch, m, hidden]."""
+        """Store the keys and values of all layers for the encoder's `states` [batch, m, hidden] in
+        `source`.
+        """
         for layer in self.model.layers:
             layer.cross_attn.keep(states, source)
 
     def sources(self, source: TensorLike, mask: TensorLike | None = None) -> DenseSource:
-        """Encode `source` as `encode` does, for the caches of the decoder."""
+        """Encode for the caches of the decoder.
+
+        Args:
+            source: As for `embed_source`.
+            mask: Which states are seen, bools or numbers [batch, m]; None: all.
+        """
         kept = DenseSource(mask)
         self.keep(self.encode(source, mask), kept)
         return kept

@@ -19,7 +19,7 @@ LOWEST, HIGHEST = 4000, 384000
 
 
 def read_audio(data: bytes) -> Floats:
-    """Return the recording in a file's content: float32 [samples], one channel, 16 kHz, from -1 to 1.
+    """Return the recording in `data`, the content of a file: float32 [n], one channel, 16 kHz, from -1 to 1.
 
     Raises:
         RequestError: The content is not a recording, a package that its format needs is missing, or it has no

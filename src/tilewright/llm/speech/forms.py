@@ -13,7 +13,7 @@ FORMS: tuple[Form, ...] = get_args(Form)
 
 
 def written(transcription: Transcription, form: Form) -> str:
-    """Return a transcription in one of `FORMS`; a file's last line has an end."""
+    """Return a transcription in the form `form`, one of `FORMS`; the last line has an end."""
     if form == "text":
         return transcription.text + "\n"
     if form in ("srt", "vtt"):

@@ -198,7 +198,11 @@ class Transcriber:
         return Transcription(text, language or "", len(samples) / RATE, options.task, segments)
 
     def spectrogram(self, samples: Floats) -> Floats:
-        """Return the input of the encoder for a recording, window after window: float32 [frames, mels]."""
+        """Return the input of the encoder, window after window: float32 [frames, mels].
+
+        Args:
+            samples: Float32 [n], at 16 kHz.
+        """
         whole = hops(samples, self._frames)
         size = len(whole) - BEHIND
         parts = [
