@@ -57,7 +57,8 @@ def calibrate(
     model = model_of(checkpoint, window)
     if not isinstance(model, CausalLM) or isinstance(model, EncoderDecoder):
         raise CompileError(
-            f"{checkpoint.path}: {model.config.model_type} is an encoder, or has one: calibration is for causal models"
+            f"{checkpoint.path}: {model.config.model_type} is an encoder, or has one: "
+            "calibration is for causal models"
         )
     window = min(window, model.config.context)
     inputs: dict[str, Tensor] = {}
