@@ -67,8 +67,8 @@ class Scheme:
     symmetric: bool = True
     """Whether the zero of integers is the middle of their range."""
     values: str = "int"
-    """The kind of stored values of a ``coded`` scheme: ``int``, as for symmetric integers; ``uint``, themselves;
-    the name of an 8-bit float type; or the name of a table of `tables.TABLES`.
+    """The kind of stored values of a ``coded`` scheme: ``int``, as for symmetric integers; ``uint``,
+    themselves; the name of an 8-bit float type; or the name of a table of `tables.TABLES`.
     """
     parts: tuple[Part, ...] = ()
     """The parts of a ``coded`` scheme besides qweight."""
