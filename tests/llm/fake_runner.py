@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tilewright.errors import WeightsError
 from tilewright.llm.runner import PAGE, Floats, Ints
 
 MASK = (1 << 64) - 1
@@ -17,6 +19,32 @@ def mix(x: int) -> int:
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
     return x ^ (x >> 31)
+
+
+def salt_of(folder: Path) -> int:
+    """Return what distinguishes the cells of the adapter in a folder, which need not exist."""
+    return mix(int.from_bytes(str(folder).encode()) & MASK)
+
+
+class FakeAdapters:
+    """Adapters that change every cell. Folders whose names begin with "bad" cannot be loaded."""
+
+    def __init__(self, count: int, slots: int) -> None:
+        self.count, self.of_slot = count, [0] * slots
+        self.salts = [0] * (count + 1)
+
+    def load(self, number: int, folder: Path) -> None:
+        if not 1 <= number <= self.count:
+            raise Misuse(f"adapter number {number}")
+        if folder.name.startswith("bad"):
+            raise WeightsError(f"{folder}: damaged")
+        self.salts[number] = salt_of(folder)
+
+    def use(self, slot: int, number: int) -> None:
+        self.of_slot[slot] = number
+
+    def salt(self, slot: int) -> int:
+        return self.salts[self.of_slot[slot]]
 
 
 class Misuse(AssertionError):
@@ -47,12 +75,14 @@ class FakeRunner:
         local: float = 0.5,
         scale: float = 12.0,
         draft: bool = False,
+        adapters: int = 0,
     ) -> None:
         self.vocabulary, self.pages, self.chunk = vocabulary, pages, chunk
         self.max_batch, self.context, self.has_state = max_batch, context, has_state
         self.rows, self.uniform = max_batch * speculated, uniform
         self.drawing = None
         self.source_kind, self.source, self.start = None, 0, []
+        self.adapters = FakeAdapters(adapters, max_batch) if adapters else None
         self.local, self.scale, self.draft = local, scale, draft
         self.cells = np.zeros((pages, PAGE), np.uint64)
         self.places = np.full((pages, PAGE), -1, np.int64)
@@ -111,8 +141,9 @@ class FakeRunner:
         """Record that the page is free: reading it from now on is an error."""
         self.places[page] = -1
 
-    def greedy(self, prompt: list[int], count: int) -> list[int]:
-        """Return the greedy output of the model, computed without pages."""
+    def greedy(self, prompt: list[int], count: int, adapter: str = "") -> list[int]:
+        """Return the greedy output of the model with the adapter of a folder, computed without pages."""
+        salt = salt_of(Path(adapter)) if adapter else 0
         total, found = 0, []
         tokens = list(prompt)
         state = 0
@@ -120,7 +151,9 @@ class FakeRunner:
             if position >= len(prompt):
                 found.append(int(self._of(total, tokens[-1], state).argmax()))
                 tokens.append(found[-1])
-            total = (total + self._cell(total, tokens[position], position, position >= len(prompt))) & MASK
+            total = (
+                total + self._cell(total, tokens[position], position, position >= len(prompt), salt)
+            ) & MASK
             state = mix(state ^ mix(tokens[position])) if self.has_state else 0
         return found
 
@@ -171,15 +204,16 @@ class FakeRunner:
             self._misuse(f"page {page} written")
         if not 0 <= token < self.vocabulary:
             self._misuse(f"token {token}")
-        cell = self._cell(total, token, position, decoded)
+        salt = 0 if self.adapters is None else self.adapters.salt(slot)
+        cell = self._cell(total, token, position, decoded, salt)
         self.cells[page, position % PAGE] = cell
         self.places[page, position % PAGE] = position
         if self.has_state:
             self.states[slot] = mix(self.states[slot] ^ mix(token))
         return (total + cell) & MASK
 
-    def _cell(self, total: int, token: int, position: int, decoded: bool) -> int:
-        return mix(total ^ mix(token * 0x10001 + position) ^ (decoded and not self.uniform))
+    def _cell(self, total: int, token: int, position: int, decoded: bool, salt: int = 0) -> int:
+        return mix(total ^ mix(token * 0x10001 + position) ^ (decoded and not self.uniform) ^ salt)
 
     def _logits(self, total: int, last: int, slot: int) -> Floats:
         return self._of(total, last, self.states[slot] if self.has_state else 0)

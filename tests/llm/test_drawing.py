@@ -36,7 +36,7 @@ class Runner:
     """A model whose logits depend on the last token and its position only."""
 
     vocabulary, pages, chunk, max_batch, rows, context = VOCABULARY, 16, 64, ROWS, 2 * ROWS, CONTEXT
-    has_state, uniform = False, True
+    has_state, uniform, adapters = False, True, None
     source_kind, source, start = None, 0, []
 
     def __init__(self, drawing: Any) -> None:

@@ -65,6 +65,12 @@ class Size(click.ParamType):
     help="Sample text, or activation statistics (.safetensors), for activation-aware scaling.",
 )
 @click.option(
+    "--adapter",
+    type=click.Path(exists=True, file_okay=False),
+    metavar="FOLDER",
+    help="Low-rank adapter (LoRA) that PEFT saved, to add to the weights.",
+)
+@click.option(
     "--perplexity",
     "held_out",
     type=click.Path(exists=True, dir_okay=False),
@@ -79,16 +85,19 @@ def convert_command(
     head_quantization: str | None,
     shard_size: int,
     calibration: str | None,
+    adapter: str | None,
     held_out: str | None,
 ) -> None:
     """Convert and quantize the weights of SOURCE: a Hugging Face folder, a GGUF file, or a converted folder.
 
     After an interruption the same command continues where it stopped.
     """
-    from tilewright.llm.weights import Conversion, changes, convert, open_checkpoint
+    from tilewright.llm.weights import Conversion, changes, convert, merged, open_checkpoint, read_adapter
 
     how = Conversion(quantization, embedding_quantization, head_quantization, shard_size)
     before = open_checkpoint(source)
+    if adapter is not None:
+        before = merged(before, read_adapter(adapter))
     for change in changes(before, how):
         what = f"kept: {change.before}" if change.kept else f"converted: {change.before} to {change.after}"
         count = f"{change.tensors} tensor{'s' if change.tensors != 1 else ''}"
@@ -162,6 +171,25 @@ def _perplexities(
     help="Largest number of sequences in one call.",
 )
 @click.option(
+    "--max-adapters",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Largest number of low-rank adapters (LoRA) that are loaded at a time.",
+)
+@click.option(
+    "--max-adapter-rank",
+    type=click.IntRange(min=1),
+    default=16,
+    show_default=True,
+    help="Largest rank of these.",
+)
+@click.option(
+    "--adapter-targets",
+    metavar="NAME,...",
+    help="Linear layers that adapters may change, such as q_proj,v_proj (default: all but the head).",
+)
+@click.option(
     "--kv-cache",
     type=Size(),
     metavar="SIZE",
@@ -202,6 +230,9 @@ def compile_command(
     context_window_size: int,
     prefill_chunk_size: int,
     max_batch_size: int,
+    max_adapters: int,
+    max_adapter_rank: int,
+    adapter_targets: str | None,
     kv_cache: int | None,
     shard_size: int,
     task: str | None,
@@ -233,6 +264,10 @@ def compile_command(
     from tilewright.llm.weights import Conversion, convert, open_checkpoint
 
     for_page = runs_in_pages(target) and not Path(output).suffix
+    if for_page and max_adapters:
+        raise click.UsageError(
+            "--max-adapters: pages have no adapters; merge one with `llm convert --adapter`"
+        )
     if not for_page:
         check_output(output, target)
     out = console()
@@ -275,6 +310,9 @@ def compile_command(
             pages=pages,
             task=task,
             pooling=pooling,
+            max_adapters=max_adapters,
+            max_adapter_rank=max_adapter_rank,
+            adapter_targets=None if adapter_targets is None else tuple(adapter_targets.split(",")),
         )
         library = compile_library(
             checkpoint, options, target=target, opt=opt, progress=progress, estimate=estimate

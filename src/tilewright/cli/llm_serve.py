@@ -112,6 +112,19 @@ _COUNT = click.IntRange(min=1)
     "the extra 'otel'.",
 )
 @click.option(
+    "--adapter",
+    "adapters",
+    multiple=True,
+    metavar="NAME=FOLDER",
+    help="Low-rank adapter (LoRA) that PEFT saved, which requests choose as model NAME. May be repeated.",
+)
+@click.option(
+    "--allow-adapter-loading",
+    "load_adapters",
+    is_flag=True,
+    help="Let clients load adapters from folders of this machine, and unload them.",
+)
+@click.option(
     "--drain",
     type=click.FloatRange(min=0),
     help="Time limit in seconds to finish answers after SIGTERM.  [default: 60]",
@@ -145,6 +158,8 @@ def command(
     responses: Path | None,
     tool_form: str | None,
     traces: str | None,
+    adapters: tuple[str, ...],
+    load_adapters: bool,
     log_level: str,
     temperature: float | None,
     top_p: float | None,
@@ -208,6 +223,11 @@ def command(
         tracing,
         Transcriber.of_library(engine, library) if hears else None,
     )
+    for adapter in adapters:
+        adapter_name, equals, folder = adapter.partition("=")
+        if not (adapter_name and equals and folder):
+            raise click.BadParameter(f"{adapter!r} is not NAME=FOLDER", param_hint="--adapter")
+        service.load_adapter(adapter_name, folder)
     shown = f"[{host}]" if ":" in host else host
     base = f"http://{shown}:{listener.getsockname()[1]}"
 
@@ -227,7 +247,7 @@ def command(
             )
 
     server = make_server(
-        application(service, origins, responses, [host, *hosts]),
+        application(service, origins, responses, [host, *hosts], load_adapters),
         service.lifecycle,
         limits,
         ready,

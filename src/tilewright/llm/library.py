@@ -27,8 +27,9 @@ from ..frontends.nn import Deferred, Embedding, Linear
 from ..frontends.trace import Tensor
 from ..frontends.trace.tensor import concrete
 from ..ir.constant import Constant
-from ..ir.types import bf16, i8
+from ..ir.types import DType, bf16, i8
 from ..targets.registry import resolve
+from .adapters import LibraryAdapters, adapt, adapters_of
 from .config import Config
 from .cost import decode_work
 from .drawing import LibraryDrawing, drawing_functions, random_words
@@ -48,7 +49,7 @@ from .quantized_linear import (
     factors,
     replace_linears,
 )
-from .runner import PAGE, Drawing, Floats, Ints, SourceKind
+from .runner import PAGE, AdapterSlots, Drawing, Floats, Ints, SourceKind
 from .sentences import Sentence, Texts, judges, modules_of, sentence_of, use_of
 from .slot_states import Rows, SlotStates
 from .source_functions import SourceSlots, with_source
@@ -103,6 +104,14 @@ class LibraryOptions:
     """
     source: int = 512
     """Largest number of states of an encoder for a sequence, in models whose own number is not fixed."""
+    max_adapters: int = 0
+    """Largest number of low-rank adapters (LoRA) that are loaded at a time; see `LibraryAdapters`."""
+    max_adapter_rank: int = 16
+    """Largest rank of these."""
+    adapter_targets: tuple[str, ...] | None = None
+    """The last parts of the names of the linear layers that adapters may change, such as "q_proj"; None: all
+    but the head.
+    """
     draws: bool | None = None
     """Whether tokens are chosen where the logits are, by the functions of `drawing_functions`. None: for
     devices and WebAssembly, whose logits the caller would have to copy.
@@ -180,6 +189,8 @@ def compile_library(
     if has_state or encoder:  # Speculated tokens cannot be rolled back.
         options = replace(options, speculated=1)
     options = for_target(options, target)
+    if options.max_adapters:
+        _let_adapt(model, options, texts)
     module = import_model(functions_of(model, options, texts), None, {}, None)
     (estimate or checker(target))(estimated(module, options.page_count, options.precision))
     description = {
@@ -207,6 +218,26 @@ def compile_library(
         extra_metadata={"llm": description},
         cache=False,  # The cache would keep whole artifacts.
     )
+
+
+def _let_adapt(model: LanguageModel, options: LibraryOptions, texts: Texts) -> None:
+    """See `adapt`.
+
+    Raises:
+        CompileError: The library does not generate text, an option is below 1, or a layer is missing.
+    """
+    if texts.task != "generate" or isinstance(model, EncoderDecoder):
+        raise CompileError(
+            f"max_adapters={options.max_adapters}: only a decoder that generates text has adapters; leave "
+            "--max-adapters out"
+        )
+    if min(options.max_adapters, options.max_adapter_rank) < 1:
+        raise CompileError(
+            f"max_adapters={options.max_adapters} and max_adapter_rank={options.max_adapter_rank}: both must "
+            "be at least 1"
+        )
+    dtype = "float32" if options.precision is None else DType.named(options.precision).numpy
+    adapt(model, options.max_adapters, options.max_adapter_rank, dtype, options.adapter_targets)
 
 
 def for_target(options: LibraryOptions, target: str) -> LibraryOptions:
@@ -533,16 +564,26 @@ def functions_of(model: LanguageModel, options: LibraryOptions, texts: Texts) ->
     def beside(slots: Tensor | None) -> Rows | None:
         return None if states is None or slots is None else states.of(slots)
 
-    def prefill(tokens: Tensor, start: Tensor, table: Tensor, slot: Tensor | None = None) -> Tensor:
+    def prefill(
+        tokens: Tensor,
+        start: Tensor,
+        table: Tensor,
+        slot: Tensor | None = None,
+        adapter: Tensor | None = None,
+    ) -> Tensor:
         cache = PagedCache(
             pages, tokens.shape[0], start[None], table[None], beside(None if slot is None else slot[None])
         )
-        with factors(of_prompts):
+        with factors(of_prompts), adapters_of(adapter):
             hidden = model.hidden(tokens[None], cache)
         return model.head(hidden[0, -1:])[0]  # Only one row, as in a decoding step.
 
-    def decode(tokens: Tensor, lengths: Tensor, table: Tensor, slots: Tensor | None = None) -> Tensor:
-        result: Tensor = model(tokens[:, None], PagedCache(pages, 1, lengths, table, beside(slots)))[:, 0]
+    def decode(
+        tokens: Tensor, lengths: Tensor, table: Tensor, slots: Tensor | None = None,
+        adapters: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        with adapters_of(adapters):
+            result: Tensor = model(tokens[:, None], PagedCache(pages, 1, lengths, table, beside(slots)))[:, 0]
         return result
 
     def copy_page(source: Tensor, target: Tensor) -> None:
@@ -552,18 +593,19 @@ def functions_of(model: LanguageModel, options: LibraryOptions, texts: Texts) ->
         assert states is not None
         states.reset(slot[None])
 
-    slot, slots = ((np.zeros((), i32),), (np.zeros(2, i32),)) if states is not None else ((), ())
-    slot_dims = {"slots": {0: batch}} if states is not None else {}
+    used = states is not None, options.max_adapters > 0
+    of_one, of_rows = ([np.zeros(shape, i32) if use else None for use in used] for shape in ((), 2))
+    row_dims = {name: {0: batch} for name, use in zip(("slots", "adapters"), used, strict=True) if use}
     functions: dict[str, Any] = {
         "prefill": (
             prefill,
-            (np.zeros(2, i32), np.zeros((), i32), np.zeros(2, i32), *slot),
+            (np.zeros(2, i32), np.zeros((), i32), np.zeros(2, i32), *of_one),
             {"tokens": {0: f"tokens<={options.chunk}"}, "table": {0: table}},
         ),
         "decode": (
             decode,
-            (np.zeros(2, i32), np.zeros(2, i32), np.zeros((2, 2), i32), *slots),
-            {"tokens": {0: batch}, "lengths": {0: batch}, "table": {0: batch, 1: table}, **slot_dims},
+            (np.zeros(2, i32), np.zeros(2, i32), np.zeros((2, 2), i32), *of_rows),
+            {"tokens": {0: batch}, "lengths": {0: batch}, "table": {0: batch, 1: table}, **row_dims},
         ),
         **embedding,
     }
@@ -626,6 +668,12 @@ class LibraryRunner:
         self.weight_bytes, self.flops = description.get("weight_bytes", 0), description.get("flops", 0)
         self.texts = TextUse.of(description.get("texts"))
         self._functions = library.functions
+        self._adapters: LibraryAdapters | None = None
+        if count := description.get("max_adapters", 0):
+            self._adapters = LibraryAdapters(
+                library, description["config"], count, description["max_adapter_rank"], self.max_batch
+            )
+        self.adapters: AdapterSlots | None = self._adapters
         self.drawing: Drawing | None = None
         if "draw" in self._functions:
             self.drawing = LibraryDrawing(
@@ -638,7 +686,9 @@ class LibraryRunner:
         """
         if self._sources is not None:
             return self._sources.arguments(np.asarray(slots))
-        return (np.asarray(slots, np.int32),) if self._slot_states else ()
+        numbers = np.asarray(slots, np.int32)
+        of_slots = (numbers,) if self._slot_states else ()
+        return of_slots if self._adapters is None else (*of_slots, self._adapters.of(numbers))
 
     def _call(self, name: str, *arguments: object) -> Any:
         if name not in self._functions:

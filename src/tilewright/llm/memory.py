@@ -15,7 +15,7 @@ from ..dialects import func, graph
 from ..errors import CompileError
 from ..ir.core import Module
 from ..ir.types import DType
-from .runner import PAGE
+from .runner import ADAPTER, PAGE
 
 
 @dataclass(frozen=True)
@@ -24,15 +24,17 @@ class MemoryEstimate:
 
     weights: int
     cache: int
-    """All states."""
+    """All states except for those of adapters."""
     per_token: int
     """Bytes of paged states per token."""
+    adapters: int = 0
+    """The matrices of low-rank adapters."""
     arenas: Mapping[str, int] = field(default_factory=dict)
     """The arena of each function; empty before lowering. Arenas share memory, so only the largest counts."""
 
     @property
     def total(self) -> int:
-        return self.weights + self.cache + max(self.arenas.values(), default=0)
+        return self.weights + self.cache + self.adapters + max(self.arenas.values(), default=0)
 
     def to_metadata(self) -> dict[str, Any]:
         return {
@@ -40,6 +42,7 @@ class MemoryEstimate:
             "arenas": dict(self.arenas),
             "cache_bytes_per_token": self.per_token,
             "cache": self.cache,
+            "adapters": self.adapters,
             "total": self.total,
         }
 
@@ -47,6 +50,8 @@ class MemoryEstimate:
         parts = [f"weights {_mebibytes(self.weights)}", f"KV cache {_mebibytes(self.cache)}"]
         if self.per_token:
             parts[-1] += f" ({self.per_token} bytes a token)"
+        if self.adapters:
+            parts.append(f"adapters {_mebibytes(self.adapters)}")
         if self.arenas:
             function, largest = max(self.arenas.items(), key=lambda item: item[1])
             parts.append(f"arena {_mebibytes(largest)} ({function})")
@@ -66,7 +71,7 @@ def estimated(module: Module, pages: int, precision: str | None) -> MemoryEstima
     narrow = 32 if precision is None else DType.named(precision).bits
     bits = sum(c.size * (min(narrow, 32) if c.dtype.name == "f32" else c.dtype.bits) for c in constants)
     states = func.shared_states(func.entries(module))
-    shapes = [(list(t.shape), t.dtype.itemsize) for t, _ in states.values()]
+    shapes = {name: (list(t.shape), t.dtype.itemsize) for name, (t, _) in states.items()}
     return MemoryEstimate(bits // 8, *_of_states(shapes, pages))
 
 
@@ -74,17 +79,24 @@ def planned(metadata: Mapping[str, Any]) -> MemoryEstimate:
     """The memory of a compiled library, from its metadata."""
     functions = metadata.get("functions") or {"main": metadata}
     arenas = {name: entry["memory"]["arena_bytes"] for name, entry in functions.items()}
-    states = [(s["shape"], DType.named(s["dtype"]).itemsize) for s in metadata.get("states", ())]
+    states = {s["name"]: (s["shape"], DType.named(s["dtype"]).itemsize) for s in metadata.get("states", ())}
     return MemoryEstimate(
         metadata["memory"]["weights_bytes"], *_of_states(states, metadata["llm"]["pages"]), arenas
     )
 
 
-def _of_states(states: list[tuple[list[Any], int]], pages: int) -> tuple[int, int]:
-    """Bytes of all states and bytes per token of the paged ones, given their shapes and element sizes."""
-    whole = sum(math.prod(shape) * size for shape, size in states)
-    paged = sum(math.prod(shape) * size for shape, size in states if shape[0] == pages and PAGE in shape[1:])
-    return whole, paged // (pages * PAGE)
+def _of_states(states: dict[str, tuple[list[Any], int]], pages: int) -> tuple[int, int, int]:
+    """Bytes of all states but adapters, bytes per token of the paged ones, and bytes of adapters, given the
+    states' shapes and element sizes by name.
+    """
+    sizes = {name: math.prod(shape) * size for name, (shape, size) in states.items()}
+    adapters = sum(size for name, size in sizes.items() if name.startswith(ADAPTER))
+    paged = sum(
+        sizes[name]
+        for name, (shape, _) in states.items()
+        if shape[0] == pages and PAGE in shape[1:] and not name.startswith(ADAPTER)
+    )
+    return sum(sizes.values()) - adapters, paged // (pages * PAGE), adapters
 
 
 def machine_memory() -> int:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
 PAGE = 64
 """Tokens of a page of the KV cache."""
+
+ADAPTER = "adapter."
+"""The beginning of the names of the states that hold the matrices of adapters."""
 
 Ints = np.ndarray[Any, np.dtype[np.int32]]
 Floats = np.ndarray[Any, np.dtype[np.float32]]
@@ -95,6 +99,25 @@ class Drawing(Protocol):
         ...
 
 
+class AdapterSlots(Protocol):
+    """Low-rank changes of a model's matrices (LoRA), of which several are loaded at a time."""
+
+    count: int
+    """Largest number of adapters."""
+
+    def load(self, number: int, folder: Path) -> None:
+        """Load the adapter in a folder as number 1 to `count`, which no running sequence may use.
+
+        Raises:
+            WeightsError: A file is missing or damaged, or the adapter does not fit the model.
+        """
+        ...
+
+    def use(self, slot: int, number: int) -> None:
+        """Let the running sequence `slot` use an adapter from now on; number 0 is none."""
+        ...
+
+
 class Runner(Protocol):
     """A model with its weights and its KV cache.
 
@@ -120,6 +143,8 @@ class Runner(Protocol):
 
     The pages of a prefix are then not enough to continue it, and tokens cannot be rolled back.
     """
+    adapters: AdapterSlots | None
+    """The adapters that sequences may use; None: the model has none."""
     drawing: Drawing | None
     """Chooses tokens beside the logits; None: the engine chooses from logits."""
     source_kind: SourceKind | None

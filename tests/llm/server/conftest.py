@@ -35,6 +35,7 @@ class Running:
         texts: TextUse | None = None,
         tracing: Any = None,
         words: Tokenizer | None = None,
+        load_adapters: bool = False,
         **limits: Any,
     ) -> None:
         self.engine = Engine(runner or EchoRunner(), words or tokenizer(template), options)
@@ -43,7 +44,7 @@ class Running:
             "echo", self.engine, self.engine.tokenizer, Limits(**limits), Keys(keys), {}, texts or TextUse()
         )
         self.service.tracing = tracing
-        app = application(self.service, origins, hosts=hosts)
+        app = application(self.service, origins, hosts=hosts, load_adapters=load_adapters)
         ready = threading.Event()
         self.server: Server = make_server(
             app, self.service.lifecycle, self.service.limits, ready.set, port=0, log_level="error"

@@ -47,6 +47,7 @@ class EchoRunner:
     uniform = True
     drawing = None
     source_kind, source, start = None, 0, []
+    adapters: Any = None
 
     def __init__(self, pages: int = 512, chunk: int = 128, max_batch: int = 16, context: int = 2048) -> None:
         self.pages = pages

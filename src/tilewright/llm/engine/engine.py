@@ -15,6 +15,7 @@ import numpy as np
 from ...errors import EngineError, OverloadedError, RequestError, TilewrightError
 from ..runner import Floats, Runner
 from ..tokenizer import Detokenizer, Tokenizer
+from .adapters import Adapters
 from .outputs import Outputs
 from .sampling import Sampler, seed_of_choice
 from .scheduler import Scheduler
@@ -84,7 +85,10 @@ class Engine:
             share=not runner.has_state,
             keep=options.prefix_cache,
             copy_page=lambda source, target: self._steps.copy_page(source, target),
+            begin=self._begin,
         )
+        self.adapters = Adapters(runner.adapters)
+        """The low-rank adapters that requests may choose."""
         draft = None
         if options.speculation is not None:
             if runner.has_state:
@@ -95,7 +99,7 @@ class Engine:
                 draft = DraftModel(options.speculation.draft)
                 draft.check(runner)
         self._statistics = Statistics(pages=self._scheduler.pool.size)
-        self._outputs = Outputs(tokenizer, self._scheduler, self._statistics)
+        self._outputs = Outputs(tokenizer, self._scheduler, self._statistics, self.adapters)
         chunk = _fit("chunk", options.chunk, runner.chunk)
         self._steps = Steps(
             runner, self._scheduler, self._outputs, self._statistics, chunk, options.speculation, draft
@@ -157,6 +161,9 @@ class Engine:
                 sequence.uniform = self.runner.uniform
                 sequence.submitted = now
                 sequences.append(sequence)
+            adapter = self.adapters.taken(request.adapter, request.n)
+            for sequence in sequences:
+                sequence.adapter = adapter
             if self._scheduler.share:
                 sequences[0].forks = sequences[1:]
                 del sequences[1:]
@@ -359,6 +366,10 @@ class Engine:
                 self._statistics.queue_time.observe(now - sequence.submitted)
                 if not sequence.index:
                     self._statistics.prompt_tokens += len(sequence.request.prompt)
+
+    def _begin(self, sequence: Sequence) -> None:
+        if self.runner.adapters is not None:
+            self.runner.adapters.use(sequence.slot, sequence.adapter_number)
 
     def _embed(self) -> bool:
         with self._changed:

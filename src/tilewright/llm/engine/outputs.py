@@ -7,6 +7,7 @@ from collections import abc
 
 from ...errors import EngineError, TilewrightError
 from ..tokenizer import Tokenizer
+from .adapters import Adapters
 from .sampling import TokenLogprob
 from .scheduler import Scheduler
 from .sequence import Sequence
@@ -19,8 +20,11 @@ class Outputs:
     scheduler.
     """
 
-    def __init__(self, tokenizer: Tokenizer, scheduler: Scheduler, statistics: Statistics) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, scheduler: Scheduler, statistics: Statistics, adapters: Adapters
+    ) -> None:
         self._tokenizer, self._scheduler, self._statistics = tokenizer, scheduler, statistics
+        self._adapters = adapters
 
     def deliver(self, sequence: Sequence, tokens: list[int], probable: list[TokenLogprob] | None) -> None:
         """Append tokens to a sequence and hand them to the reader, up to where the output ends."""
@@ -118,6 +122,7 @@ class Outputs:
         sequence.emitted = now
 
     def _end(self, sequence: Sequence, reason: str) -> None:
+        self._adapters.left(sequence.adapter)
         self._statistics.finished[reason] += 1
         self._statistics.request_time.observe(time.perf_counter() - sequence.submitted)
 

@@ -40,6 +40,7 @@ class Scheduler:
         share: bool,
         keep: bool,
         copy_page: Callable[[int, int], None],
+        begin: Callable[[Sequence], object] = lambda sequence: None,
     ) -> None:
         """Make a scheduler without sequences.
 
@@ -50,6 +51,7 @@ class Scheduler:
             share: whether sequences may read each other's pages.
             keep: whether pages without readers stay in the prefix cache.
             copy_page: copies one page of the cache to another.
+            begin: called with each sequence that gets a slot.
         """
         self.limit = min(context, pages * PAGE)
         """The most tokens of a sequence."""
@@ -64,7 +66,7 @@ class Scheduler:
         self.preemptions = 0
         self.waiting = 0
         self.share = share
-        self._copy_page = copy_page
+        self._copy_page, self._begin = copy_page, begin
         self._slots = list(range(slots - 1, -1, -1))
         # each user's waiting sequences, ordered by rank
         self._queues: dict[str, list[tuple[tuple[int, int, int], Sequence]]] = {}
@@ -78,6 +80,8 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         """Add a new sequence to the queue."""
+        for each in (sequence, *sequence.forks):
+            each.root = self.cache.root if each.adapter is None else each.adapter.root
         self._count(sequence.request.user)
         self._wait(sequence)
 
@@ -212,7 +216,7 @@ class Scheduler:
         available = self.cache.available
         if self._blocked is not None and self._blocked[0] is sequence and available <= self._blocked[1]:
             return False
-        node, shared, tokens = self.cache.root, 0, sequence.tokens
+        node, shared, tokens = sequence.root, 0, sequence.tokens
         while self.share and (shared + 1) * PAGE <= min(sequence.prefix, len(tokens) - 1):
             child = self.cache.child(node, tokens[shared * PAGE : (shared + 1) * PAGE])
             if child is None or not child.users:
@@ -237,6 +241,7 @@ class Scheduler:
         sequence.service = self._virtual
         self.running.append(sequence)
         self.running.sort(key=lambda s: s.rank)
+        self._begin(sequence)
 
     def _stop(self, sequence: Sequence, keep: bool) -> None:
         self.running.remove(sequence)
@@ -245,7 +250,7 @@ class Scheduler:
             self._publish(sequence)
             done = len(sequence.nodes)
             if self.share and (rest := sequence.tokens[done * PAGE : self._shareable(sequence)]):
-                parent = sequence.nodes[-1] if done else self.cache.root
+                parent = sequence.nodes[-1] if done else sequence.root
                 self.cache.settle(self.cache.insert(parent, rest, sequence.table.pop(done)))
         for page in sequence.table[len(sequence.nodes) :]:
             self.pool.give_back(page)
@@ -265,7 +270,7 @@ class Scheduler:
         if not self.share:
             return
         for i in range(len(sequence.nodes), self._shareable(sequence) // PAGE):
-            parent = sequence.nodes[-1] if i else self.cache.root
+            parent = sequence.nodes[-1] if i else sequence.root
             node = self.cache.insert(parent, sequence.tokens[i * PAGE : (i + 1) * PAGE], sequence.table[i])
             self.cache.use(node)
             sequence.nodes.append(node)
@@ -282,12 +287,12 @@ class Scheduler:
         tokens, goal = sequence.tokens, min(sequence.prefix, len(sequence.tokens) - 1)
         before = sequence.held
         while (end := sequence.held + PAGE) <= goal:
-            parent = sequence.nodes[-1] if sequence.nodes else self.cache.root
+            parent = sequence.nodes[-1] if sequence.nodes else sequence.root
             node = self.cache.child(parent, tokens[sequence.held : end])
             if node is None:
                 break
             self._join(sequence, [node])
-        parent = sequence.nodes[-1] if sequence.nodes else self.cache.root
+        parent = sequence.nodes[-1] if sequence.nodes else sequence.root
         partial = self.cache.longest_part(parent, tokens[sequence.held : min(sequence.held + PAGE, goal)])
         # fewer tokens are computed along with the rest at no cost
         if partial is not None and partial[1] >= PAGE // 4:

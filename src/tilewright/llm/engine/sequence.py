@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..tokenizer import Detokenizer
+from .adapters import LoadedAdapter
 from .prefix_cache import PrefixNode
 from .sampling import Floats, Sampler
 from .stopping import StopStrings
@@ -40,6 +41,9 @@ class Sequence:
         """The sequence's pages."""
         self.nodes: list[PrefixNode] = []
         """Nodes of the prefix cache that own the first of these pages."""
+        self.adapter: LoadedAdapter | None = None
+        self.root: PrefixNode
+        """The root of the tree of prefixes with its adapter; the scheduler sets it."""
         self.slot = -1
         self.forks: list[Sequence] = []
         """Choices that continue this one's prompt once the cache holds it."""
@@ -56,6 +60,11 @@ class Sequence:
         self.uniform = True
         """Whether prefill and decoding give the same values: see `Runner.uniform`."""
         self.finished = False
+
+    @property
+    def adapter_number(self) -> int:
+        """The place of its adapter in the model; 0: none."""
+        return 0 if self.adapter is None else self.adapter.number
 
     @property
     def output(self) -> int:

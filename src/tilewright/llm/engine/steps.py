@@ -112,6 +112,8 @@ class Steps:
         guesses = self._guess([s for s in rows if s.missing == 1 and rows[s] > 1], rows)
         if not rows:
             return False
+        # neighboring rows of one adapter are multiplied together
+        rows = dict(sorted(rows.items(), key=lambda item: item[0].adapter_number))
         tokens: list[int] = []
         ready: list[tuple[Sequence, Guess, int]] = []
         for s in rows:

@@ -53,6 +53,8 @@ class Request:
     """
     shown: frozenset[int] = frozenset()
     """Special tokens whose text appears in the output, as that of others does not."""
+    adapter: str = ""
+    """The name of one of `Engine.adapters`; empty: none."""
     n: int = 1
     """The number of outputs (choices)."""
     priority: int = 0

@@ -18,6 +18,7 @@ from starlette.routing import Route
 
 from ..chat_page import page_parts, page_text
 from ..speech.vocabulary import Task
+from .adapters import LoadRequest, UnloadRequest, load_adapter, unload_adapter
 from .audio import audio
 from .audio import parsed as audio_form
 from .chat import Chat, chat
@@ -59,7 +60,11 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 def application(
-    service: Service, origins: Sequence[str] = (), kept: Path | None = None, hosts: Sequence[str] = ()
+    service: Service,
+    origins: Sequence[str] = (),
+    kept: Path | None = None,
+    hosts: Sequence[str] = (),
+    load_adapters: bool = False,
 ) -> Starlette:
     """Make the application that serves `service`.
 
@@ -68,16 +73,18 @@ def application(
         origins: origins of web pages that may use the application from a browser; "*": all pages.
         kept: the file that stores responses; None: memory.
         hosts: host names that are accepted besides the machine's own (`hosts.py`), if there are no API keys.
+        load_adapters: whether clients may load and unload adapters, from folders of this machine.
     """
     store = ResponseStore(_STORED_BYTES, kept)
     accepted_hosts = Hosts(hosts, origins)
 
     async def models(request: Request) -> Response:
-        return json_response({"object": "list", "data": [_model(service)]})
+        return json_response({"object": "list", "data": [_model(service, n) for n in service.models]})
 
     async def model(request: Request) -> Response:
-        _require_model(service, request.path_params["name"])
-        return json_response(_model(service))
+        name = request.path_params["name"]
+        _require_model(service, name)
+        return json_response(_model(service, name))
 
     async def chat_completions(request: Request) -> Response:
         parsed = await _parsed(service, request, ChatRequest)
@@ -119,6 +126,9 @@ def application(
 
     async def embed(request: Request) -> Response:
         parsed = await _parsed(service, request, EmbeddingRequest)
+        if parsed.model != service.name:
+            message = f"{parsed.model!r} is an adapter; embeddings are those of {service.name!r}"
+            raise ApiError(400, message, param="model", code="unsupported_parameter")
         return await _whole(service, request, 1, lambda: embeddings(service, parsed))
 
     async def ranked(request: Request) -> Response:
@@ -138,6 +148,14 @@ def application(
             return await _admitted(service, request, 1, lambda: audio(service, form, task))
 
         return handler
+
+    async def load(request: Request) -> Response:
+        _require_loading(load_adapters)
+        return await load_adapter(service, await _parsed(service, request, LoadRequest))
+
+    async def unload(request: Request) -> Response:
+        _require_loading(load_adapters)
+        return await unload_adapter(service, await _parsed(service, request, UnloadRequest))
 
     async def metrics(request: Request) -> Response:
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
@@ -178,6 +196,8 @@ def application(
         route("/v1/audio/translations", of_audio("translate"), "POST"),
         route("/v1/messages", create_message, "POST"),
         route("/v1/messages/count_tokens", count, "POST"),
+        route("/v1/load_lora_adapter", load, "POST"),
+        route("/v1/unload_lora_adapter", unload, "POST"),
         route("/tokenize", to_tokens, "POST"),
         route("/detokenize", to_text, "POST"),
         route("/v1/responses", create_response, "POST"),
@@ -293,14 +313,21 @@ def _require_open(service: Service) -> None:
 
 
 def _require_model(service: Service, name: str) -> None:
-    if name != service.name:
-        message = f"model {name!r} does not exist; this server has {service.name!r}"
+    if name not in service.models:
+        message = f"model {name!r} does not exist; this server has {', '.join(map(repr, service.models))}"
         raise ApiError(404, message, param="model", code="model_not_found")
 
 
-def _model(service: Service) -> dict[str, Any]:
-    about = {"id": service.name, "object": "model", "created": service.created, "owned_by": "tilewright"}
-    return about | {"max_model_len": service.context}  # the name that load generators look for
+def _require_loading(allowed: bool) -> None:
+    if not allowed:
+        message = "clients may not load adapters: start the server with --allow-adapter-loading"
+        raise ApiError(403, message, code="adapter_loading_disabled")
+
+
+def _model(service: Service, name: str) -> dict[str, Any]:
+    about = {"id": name, "object": "model", "created": service.created, "owned_by": "tilewright"}
+    about |= {"max_model_len": service.context}  # the name that load generators look for
+    return about if name == service.name else about | {"parent": service.name}
 
 
 def _owner(service: Service, request: Request) -> str:

@@ -276,7 +276,7 @@ class Chat:
         self._base = {
             "id": f"chatcmpl-{secrets.token_hex(12)}",
             "created": int(time.time()),
-            "model": service.name,
+            "model": request.model,
         }
 
     async def _deltas(self) -> AsyncGenerator[tuple[int, dict[str, Any], list[Any], str | None], None]:

@@ -64,7 +64,7 @@ class TextCompletion:
             "id": f"cmpl-{secrets.token_hex(12)}",
             "object": "text_completion",
             "created": int(time.time()),
-            "model": service.name,
+            "model": request.model,
         }
 
     def _prompt(self, index: int) -> list[int]:

@@ -118,7 +118,7 @@ _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"
 class Messages(TypedEvents):
     """One checked request to /v1/messages."""
 
-    def __init__(self, service: Service, turn: Turn, generation: Generation) -> None:
+    def __init__(self, model: str, turn: Turn, generation: Generation) -> None:
         self._turn = turn
         self.generation = generation
         self._blocks: list[dict[str, Any]] = []
@@ -127,7 +127,7 @@ class Messages(TypedEvents):
             "id": f"msg_{secrets.token_hex(12)}",
             "type": "message",
             "role": "assistant",
-            "model": service.name,
+            "model": model,
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
@@ -227,7 +227,7 @@ async def messages(service: Service, request: MessagesRequest, user: str) -> Mes
         shown=turn.shown,
         stop=request.stop_sequences or (),
     )
-    return Messages(service, turn, service.generation([asked]))
+    return Messages(request.model, turn, service.generation([asked]))
 
 
 async def count_tokens(service: Service, request: CountRequest) -> dict[str, int]:

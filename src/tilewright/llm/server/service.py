@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,22 @@ class Service:
     def context(self) -> int:
         """The most tokens of prompt and answer together."""
         return self.engine.limit
+
+    @property
+    def models(self) -> list[str]:
+        """The names that requests may use: the model's own first, then those of its adapters."""
+        return [self.name, *self.engine.adapters.names]
+
+    def load_adapter(self, name: str, folder: str | Path, replace: bool = False) -> None:
+        """Load a low-rank adapter, which requests choose as their model.
+
+        Raises:
+            RequestError: The name is taken, there is no free place, or the model has none.
+            WeightsError: A file is missing or damaged, or the adapter does not fit the model.
+        """
+        if name == self.name:
+            raise RequestError(f"the name {name!r} is that of the model itself: give the adapter another one")
+        self.engine.adapters.load(name, folder, replace)
 
     async def encode(self, text: str, special: bool, param: str, most: int | None = None) -> list[int]:
         """Encode a prompt; `special` adds the tokens that begin a text. A text is cut to `most` tokens.
@@ -234,6 +251,7 @@ class Service:
             prompt_logprobs=prompt_logprobs,
             grammar=grammar,
             shown=shown,
+            adapter="" if fields.model == self.name else fields.model,
             n=(penalized and penalized.n) or 1,
             user=user,
         )
