@@ -104,9 +104,16 @@ def _compile(triple: str, arguments: Sequence[str], path: Path) -> None:
 
 
 def run_model(
-    library: Any, target: str, inputs: Sequence[Sequence[np.ndarray]], seconds: float = SECONDS
+    library: Any,
+    target: str,
+    inputs: Sequence[Sequence[np.ndarray]],
+    seconds: float = SECONDS,
+    tokens: int = 0,
 ) -> list[list[np.ndarray]]:
     """The outputs of function 0 of a compiled library, for each list of inputs, computed in an emulator.
+
+    With `tokens` the library maps a row of tokens to logits; the output is the row with so many more tokens,
+    each the one with the largest logit.
 
     Raises:
         NoEmulator: it cannot be run here.
@@ -129,14 +136,15 @@ def run_model(
         outputs = len(entry["outputs"])
         _write(given, inputs, [DType.named(x["dtype"]) for x in entry["inputs"]], outputs)
         done = subprocess.run(
-            [*command, str(program), str(file), str(given), str(wanted)],
+            [*command, str(program), str(file), str(given), str(wanted), *([str(tokens)] if tokens else [])],
             capture_output=True,
             timeout=seconds,
             env={**os.environ, "WINEDEBUG": "-all"},
         )
         if done.returncode:
             raise RuntimeError(f"{target}: exit status {done.returncode}: {done.stderr.decode()[-300:]}")
-        return _read(wanted.read_bytes(), len(inputs), [DType.named(x["dtype"]) for x in entry["outputs"]])
+        results = [x["dtype"] for x in entry["inputs" if tokens else "outputs"]]
+        return _read(wanted.read_bytes(), len(inputs), [DType.named(x) for x in results])
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

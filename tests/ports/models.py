@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,14 @@ SMALL_MODEL = Path(__file__).parents[2] / "examples" / "small-model"
 class Compiled:
     """A function that compiles a model for a target, and inputs.
 
-    Results of `exact` models have the same bits on all targets.
+    Results of `exact` models have the same bits on all targets. With `tokens` the model is a language model,
+    whose result is its input with so many more tokens.
     """
 
     compile: Callable[[str], Any]
     inputs: list[list[np.ndarray]]
     exact: bool = False
+    tokens: int = 0
 
 
 def _mlp() -> Compiled:
@@ -140,8 +142,8 @@ def _int8_mobilenet() -> Compiled:
     return _int8(entry.onnx_model("tiny"), samples)
 
 
-def _language_model() -> Compiled:
-    """The logits of the small model of the examples, for 24 tokens."""
+def _language_model(tokens: int = 0) -> Compiled:
+    """The logits of the small model of the examples, for 24 tokens, or `tokens` more that it generates."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -156,8 +158,16 @@ def _language_model() -> Compiled:
             return self.model(input_ids=ids, use_cache=False).logits
 
     ids = np.random.default_rng(5).integers(3, model.config.vocab_size, (1, 24))
-    exported = torch.export.export(Logits(), (torch.from_numpy(ids),))
-    return Compiled(lambda target: tw.compile(exported, target=target, cache=False), [[ids]])
+    length = {"ids": {1: torch.export.Dim("length", min=2, max=64)}} if tokens else None
+    exported = torch.export.export(Logits(), (torch.from_numpy(ids),), dynamic_shapes=length)
+    return Compiled(lambda target: tw.compile(exported, target=target, cache=False), [[ids]], tokens=tokens)
+
+
+def _generated(library: Any, ids: np.ndarray, tokens: int) -> np.ndarray:
+    """A row of tokens with `tokens` more, each the one with the largest logit."""
+    for _ in range(tokens):
+        ids = np.concatenate([ids, np.argmax(library(ids)[:, -1], -1, keepdims=True)], 1)
+    return ids
 
 
 MODELS: dict[str, Callable[[], Compiled]] = {
@@ -173,6 +183,7 @@ MODELS: dict[str, Callable[[], Compiled]] = {
     "mobilenet_v2": lambda: _from_zoo("mobilenet_v2", "full"),
     "minilm": lambda: _from_zoo("minilm", "tiny"),
     "language-model": _language_model,
+    "generated-tokens": partial(_language_model, 16),
 }
 
 
@@ -180,6 +191,8 @@ MODELS: dict[str, Callable[[], Compiled]] = {
 def _expected(name: str) -> tuple[Compiled, list[list[np.ndarray]]]:
     model = MODELS[name]()
     with model.compile("cpu") as library:
+        if model.tokens:
+            return model, [[_generated(library, *arrays, model.tokens)] for arrays in model.inputs]
         results = [library(*arrays) for arrays in model.inputs]
     return model, [list(r) if isinstance(r, tuple) else [r] for r in results]
 
@@ -190,7 +203,7 @@ def difference(name: str, target: str) -> str:
     """
     model, expected = _expected(name)
     with model.compile(target) as library:
-        found = run_model(library, target, model.inputs)
+        found = run_model(library, target, model.inputs, tokens=model.tokens)
     worst = 0.0
     for got, want in zip(
         (a for r in found for a in r), (np.asarray(a) for r in expected for a in r), strict=True

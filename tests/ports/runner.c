@@ -1,8 +1,10 @@
 /* runner.c - runs function 0 of a model on inputs from a file, and writes the outputs to another.
  *
- *     runner LIBRARY INPUTS OUTPUTS
+ *     runner LIBRARY INPUTS OUTPUTS [TOKENS]
  *
- * With -DLINKED the model is linked in, and the first argument is not used. INPUTS: i32 number of runs, of
+ * With -DLINKED the model is linked in, and the first argument is not used. With TOKENS the model is a
+ * language model, from one row of tokens (i64) to logits of each (float32): the program appends the token
+ * with the largest logit so many times, and writes the row in place of the outputs. INPUTS: i32 number of runs, of
  * inputs and of outputs; for each run and input: i32 code, bits and rank, i64 sizes, i64 bytes, the data.
  * OUTPUTS: the same without the numbers, for each run and output; or the text of an error at once, after the
  * i32 -1 in place of a code. All numbers are little-endian. */
@@ -55,8 +57,19 @@ static int fail(const char* text) {
   return 0;
 }
 
+/* Appends the token with the largest of the last logits to a row of tokens. */
+static void append(DLTensor* row, const DLTensor* logits) {
+  int64_t length = row->shape[1], size = logits->shape[2], best = 0;
+  const float* last = (const float*)logits->data + (length - 1) * size;
+  for (int64_t k = 1; k < size; ++k)
+    if (last[k] > last[best]) best = k;
+  row->data = realloc(row->data, sizeof(int64_t) * (size_t)(length + 1) + 64);
+  ((int64_t*)row->data)[length] = best;
+  row->shape[1] = length + 1;
+}
+
 int main(int argc, char** argv) {
-  if (argc != 4 || !(in = fopen(argv[2], "rb")) || !(out = fopen(argv[3], "wb"))) return 2;
+  if (argc < 4 || argc > 5 || !(in = fopen(argv[2], "rb")) || !(out = fopen(argv[3], "wb"))) return 2;
 #if !defined(LINKED)
   if (!(library = open_library(argv[1]))) return fail(problem());
 #endif
@@ -78,9 +91,13 @@ int main(int argc, char** argv) {
       t->data = calloc(1, (size_t)size + 64);
       get(t->data, (size_t)size);
     }
-    if (CALL(tw_run)(model, tensors, inputs, results, outputs)) return fail(CALL(tw_last_error)());
+    int tokens = argc == 5 ? atoi(argv[4]) : 0;
+    for (int left = tokens ? tokens : 1; left; --left) {
+      if (CALL(tw_run)(model, tensors, inputs, results, outputs)) return fail(CALL(tw_last_error)());
+      if (tokens) append(&tensors[0], &results[0]), memset(results, 0, sizeof results);
+    }
     for (int32_t k = 0; k < outputs; ++k) {
-      const DLTensor* t = &results[k];
+      const DLTensor* t = tokens ? &tensors[0] : &results[k];
       int64_t size = (t->dtype.bits + 7) / 8;
       for (int32_t d = 0; d < t->ndim; ++d) size *= t->shape[d];
       int32_t head[3] = {t->dtype.code, t->dtype.bits, t->ndim};
