@@ -4,8 +4,10 @@
  *
  * With -DLINKED the model is linked in, and the first argument is not used. With TOKENS the model is a
  * language model, from one row of tokens (i64) to logits of each (float32): the program appends the token
- * with the largest logit so many times, and writes the row in place of the outputs. INPUTS: i32 number of runs, of
- * inputs and of outputs; for each run and input: i32 code, bits and rank, i64 sizes, i64 bytes, the data.
+ * with the largest logit so many times, and writes the row in place of the outputs.
+ *
+ * INPUTS: i32 number of runs, of inputs and of outputs; for each run and input: i32 code, bits and rank, i64
+ * sizes, i64 bytes, the data.
  * OUTPUTS: the same without the numbers, for each run and output; or the text of an error at once, after the
  * i32 -1 in place of a code. All numbers are little-endian. */
 #include <stdint.h>
