@@ -109,6 +109,10 @@ class BatchReduceGemm(Statement):
     its rows as `Panel.padded_rows` says. `cache_resident` says that B stays in a cache because it is read
     often, so that code need not prefetch it. `tile` has the numbers of a `Tile`.
 
+    `guards` limit what is read of A, as an image limits the windows at its borders. Each has ``3 + r``
+    numbers for `r` reductions: a start, and steps by line, row and reduction. Where their sum is negative,
+    the elements of A are `fill`.
+
     Source: Georganas et al., "High-Performance Deep Learning via a Single Building Block", 2019.
     """
 
@@ -140,9 +144,17 @@ class BatchReduceGemm(Statement):
     group: Attr = 1
     cache_resident: Attr = False
     tile: Attr = tuple(Tile())
+    guards: Attr = ()
+    fill: Attr = 0
 
     def infer_types(self) -> Sequence[Type]:
         return ()
+
+    @property
+    def guard_rows(self) -> list[tuple[Dim, ...]]:
+        """The numbers of each guard."""
+        size = 3 + len(self.reductions)
+        return [tuple(self.guards[k : k + size]) for k in range(0, len(self.guards), size)]
 
     def touched(self) -> tuple[Elements, ...]:
         outer = list(self.reductions)
@@ -153,8 +165,9 @@ class BatchReduceGemm(Statement):
             (self.nr * self.group, 1),
         ]
         c = [(self.lines, self.c_line), (self.m, self.c_m), (self.n, 1)]
+        left = self.box(self.a, self.a_offset, [*a, *zip(outer, self.a_r, strict=True)])
         return (
-            self.box(self.a, self.a_offset, [*a, *zip(outer, self.a_r, strict=True)]),
+            self.box(self.a, 0, [(self.a.type.size, 1)]) if self.guards else left,
             self.box(self.b, self.b_offset, [*b, *zip(outer, self.b_r, strict=True)]),
             self.box(self.c, self.c_offset, c, writes=True),
         )
@@ -179,7 +192,12 @@ class BatchReduceGemm(Statement):
         for point in np.ndindex(*outer):
             a_start = value(self.a_offset) + sum(i * value(s) for i, s in zip(point, self.a_r, strict=True))
             b_start = value(self.b_offset) + sum(i * value(s) for i, s in zip(point, self.b_r, strict=True))
-            left = a.reshape(-1)[a_start + a_row[:, None] + depth[None, :] * value(self.a_k)]
+            inside = np.ones(line.shape, bool)
+            for start, by_line, by_row, *steps in self.guard_rows:
+                first = value(start) + sum(i * value(s) for i, s in zip(point, steps, strict=True))
+                inside &= first + line * value(by_line) + row * value(by_row) >= 0
+            place = a_start + a_row[:, None] + depth[None, :] * value(self.a_k)
+            left = np.where(inside[:, None], a.reshape(-1)[np.where(inside[:, None], place, 0)], self.fill)
             right = b.reshape(-1)[b_start + b_row[:, None] + column[None, :]]
             total += left.astype(wide) @ right.astype(wide)
         where = value(self.c_offset) + c_row[:, None] + columns[None, :]

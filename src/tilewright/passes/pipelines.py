@@ -27,6 +27,7 @@ from .graph.start_early import start_early
 from .graph.update_slices import update_slices
 from .graph.winograd import winograd
 from .info import Condition, PassInfo, describe
+from .tensor.absorb_borders import absorb_borders
 from .tensor.align_epilogues import align_epilogues
 from .tensor.collapse_axes import collapse_axes
 from .tensor.copy_changed import copy_changed
@@ -105,6 +106,7 @@ PASSES: tuple[PassInfo, ...] = (
     _packing(align_epilogues, min_opt=1),
     _tensor(recompute, min_opt=2, arguments=("info",)),
     _tensor(split_borders, min_opt=1),
+    _packing(absorb_borders, min_opt=2, arguments=("info",)),
     _tensor(split_concat),
     _tensor(split_keys, min_opt=1, condition=Condition.GPU, arguments=("info",)),
     _tensor(split_reductions, min_opt=1, arguments=("info",)),

@@ -12,6 +12,7 @@ from ..analysis.loop_nest import (
     enclosing_loops,
     inside,
     reduce_variables,
+    resolved,
     written_buffer,
 )
 from ..dialects import loop, scalar, simd
@@ -146,6 +147,8 @@ class TensorizePrimitives(ScheduleCore):
             group=group,
             cache_resident=cache_resident,
             tile=tuple(registers),
+            guards=nest.guards(),
+            fill=nest.fill(),
             location=nest.block.location,
         )
         nest.replace_by(op)
@@ -227,7 +230,9 @@ class _ContractionTile:
     ) -> None:
         self.primitive_name = primitive_name
         self.block = s.block(name)
-        self.update, (left, right) = factor_loads(self.block, primitive_name)
+        self.update, (left, right) = factor_loads(
+            self.block, primitive_name, guarded=primitive_name == "tensorize" and s.info.byte_rows > 0
+        )
         self.rows, self.columns, self.depth = s.loop(m), s.loop(n), s.loop(k)
         self.outer = [s.loop(r) for r in reductions]
         self.line = s.loop(lines) if lines is not None else None
@@ -315,6 +320,30 @@ class _ContractionTile:
         self._check_affine(rest, what)
         return _Strides(rest, row=row, line=line, depth=depth, outer=outer)
 
+    def guards(self) -> tuple[Dim, ...]:
+        """The guards of the left factor, as `simd.brgemm` has them."""
+        what, numbers = "a guard", []
+        if self.right.guard:
+            raise ScheduleError(
+                f"{self.primitive_name}: the right factor of {self.block.sym_name!r} is guarded"
+            )
+        for e in resolved(self.left, self.left.guard):
+            line, rest = self._coefficient(e, self.line.iv, what) if self.line is not None else (0, e)
+            row, rest = self._coefficient(rest, self.rows.iv, what)
+            outer, rest = self._outer(rest, what)
+            self._check_affine(rest, what)
+            numbers += [rest, line, row, *outer]
+        return tuple(numbers)
+
+    def fill(self) -> int:
+        """The integer that the left factor is where a guard fails."""
+        if not self.left.guard:
+            return 0
+        value = self.left.otherwise.defining_op if self.left.otherwise is not None else None
+        if not isinstance(value, scalar.Constant):
+            raise ScheduleError(f"{self.primitive_name}: a guarded factor needs a constant beyond its guards")
+        return int(value.value)
+
     def right_strides(self, nr: int, group: int) -> _Strides:
         """The right factor in panels: column ``panel * nr + lane``, row ``step * group + part``."""
         what = "the right factor"
@@ -393,8 +422,10 @@ def _register_tile(
     return found
 
 
-def factor_loads(block: loop.Block, primitive_name: str) -> tuple[loop.Accumulate, list[loop.Load]]:
-    """The accumulation of a sum of products, and the unguarded reads of its factors.
+def factor_loads(
+    block: loop.Block, primitive_name: str, guarded: bool = False
+) -> tuple[loop.Accumulate, list[loop.Load]]:
+    """The accumulation of a sum of products, and the reads of its factors, which may be `guarded`.
 
     Raises:
         ScheduleError: The block is another one; the message begins with `primitive_name`.
@@ -406,10 +437,11 @@ def factor_loads(block: loop.Block, primitive_name: str) -> tuple[loop.Accumulat
     product = update.value.defining_op
     factors = product.operands if isinstance(product, scalar.BINARY["mul"]) else ()
     operands = [_uncast(v, update.value.type) for v in factors]
-    loads = [x for x in operands if isinstance(x, loop.Load) and not x.guard and not x.dynamic]
+    loads = [x for x in operands if isinstance(x, loop.Load) and (guarded or not x.guard) and not x.dynamic]
     if len(operands) != 2 or len(loads) != 2:
         raise ScheduleError(
-            f"{primitive_name}: block {block.sym_name!r} is not a sum of products of two unguarded reads"
+            f"{primitive_name}: block {block.sym_name!r} is not a sum of products of two "
+            f"{'' if guarded else 'unguarded '}reads"
         )
     return update, loads
 

@@ -114,6 +114,51 @@ def test_products_of_all_signs(processor: str, a_type: type, b_type: type, tmp_p
     assert np.array_equal(found.reshape(3, 5), a.astype(np.int32) @ b.astype(np.int32))
 
 
+class Beside(nn.Module):
+    """Two convolutions of which the first one's image is added to the second one's result, and one whose
+    windows are two apart.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(5, 5, 3, padding=1), nn.Conv2d(5, 5, 3, padding=1)
+        self.entry, self.last = nn.Conv2d(2, 5, 1), nn.Conv2d(5, 6, (3, 5), stride=2, padding=(1, 2))
+
+    def forward(self, x: tw.Tensor) -> tw.Tensor:
+        x = nn.functional.tanh(self.entry(x))
+        y = self.second(nn.functional.relu(self.first(x))) + x
+        return self.last(y)[:, :5] + y[:, :, ::2, ::2]
+
+
+@needs_qemu
+@pytest.mark.parametrize("processor", ["cortex-m4", "cortex-m55"])
+def test_borders_are_filled_in_where_rows_are_copied(processor: str, tmp_path: Path) -> None:
+    """An image that others read, too, is not copied: guards limit what products read of it. Behind a tanh,
+    the zero point at the borders is not 0.
+    """
+    nn.seed(5)
+    x = np.random.default_rng(5).standard_normal((1, 2, 7, 9)).astype(np.float32)
+    quantized = tw.quantize(Beside(), [x])
+    library = tw.compile(quantized, target=processor)
+    assert len(re.findall(r"brgemm.*guards = ", library.ir("loop"))) >= 2
+    assert not re.search(r"fill = 0\D", library.ir("loop")) and "fill = " in library.ir("loop")
+    found, want = outputs(quantized, x, processor, tmp_path)
+    assert np.array_equal(found, want)
+
+
+@needs_qemu
+@pytest.mark.parametrize("processor", ["cortex-m4", "cortex-m55"])
+def test_nan_is_quantized_to_zero(processor: str, tmp_path: Path) -> None:
+    """A quantized NaN is the number 0, not the zero point, which is 128 or so here."""
+    nn.seed(4)
+    x = np.random.default_rng(4).standard_normal((1, 23)).astype(np.float32)
+    quantized = tw.quantize(nn.Linear(23, 5), [x])
+    broken = np.where(np.arange(23) % 3 == 0, np.float32(np.nan), x)
+    found, want = outputs(quantized, broken, processor, tmp_path)
+    other, _ = outputs(quantized, np.nan_to_num(broken), processor, tmp_path)
+    assert np.array_equal(found, want) and not np.array_equal(found, other)
+
+
 def test_products_of_bytes_are_pairs_of_halfwords() -> None:
     """The loop of a layer has four multiply-adds of pairs to each two words of weights, and no soft float."""
     network = NETWORKS["anomaly-detection"]

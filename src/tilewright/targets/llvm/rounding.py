@@ -11,7 +11,7 @@ from typing import Any
 
 from ...dialects import scalar
 from ...ir.core import Operation, Value
-from ...ir.types import DType, f32
+from ...ir.types import DType, boolean, f32
 from .isa import Isa
 from .values import KernelContext, register
 
@@ -56,7 +56,7 @@ def _constant(op: Operation) -> Any:
 
 
 def to_rounded_integer(g: KernelContext, x: str, zero: int, dtype: DType, lanes: int) -> str:
-    """``cast(round(x) + zero)`` of float32 in `lanes` lanes; NaN becomes `zero`."""
+    """``cast(round(x) + zero)`` of float32 in `lanes` lanes; NaN becomes 0, as in any cast."""
     e, wide = g.e, f"<{lanes} x i32>" if lanes > 1 else "i32"
     low, high = dtype.limits
     if lanes == 4 and g.isa.has("mve.fp"):
@@ -75,7 +75,15 @@ def to_rounded_integer(g: KernelContext, x: str, zero: int, dtype: DType, lanes:
         return e.op(f"call {wide} @llvm.{name}.{suffix}({wide} {a}, {wide} {value})")
 
     if zero:
+        # LLVM 22 takes an unordered comparison of MVE for its opposite: the bits are compared instead.
+        def each(n: int) -> str:
+            return str(n) if lanes == 1 else f"splat (i32 {n})"
+
+        bits = e.op(f"bitcast {register(f32, lanes)} {x} to {wide}")
+        size = e.op(f"and {wide} {bits}, {each(0x7FFFFFFF)}")
+        nan = e.op(f"icmp ugt {wide} {size}, {each(0x7F800000)}")
         y = call("sadd.sat", y, zero)
+        y = e.op(f"select {register(boolean, lanes)} {nan}, {wide} {each(0)}, {wide} {y}")
     y = call("smin", call("smax", y, low), high)
     return e.op(f"trunc {wide} {y} to {register(dtype, lanes)}")
 

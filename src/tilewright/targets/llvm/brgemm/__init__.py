@@ -116,7 +116,7 @@ def brgemm_function(op: simd.BatchReduceGemm, isa: Isa) -> tuple[str, dict[str, 
 
     Raises:
         NotImplementedError: the element types are neither equal floating-point types at most as wide as C's,
-            nor 8-bit or equal 32-bit integers with an i32 result.
+            nor 8-bit or equal 32-bit integers with an i32 result; or rows have guards and are not copied.
     """
     a, b, c = (v.type.dtype for v in (op.a, op.b, op.c))
     if not _supported(op, a, b, c) or (op.group > 1 and not prove_eq(op.a_k, 1)):
@@ -129,6 +129,8 @@ def brgemm_function(op: simd.BatchReduceGemm, isa: Isa) -> tuple[str, dict[str, 
     driver: CopiedRows | Driver
     if kind is not None and kind.fits(problem, isa):
         driver = kind(problem)
+    elif problem.guards:
+        raise NotImplementedError("simd.brgemm with guards, of rows that are not copied")
     else:
         driver = MatrixDriver(problem, isa) if uses_tiles else Driver(problem, isa)
     driver.write()

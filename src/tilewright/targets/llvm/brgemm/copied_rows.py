@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar
 
+from ....ir.symbolic import Dim
 from ....ir.types import i32
 from ..emitter import Carried, Emitter
 from ..isa import Isa
@@ -60,7 +61,10 @@ class CopiedRows:
         self.problem = problem
         self.emitter, self.dims = Emitter("i32"), SymbolicArguments()
         self.definitions: dict[str, str] = {}
+        self.line = self.row = "0"  # The line, and the first of the rows that are multiplied at once.
+        self.row_of_pair = 0
         run = isinstance(problem.k, int) and problem.k % self.group == 0 and not problem.reductions
+        run = run and not problem.guards
         self.in_place = problem.m == 1 and run
         levels = range(len(problem.reductions) + 1)
         fitting = [k for k in levels if self._copied_bytes(k) * ROWS <= MOST_COPIED]
@@ -106,6 +110,8 @@ class CopiedRows:
             a = e.at("%a", e.mul(i, self.dims(p.a_line)), 1)
             c = e.at("%c", e.mul(i, self.dims(p.c_line)), 4)
 
+            self.line = i
+
             def pair(row: str, _: Carried) -> list[str]:
                 self._rows(a, c, place, e.mul(row, str(ROWS)), ROWS)
                 return []
@@ -134,17 +140,18 @@ class CopiedRows:
                     return []
 
                 e.loop("0", self.dims(p.n), "1", [], clear)
-        self._parts(sources, "%b", targets[0], place, 0)
+        self.row = first
+        self._parts(sources, "%b", targets[0], place, ())
 
-    def _parts(self, sources: list[str], b: str, c: str, place: str, level: int) -> None:
-        """Add the products of some rows from reduction `level` on, in parts that can be copied."""
-        p, e = self.problem, self.emitter
+    def _parts(self, sources: list[str], b: str, c: str, place: str, point: tuple[str, ...]) -> None:
+        """Add the products of some rows at a `point` of the outer reductions, in parts that can be copied."""
+        p, e, level = self.problem, self.emitter, len(point)
         if level < self.apart and level < len(p.reductions):
 
             def part(i: str, _: Carried) -> list[str]:
                 step = e.mul(i, self.dims(p.a_r[level]))
                 moved = [e.at(x, step, 1) for x in sources]
-                self._parts(moved, e.at(b, e.mul(i, self.dims(p.b_r[level])), 1), c, place, level + 1)
+                self._parts(moved, e.at(b, e.mul(i, self.dims(p.b_r[level])), 1), c, place, (*point, i))
                 return []
 
             e.loop("0", self.dims(p.reductions[level]), "1", [], part)
@@ -156,9 +163,9 @@ class CopiedRows:
         for start in range(0, p.k, most):
             size = min(most, p.k - start)
             for k, x in enumerate(() if self.in_place else sources):
-                self._copy(
-                    e.at(x, str(start), 1), e.at(place, str(self.unit * k), 1), len(sources), level, size
-                )
+                self.row_of_pair = k
+                target = e.at(place, str(self.unit * k), 1)
+                self._copy(e.at(x, str(start), 1), target, len(sources), point, size)
             steps = self._copied_bytes(level) // self.copied if size == p.k else -(-size // self.group)
             done = start // self.group * self.group * COLUMNS
             sizes = [str(steps), *(self._narrow(x) for x in (p.c_m, p.n))]
@@ -168,26 +175,46 @@ class CopiedRows:
             rows, arguments = sources[0] if self.in_place else place, ", ".join(f"i32 {x}" for x in sizes)
             e.line(f"call void @{name}(ptr {rows}, ptr {e.at(b, str(done), 1)}, ptr {c}, {arguments})")
 
-    def _copy(self, source: str, target: str, count: int, level: int, size: int) -> str:
-        """Copy `size` bytes of each run of a row from reduction `level` on, to every `count`-th unit; returns
-        the end.
+    def _copy(self, source: str, target: str, count: int, point: tuple[str, ...], size: int) -> str:
+        """Copy `size` bytes of each run of a row at a `point` of the outer reductions, to every `count`-th
+        unit; returns the end.
         """
-        p, e = self.problem, self.emitter
+        p, e, level = self.problem, self.emitter, len(point)
         if level < len(p.reductions):
 
-            def run(_: str, carried: Carried) -> list[str]:
+            def run(i: str, carried: Carried) -> list[str]:
                 (_, now), (_, to) = carried
-                after = self._copy(now, to, count, level + 1, size)
+                after = self._copy(now, to, count, (*point, i), size)
                 return [e.at(now, self.dims(p.a_r[level]), 1), after]
 
             carried = [("ptr", source), ("ptr", target)]
             return e.loop("0", self.dims(p.reductions[level]), "1", carried, run)[1]
-        return self.copy(source, target, count, size)
+        return self.copy(self._guarded(source, point, size), target, count, size)
 
-    def _narrow(self, size: object) -> str:
-        if isinstance(size, int):
-            return str(size)
-        return self.emitter.op(f"trunc i64 {self.dims(size)} to i32")  # type: ignore[arg-type]
+    def _guarded(self, source: str, point: tuple[str, ...], size: int) -> str:
+        """Where a run of `size` bytes is read: behind a guard that fails, from a constant."""
+        p, e = self.problem, self.emitter
+        inside = None
+        for start, *steps in p.guards:
+            total = self.dims(start)
+            row = e.add(self.row, str(self.row_of_pair))
+            for step, i in zip(steps, (self.line, row, *point), strict=True):
+                total = e.add(total, e.mul(i, self.dims(step)))
+            holds = e.op(f"icmp sge i32 {self._cut(total)}, 0")
+            inside = holds if inside is None else e.op(f"and i1 {inside}, {holds}")
+        if inside is None:
+            return source
+        name = f"fill_{p.fill % 256}_{size}"
+        bytes_ = f"\\{p.fill % 256:02x}" * size
+        self.helper(name, f'@{name} = private unnamed_addr constant [{size} x i8] c"{bytes_}"\n')
+        return e.op(f"select i1 {inside}, ptr {source}, ptr @{name}")
+
+    def _cut(self, value: str) -> str:
+        """An i64 operand as i32."""
+        return value if value.lstrip("-").isdigit() else self.emitter.op(f"trunc i64 {value} to i32")
+
+    def _narrow(self, size: Dim) -> str:
+        return self._cut(self.dims(size))
 
     def helper(self, name: str, text: str) -> str:
         """Add a function that is called; returns its name."""

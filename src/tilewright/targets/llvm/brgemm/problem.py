@@ -80,7 +80,8 @@ class Problem:
     """A brgemm after simplification.
 
     A panel has ``splits * width`` columns, of which `width`, a multiple of `lanes`, are computed at a time.
-    Strides and offsets count elements; `m`, `n`, `k`, `lines` and `reductions` are extents.
+    Strides and offsets count elements; `m`, `n`, `k`, `lines` and `reductions` are extents. `guards` and
+    `fill` are those of the operation.
     """
 
     dtype: DType
@@ -108,6 +109,8 @@ class Problem:
     group: int
     cache_resident: bool
     tile: simd.Tile
+    guards: tuple[tuple[Dim, ...], ...] = ()
+    fill: int = 0
 
 
 class SymbolicArguments:
@@ -165,10 +168,12 @@ def problem_of(op: simd.BatchReduceGemm, isa: Isa, dtype: DType, c_dtype: DType)
     while reductions and prove_eq(a_r[-1], k * op.a_k) and prove_eq(b_r[-1] * group, k * op.b_k):
         if group > 1 and not (isinstance(k, int) and k % group == 0):
             break
+        if any(guard[2 + len(reductions)] != 0 for guard in op.guard_rows):
+            break
         k = k * reductions[-1]
         reductions, a_r, b_r = reductions[:-1], a_r[:-1], b_r[:-1]
     m, lines = op.m, op.lines
-    if lines != 1 and prove_eq(op.a_line, m * op.a_m) and prove_eq(op.c_line, m * op.c_m):
+    if lines != 1 and not op.guards and prove_eq(op.a_line, m * op.a_m) and prove_eq(op.c_line, m * op.c_m):
         m, lines = lines * m, 1
     tile = simd.Tile(*op.tile)
     if tile.columns and nr % tile.columns == 0 and tile.columns % lanes == 0:
@@ -202,4 +207,6 @@ def problem_of(op: simd.BatchReduceGemm, isa: Isa, dtype: DType, c_dtype: DType)
         group=group,
         cache_resident=op.cache_resident,
         tile=tile,
+        guards=tuple((*guard[:3], *(guard[3 + i] for i in kept)) for guard in op.guard_rows),
+        fill=op.fill,
     )
