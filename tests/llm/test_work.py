@@ -14,7 +14,7 @@ pytest.importorskip("transformers")
 from tests.llm.weights.models import folder_of, small_model
 from tilewright.driver.frontend_registry import import_model
 from tilewright.llm.cost import decode_work
-from tilewright.llm.library import LibraryOptions, cache_bytes, functions_of, model_of
+from tilewright.llm.library import LibraryOptions, cache_bytes, functions_of, model_of, texts_of
 from tilewright.llm.weights import open_checkpoint
 
 OPTIONS = LibraryOptions(context=128, chunk=32, max_batch=4)
@@ -26,7 +26,7 @@ def work_of(
     """Return the cost, and the number of elements of each of the checkpoint's matrices."""
     checkpoint = open_checkpoint(folder_of(small_model(family, **changes), tmp_path / family))
     model = model_of(checkpoint, OPTIONS.context)
-    module = import_model(functions_of(model, OPTIONS), None, {}, None)
+    module = import_model(functions_of(model, OPTIONS, texts_of(model, checkpoint, OPTIONS)), None, {}, None)
     elements = {name: int(np.prod(t.shape)) for name, t in checkpoint.items() if len(t.shape) == 2}
     return decode_work(module, model.config, precision), elements
 

@@ -43,6 +43,7 @@ from .quantization import Quantized
 from .quantization.schemes import BLOCK
 from .quantization.tables import TABLES
 from .quantized_linear import (
+    PackedEmbedding,
     QuantizedEmbedding,
     QuantizedGroupedLinear,
     QuantizedLinear,
@@ -408,6 +409,12 @@ def model_of(checkpoint: Checkpoint, context: int | None = None) -> LanguageMode
         if order is not None:
             return None
         kept.add(tensor.name)
+        scheme = weights.scheme
+        if scheme.bits < 8 and getattr(model, "lm_head", None) is not None:  # no product reads it
+            added = 1 << (scheme.bits - 1) if scheme.symmetric else 0
+            parts["octets"] = concrete(weights.qweight)
+            del parts["qvalues"]
+            return PackedEmbedding(**parts, columns=weights.shape[-1], added=added)
         return QuantizedEmbedding(**parts)
 
     def grouped(path: str, layer: GroupedLinear) -> QuantizedGroupedLinear | None:

@@ -102,10 +102,10 @@ class QuantizedEmbedding(QuantizedMatrix):
             return (numbers.reshape(*each.shape, -1) * each[..., None]).reshape(*numbers.shape)
 
         scales = times(self.scales, self.units)
-        values = rows(self.qvalues)
+        values = self.values(ids)
         if self.table is not None:
-            table = tnp.asarray(np.asarray(self.table, np.float32))
-            values = table[tnp.astype(embedding(ids, self.qvalues), "int32")]
+            values = tnp.asarray(np.asarray(self.table, np.float32))[tnp.astype(values, "int32")]
+        values = tnp.astype(values, "float32")
         grouped = values.reshape(*scales.shape, values.shape[-1] // scales.shape[-1]) * scales[..., None]
         if self.minimums is not None:
             minimums = times(self.minimums, self.minimum_units)
@@ -115,9 +115,41 @@ class QuantizedEmbedding(QuantizedMatrix):
         result: Tensor = grouped.reshape(*values.shape)
         return result
 
+    def values(self, ids: Tensor) -> Tensor:
+        """The quantized values of rows."""
+        return embedding(ids, self.qvalues)
+
     def attend(self, x: Tensor) -> Tensor:
         """See `Embedding.attend`."""
         return self.product(x)
+
+
+class PackedEmbedding(QuantizedEmbedding):
+    """A quantized embedding table that is not the head, too: its values stay a stream of bits along each row.
+
+    Args:
+        octets: The rows, as `quantization.pack_bits` makes them, uint8 [rows, bytes].
+        scales: As for `QuantizedMatrix`.
+        bits: The bits of a value, fewer than 8.
+        columns: The values of a row.
+        added: The number that is added to values where they are stored.
+        more: Further arguments of `QuantizedMatrix`.
+    """
+
+    def __init__(
+        self, octets: Tensor, scales: Tensor, *, bits: int, columns: int, added: int, **more: Any
+    ) -> None:
+        super().__init__(octets, scales, bits=bits, **more)
+        self.columns, self.added = columns, added
+
+    def values(self, ids: Tensor) -> Tensor:
+        assert self.bits is not None
+        octets = tnp.astype(embedding(ids, self.qvalues), "int32")
+        first = np.arange(self.columns, dtype=np.int32) * self.bits
+        low, high = octets[..., first // 8], octets[..., (first + self.bits - 1) // 8]
+        stored = ((low | (high << 8)) >> tnp.asarray(first % 8)) & ((1 << self.bits) - 1)
+        result: Tensor = stored - self.added
+        return result
 
 
 def replace_linears(
@@ -135,6 +167,7 @@ def replace_linears(
 
 
 __all__ = [
+    "PackedEmbedding",
     "QuantizedEmbedding",
     "QuantizedGroupedLinear",
     "QuantizedLinear",

@@ -17,6 +17,7 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from tests.llm.weights.models import folder_of, gguf_of, small_model
 from tilewright.llm.library import LibraryOptions, LibraryRunner, compile_library
+from tilewright.llm.quantization.tables import NF4
 from tilewright.llm.weights import Checkpoint, Conversion, convert, open_checkpoint
 from tilewright.llm.weights.safetensors import write_safetensors
 from tilewright.targets.cpu.isa import host_isa
@@ -93,6 +94,48 @@ def test_gguf(kind: str, original: Path, tmp_path: Path) -> None:
         others = 32 << 10  # norms and tables of the rotary embedding, float32
         print("size", weights / in_file)
         assert weights <= FORMATS[kind] * in_file + others
+
+
+@pytest.mark.parametrize("scheme", ["fp8_e4m3", "int6_g32", "int8_g32_asym"])
+def test_own_schemes(scheme: str, original: Path, tmp_path: Path) -> None:
+    kept = convert(original, tmp_path / "out", Conversion(scheme))
+    found, weights = compiled_logits(kept)
+    assert_close(found, logits_of("llama", kept, **SIZES))
+    parts = [t.read_quantized().arrays.values() for t in kept.values() if t.scheme is not None]
+    # A scale of a block becomes one for each of its rows.
+    assert weights < 1.05 * sum(a.nbytes for arrays in parts for a in arrays) + (48 << 10)
+
+
+def nf4_folder(original: Path, path: Path) -> Path:
+    """The folder `original` as bitsandbytes stores it in NF4, embedding, head and norms excepted."""
+    source, tensors = open_checkpoint(original), {}
+    for name, tensor in source.items():
+        values = np.array(tensor.read())
+        if ".layers." not in name or values.ndim != 2:
+            tensors[name] = values
+            continue
+        blocks = values.reshape(-1, 64)
+        largest = np.abs(blocks).max(1)
+        codes = np.abs(blocks[..., None] / largest[:, None, None] - np.array(NF4)).argmin(-1).reshape(-1)
+        state = {"quant_type": "nf4", "blocksize": 64, "shape": values.shape, "dtype": "float32"}
+        tensors |= {
+            name: (codes[::2] << 4 | codes[1::2]).astype(np.uint8)[:, None],
+            f"{name}.absmax": largest,
+            f"{name}.quant_map": np.array(NF4, np.float32),
+            f"{name}.quant_state.bitsandbytes__nf4": np.frombuffer(json.dumps(state).encode(), np.uint8),
+        }
+    path.mkdir()
+    write_safetensors(path / "model.safetensors", tensors, {})
+    config = source.config | {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}
+    (path / "config.json").write_text(json.dumps(config))
+    return path
+
+
+def test_nf4(original: Path, tmp_path: Path) -> None:
+    kept = convert(nf4_folder(original, tmp_path / "nf4"), tmp_path / "out", Conversion("none"))
+    assert {t.scheme.name for t in kept.values() if t.scheme is not None} == {"nf4_g64"}
+    found, _ = compiled_logits(kept)
+    assert_close(found, logits_of("llama", kept, **SIZES))
 
 
 def test_experts_of_gpt_oss(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from tests.devices import need, running
@@ -14,6 +15,7 @@ from tests.targets.gpu.simulated import Program
 import tilewright as tw
 from tilewright.dialects import loop, simt
 from tilewright.ir.types import DType, bf16, i8, u8
+from tilewright.llm.quantization.tables import E2M1
 from tilewright.llm.quantized_linear import QuantizedLinear, factors
 
 tnp = tw.numpy
@@ -38,6 +40,27 @@ def product(bits: int, rows: int, columns: int, depth: int, group: int, factor: 
     return function, (drawn(rows, depth),)
 
 
+def coded(form: str, rows: int, factor: DType) -> Any:
+    """A product with weights of another program's form, and its input."""
+    columns, depth = 20, 256
+    codes = tnp.astype(tw.Tensor(DRAW.integers(0, 16, (columns, depth)).astype(np.uint8)), "uint4")
+    if form == "k-quants":
+        numbers = [DRAW.integers(0, 64, (columns, 8)).astype(np.uint8) for _ in range(2)]
+        units = [DRAW.uniform(0.01, 0.02, (columns, 1)).astype(np.float16) for _ in range(2)]
+        scales, minimums, unit, minimum_unit = map(tw.Tensor, (*numbers, *units))
+        layer = QuantizedLinear(codes, scales, units=unit, minimums=minimums, minimum_units=minimum_unit)
+    else:
+        exponents = 2.0 ** DRAW.integers(-8, -4, (columns, 8))
+        scales = tw.Tensor(exponents.astype(ml_dtypes.float8_e8m0fnu))
+        layer = QuantizedLinear(codes, scales, table=E2M1)
+
+    def function(x: Any) -> Any:
+        with factors(factor):
+            return tnp.maximum(layer(x), 0)
+
+    return function, (drawn(rows, depth),)
+
+
 PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "int8, one row": product(8, 1, 20, 64, 32, bf16),
     "int8, one row, bytes": product(8, 1, 20, 64, 32, i8),
@@ -46,6 +69,10 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "int4, many rows": product(4, 20, 24, 64, 32, bf16),
     "int8, many rows, bytes": product(8, 20, 24, 64, 32, i8),
     "int4, odd rows and columns": product(4, 7, 19, 96, 32, bf16),
+    "K-quants, one row": coded("k-quants", 1, bf16),
+    "K-quants, many rows": coded("k-quants", 20, bf16),
+    "MXFP4, one row, bytes": coded("mxfp4", 1, i8),
+    "MXFP4, many rows": coded("mxfp4", 20, bf16),
 }
 
 
