@@ -56,7 +56,7 @@ from .slot_states import Rows, SlotStates
 from .source_functions import SourceSlots, with_source
 from .text_use import TextUse
 from .token_sampling import sample
-from .tokenizer import Tokenizer
+from .tokenizer import TOKENIZER, Tokenizer
 from .weights import Checkpoint, LazyTensor, open_checkpoint
 
 if TYPE_CHECKING:
@@ -64,8 +64,6 @@ if TYPE_CHECKING:
 
 PROMPT_FACTORS = {"bfloat16": bf16, "int8": i8}
 """The types of operands in which ``prefill`` can multiply quantized weights, by the names of the option."""
-TOKENIZER = ".tokenizer"
-"""Suffix of the tokenizer's folder beside a library."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ from . import chat_template
 if TYPE_CHECKING:
     import tokenizers
 
+TOKENIZER = ".tokenizer"
+"""Suffix of the tokenizer's folder beside a library."""
 _LARGE = 1 << 18  # Characters of a text from which on the memory of its encoding is returned to the system.
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 

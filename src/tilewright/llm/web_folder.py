@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from ..artifact.weights import SUFFIX, identity_of, split_weights
 from ..errors import ArtifactError
 from ..targets.registry import resolve
-from .library import TOKENIZER, save_library
+from .library import save_library
 from .memory import planned
+from .tokenizer import TOKENIZER
 from .weights import Checkpoint
 
 if TYPE_CHECKING:

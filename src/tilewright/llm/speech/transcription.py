@@ -21,7 +21,7 @@ from ...errors import RequestError
 from ..engine.engine import Engine
 from ..engine.sampling import SamplingParameters
 from ..engine.stream import Request
-from ..library import TOKENIZER
+from ..tokenizer import TOKENIZER
 from .features import BEHIND, HOP, RATE, Floats, hops, normalized
 from .vocabulary import Heard, SpeechVocabulary, Task, TimestampRules
 
