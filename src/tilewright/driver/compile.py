@@ -31,6 +31,7 @@ from .options import (
     thread_count,
 )
 from .report import Report
+from .structure import number_operators
 
 if TYPE_CHECKING:
     from ..dialects.kernels import KernelDefinition
@@ -390,6 +391,7 @@ class Compilation:
         from ..lowering.memory_plan import plan_memory
         from ..schedule.kernel_schedule import refuse_unfit
 
+        number_operators(module)
         self.graph = module.clone()
         lowered = self._stage("lower", lambda: self._lower(module))
         if not self.is_part:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..ir.shape_solver import Check, Define, ShapeSolver
 from ..ir.symbolic import Dim, bounds, free_symbols
 from ..ir.types import BufferType, TensorType
+from .structure import describe_structure
 
 if TYPE_CHECKING:
     from ..dialects.func import Func
@@ -74,6 +75,7 @@ def artifact_metadata(
         **({"unfit_schedules": list(lowered.unfit.items())} if lowered.unfit else {}),
         "memory": plan.to_metadata(),
         "parameters": plan.parameters(),
+        "structure": describe_structure(graph, lowered.module, plan),
         "fusion": {
             "kernels_before": report.kernels_before,
             "kernels_after": report.kernels_after,

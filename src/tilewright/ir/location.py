@@ -15,13 +15,16 @@ class Location:
     """`name` is the node or module path (``encoder.layer.3/MatMul``); `file` and `line` are the source line
     that created the operation.
 
-    `fused` lists the further locations of operations that were merged into this one.
+    `fused` lists the further locations of operations that were merged into this one. `operators` are the
+    positions, in the optimized graph, of the operators that an operation below the graph level computes
+    (`number_operators`); texts of the IR leave them out.
     """
 
     name: str = ""
     file: str = ""
     line: int = 0
     fused: tuple[Location, ...] = ()
+    operators: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}" if self.file else ""
@@ -33,7 +36,7 @@ class Location:
         or the file's name alone.
         """
         fused = tuple(part.portable for part in self.fused)
-        return Location(self.name, _portable(self.file), self.line, fused)
+        return Location(self.name, _portable(self.file), self.line, fused, self.operators)
 
 
 _PACKAGES = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")

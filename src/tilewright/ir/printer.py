@@ -30,12 +30,13 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from .constant import Constant
 from .core import Block, IRError, Module, Operation, Value, set_printer
 from .location import UNKNOWN, Location
+from .notes import is_note
 from .substitution import substitute
 from .symbolic import Dim, Expr, free_symbols, is_symbol, symbol
 from .types import BufferType, DType, TensorType, Type, i2, i4, u2, u4
@@ -75,6 +76,17 @@ def resources_of(op: Operation) -> dict[str, Constant]:
     printer = _Printer(op, False, False)
     printer.run(op, False)
     return printer.resources
+
+
+def attributes_text(op: Operation) -> str:
+    """The attributes of `op` as the pretty form has them, ``axis = 1, keepdims = true``; notes and defaults
+    are left out.
+
+    Raises:
+        IRError: an attribute is not a value of the IR (see `core`).
+    """
+    keys = [key for key in _ordered(op) if key != "operand_segments" and not is_note(key)]
+    return ", ".join(_Printer(op, False, False).shown(op, keys))
 
 
 class _Printer:
@@ -164,16 +176,8 @@ class _Printer:
             head += " " + self._operand_groups(op) if operands else ""
         elif operands:
             head += " " + ", ".join([self.value(v) for v in operands])
-        defaults = op._attr_fields
-        shown = []
-        for key in _ordered(op):
-            value = attributes[key]
-            if key == binder or (key == "sym_name" and name is not None) or key == "operand_segments":
-                continue
-            if key in defaults and _same(value, defaults[key]):
-                continue
-            shown.append(f"{_key(key)} = {self.attribute(op, key, value)}")
-        if shown:
+        named = ("operand_segments", *(("sym_name",) if name is not None else ()), binder)
+        if shown := self.shown(op, [key for key in _ordered(op) if key not in named]):
             head += " {" + ", ".join(shown) + "}"
         if op.results:
             inner, self.scope = self.scope, outer
@@ -270,6 +274,15 @@ class _Printer:
                 text = f"{_key(key)} = {self.attribute(op, key, op.attributes[key])}"
                 (other if "." in key else own).append(text)
         return own, other
+
+    def shown(self, op: Operation, keys: Iterable[str]) -> list[str]:
+        """Those of the attributes that do not have their default, as ``name = value``."""
+        defaults = op._attr_fields
+        return [
+            f"{_key(key)} = {self.attribute(op, key, op.attributes[key])}"
+            for key in keys
+            if not (key in defaults and _same(op.attributes[key], defaults[key]))
+        ]
 
     def attribute(self, op: Operation, key: str, value: object) -> str:
         try:

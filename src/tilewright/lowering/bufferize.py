@@ -9,9 +9,9 @@ passing); the body of a scan writes its slices into the stacked results.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ..dialects import func, graph, host, loop, tensor
+from ..dialects import func, graph, host, loop, scalar, tensor
 from ..dialects.places import place_of
 from ..ir import notes
 from ..ir.builder import Builder
@@ -114,6 +114,20 @@ def _move(builder: Builder, pairs: Sequence[tuple[Value, Value]]) -> None:
             builder.insert(host.Copy(source, aside[source]))
     for source, target in pairs:
         builder.insert(host.Copy(aside.get(source, source), target))
+
+
+def _operators(group: tensor.Group) -> tuple[int, ...]:
+    """The positions in the graph of the operators that a group computes. Scalars that depend on constants and
+    indices only are no evidence: equal ones of several operators are one operation.
+    """
+    numbers: set[int] = set()
+    alike: set[Operation | None] = set()
+    for op in group.walk():
+        if isinstance(op, scalar.ScalarOp) and all(v.defining_op in alike for v in op.operands):
+            alike.add(op)
+        else:
+            numbers.update(op.location.operators)
+    return tuple(sorted(numbers))
 
 
 def _memory(value: Value) -> Value:
@@ -225,9 +239,12 @@ class _Bufferizer:
         self._allocate(builder, group)
         known = [self.buffers[v] for v in (*group.inputs, *group.results)]
         shared: dict[int, Value] = {}
+        place = replace(group.location, operators=_operators(group))
         for call in calls:
             if isinstance(call, str):
-                builder.insert(host.Launch(known, kernel=call, num_outputs=len(group.results)))
+                builder.insert(
+                    host.Launch(known, kernel=call, num_outputs=len(group.results), location=place)
+                )
                 continue
             kernel = self.module.symbol(call.kernel)
             assert isinstance(kernel, loop.Kernel)
@@ -240,7 +257,9 @@ class _Bufferizer:
                     type_ = BufferType(parameter.type.dtype, parameter.type.shape)
                     shared[number] = builder(host.Alloc(buffer=type_))
                 arguments.append(shared[number])
-            builder.insert(host.Launch(arguments, kernel=call.kernel, num_outputs=kernel.num_outputs))
+            builder.insert(
+                host.Launch(arguments, kernel=call.kernel, num_outputs=kernel.num_outputs, location=place)
+            )
 
     def _loop(self, builder: Builder, scan: tensor.Scan) -> None:
         """Write the loop of a scan.

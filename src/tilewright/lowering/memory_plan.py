@@ -45,6 +45,17 @@ Step = host.Launch | host.Copy | host.Yield | host.BindSize | host.Check | host.
 
 
 @dataclass(frozen=True)
+class PlannedStorage:
+    """Bytes of the arena, and the steps of the program (`steps_of`) between which they are in use."""
+
+    offset: Dim
+    size: Dim  # bytes
+    first: int
+    last: int
+    contents: tuple[tuple[Value, BufferType], ...]  # the buffers that lie there one after another
+
+
+@dataclass(frozen=True)
 class ArenaPlan:
     """The plan for one function. Bytes are at the symbols' upper bounds (`NOMINAL` for those without)."""
 
@@ -57,6 +68,7 @@ class ArenaPlan:
     copied: tuple[
         str, ...
     ] = ()  # updated states and inputs that a run copies, because they could not be written in place
+    storages: tuple[PlannedStorage, ...] = ()
 
     def to_metadata(self) -> dict[str, int | str | list[str]]:
         """The plan as an artifact's metadata have it."""
@@ -167,6 +179,12 @@ def _plan_arena(main: func.Func, kernels: dict[str, loop.Kernel], alignment: int
         buffers=len(allocs),
         in_place=in_place,
         copied=_copied(main),
+        storages=tuple(
+            PlannedStorage(
+                s.offset, s.size, s.first, s.last, tuple((a.result, a.buffer) for a in s.allocs)
+            )
+            for s in storages
+        ),
     )
 
 
@@ -175,6 +193,11 @@ def _copied(main: func.Func) -> tuple[str, ...]:
     return tuple(
         n for n, a in zip(main.arg_names, main.body.args, strict=True) if n in main.updates and a in targets
     )
+
+
+def steps_of(main: func.Func) -> list[Operation]:
+    """The operations of a host program that read or write buffers, in order."""
+    return [op for op in main.walk() if isinstance(op, Step)]
 
 
 def root(value: Value) -> Value:
@@ -286,7 +309,7 @@ def _is_zero(value: Constant) -> bool:
 
 def _storages(main: func.Func, kernels: dict[str, loop.Kernel], alignment: int) -> tuple[list[_Storage], int]:
     """The storages that the program needs, and the number of buffers that share another's in place."""
-    steps = [op for op in main.walk() if isinstance(op, Step)]
+    steps = steps_of(main)
     first, last = _lifetimes(steps)
     home: dict[Value, _Storage] = {}
     storages: list[_Storage] = []
