@@ -48,6 +48,7 @@ ALLOWED["distributed"] = {*ALLOWED}
 ALLOWED["tools"] = {*ALLOWED, ""}
 ALLOWED["tuning"] = {*ALLOWED, ""}
 ALLOWED["integrations"] = {*ALLOWED, ""}
+ALLOWED["explore"] = {*ALLOWED}
 ALLOWED["llm"] = {*ALLOWED, ""}
 ALLOWED["training"] = {*ALLOWED, ""}
 ALLOWED["exporters"] = {"errors", "ir", "dialects", "passes"}

@@ -36,6 +36,7 @@ EXPORTS = (
     "tw_last_error",
     "tw_profile_enable",
     "tw_profile_read",
+    "tw_profile_launches",
 )
 WASM_EXPORTS = (*EXPORTS, "tw_alloc", "tw_free")
 WASM_THREAD_EXPORTS = ("tw_thread_prepare", "tw_thread_run", "tw_thread_end")

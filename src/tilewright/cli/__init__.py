@@ -24,6 +24,7 @@ _COMMANDS = {
     "bench": "Time a compiled model against other engines.",
     "compile": "Compile a model to an artifact.",
     "doctor": "Check this machine, and whether a model is supported.",
+    "explore": "Show a model at every level, with its times, on a page.",
     "inspect": "Show what an artifact contains, or a model's IR.",
     "llm": "Language models: convert weights, chat, serve, measure.",
     "package": "Write a model as a package: C++, Android, Apple, Rust, Windows.",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -27,7 +28,8 @@ from .common import (
 )
 
 if TYPE_CHECKING:
-    from tilewright.runtime.model import KernelProfile
+    from tilewright.runtime.model import CompiledModel, KernelProfile
+    from tilewright.runtime.timeline import Grouping
     from tilewright.tools.roofline import Roofline
 
 
@@ -42,6 +44,20 @@ if TYPE_CHECKING:
     show_default=True,
     help="Number of kernels to show, the slowest first.",
 )
+@click.option(
+    "--by",
+    "grouping",
+    type=click.Choice(["kernel", "operator", "layer", "line"]),
+    default="kernel",
+    show_default=True,
+    help="What a row stands for: a kernel, its operators, a module of the model, or a line of the source.",
+)
+@click.option("--cold", is_flag=True, help="Time calls whose data and weights are in no cache.")
+@click.option(
+    "--trace",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the launches of a call in the Trace Event Format, for Perfetto and Chrome.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print all rows as JSON.")
 def command(
     model: str,
@@ -54,6 +70,9 @@ def command(
     seed: int,
     function: str,
     top: int,
+    grouping: Grouping,
+    cold: bool,
+    trace: Path | None,
     as_json: bool,
 ) -> None:
     """Show the time of each kernel of MODEL: an artifact, or a model that is compiled first (a file,
@@ -61,6 +80,9 @@ def command(
     """
     library = function_of(obtain(model, target, dims, threads, precision), function)
     inputs = gather_inputs(library.metadata, files, sizes, seed)
+    if grouping != "kernel" or cold or trace is not None:
+        _show_timeline(library, list(inputs.values()), grouping, cold, trace, top, as_json)
+        return
     symbols = library.symbols_of([x.shape for x in inputs.values()])
     on_device = any("device" in kernel for kernel in library.metadata.get("kernels", ()))
     here = None if on_device else _this_machine(threads)
@@ -105,6 +127,48 @@ def command(
     roofs = f"; the roofline of {here.threads} threads: {_roofs(here, dtypes)}" if here else ""
     out.print(f"{total * 1e3:.3f} ms in kernels{more}{roofs}", highlight=False, soft_wrap=True)
     show_device_code(library.metadata, symbols, library)
+
+
+def _show_timeline(
+    library: CompiledModel,
+    inputs: Sequence[Any],
+    grouping: Grouping,
+    cold: bool,
+    trace: Path | None,
+    top: int,
+    as_json: bool,
+) -> None:
+    """Show one call, launch by launch, and write its trace."""
+    with progress_display() as progress:
+        progress("profiling")
+        timeline = library.timeline(*inputs, cold=cold)
+    if trace is not None:
+        try:
+            trace.write_text(json.dumps(timeline.trace_events()))
+        except OSError as error:
+            raise click.ClickException(f"{trace}: cannot be written: {error.strerror or error}") from error
+    rows = timeline.by(grouping)
+    if as_json:
+        shares = [asdict(row) for row in rows]
+        click.echo(json.dumps({"seconds": timeline.seconds, "cold": cold, grouping: shares}, indent=2))
+        return
+    table = Table(box=None)
+    table.add_column(grouping, overflow="fold")
+    for column in ("launches", "ms", "share"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("" if grouping == "line" else "lines", overflow="fold")
+    for row in rows[:top]:
+        lines = "" if grouping == "line" else ", ".join(row.sources[:3])
+        share = row.seconds / timeline.seconds
+        add_row(table, row.name, str(row.launches), f"{row.seconds * 1e3:.3f}", f"{share:.1%}", lines)
+    out = console()
+    out.print(table)
+    more = f"; the {top} slowest of {len(rows)} are shown" if len(rows) > top else ""
+    called = f"{timeline.seconds * 1e3:.3f} ms a {'cold ' if cold else ''}call"
+    kernels = f"{timeline.in_kernels * 1e3:.3f} ms in {len(timeline.launches)} launches"
+    out.print(f"{called}, {kernels}{more}", highlight=False, soft_wrap=True)
+    if trace is not None:
+        out.print(f"trace: {trace}", highlight=False, soft_wrap=True)
 
 
 def _this_machine(threads: int | None) -> Roofline:

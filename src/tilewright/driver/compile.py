@@ -35,9 +35,10 @@ from .structure import number_operators
 
 if TYPE_CHECKING:
     from ..dialects.kernels import KernelDefinition
+    from ..dialects.tensor import Group
     from ..frontends.dims import DimsArgument
     from ..ir.core import Module
-    from ..ir.passes import Checker, Pass
+    from ..ir.passes import Checker, Pass, Watcher
     from ..lowering.memory_plan import MemoryPlan
     from ..lowering.pipeline import Lowered
     from ..passes.graph.split_interpreted import Part
@@ -68,7 +69,7 @@ def compile(
     checks: bool = True,
     disable: Sequence[str] = (),
     check: bool = False,
-    dump: str | Path | None = None,
+    dump: str | Path | Watcher | None = None,
     replace: Sequence[KernelDefinition] = (),
     libraries: str | Sequence[str] = (),
     schedules: Iterable[KernelSchedule] = (),
@@ -109,7 +110,8 @@ def compile(
         disable: For work on the compiler: names of passes to leave out.
         check: For work on the compiler: interpret the module before and after each pass and compare the
             results.
-        dump: For work on the compiler: a folder for the text of the module after each pass.
+        dump: For work on the compiler: a folder for the text of the module after each pass, or a function of
+            the module, the pass's name, and "before" or "after", which is called around each pass.
         replace: Kernels of your own (`tilewright.c_kernel`) that take the place of the subgraphs equal to
             their patterns. `library.report.replaced` has the number of each; none is a warning.
         libraries: Libraries of vendors that compute products of matrices, ``"mkl"`` and ``"onednn"`` on
@@ -445,6 +447,23 @@ class Compilation:
         with internal_errors():
             return other._generate(self.graph.clone())
 
+    def kernel_texts(self) -> dict[str, dict[str, str]]:
+        """The texts of each kernel at the levels ``tensor`` and ``loop``, by the kernel's name."""
+        from ..ir.printer import print_op
+
+        assert self.graph is not None
+        texts: dict[str, dict[str, str]] = {}
+
+        def note(names: Mapping[Group, str]) -> None:
+            for group, name in names.items():
+                if name not in texts:
+                    texts[name] = {"tensor": print_op(group)}
+
+        lowered = self._lower_with(self._run_enabled, self.graph.clone(), note)
+        for name, levels in texts.items():
+            levels["loop"] = print_op(lowered.module.symbol(name))
+        return texts
+
     def _run_enabled(self, step: Callable[[Module], object], module: Module) -> None:
         from ..ir.passes import Pipeline
 
@@ -502,6 +521,8 @@ class Compilation:
         run_options: dict[str, Any] = {"disabled": self.options.disabled, "timing": timing}
         if self.options.dump is not None:
             run_options.update(dump_after="all", dump_to=self.options.dump)
+            if callable(self.options.dump):
+                run_options["dump_before"] = "all"
         if self.options.check:
             # Rounding to 16 bits is meant to change results a little.
             rounds = self.precision is not None and any(pass_name(p) == "lower-precision" for p in passes)
@@ -567,11 +588,17 @@ class Compilation:
             raise UnsupportedOperatorError(refused, self.target.name)
         return lowered
 
-    def _lower_with(self, run_pass: Callable[[Pass, Module], object], module: Module) -> Lowered:
+    def _lower_with(
+        self,
+        run_pass: Callable[[Pass, Module], object],
+        module: Module,
+        on_named: Callable[[Mapping[Group, str]], None] | None = None,
+    ) -> Lowered:
         from ..lowering.pipeline import lower
 
         options = self.options
-        return lower(module, self.target.lowering, run_pass, self.precision, options.schedules, options.tuned)
+        own, tuned = options.schedules, options.tuned
+        return lower(module, self.target.lowering, run_pass, self.precision, own, tuned, on_named)
 
     def inspect(
         self, library: CompiledModel, names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]

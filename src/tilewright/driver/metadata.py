@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..artifact.structure import KEY as STRUCTURE
 from ..ir.shape_solver import Check, Define, ShapeSolver
 from ..ir.symbolic import Dim, bounds, free_symbols
 from ..ir.types import BufferType, TensorType
@@ -75,7 +76,7 @@ def artifact_metadata(
         **({"unfit_schedules": list(lowered.unfit.items())} if lowered.unfit else {}),
         "memory": plan.to_metadata(),
         "parameters": plan.parameters(),
-        "structure": describe_structure(graph, lowered.module, plan),
+        STRUCTURE: describe_structure(graph, lowered.module, plan),
         "fusion": {
             "kernels_before": report.kernels_before,
             "kernels_after": report.kernels_after,

@@ -16,6 +16,7 @@ from .opt_levels import DEFAULT, LEVELS, OptLevel
 
 if TYPE_CHECKING:
     from ..dialects.kernels import KernelDefinition
+    from ..ir.passes import Watcher
     from ..ir.types import DType
     from ..schedule.kernel_schedule import KernelSchedule
     from ..targets.base import Target
@@ -46,7 +47,7 @@ class CompileOptions:
     """Passes that the caller leaves out, beside those that `opt` leaves out."""
     check: bool = False
     """Whether the interpreter runs the module before and after each pass and compares the results."""
-    dump: Path | None = None
+    dump: Path | Watcher | None = None
     """The folder that the module is written to after each pass."""
     replace: tuple[KernelDefinition, ...] = ()
     """Kernels that take the place of equal subgraphs."""
@@ -167,14 +168,14 @@ def kernel_schedules(schedules: object) -> tuple[KernelSchedule, ...]:
     return result
 
 
-def dump_folder(dump: str | Path | None) -> Path | None:
-    """The option `dump` as a folder, which is made.
+def dump_folder(dump: str | Path | Watcher | None) -> Path | Watcher | None:
+    """The option `dump` as a folder, which is made, or the function that it is.
 
     Raises:
         CompileError: The path is a file, or the folder cannot be made.
     """
-    if dump is None:
-        return None
+    if dump is None or not isinstance(dump, str | Path):
+        return dump
     folder = Path(dump)
     try:
         folder.mkdir(parents=True, exist_ok=True)

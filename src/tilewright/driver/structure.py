@@ -1,14 +1,10 @@
-"""The structure of a compiled model, as its artifact keeps it: the operators of the optimized graph, the steps
-of the host program with the operators that each computes, and the storages of the arena. `tilewright explore`
-and profiles by layer read it; a run does not.
+"""Describes the structure of a compiled model for its artifact (`artifact.structure`): the operators of the
+optimized graph, the steps of the host program with the operators that each computes, and the storages of the
+arena.
 """
 
 from __future__ import annotations
 
-import base64
-import json
-import zlib
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -39,16 +35,14 @@ def _operators(function: Func) -> list[Operation]:
 
 
 def describe_structure(graph: Module, host_program: Module, plan: MemoryPlan) -> str:
-    """The structure of a compiled model in text: JSON, compressed by zlib, in base 64.
+    """The structure of a compiled model in text, which `artifact.structure.read_structure` reads.
 
     Args:
         graph: The optimized graph-level module, its operators numbered by `number_operators`.
         host_program: The host program that the graph was lowered to.
         plan: The memory plan of the host program.
-
-    Returns:
-        Text that `read_structure` reads.
     """
+    from ..artifact.structure import pack_structure
     from ..dialects.func import entries
 
     programs = {f.sym_name: f for f in entries(host_program)}
@@ -59,26 +53,7 @@ def describe_structure(graph: Module, host_program: Module, plan: MemoryPlan) ->
         }
         for f in entries(graph)
     }
-    return base64.b64encode(zlib.compress(json.dumps(functions).encode(), 6)).decode()
-
-
-def read_structure(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The structure of a compiled model by the names of its functions; empty if its artifact has none.
-
-    Args:
-        metadata: The artifact's metadata.
-
-    Returns:
-        For each function three lists. ``operators``: dictionaries with ``name``, ``place`` (the path in the
-        model), ``source`` (``FILE:LINE`` or ""), ``operands`` (numbers of operators; -1 - k is input k),
-        ``types``, ``attributes``, and ``parent``, the number of the operator around it or None. ``steps``:
-        ``kind`` (``launch``, ``copy``, ...), ``kernel``, ``operators``, ``reads`` and ``writes`` (numbers of
-        storages). ``storages``: ``offset`` and ``bytes`` (numbers or formulas), the steps ``first`` and
-        ``last``, and ``buffers``, pairs of a name and a type.
-    """
-    text = metadata.get("structure")
-    found: dict[str, Any] = json.loads(zlib.decompress(base64.b64decode(text))) if text else {}
-    return found
+    return pack_structure(functions)
 
 
 def _describe_operators(function: Func) -> list[dict[str, Any]]:
@@ -134,6 +109,7 @@ def _describe_program(program: Func, plan: ArenaPlan) -> dict[str, Any]:
             step |= {
                 "kernel": op.kernel,
                 "operators": list(op.location.operators),
+                "main": op.location.fused[0].operators[0] if op.location.fused else None,
                 "reads": storages(op.inputs),
                 "writes": storages(op.outputs),
             }
@@ -148,7 +124,9 @@ def _describe_program(program: Func, plan: ArenaPlan) -> dict[str, Any]:
             "bytes": _size(s.size),
             "first": s.first,
             "last": s.last,
-            "buffers": [[value.hint or "", f"{t.dtype.label}{list(map(_size, t.shape))}"] for value, t in s.contents],
+            "buffers": [
+                [value.hint or "", f"{t.dtype.label}{list(map(_size, t.shape))}"] for value, t in s.contents
+            ],
         }
         for s in plan.storages
     ]
@@ -159,4 +137,4 @@ def _size(d: Dim) -> int | str:
     return d if isinstance(d, int) else str(d)
 
 
-__all__ = ["describe_structure", "number_operators", "read_structure"]
+__all__ = ["describe_structure", "number_operators"]

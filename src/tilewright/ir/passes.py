@@ -33,6 +33,10 @@ Pass = Callable[[Module], object]
 Names = Collection[str] | Literal["all"]
 
 
+Watcher = Callable[[Module, str, str], None]
+"""A function that is called with a module, a pass's name, and "before" or "after"."""
+
+
 @dataclass(frozen=True)
 class CheckOptions:
     """Options of check mode, which runs the module before and after each pass.
@@ -104,7 +108,7 @@ class Pipeline:
         timing: dict[str, float] | None = None,
         dump_before: Names = (),
         dump_after: Names = (),
-        dump_to: Path | TextIO | None = None,
+        dump_to: Path | TextIO | Watcher | None = None,
         disabled: Collection[str] = (),
         verify_each: bool = False,
         check: CheckOptions | Checker | None = None,
@@ -117,7 +121,8 @@ class Pipeline:
                 `timing_report`).
             dump_before: Names of passes before which the module's text is written, or "all".
             dump_after: Names of passes after which the module's text is written, or "all".
-            dump_to: The place of the texts: a folder with one file each, or a stream.
+            dump_to: The place of the texts: a folder with one file each, or a stream. A function is called
+                instead, with the module, the pass's name, and "before" or "after".
             disabled: Names of passes to skip.
             verify_each: Whether the module is verified after each pass.
             check: Options of check mode. A `Checker` reuses the results after the last pass of an earlier
@@ -203,13 +208,16 @@ def timing_report(timing: Mapping[str, float]) -> str:
 
 
 class _Dump:
-    def __init__(self, before: Names, after: Names, to: Path | TextIO | None) -> None:
+    def __init__(self, before: Names, after: Names, to: Path | TextIO | Watcher | None) -> None:
         self.wanted = {"before": before, "after": after}
         self.to = to
 
     def __call__(self, module: Module, name: str, when: str) -> None:
         wanted = self.wanted[when]
         if self.to is None or not (wanted == "all" or name in wanted):
+            return
+        if not isinstance(self.to, Path) and callable(self.to):
+            self.to(module, name, when)
             return
         text = print_op(module)
         if isinstance(self.to, Path):
@@ -446,4 +454,13 @@ def run_function(module: Module, function: str, inputs: Mapping[str, Any]) -> Ar
     return [*results, *(changed[name] for name in func.attributes.get("updates", ()))]
 
 
-__all__ = ["CheckOptions", "Pass", "Pipeline", "pass_name", "random_inputs", "run_function", "timing_report"]
+__all__ = [
+    "CheckOptions",
+    "Pass",
+    "Pipeline",
+    "Watcher",
+    "pass_name",
+    "random_inputs",
+    "run_function",
+    "timing_report",
+]

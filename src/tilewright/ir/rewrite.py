@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
 from .builder import Builder
 from .core import Constant, Effect, IRError, Operation, OperationT, Value
+from .location import Location
 from .symbolic import prove_lt
 from .types import TensorType, Type
 
@@ -121,6 +123,14 @@ class Rewriter:
                 self._enqueue(user)
 
 
+rewrites_observed: ContextVar[Callable[[str, str, Location], None] | None] = ContextVar(
+    "rewrites_observed", default=None
+)
+"""A function that is told of each rewrite: the pattern's name, and the name and location of the operation
+that it started at.
+"""
+
+
 def _may_be_equal(a: Type, b: Type) -> bool:
     """Whether two types are equal for some sizes. Equal symbolic sizes may be written in different ways, so
     only sizes that differ provably count.
@@ -177,6 +187,7 @@ def apply_patterns(
             queue.append(op)
 
     rewriter = Rewriter(enqueue)
+    observe = rewrites_observed.get()
     while queue:
         op = queue.popleft()
         queued.discard(op)
@@ -212,8 +223,11 @@ def apply_patterns(
             candidates = cache[cls] = [p for base in cls.__mro__ for p in index.get(base, ())]
         for p in candidates:
             rewriter.op, rewriter.pattern = op, p.name
+            name, location = op.name, op.location
             if p.function(op, rewriter):
                 count += 1
+                if observe is not None:
+                    observe(p.name, name, location)
                 if count > limit:
                     raise IRError(
                         f"pattern '{p.name}' keeps rewriting after {limit} steps", op if op.parent else None

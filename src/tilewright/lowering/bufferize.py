@@ -16,6 +16,7 @@ from ..dialects.places import place_of
 from ..ir import notes
 from ..ir.builder import Builder
 from ..ir.core import Block, IRError, Module, Operation, OpResult, Region, Value
+from ..ir.location import Location
 from ..ir.run_time_symbols import defined_inside, mentions
 from ..ir.symbolic import Dim
 from ..ir.types import BufferType, TensorType
@@ -116,10 +117,15 @@ def _move(builder: Builder, pairs: Sequence[tuple[Value, Value]]) -> None:
         builder.insert(host.Copy(aside.get(source, source), target))
 
 
-def _operators(group: tensor.Group) -> tuple[int, ...]:
-    """The positions in the graph of the operators that a group computes. Scalars that depend on constants and
-    indices only are no evidence: equal ones of several operators are one operation.
+def _place(group: tensor.Group) -> Location:
+    """The location of a group's launches: all operators of the group, and in `fused` the operator that most
+    of the work is expected of, a contraction's or else the last.
+
+    Scalars that depend on constants and indices only are no evidence of an operator: equal ones of several
+    operators are one operation.
     """
+    parts = [op for op in group.body.ops if not op.terminator]
+    main = next((op for op in parts if notes.CONTRACTION.present(op)), group).location
     numbers: set[int] = set()
     alike: set[Operation | None] = set()
     for op in group.walk():
@@ -127,7 +133,8 @@ def _operators(group: tensor.Group) -> tuple[int, ...]:
             alike.add(op)
         else:
             numbers.update(op.location.operators)
-    return tuple(sorted(numbers))
+    fused = (Location(main.name, main.file, main.line, operators=main.operators),) if main.operators else ()
+    return replace(group.location, fused=fused, operators=tuple(sorted(numbers)))
 
 
 def _memory(value: Value) -> Value:
@@ -239,7 +246,7 @@ class _Bufferizer:
         self._allocate(builder, group)
         known = [self.buffers[v] for v in (*group.inputs, *group.results)]
         shared: dict[int, Value] = {}
-        place = replace(group.location, operators=_operators(group))
+        place = _place(group)
         for call in calls:
             if isinstance(call, str):
                 builder.insert(

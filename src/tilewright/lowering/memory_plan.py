@@ -28,6 +28,7 @@ from ..ir.core import BlockArgument, IRError, Module, Operation, OpResult, Value
 from ..ir.run_time_symbols import defined_inside, mentions
 from ..ir.substitution import evaluate
 from ..ir.symbolic import Dim, bounds, free_symbols, prove_le, unordered_max
+from ..ir.types import BufferType
 
 NOMINAL = 1024
 """The value of a symbol without an upper bound when buffers are ordered and memory is reported."""
@@ -180,9 +181,7 @@ def _plan_arena(main: func.Func, kernels: dict[str, loop.Kernel], alignment: int
         in_place=in_place,
         copied=_copied(main),
         storages=tuple(
-            PlannedStorage(
-                s.offset, s.size, s.first, s.last, tuple((a.result, a.buffer) for a in s.allocs)
-            )
+            PlannedStorage(s.offset, s.size, s.first, s.last, tuple((a.result, a.buffer) for a in s.allocs))
             for s in storages
         ),
     )

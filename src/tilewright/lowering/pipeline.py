@@ -104,11 +104,13 @@ def lower(
     precision: DType | None = None,
     schedules: Sequence[KernelSchedule] = (),
     tuned: TunedKernels | None = None,
+    on_named: Callable[[Mapping[tensor.Group, str]], None] | None = None,
 ) -> Lowered:
     """Lower a graph-level module in place to its host program and scheduled kernels.
 
     `run_pass` runs a pass on a module; it may time, check or skip the pass. `schedules` are the user's, for
-    some of the kernels, and `tuned` measured choices for some of the others.
+    some of the kernels, and `tuned` measured choices for some of the others. `on_named` is called with the
+    groups, which still are in the module, and the names of their kernels.
 
     Raises:
         UnsupportedOperatorError: an operator has no lowering.
@@ -133,6 +135,8 @@ def lower(
     names, kernels, unfit = groups_to_kernels(
         module, options.rules, options.info, schedules, tuned, measured_variants=options.variants
     )
+    if on_named is not None:
+        on_named(names)
     bufferize(module, lambda group: [names[group]], {k.name: k.guarded for k in kernels.values()})
     return Lowered(module, kernels, unfused, fused, contractions, unfit)
 

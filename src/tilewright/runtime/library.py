@@ -110,6 +110,35 @@ class _Native(CompiledModel):
             context.native.tw_profile_enable(context.handle, 0)
         return [KernelTime(*row) for row in zip(names, calls, nanoseconds, strict=True)]
 
+    def launches_raw(self, /, *args: object, **kwargs: object) -> list[tuple[str, int, int]]:
+        """Run once; return each launch's kernel, and its begin and end in nanoseconds."""
+        context = self.library._context()
+        read = context.native.tw_profile_launches
+        if read is None:
+            return super().launches_raw(*args, **kwargs)
+        names = list(map(str, (k["name"] for k in self.metadata.get("kernels", []))))
+        count = ctypes.c_int64()
+        context.check(context.native.tw_profile_enable(context.handle, 1))
+        try:
+            self(*args, **kwargs)
+            context.check(read(context.handle, None, 0, ctypes.byref(count)))
+            entries = (_LaunchTime * count.value)()
+            context.check(read(context.handle, entries, len(entries), ctypes.byref(count)))
+        finally:
+            context.native.tw_profile_enable(context.handle, 0)
+        return [(names[x.kernel], x.begin, x.end) for x in entries]
+
+
+class _LaunchTime(ctypes.Structure):
+    """``tw_launch_time`` of `tilewright.h`."""
+
+    _fields_ = (
+        ("kernel", ctypes.c_int32),
+        ("reserved", ctypes.c_int32),
+        ("begin", ctypes.c_uint64),
+        ("end", ctypes.c_uint64),
+    )
+
 
 class NativeFunction(_Native, LibraryFunction):
     """One function of a native library of several."""

@@ -30,6 +30,7 @@ from tilewright.runtime.kernels import KernelDescription, describe_kernels
 from tilewright.runtime.nested import Nested
 from tilewright.runtime.state import Memory, ModelState
 from tilewright.runtime.tensors import DTYPES, dtype_named, like, to_numpy
+from tilewright.runtime.timeline import Timeline, record_timeline
 from tilewright.runtime.updates import prepare_updates
 
 
@@ -328,6 +329,38 @@ class CompiledModel(ABC):
             TilewrightError: The target's runtime does not measure kernels.
         """
         raise TilewrightError("this target's runtime does not measure kernels")
+
+    def timeline(self, /, *args: object, repeat: int = 10, cold: bool = False, **kwargs: object) -> Timeline:
+        """Time each launch of a call, with the operators, the layer and the line of the model that it
+        computes.
+
+        Args:
+            *args: Inputs, as for a call of the model.
+            repeat: The number of calls, of which the one with the median time is returned. One call before
+                them is not measured.
+            cold: Whether each call finds caches that hold other data: a block of memory larger than the
+                caches is written before it.
+            **kwargs: Inputs by name, as for a call of the model.
+
+        Raises:
+            ShapeError: An input does not fit the model.
+            TilewrightError: The target's runtime does not measure launches.
+        """
+        args, kwargs = _from_dictionary(args, kwargs)
+        values = self._in_order(args, kwargs) if kwargs or len(args) != len(self._names) else args
+        arrays = [to_numpy(v, n, d) for v, n, d in zip(values, self._names, self._dtypes, strict=True)]
+        return record_timeline(self, arrays, repeat, cold)
+
+    def launches_raw(self, /, *args: object, **kwargs: object) -> list[tuple[str, int, int]]:
+        """Run once; return each launch's kernel, and its begin and end in nanoseconds.
+
+        Raises:
+            TilewrightError: The target's runtime does not measure launches.
+        """
+        raise TilewrightError(
+            "this library's runtime does not measure launches: compile the model again, with this version and "
+            "for a native target"
+        )
 
     @abstractmethod
     def _execute(self, arrays: list[np.ndarray], out: Sequence[np.ndarray] | None) -> list[np.ndarray]:

@@ -43,6 +43,10 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tw_profile_enable": (ctypes.c_int, [_VOID, ctypes.c_int]),
     "tw_profile_read": (ctypes.c_int, [_VOID, _VOID, _VOID, _COUNT]),
 }
+_LATER_SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+    "tw_profile_launches": (ctypes.c_int, [_VOID, _VOID, ctypes.c_int64, _VOID]),
+}
+"""Functions that libraries of earlier versions do not export."""
 _DEVICE_SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tw_create_on": (ctypes.c_int, [_VOID, _VOID, _VOID]),
     "tw_state_read": (ctypes.c_int, [_VOID, _COUNT, _VOID, ctypes.c_uint64]),
@@ -81,6 +85,7 @@ class NativeCode:
     tw_last_error: Any
     tw_profile_enable: Any
     tw_profile_read: Any
+    tw_profile_launches: Any = None
     tw_create_on: Any
     tw_state_read: Any
     tw_state_write: Any
@@ -115,6 +120,8 @@ class NativeCode:
         signatures = dict(_SIGNATURES)
         if hasattr(library, exported("tw_create_on", prefix)):
             signatures |= _DEVICE_SIGNATURES
+        later = {n: s for n, s in _LATER_SIGNATURES.items() if hasattr(library, exported(n, prefix))}
+        signatures |= later
         for name, (result, arguments) in signatures.items():
             try:
                 address: Any = ctypes.cast(library[exported(name, prefix)], ctypes.c_void_p).value

@@ -341,6 +341,17 @@ static void profile(void) {
   CHECK(tw_profile_read(context, nanoseconds, calls, 2) == TW_OK);
   CHECK(calls[0] == 5 && calls[1] == 5 && nanoseconds[0] > 0 && nanoseconds[1] > 0);
   CHECK(tw_profile_read(context, nanoseconds, calls, 3) == TW_ERROR_ARGUMENT);
+  tw_launch_time launches[12];
+  int64_t count = 0;
+  CHECK(tw_profile_launches(context, NULL, 0, &count) == TW_OK && count == 10);
+  CHECK(tw_profile_launches(context, launches, 12, &count) == TW_OK);
+  uint64_t total = 0;
+  for (int i = 0; i < 10; ++i) {
+    CHECK(launches[i].end >= launches[i].begin && (!i || launches[i].begin >= launches[i - 1].end));
+    total += launches[i].end - launches[i].begin;
+  }
+  CHECK(total == nanoseconds[0] + nanoseconds[1]);
+  CHECK(tw_profile_launches(context, launches, 12, NULL) == TW_ERROR_ARGUMENT);
   tw_destroy(context);
   free(c);
 }

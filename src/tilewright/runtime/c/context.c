@@ -43,6 +43,10 @@ struct tw_context {
   void** states;                /* [num_states] */
   uint64_t* nanoseconds;        /* [num_kernels] */
   uint64_t* calls;              /* [num_kernels] */
+  tw_launch_time* launches;     /* [launch_capacity], an allocation of its own: those of the profile */
+  int64_t num_launches;
+  int64_t launch_capacity;
+  uint64_t profile_start; /* when the profile was enabled, by tw_clock */
 };
 
 int32_t tw_abi_version(void) { return TW_ABI_VERSION; }
@@ -264,6 +268,7 @@ void tw_destroy(tw_context* context) {
   tw_device_destroy(context->device);
 #endif
   tw_unmap_file(&context->mapping);
+  tw_memory_free(context->launches);
   tw_memory_free(context);
 }
 
@@ -469,7 +474,7 @@ static int run_program(tw_context* context, const tw_function_desc* f, int64_t* 
   status = provide_late_outputs(context, f, symbols, outputs, status);
   status = tw_device_end(context->device, f, inputs, outputs, copied, status);
   if (context->profiling && !status)
-    status = tw_device_profile(context->device, context->nanoseconds, context->calls);
+    status = tw_device_profile(context->device, context);
 #endif
   return status;
 }
@@ -657,6 +662,7 @@ int tw_profile_enable(tw_context* context, int on) {
   int status = acquire(context);
   if (status) return status;
   context->profiling = on;
+  if (on) context->num_launches = 0, context->profile_start = tw_clock();
   for (int32_t i = 0; on && i < tw_module.num_kernels; ++i) context->nanoseconds[i] = context->calls[i] = 0;
   release(context);
   return TW_OK;
@@ -679,6 +685,35 @@ int tw_profile_read(tw_context* context, uint64_t* nanoseconds, uint64_t* calls,
   return TW_OK;
 }
 
+int tw_profile_launches(tw_context* context, tw_launch_time* launches, int64_t capacity, int64_t* count) {
+  tw_clear_error();
+  if (!context || !count || (!launches && capacity > 0))
+    return tw_fail(TW_ERROR_ARGUMENT, "tw_profile_launches: an argument is a null pointer");
+  int status = acquire(context);
+  if (status) return status;
+  *count = context->num_launches;
+  int64_t copied = capacity < context->num_launches ? capacity : context->num_launches;
+  if (copied > 0) __builtin_memcpy(launches, context->launches, (size_t)copied * sizeof *launches);
+  release(context);
+  return TW_OK;
+}
+
+void tw_note_launch(tw_context* context, int32_t kernel_index, uint64_t begin, uint64_t end) {
+  context->nanoseconds[kernel_index] += end - begin;
+  context->calls[kernel_index] += 1;
+  if (context->num_launches == context->launch_capacity) {
+    int64_t capacity = 2 * context->launch_capacity + 256;
+    tw_launch_time* larger = tw_memory_allocate((size_t)capacity * sizeof *larger);
+    if (!larger) return; /* the sums above stay right, and the count tells that launches are missing */
+    if (context->num_launches)
+      __builtin_memcpy(larger, context->launches, (size_t)context->num_launches * sizeof *larger);
+    tw_memory_free(context->launches);
+    context->launches = larger;
+    context->launch_capacity = capacity;
+  }
+  context->launches[context->num_launches++] = (tw_launch_time){kernel_index, 0, begin, end};
+}
+
 int32_t tw_launch(tw_context* context, int32_t kernel_index, tw_kernel kernel, int64_t extent, int64_t grain,
                   void* const* buffers, const int64_t* dims) {
   if (!context->profiling) {
@@ -687,8 +722,8 @@ int32_t tw_launch(tw_context* context, int32_t kernel_index, tw_kernel kernel, i
   }
   uint64_t before = tw_clock();
   tw_pool_launch(context->pool, kernel, extent, grain, buffers, dims);
-  context->nanoseconds[kernel_index] += tw_clock() - before;
-  context->calls[kernel_index] += 1;
+  tw_note_launch(context, kernel_index, before - context->profile_start,
+                 tw_clock() - context->profile_start);
   return 0;
 }
 

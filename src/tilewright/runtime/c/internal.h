@@ -105,8 +105,10 @@ void* tw_device_output(tw_device* device, const tw_function_desc* function, int3
  * stay on the caller's stream. Returns `status`, or that of the first failure. */
 int tw_device_end(tw_device* device, const tw_function_desc* function, void* const* inputs,
                   void* const* outputs, const int64_t* copied, int status);
-/* Adds the times and launches of the last run, which was profiled. Returns a tw_status. */
-int tw_device_profile(tw_device* device, uint64_t* nanoseconds, uint64_t* calls);
+/* Notes the launches of the last run, which was profiled, from its first launch on. Returns a tw_status. */
+int tw_device_profile(tw_device* device, tw_context* context);
+/* Notes a launch of a profiled run; times are nanoseconds. */
+void tw_note_launch(tw_context* context, int32_t kernel_index, uint64_t begin, uint64_t end);
 /* Copies between the CPU and the device, and waits. Returns a tw_status. */
 int tw_device_download(tw_device* device, void* to, const void* from, size_t size);
 int tw_device_upload(tw_device* device, void* to, const void* from, size_t size);

@@ -235,6 +235,23 @@ TW_API int tw_profile_enable(tw_context* context, int on);
  * Errors: ARGUMENT (also if `num_kernels` is not the model's number of kernels), BUSY. */
 TW_API int tw_profile_read(tw_context* context, uint64_t* nanoseconds, uint64_t* calls, int32_t num_kernels);
 
+/* A launch of a kernel in a profile: the kernel's number, and nanoseconds since the profile was enabled; on a
+ * device, since the first launch of its run. */
+typedef struct {
+  int32_t kernel;
+  int32_t reserved;
+  uint64_t begin;
+  uint64_t end;
+} tw_launch_time;
+
+/* Copies the launches since the profile was enabled, in their order.
+ *
+ * launches: receives the first `capacity` of them; may be NULL if `capacity` is 0.
+ * count: receives their number.
+ * Errors: ARGUMENT, BUSY. */
+TW_API int tw_profile_launches(tw_context* context, tw_launch_time* launches, int64_t capacity,
+                               int64_t* count);
+
 /* Devices. A library that was compiled for a GPU has the functions above, and those below in addition. Its
  * `device` in the metadata's "target" is the device's type in DLPack: 2 CUDA, 4 OpenCL, 7 Vulkan, 8 Metal, 10
  * ROCm. It runs on the device that tw_create_on chooses; tw_create uses device 0.

@@ -1,0 +1,109 @@
+"""`tilewright explore MODEL`: a page of the model at every level."""
+
+from __future__ import annotations
+
+import tempfile
+import webbrowser
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tilewright.errors import TilewrightError
+
+from .common import (
+    compile_options,
+    compile_source,
+    console,
+    gather_inputs,
+    input_options,
+    is_artifact,
+    progress_display,
+    source_of,
+)
+
+
+@click.command("explore")
+@click.argument("model")
+@compile_options
+@input_options
+@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the page to this file.")
+@click.option("--against", "baseline", metavar="MODEL", help="A second model or artifact to compare with.")
+@click.option("--no-times", is_flag=True, help="Time no call of the model.")
+@click.option("--no-browser", is_flag=True, help="Do not open the page in a browser.")
+def command(
+    model: str,
+    target: str,
+    dims: tuple[Any, ...],
+    threads: int | None,
+    precision: str | None,
+    files: tuple[tuple[str, str], ...],
+    sizes: tuple[tuple[str, int], ...],
+    seed: int,
+    function: str,
+    output: str | None,
+    baseline: str | None,
+    no_times: bool,
+    no_browser: bool,
+) -> None:
+    """Show MODEL on a page: its graph, each kernel at every level down to the machine's code, what each pass
+    did, times, the roofline, and memory. MODEL is an artifact, or a model that is compiled first (a file,
+    FILE.py:NAME or MODULE:NAME). The page is one file without references to other places.
+    """
+    from tilewright.explore.page import write_page
+
+    about: dict[str, Any] = {"function": function, "files": files, "sizes": sizes, "seed": seed}
+    documents = [
+        _document(name, target, dims, threads, precision, no_times, about)
+        for name in (model, baseline)
+        if name is not None
+    ]
+    if output is None:
+        stem = "".join(c if c.isalnum() else "-" for c in Path(model).name)
+        folder = tempfile.mkdtemp(prefix="tilewright-explore-")
+        output = str(Path(folder) / f"{stem}.html")
+    path = write_page(documents, output)
+    console().print(f"{path} ({path.stat().st_size / 1e6:.1f} MB)", highlight=False, soft_wrap=True)
+    if not no_browser:
+        webbrowser.open(path.resolve().as_uri())
+
+
+def _document(
+    model: str,
+    target: str,
+    dims: tuple[Any, ...],
+    threads: int | None,
+    precision: str | None,
+    no_times: bool,
+    about: dict[str, Any],
+) -> dict[str, Any]:
+    from tilewright.explore.document import document
+    from tilewright.explore.page import collect
+    from tilewright.explore.recorder import Recorder
+
+    from .inspect import metadata_of
+
+    title = Path(model.partition(":")[0]).name
+    recorder = None
+    if is_artifact(model):
+        if no_times and (metadata := metadata_of(model)) is not None:
+            return document(metadata, title=title)
+        import tilewright as tw
+
+        library = tw.load(model, threads=threads)
+    else:
+        recorder = Recorder()
+        library = compile_source(
+            source_of(model), target, dims, threads, precision, dump=recorder, cache=False
+        )
+    if no_times:
+        return collect(library, None, title, recorder)
+    called = library.functions.get(about["function"], library)
+    inputs = list(gather_inputs(called.metadata, about["files"], about["sizes"], about["seed"]).values())
+    try:
+        with progress_display() as progress:
+            progress("timing a call")
+            return collect(called, inputs, title, recorder)
+    except TilewrightError as error:
+        console().print(f"no times: {error}", highlight=False, markup=False)
+        return collect(library, None, title, recorder)
