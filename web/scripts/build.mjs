@@ -2,9 +2,9 @@
 // with the dependencies inside, for pages without a bundler, and the chat page; and declarations of types.
 //
 // The Python package contains dist/bundle/, without what only programs in JavaScript need, so that its users
-// need no npm. `node scripts/build.mjs FOLDER` writes only that; `npm run bundle` writes it into the package.
+// need no npm, and beside it the page of `tilewright explore`. `node scripts/build.mjs FOLDER` writes only that; `npm run bundle` writes it into the package.
 import { execFileSync } from "node:child_process";
-import { cpSync, mkdirSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { cpSync, mkdirSync, readdirSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { basename, relative } from "node:path";
 import { build } from "esbuild";
 
@@ -18,13 +18,16 @@ const ENTRIES = {
   "schema-worker": "src/llm/schema-worker.ts",
 };
 const PAGE = { chat: "page/main.ts", "chat-style": "page/chat.css" };
+const EXPLORE = "../src/tilewright/explore/built";
 const options = { bundle: true, format: "esm", target: "es2022", legalComments: "none" };
 const split = { ...options, splitting: true, chunkNames: "chunk-[hash]" };
 const complete = { minify: true, external: ["node:*", "url", "module"] }; // of dependencies, in Node only
 
 const [copy] = process.argv.slice(2);
-if (copy) await buildBundle(copy);
-else {
+if (copy) {
+  await buildBundle(copy);
+  await buildExplore(EXPLORE);
+} else {
   rmSync("dist", { recursive: true, force: true });
   await build({ ...split, entryPoints: ENTRIES, outdir: "dist", packages: "external", sourcemap: true });
   await buildBundle(BUNDLE);
@@ -59,6 +62,20 @@ async function buildBundle(folder) {
     private: true,
   });
   console.log(`${folder}: ${readdirSync(folder).length} files`);
+}
+
+/** The parts of the page of `tilewright explore`, which the Python package puts into one file. */
+async function buildExplore(folder) {
+  mkdirSync(folder, { recursive: true });
+  await build({
+    ...options,
+    minify: true,
+    format: "iife",
+    entryPoints: { explore: "explore/main.ts", "explore-style": "explore/explore.css" },
+    outdir: folder,
+  });
+  renameSync(`${folder}/explore-style.css`, `${folder}/explore.css`);
+  cpSync("explore/index.html", `${folder}/explore.html`);
 }
 
 /** The files that the chat page loads beside its HTML: all that its entry points import, but not the library
