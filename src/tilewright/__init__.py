@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         UnsupportedOperatorError,
         WeightsError,
     )
+    from tilewright.explorer import explore
     from tilewright.frontends.trace import (
         State,
         Tensor,
@@ -110,6 +111,7 @@ __all__ = [
     "cond",
     "custom_gradient",
     "element_type",
+    "explore",
     "f16",
     "f32",
     "f64",
@@ -178,6 +180,7 @@ _HOME = {
     "simulate": "tilewright.runtime.simulator.simulate",
     "tune": "tilewright.tuning.tune",
     **dict.fromkeys(("TrainStep", "train_step"), "tilewright.training"),
+    "explore": "tilewright.explorer",
     "package": "tilewright.packages",
     **dict.fromkeys(
         ("QuantizationAwareModel", "QuantizedModel", "prepare_qat", "quantize"), "tilewright.quantization"

@@ -20,7 +20,7 @@ export function compareView(context: Context, into: HTMLElement): void {
     table(
       `${model.title} against ${other.title}`,
       [
-        { title: "", cell: (name) => name, key: (name) => name },
+        { title: "fact", cell: (name) => name, key: (name) => name },
         {
           title: other.title,
           cell: (name) => other.facts[name] ?? "–",

@@ -18,7 +18,7 @@ const ENTRIES = {
   "schema-worker": "src/llm/schema-worker.ts",
 };
 const PAGE = { chat: "page/main.ts", "chat-style": "page/chat.css" };
-const EXPLORE = "../src/tilewright/explore/built";
+const EXPLORE = "../src/tilewright/explorer/built";
 const options = { bundle: true, format: "esm", target: "es2022", legalComments: "none" };
 const split = { ...options, splitting: true, chunkNames: "chunk-[hash]" };
 const complete = { minify: true, external: ["node:*", "url", "module"] }; // of dependencies, in Node only

@@ -50,7 +50,7 @@ def command(
     did, times, the roofline, and memory. MODEL is an artifact, or a model that is compiled first (a file,
     FILE.py:NAME or MODULE:NAME). The page is one file without references to other places.
     """
-    from tilewright.explore.page import write_page
+    from tilewright.explorer.page import write_page
 
     about: dict[str, Any] = {"function": function, "files": files, "sizes": sizes, "seed": seed}
     documents = [
@@ -77,9 +77,9 @@ def _document(
     no_times: bool,
     about: dict[str, Any],
 ) -> dict[str, Any]:
-    from tilewright.explore.document import document
-    from tilewright.explore.page import collect
-    from tilewright.explore.recorder import Recorder
+    from tilewright.explorer.document import document
+    from tilewright.explorer.page import collect
+    from tilewright.explorer.recorder import Recorder
 
     from .inspect import metadata_of
 

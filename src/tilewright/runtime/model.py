@@ -358,8 +358,8 @@ class CompiledModel(ABC):
             TilewrightError: The target's runtime does not measure launches.
         """
         raise TilewrightError(
-            "this library's runtime does not measure launches: compile the model again, with this version and "
-            "for a native target"
+            "this library's runtime does not measure launches: compile the model again, with this version "
+            "and for a native target"
         )
 
     @abstractmethod

@@ -1,0 +1,172 @@
+"""What the page of a model holds: structure, texts of levels, passes, and one file without references."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import tilewright as tw
+from tests.explorer.network import Network
+from tilewright.artifact.structure import read_structure
+from tilewright.cli import cli
+from tilewright.errors import ArtifactError
+from tilewright.explorer.document import split_functions
+from tilewright.explorer.page import collect
+from tilewright.explorer.recorder import Recorder
+from tilewright.runtime.model import CompiledModel
+
+X = np.zeros((8, 64), np.float32)
+
+
+@pytest.fixture(scope="module")
+def recorder() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture(scope="module")
+def library(recorder: Recorder) -> CompiledModel:
+    return tw.compile(Network().eval(), (X,), dims={"x": {0: "batch<=16"}}, cache=False, dump=recorder)
+
+
+@pytest.fixture(scope="module")
+def document(library: CompiledModel, recorder: Recorder) -> dict[str, Any]:
+    return collect(library, [X], "network", recorder)
+
+
+def held(page: str) -> list[dict[str, Any]]:
+    found = re.search(r'id="data">([^<]*)<', page)
+    assert found
+    documents: list[dict[str, Any]] = json.loads(gzip.decompress(base64.b64decode(found[1])))
+    return documents
+
+
+def test_each_operator_that_computes_belongs_to_a_launch(library: CompiledModel) -> None:
+    main = read_structure(library.metadata)["main"]
+    launched = {k for step in main["steps"] for k in step.get("operators", ())}
+    computed = {k for k, op in enumerate(main["operators"]) if op["name"] != "constant"}
+    views = {k for k in computed if main["operators"][k]["name"] in ("reshape", "transpose")}
+    assert computed - views <= launched <= computed
+    twice = [k for k in launched if sum(k in s.get("operators", ()) for s in main["steps"]) > 1]
+    assert not twice, [main["operators"][k] for k in twice]
+
+
+def test_storages_do_not_overlap_while_both_are_in_use(document: dict[str, Any]) -> None:
+    storages = tw.compile(Network().eval(), (X,)).metadata
+    main = read_structure(storages)["main"]["storages"]
+    assert main
+    for a in main:
+        for b in main:
+            if a is b or a["first"] > b["last"] or b["first"] > a["last"]:
+                continue
+            assert a["offset"] + a["bytes"] <= b["offset"] or b["offset"] + b["bytes"] <= a["offset"]
+
+
+def test_kernels_have_their_texts(document: dict[str, Any]) -> None:
+    assert document["kernels"]
+    for kernel in document["kernels"]:
+        assert {"tensor", "loop", "llvm", "asm"} <= kernel["levels"].keys(), kernel["name"]
+        assert "tensor.group" in kernel["levels"]["tensor"]
+        assert f"@{kernel['name']}" in kernel["levels"]["loop"]
+        assert f"kernel_{kernel['name']}" in kernel["levels"]["asm"]
+        assert "def own(s):" in kernel["schedule"]
+    others = [k["name"] for k in document["kernels"]]
+    for kernel in document["kernels"]:
+        text = kernel["levels"]["asm"]
+        assert not [n for n in others if n != kernel["name"] and f"\nkernel_{n}:" in text]
+
+
+def test_sources_are_the_users_files(document: dict[str, Any]) -> None:
+    (name,) = [n for n in document["sources"] if n.endswith("network.py")]
+    assert "the line of UP" in document["sources"][name]
+    named = {op["source"].rpartition(":")[0] for op in document["functions"][0]["operators"]}
+    assert named - {""} <= {*document["sources"]}
+
+
+def test_passes_tell_what_they_changed(recorder: Recorder) -> None:
+    by_name = {record.name: record for record in recorder.passes}
+    fused = by_name["fuse-elementwise"]
+    assert fused.level == "tensor" and fused.changes and fused.seconds > 0
+    assert any(line.startswith("-") for hunk in fused.changes for line in hunk["lines"])
+    assert not by_name["winograd"].changes
+
+
+def test_rewrites_are_counted_by_pattern() -> None:
+    recorder = Recorder()
+
+    def function(x: tw.Tensor) -> tw.Tensor:
+        return x / (1.0 + tw.numpy.exp(-x))
+
+    tw.compile(function, (np.ones((4, 3), np.float32),), cache=False, dump=recorder)
+    rewrites = {name: entry for record in recorder.passes for name, entry in record.rewrites.items()}
+    assert rewrites and all(entry["count"] >= len(entry["at"]) > 0 for entry in rewrites.values())
+
+
+def test_texts_that_differ_in_numbers_only_are_equal() -> None:
+    from tilewright.explorer.recorder import _changes
+
+    before = ["%0 = a", "%1 = b", "%2 = c %1"]
+    hunks, dropped = _changes(before, ["%0 = b", "%1 = c %0"])
+    assert [x for x in hunks[0]["lines"] if not x.startswith(" ")] == ["-%0 = a"] and not dropped
+
+
+def test_functions_of_a_text() -> None:
+    llvm = (
+        "declare void @e()\ndefine void @a(ptr %x) {\n call void @b()\n}\n"
+        "@c = global i8 0\ndefine i32 @b() {\n}\n"
+    )
+    assert split_functions(llvm, "llvm") == {
+        "a": "define void @a(ptr %x) {\n call void @b()\n}",
+        "b": "define i32 @b() {\n}",
+    }
+    cuda = 'extern "C" __global__ void kernel_x(const float* a) {\n  if (a) f(a);\n}\n'
+    assert list(split_functions(cuda, "cuda")) == ["kernel_x"]
+
+
+def test_the_page_refers_to_no_other_place(library: CompiledModel, tmp_path: Path) -> None:
+    page = tw.explore(library, None, tmp_path / "page.html").read_text()
+    assert "default-src 'none'" in page
+    markup = re.sub(r"<script>.*</script>", "", page, flags=re.DOTALL)
+    assert not re.search(r'(?:src|href)="(?!data:)', markup)
+    (document,) = held(page)
+    assert document["profile"] is None and document["kernels"]
+
+
+def test_an_artifact_without_its_model_has_graph_memory_and_kernels(
+    library: CompiledModel, tmp_path: Path
+) -> None:
+    library.save(tmp_path / "model.so")
+    page = tmp_path / "page.html"
+    done = CliRunner().invoke(
+        cli, ["explore", str(tmp_path / "model.so"), "--no-times", "--no-browser", "-o", str(page)]
+    )
+    assert done.exit_code == 0, done.output
+    (document,) = held(page.read_text())
+    main = document["functions"][0]
+    assert main["operators"] and main["steps"] and main["storages"]
+    assert document["kernels"][0]["schedule"] and document["metadata"]["target"]
+
+
+def test_the_command_compiles_times_and_compares(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    (tmp_path / "model.py").write_text(
+        "import numpy as np\nfrom tilewright import nn\n\n\ndef make():\n"
+        "    return nn.Linear(8, 8).eval(), (np.ones((2, 8), np.float32),)\n"
+    )
+    model = f"{tmp_path / 'model.py'}:make"
+    done = CliRunner().invoke(cli, ["explore", model, "--against", model, "--no-browser", "-o", str(page)])
+    assert done.exit_code == 0, done.output
+    first, second = held(page.read_text())
+    assert first["profile"]["launches"] and second["passes"]
+
+
+def test_a_page_that_cannot_be_written_is_an_error(library: CompiledModel, tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="cannot be written"):
+        tw.explore(library, None, tmp_path / "missing" / "page.html")

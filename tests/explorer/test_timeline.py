@@ -1,0 +1,127 @@
+"""Timelines: launches with the operators, layers and lines that they compute."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import tilewright as tw
+from tests.explorer import network
+from tilewright.artifact.structure import KEY, read_structure
+from tilewright.cli import cli
+from tilewright.errors import TilewrightError
+from tilewright.runtime.model import CompiledModel
+from tilewright.runtime.timeline import Timeline
+
+X = np.zeros((8, 64), np.float32)
+LINES = inspect.getsource(network).split("\n")
+FILE = "tests/explorer/network.py"
+
+
+def line(text: str) -> str:
+    return f"network.py:{1 + next(k for k, x in enumerate(LINES) if text in x)}"
+
+
+@pytest.fixture(scope="module")
+def library() -> CompiledModel:
+    return tw.compile(network.Network().eval(), (X,), threads=1)
+
+
+@pytest.fixture(scope="module")
+def timeline(library: CompiledModel) -> Timeline:
+    return library.timeline(X, repeat=3)
+
+
+def test_every_launch_names_its_line(timeline: Timeline) -> None:
+    by_kernel = {}
+    for launch in timeline.launches:
+        assert launch.operators and launch.source, launch
+        assert 0 <= launch.begin <= launch.end <= timeline.seconds
+        by_kernel.setdefault(launch.kernel, []).append(launch)
+    gelu = next(v for k, v in by_kernel.items() if "gelu" in k)
+    assert [x.layer for x in gelu] == ["blocks.0.up", "blocks.1.up"]
+    assert all(x.source.endswith(line("the line of UP")) for x in gelu)
+    down = [x for x in timeline.launches if x.layer.endswith("down")]
+    assert [x.layer for x in down] == ["blocks.0.down", "blocks.1.down"]
+    assert all(x.source.endswith(line("the line of DOWN")) for x in down)
+
+
+@pytest.mark.parametrize("grouping", ["kernel", "operator", "layer", "line"])
+def test_groups_add_up(timeline: Timeline, grouping: str) -> None:
+    shares = timeline.by(grouping)  # type: ignore[arg-type]
+    assert sum(x.seconds for x in shares) == pytest.approx(timeline.in_kernels)
+    assert sum(x.launches for x in shares) == len(timeline.launches)
+    assert [x.seconds for x in shares] == sorted((x.seconds for x in shares), reverse=True)
+
+
+def test_launches_do_not_overlap(timeline: Timeline) -> None:
+    for a, b in zip(timeline.launches, timeline.launches[1:], strict=False):
+        assert a.end <= b.begin
+
+
+def test_launches_follow_the_steps(timeline: Timeline, library: CompiledModel) -> None:
+    steps = [launch.step for launch in timeline.launches]
+    assert steps == list(range(len(read_structure(library.metadata)["main"]["steps"])))
+
+
+def test_a_loop_launches_its_steps_in_turn() -> None:
+    def function(x: tw.Tensor) -> tw.Tensor:
+        final, _ = tw.scan(lambda c, row: (tw.numpy.tanh(c @ x + row), c), x[0], x)
+        return final
+
+    library = tw.compile(function, (np.eye(5, dtype=np.float32),))
+    launches = library.timeline(np.eye(5, dtype=np.float32), repeat=1).launches
+    calls = {k.name: k.calls for k in library.profile(np.eye(5, dtype=np.float32), repeat=1)}
+    assert len(launches) == sum(calls.values()) > 5
+    assert all(launch.step is not None for launch in launches)
+
+
+def test_trace_events_are_complete(timeline: Timeline) -> None:
+    trace = json.loads(json.dumps(timeline.trace_events()))
+    spans = [e for e in trace["traceEvents"] if e["ph"] == "X"]
+    assert len(spans) == len(timeline.launches) + 1
+    for event in spans:
+        assert event["ts"] >= 0 and event["dur"] >= 0
+        assert {"name", "cat", "pid", "tid"} <= event.keys()
+    assert all(e["args"]["source"] for e in spans if e["cat"] == "kernel")
+
+
+def test_an_artifact_keeps_lines_without_folders(library: CompiledModel, tmp_path: Path) -> None:
+    library.save(tmp_path / "model.so")
+    loaded = tw.load(tmp_path / "model.so")
+    launches = loaded.timeline(X, repeat=1).launches
+    assert any(x.source.endswith(line("the line of UP")) for x in launches)
+    assert str(Path(__file__).parents[2]) not in json.dumps(read_structure(loaded.metadata))
+
+
+def test_without_structure_kernels_keep_their_times(library: CompiledModel) -> None:
+    metadata = library.metadata
+    kept = metadata.pop(KEY)
+    try:
+        launches = library.timeline(X, repeat=1).launches
+    finally:
+        metadata[KEY] = kept
+    assert launches and all(x.step is None and x.seconds >= 0 for x in launches)
+
+
+def test_targets_without_a_profile_say_so() -> None:
+    with pytest.raises(TilewrightError, match="does not measure launches"):
+        CompiledModel.launches_raw(object())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("by", ["operator", "layer", "line"])
+def test_the_command_prints_shares_and_writes_a_trace(
+    library: CompiledModel, tmp_path: Path, by: str
+) -> None:
+    library.save(tmp_path / "model.so")
+    trace = tmp_path / "trace.json"
+    done = CliRunner().invoke(cli, ["profile", str(tmp_path / "model.so"), "--by", by, "--trace", str(trace)])
+    assert done.exit_code == 0, done.output
+    wanted = {"operator": "matmul + add + gelu", "layer": "blocks.1.down", "line": line("the line of DOWN")}
+    assert wanted[by] in done.output
+    assert json.loads(trace.read_text())["traceEvents"]
