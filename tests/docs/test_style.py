@@ -15,10 +15,10 @@ from .pages import DOCS, ROOT
 
 COLUMNS = 110
 FOLDERS = ("src", "tests", "bench", "examples", "docs")
-WEB = ("web/src", "web/page", "web/test", "web/scripts")
+WEB = ("web/src", "web/page", "web/explore", "web/test", "web/scripts")
 """The sources of `web/`, beside which tools and dependencies are installed."""
-BUILT = ROOT / "src" / "tilewright" / "runtime" / "js"
-"""JavaScript that `web/` builds."""
+BUILT = [ROOT / "src" / "tilewright" / folder for folder in ("runtime/js", "explorer/built")]
+"""Folders of what `web/` builds."""
 SUFFIXES = (".c", ".h", ".ts", ".mjs", ".js", ".css", ".html", ".sh", ".yml", ".yaml", ".toml")
 SOURCES = sorted(
     path.relative_to(ROOT).as_posix()
@@ -28,7 +28,7 @@ SOURCES = sorted(
         *ROOT.glob(".ci/*"),
         *(p for p in ROOT.iterdir() if p.suffix in SUFFIXES),
     ]
-    if path.is_file() and path.parent != BUILT
+    if path.is_file() and path.parent not in BUILT
 )
 """The sources that ruff does not check: C, JavaScript, HTML, shell scripts and configuration files."""
 MODULES = sorted(

@@ -1,4 +1,4 @@
-"""What the page of a model holds: structure, texts of levels, passes, and one file without references."""
+"""The contents of a model's page: structure, texts of levels, passes, and one file without references."""
 
 from __future__ import annotations
 

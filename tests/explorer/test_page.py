@@ -47,10 +47,8 @@ def visit(browser: Any, file: Path, size: tuple[int, int] = DESKTOP, scheme: str
     page.troubles = []
     page.on("pageerror", lambda error: page.troubles.append(str(error)))
     page.on("console", lambda m: page.troubles.append(m.text) if m.type == "error" else None)
-    page.on(
-        "request",
-        lambda r: None if r.url.startswith(("file:", "data:", "blob:")) else page.troubles.append(r.url),
-    )
+    inside = ("file:", "data:", "blob:")
+    page.on("request", lambda r: None if r.url.startswith(inside) else page.troubles.append(r.url))
     page.goto(file.resolve().as_uri())
     page.wait_for_function("document.body.dataset.ready")
     return page
@@ -78,7 +76,7 @@ def test_a_layer_is_followed_to_assembly_and_back(page: Any) -> None:
     assert "tensor.group" in page.locator(".pane .cm-content").nth(1).inner_text()
     page.click("#view .buttons button:has-text('gelu · blocks.0')")
     assert page.get_attribute("#tab-graph", "aria-selected") == "true"
-    assert "blocks.0" in page.inner_text(".panel")
+    page.wait_for_selector(".panel dd:has-text('blocks.0')")
 
 
 def test_the_slowest_kernel_is_first(page: Any) -> None:

@@ -1,4 +1,4 @@
-/** A kernel at two levels side by side: the user's source, graph, tensor, loop, schedule, the target's code. */
+/** A kernel at two levels side by side: source, graph, tensor, loop, schedule, the target's code. */
 
 import { python } from "@codemirror/lang-python";
 import { HighlightStyle, StreamLanguage, syntaxHighlighting } from "@codemirror/language";
@@ -77,7 +77,8 @@ function levels(context: Context, kernel: string, operators: readonly number[]):
     const read = operands
       .map((x) => (x < 0 ? (context.function.inputs[-1 - x]?.name ?? "input") : `%${x}`))
       .join(", ");
-    return `%${k} = ${name} ${read}${attributes ? ` {${attributes}}` : ""} : ${types.join(", ")}  // ${place}`;
+    const shown = attributes ? ` {${attributes}}` : "";
+    return `%${k} = ${name} ${read}${shown} : ${types.join(", ")}  // ${place}`;
   });
   if (graph.length) {
     found.set("graph", {

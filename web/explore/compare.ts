@@ -41,7 +41,8 @@ export function compareView(context: Context, into: HTMLElement): void {
       element(
         "p",
         "summary",
-        `A call takes ${timeText(model.profile.seconds)}, ${ratio.toFixed(2)} times the ${timeText(other.profile.seconds)} of the other.`,
+        `A call takes ${timeText(model.profile.seconds)}, ${ratio.toFixed(2)} times the ` +
+          `${timeText(other.profile.seconds)} of the other.`,
       ),
     );
   }

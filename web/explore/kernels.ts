@@ -98,7 +98,8 @@ function content(context: Context): Node[] {
       element(
         "p",
         "",
-        `A call took ${timeText(profile.seconds)}, of which ${timeText(inKernels)} (${percent(inKernels / profile.seconds)}) in kernels.`,
+        `A call took ${timeText(profile.seconds)}, of which ${timeText(inKernels)} ` +
+          `(${percent(inKernels / profile.seconds)}) in kernels.`,
       ),
     );
   }
@@ -164,6 +165,7 @@ function roofline(context: Context, rows: readonly Row[]): HTMLElement | null {
   return pictureOf(
     figure,
     "Roofline: operations per second over operations per byte. The table has the figures.",
-    `Roofline of ${machine.processor}, ${machine.threads} threads: ${flopsText(machine.flops)}flop/s, ${bytesText(machine.memory)}/s from memory.`,
+    `Roofline of ${machine.processor}, ${machine.threads} threads: ${flopsText(machine.flops)}flop/s, ` +
+      `${bytesText(machine.memory)}/s from memory.`,
   );
 }

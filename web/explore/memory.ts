@@ -42,7 +42,8 @@ function content(context: Context): Node[] {
   const facts = [`The arena has ${bytesText(arena)}`];
   if (blocks.length)
     facts.push(
-      `at most ${bytesText(live[peak] ?? 0)} of it are in use at one time, in step ${peak}${stepName(context, peak)}`,
+      `at most ${bytesText(live[peak] ?? 0)} of it are in use at one time, in step ${peak}` +
+        stepName(context, peak),
     );
   facts.push(`weights take ${bytesText(weights?.weights_bytes ?? 0)} beside it`);
   const parts: Node[] = [element("p", "summary", `${facts.join("; ")}.`)];

@@ -101,7 +101,8 @@ function icicle(launches: readonly Launch[], seconds: number, width: number): HT
         fillOpacity: 0.45,
         stroke: "var(--back)",
         title: (node: { data: Part }) =>
-          `${node.data.path || "call"}\n${timeText(node.data.seconds)} (${percent(node.data.seconds / seconds)})`,
+          `${node.data.path || "call"}\n${timeText(node.data.seconds)} ` +
+          `(${percent(node.data.seconds / seconds)})`,
         tip: true,
       }),
       Plot.text(

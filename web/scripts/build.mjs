@@ -2,7 +2,8 @@
 // with the dependencies inside, for pages without a bundler, and the chat page; and declarations of types.
 //
 // The Python package contains dist/bundle/, without what only programs in JavaScript need, so that its users
-// need no npm, and beside it the page of `tilewright explore`. `node scripts/build.mjs FOLDER` writes only that; `npm run bundle` writes it into the package.
+// need no npm, and beside it the page of `tilewright explore`. `node scripts/build.mjs FOLDER` writes only
+// these; `npm run bundle` writes them into the package.
 import { execFileSync } from "node:child_process";
 import { cpSync, mkdirSync, readdirSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { basename, relative } from "node:path";

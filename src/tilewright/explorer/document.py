@@ -39,13 +39,13 @@ def document(
     machine: Roofline | None = None,
     sizes: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
-    """What the page shows of one model.
+    """The data of one model that the page shows.
 
     Args:
         metadata: The artifact's metadata.
         title: The name of the model.
         library: The library, if it was loaded or compiled.
-        recorder: What the passes did.
+        recorder: The record of the passes.
         timeline: A call's launches.
         machine: The roofline of the machine that the timeline is from.
         sizes: The dynamic dimensions of the timeline's call.

@@ -31,9 +31,9 @@ def explore(
     """Write a page that shows a compiled model at every level.
 
     Args:
-        library: The model, from `tilewright.compile` or `tilewright.load`. Of one that was loaded, the page
-            has graph, memory, kernels and metadata; of one that was compiled, also the texts of each kernel
-            at each level and the lines of the user's code.
+        library: The model, from `tilewright.compile` or `tilewright.load`. One that was loaded has graph,
+            memory, kernels and metadata; one that was compiled also the texts of each kernel at each level
+            and the lines of the user's code.
         inputs: Inputs of a call that is timed, launch by launch; None: the page has no times.
         path: The file to write.
         title: The name of the model; the default is that of its source.

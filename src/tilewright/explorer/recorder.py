@@ -26,7 +26,7 @@ _NUMBERED = re.compile(r"%\d+\b")
 
 @dataclass
 class PassRecord:
-    """What one pass did.
+    """The work of one pass.
 
     Attributes:
         name: The pass's name.

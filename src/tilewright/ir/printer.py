@@ -276,7 +276,7 @@ class _Printer:
         return own, other
 
     def shown(self, op: Operation, keys: Iterable[str]) -> list[str]:
-        """Those of the attributes that do not have their default, as ``name = value``."""
+        """The attributes among `keys` that do not have their default, as ``name = value``."""
         defaults = op._attr_fields
         return [
             f"{_key(key)} = {self.attribute(op, key, op.attributes[key])}"

@@ -354,6 +354,10 @@ class CompiledModel(ABC):
     def launches_raw(self, /, *args: object, **kwargs: object) -> list[tuple[str, int, int]]:
         """Run once; return each launch's kernel, and its begin and end in nanoseconds.
 
+        Args:
+            *args: Inputs, as for a call of the model.
+            **kwargs: Inputs by name, as for a call of the model.
+
         Raises:
             TilewrightError: The target's runtime does not measure launches.
         """

@@ -7,14 +7,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from tilewright.artifact.structure import read_structure
-
-if TYPE_CHECKING:
-    from .model import CompiledModel
 
 Grouping = Literal["kernel", "operator", "layer", "line"]
 FLUSHED = 256 << 20
@@ -49,6 +46,7 @@ class Launch:
 
     @property
     def seconds(self) -> float:
+        """Wall time in seconds."""
         return self.end - self.begin
 
     @property
@@ -59,7 +57,14 @@ class Launch:
 
 @dataclass(frozen=True)
 class Share:
-    """A part of a timeline's launches: those of one kernel, operator, layer or line."""
+    """A part of a timeline's launches.
+
+    Attributes:
+        name: The kernel, operators, layer or line.
+        launches: The number of launches.
+        seconds: Their wall time in seconds.
+        sources: The lines of the user's code that they compute.
+    """
 
     name: str
     launches: int
@@ -148,7 +153,17 @@ def _key(launch: Launch, grouping: Grouping) -> str:
     return launch.source or "(unknown)"
 
 
-def record_timeline(model: CompiledModel, arrays: Sequence[np.ndarray], repeat: int, cold: bool) -> Timeline:
+class Measured(Protocol):
+    """A compiled model whose runtime measures launches."""
+
+    metadata: dict[str, Any]
+
+    def __call__(self, /, *args: Any) -> Any: ...
+
+    def launches_raw(self, /, *args: Any) -> list[tuple[str, int, int]]: ...
+
+
+def record_timeline(model: Measured, arrays: Sequence[np.ndarray], repeat: int, cold: bool) -> Timeline:
     """`CompiledModel.timeline` of arrays."""
     model(*arrays)  # the first run allocates memory and starts threads
     other = np.zeros(FLUSHED, np.uint8) if cold else None
