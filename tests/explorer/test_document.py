@@ -33,7 +33,8 @@ def recorder() -> Recorder:
 
 @pytest.fixture(scope="module")
 def library(recorder: Recorder) -> CompiledModel:
-    return tw.compile(Network().eval(), (X,), dims={"x": {0: "batch<=16"}}, cache=False, dump=recorder)
+    with recorder:
+        return tw.compile(Network().eval(), (X,), dims={"x": {0: "batch<=16"}}, cache=False, dump=recorder)
 
 
 @pytest.fixture(scope="module")
@@ -99,12 +100,11 @@ def test_passes_tell_what_they_changed(recorder: Recorder) -> None:
 
 
 def test_rewrites_are_counted_by_pattern() -> None:
-    recorder = Recorder()
-
     def function(x: tw.Tensor) -> tw.Tensor:
         return x / (1.0 + tw.numpy.exp(-x))
 
-    tw.compile(function, (np.ones((4, 3), np.float32),), cache=False, dump=recorder)
+    with Recorder() as recorder:
+        tw.compile(function, (np.ones((4, 3), np.float32),), cache=False, dump=recorder)
     rewrites = {name: entry for record in recorder.passes for name, entry in record.rewrites.items()}
     assert rewrites and all(entry["count"] >= len(entry["at"]) > 0 for entry in rewrites.values())
 
@@ -115,6 +115,29 @@ def test_texts_that_differ_in_numbers_only_are_equal() -> None:
     before = ["%0 = a", "%1 = b", "%2 = c %1"]
     hunks, dropped = _changes(before, ["%0 = b", "%1 = c %0"])
     assert [x for x in hunks[0]["lines"] if not x.startswith(" ")] == ["-%0 = a"] and not dropped
+
+
+def test_changes_keep_their_lines_and_long_ones_are_counted() -> None:
+    from tilewright.explorer.recorder import MOST_COMPARED, _changes
+
+    before = [f"line {k}" for k in range(100)]
+    after = [*before[:50], "new", *before[50:]]
+    (hunk,), dropped = _changes(before, after)
+    assert hunk["lines"] == [" line 47", " line 48", " line 49", "+new", " line 50", " line 51", " line 52"]
+    assert (hunk["before"], hunk["after"], dropped) == (48, 48, 0)
+    many = [f"other {k}" for k in range(MOST_COMPARED + 1)]
+    assert _changes(before, many) == ([], len(before) + len(many))
+
+
+def test_one_function_of_several_has_its_own_graph() -> None:
+    def double(x: tw.Tensor) -> tw.Tensor:
+        return x * 2.0
+
+    x = np.ones((4,), np.float32)
+    library = tw.compile({"double": (double, (x,)), "again": (lambda x: x + 1.0, (x,))}, cache=False)
+    (function,) = collect(library.functions["double"], [x], "double")["functions"]
+    assert function["name"] == "double" and [op["name"] for op in function["operators"]][-1] == "mul"
+    assert function["steps"]
 
 
 def test_functions_of_a_text() -> None:

@@ -25,9 +25,9 @@ X = np.zeros((8, 64), np.float32)
 @pytest.fixture(scope="module")
 def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model whose call was timed, beside itself without fusion of its last passes."""
-    recorder = Recorder()
     dims = {"x": {0: "batch<=16"}}
-    library = tw.compile(Network().eval(), (X,), dims=dims, cache=False, dump=recorder)
+    with Recorder() as recorder:
+        library = tw.compile(Network().eval(), (X,), dims=dims, cache=False, dump=recorder)
     other = tw.compile(Network().eval(), (X,), dims=dims, opt="O0")
     documents = [collect(library, [X], "network", recorder), collect(other, [X], "network, O0")]
     return write_page(documents, tmp_path_factory.mktemp("explorer") / "page.html")

@@ -78,7 +78,23 @@ def test_a_loop_launches_its_steps_in_turn() -> None:
     launches = library.timeline(np.eye(5, dtype=np.float32), repeat=1).launches
     calls = {k.name: k.calls for k in library.profile(np.eye(5, dtype=np.float32), repeat=1)}
     assert len(launches) == sum(calls.values()) > 5
-    assert all(launch.step is not None for launch in launches)
+    steps = [launch.step for launch in launches]
+    assert None not in steps
+
+
+def test_a_kernel_inside_and_after_a_loop_is_told_apart() -> None:
+    from tilewright.runtime.timeline import _described
+
+    launch = {"kind": "launch", "operators": [], "main": None}
+    steps = [
+        {**launch, "kernel": "k", "loop": 0},
+        {**launch, "kernel": "l", "loop": 0},
+        {**launch, "kernel": "k"},
+        {**launch, "kernel": "m"},
+    ]
+    names = ["k", "l", "k", "l", "k", "l", "k", "m"]
+    launches = _described([(n, 0, 1) for n in names], {"steps": steps, "operators": []}, [])
+    assert [x.step for x in launches] == [0, 1, 0, 1, 0, 1, 2, 3]
 
 
 def test_trace_events_are_complete(timeline: Timeline) -> None:

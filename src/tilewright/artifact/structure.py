@@ -29,7 +29,8 @@ def read_structure(metadata: Mapping[str, Any]) -> dict[str, Any]:
         For each function three lists. ``operators``: dictionaries with ``name``, ``place`` (the path in the
         model), ``source`` (``FILE:LINE`` or ""), ``operands`` (numbers of operators; -1 - k is input k),
         ``types``, ``attributes``, and ``parent``, the number of the operator around it or None. ``steps``:
-        ``kind`` (``launch``, ``copy``, ...), ``reads`` and ``writes`` (numbers of storages); launches also
+        ``kind`` (``launch``, ``copy``, ...), ``reads`` and ``writes`` (numbers of storages), ``loop`` (the
+        number of the loop around it, where there is one); launches also
         ``kernel``, ``operators``, and ``main``, the operator that most of the work is expected of, or None.
         ``storages``: ``offset`` and ``bytes`` (numbers or formulas), the steps ``first`` and ``last``, and
         ``buffers``, pairs of a name and a type.

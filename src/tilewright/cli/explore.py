@@ -15,6 +15,7 @@ from .common import (
     compile_options,
     compile_source,
     console,
+    function_of,
     gather_inputs,
     input_options,
     is_artifact,
@@ -92,13 +93,14 @@ def _document(
 
         library = tw.load(model, threads=threads)
     else:
-        recorder = Recorder()
-        library = compile_source(
-            source_of(model), target, dims, threads, precision, dump=recorder, cache=False
-        )
+        # The passes run only in a compilation, so the cache is not used.
+        with Recorder() as recorder:
+            library = compile_source(
+                source_of(model), target, dims, threads, precision, dump=recorder, cache=False
+            )
     if no_times:
         return collect(library, None, title, recorder)
-    called = library.functions.get(about["function"], library)
+    called = function_of(library, about["function"])
     inputs = list(gather_inputs(called.metadata, about["files"], about["sizes"], about["seed"]).values())
     try:
         with progress_display() as progress:

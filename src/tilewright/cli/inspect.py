@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.table import Table
 
+from tilewright.artifact.structure import KEY, read_structure
 from tilewright.driver.random_inputs import symbol_bounds
 from tilewright.errors import ArtifactError
 from tilewright.runtime.expressions import evaluate
@@ -67,7 +68,7 @@ def command(
             return
         metadata = library.metadata
     if as_json:
-        metadata = dict(metadata)
+        metadata = {**metadata, **({KEY: read_structure(metadata)} if KEY in metadata else {})}
         if metadata.get("llm"):
             from tilewright.llm.memory import planned
 
@@ -103,7 +104,7 @@ def _show(metadata: dict[str, Any], library: CompiledModel | None) -> None:
             _show_interface(entry)
             arena = entry["memory"]["arena"]
             out.print(f"arena: {arena} bytes, at most {entry['memory']['arena_bytes']}\n", highlight=False)
-    plain = {k: v for k, v in metadata.items() if isinstance(v, str | int | float | bool)}
+    plain = {k: v for k, v in metadata.items() if isinstance(v, str | int | float | bool) and k != KEY}
     if plain:
         out.print()
     for key, value in plain.items():

@@ -48,7 +48,7 @@ class CompileOptions:
     check: bool = False
     """Whether the interpreter runs the module before and after each pass and compares the results."""
     dump: Path | Watcher | None = None
-    """The folder that the module is written to after each pass."""
+    """The folder that the module is written to after each pass, or a function that is called around each."""
     replace: tuple[KernelDefinition, ...] = ()
     """Kernels that take the place of equal subgraphs."""
     libraries: tuple[str, ...] = ()

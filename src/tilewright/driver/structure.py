@@ -103,8 +103,11 @@ def _describe_program(program: Func, plan: ArenaPlan) -> dict[str, Any]:
         return sorted({home[r] for v in values for r in roots(v) if r in home})
 
     steps = []
+    loops: dict[Operation, int] = {}
     for op in steps_of(program):
         step: dict[str, Any] = {"kind": op.name.removeprefix("host.")}
+        if isinstance(op.parent_op, host.For | host.While):
+            step["loop"] = loops.setdefault(op.parent_op, len(loops))
         if isinstance(op, host.Launch):
             step |= {
                 "kernel": op.kernel,

@@ -50,12 +50,13 @@ def document(
         machine: The roofline of the machine that the timeline is from.
         sizes: The dynamic dimensions of the timeline's call.
     """
-    functions = metadata.get("functions") or {"main": metadata}
+    functions = metadata.get("functions") or {getattr(library, "name", "main"): metadata}
     structure = read_structure(metadata)
     compilations: list[Compilation] = []
-    if library is not None:
+    whole = getattr(library, "library", library)  # the library of a function
+    if whole is not None:
         try:
-            compilations = compiled_here(library)
+            compilations = compiled_here(whole)
         except CompileError:
             compilations = []  # loaded from a file
     return {
@@ -77,7 +78,7 @@ def document(
             for name, entry in functions.items()
         ],
         "states": metadata.get("states", []),
-        "kernels": _kernels(metadata, library, compilations),
+        "kernels": _kernels(metadata, whole, compilations),
         "sources": _sources(compilations),
         "passes": [] if recorder is None else [asdict(record) for record in recorder.passes],
         "profile": None if timeline is None else _profile(metadata, timeline, machine, dict(sizes or {})),
@@ -159,7 +160,7 @@ def split_functions(text: str, level: str) -> dict[str, str]:
     found = list(_DEFINITIONS.get(level, _OTHERS).finditer(text))
     ends = [*(m.start() for m in found[1:]), len(text)]
     parts = {m[1]: text[m.start() : end] for m, end in zip(found, ends, strict=True)}
-    # What follows the end of a function belongs to none: declarations, constants.
+    # Declarations and constants after the end of a function belong to none.
     last = {"llvm": r"^\}", "asm": r"^\s*\.size\s.*"}.get(level)
     if last is None:
         return {name: part.rstrip() for name, part in parts.items()}

@@ -7,6 +7,7 @@ from __future__ import annotations
 import difflib
 import re
 import time
+from collections import Counter
 from contextvars import Token
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,8 @@ from ..ir.rewrite import rewrites_observed
 CONTEXT = 3
 """Unchanged lines that are kept around changed ones."""
 LONGEST_LINE = 300
+MOST_COMPARED = 6000
+"""Lines between the first and the last changed line of a text whose changes are listed."""
 MOST_LINES = 4000
 """Lines of the changes of one pass; more are counted but not kept."""
 _NUMBERED = re.compile(r"%\d+\b")
@@ -49,26 +52,35 @@ class PassRecord:
 
 
 class Recorder:
-    """Watches the passes of a compilation: give it to `tilewright.compile` as the option `dump`."""
+    """Watches the passes of a compilation: give it to `tilewright.compile` as the option `dump`, inside of
+    ``with Recorder() as recorder``.
+    """
 
     def __init__(self) -> None:
         self.passes: list[PassRecord] = []
+        self._module: Module | None = None
         self._text: list[str] = []
         self._start = 0.0
         self._token: Token[Any] | None = None
 
+    def __enter__(self) -> Recorder:
+        self._token = rewrites_observed.set(self._rewritten)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._token is not None
+        rewrites_observed.reset(self._token)
+        self._module, self._text = None, []
+
     def __call__(self, module: Module, name: str, when: str) -> None:
         if when == "before":
-            if not self._text:
-                self._text = _lines(module)
+            if module is not self._module:
+                self._module, self._text = module, _lines(module)
             self.passes.append(PassRecord(name, _level(module)))
-            self._token = rewrites_observed.set(self._rewritten)
             self._start = time.perf_counter()
             return
         record = self.passes[-1]
         record.seconds = time.perf_counter() - self._start
-        if self._token is not None:
-            rewrites_observed.reset(self._token)
         before, self._text = self._text, _lines(module)
         record.lines = len(self._text)
         record.changes, record.dropped = _changes(before, self._text)
@@ -96,11 +108,26 @@ def _changes(before: list[str], after: list[str]) -> tuple[list[dict[str, Any]],
     """The hunks between two texts. Lines that differ only in the numbers of values count as equal: a pass
     that removes one operation renumbers all after it.
     """
+    if before == after:
+        return [], 0
+    masked = [[_NUMBERED.sub("%", x) for x in text] for text in (before, after)]
+    # The comparison takes time that grows with the square of the lines: equal ends are left out of it, and
+    # texts with many lines between them are only counted.
+    shorter = min(map(len, masked))
+    head = next((k for k in range(shorter) if masked[0][k] != masked[1][k]), shorter)
+    tail = next((k for k in range(shorter - head) if masked[0][-1 - k] != masked[1][-1 - k]), shorter - head)
+    middle = [text[head : len(text) - tail] for text in masked]
+    if max(map(len, middle)) > MOST_COMPARED:
+        removed, added = Counter(middle[0]) - Counter(middle[1]), Counter(middle[1]) - Counter(middle[0])
+        return [], removed.total() + added.total()
+    first = max(0, head - CONTEXT)
+    last = max(0, tail - CONTEXT)
+    before, after = before[first : len(before) - last], after[first : len(after) - last]
     matcher = difflib.SequenceMatcher(
-        None, [_NUMBERED.sub("%", x) for x in before], [_NUMBERED.sub("%", x) for x in after], autojunk=False
+        None, *(text[first : len(text) - last] for text in masked), autojunk=False
     )
     hunks, kept, dropped = [], 0, 0
-    for group in matcher.get_grouped_opcodes(CONTEXT) if before != after else ():
+    for group in matcher.get_grouped_opcodes(CONTEXT):
         lines = []
         for tag, i1, i2, j1, j2 in group:
             if tag == "equal":
@@ -113,7 +140,7 @@ def _changes(before: list[str], after: list[str]) -> tuple[list[dict[str, Any]],
             dropped += sum(not x.startswith(" ") for x in lines)
             continue
         kept += len(lines)
-        hunks.append({"before": group[0][1] + 1, "after": group[0][3] + 1, "lines": lines})
+        hunks.append({"before": first + group[0][1] + 1, "after": first + group[0][3] + 1, "lines": lines})
     return hunks, dropped
 
 

@@ -122,11 +122,15 @@ class _Native(CompiledModel):
         try:
             self(*args, **kwargs)
             context.check(read(context.handle, None, 0, ctypes.byref(count)))
-            entries = (_LaunchTime * count.value)()
+            entries = (_LaunchTime * min(count.value, _MOST_LAUNCHES))()
             context.check(read(context.handle, entries, len(entries), ctypes.byref(count)))
         finally:
             context.native.tw_profile_enable(context.handle, 0)
         return [(names[x.kernel], x.begin, x.end) for x in entries]
+
+
+_MOST_LAUNCHES = 1 << 20
+"""``TW_MOST_LAUNCHES`` of `tilewright.h`."""
 
 
 class _LaunchTime(ctypes.Structure):

@@ -289,9 +289,7 @@ class CompiledModel(ABC):
             ShapeError: An input does not fit the model.
             TilewrightError: The target's runtime does not measure kernels.
         """
-        args, kwargs = _from_dictionary(args, kwargs)
-        values = self._in_order(args, kwargs) if kwargs or len(args) != len(self._names) else args
-        arrays = [to_numpy(v, n, d) for v, n, d in zip(values, self._names, self._dtypes, strict=True)]
+        arrays = self._arrays(args, kwargs)
         symbols = self.symbols_of([a.shape for a in arrays])
         self(*arrays)  # the first run allocates memory and starts threads
         total: dict[str, KernelTime] = {}
@@ -346,10 +344,14 @@ class CompiledModel(ABC):
             ShapeError: An input does not fit the model.
             TilewrightError: The target's runtime does not measure launches.
         """
+        arrays = self._arrays(args, kwargs)
+        return record_timeline(self, arrays, repeat, cold)
+
+    def _arrays(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[np.ndarray]:
+        """The inputs of a call as arrays, in order."""
         args, kwargs = _from_dictionary(args, kwargs)
         values = self._in_order(args, kwargs) if kwargs or len(args) != len(self._names) else args
-        arrays = [to_numpy(v, n, d) for v, n, d in zip(values, self._names, self._dtypes, strict=True)]
-        return record_timeline(self, arrays, repeat, cold)
+        return [to_numpy(v, n, d) for v, n, d in zip(values, self._names, self._dtypes, strict=True)]
 
     def launches_raw(self, /, *args: object, **kwargs: object) -> list[tuple[str, int, int]]:
         """Run once; return each launch's kernel, and its begin and end in nanoseconds.

@@ -15,7 +15,7 @@ from tilewright.artifact.structure import read_structure
 
 Grouping = Literal["kernel", "operator", "layer", "line"]
 FLUSHED = 256 << 20
-"""Bytes that are written before a cold call: more than the last level of caches of any known processor."""
+"""Bytes that are written before a cold call. Larger caches, as some servers have, keep a part of the model."""
 
 
 @dataclass(frozen=True)
@@ -180,6 +180,22 @@ def record_timeline(model: Measured, arrays: Sequence[np.ndarray], repeat: int, 
     return Timeline(tuple(_described(launches, structure, model.metadata.get("kernels", ()))), seconds)
 
 
+def _next_step(
+    steps: Sequence[Mapping[str, Any]], numbers: Sequence[int], last: int, names: Sequence[str]
+) -> int:
+    """The step that launches ``names[0]``, after step `last`: among `numbers`, the steps of this kernel.
+
+    A loop begins again where the kernels of its steps are those that follow.
+    """
+    later = next((k for k in numbers if k > last), numbers[0])
+    loop = steps[last].get("loop") if last >= 0 else None
+    if loop is None or steps[later].get("loop") == loop:
+        return later
+    body = [k for k, step in enumerate(steps) if step.get("loop") == loop and step["kind"] == "launch"]
+    again = [steps[k]["kernel"] for k in body]
+    return body[0] if again == list(names[: len(again)]) else later
+
+
 def _described(
     launches: Iterable[tuple[str, int, int]],
     structure: Mapping[str, Any],
@@ -194,12 +210,14 @@ def _described(
         if step["kind"] == "launch":
             of_kernel.setdefault(step["kernel"], []).append(number)
     made, last = [], -1
-    for kernel, begin, end in launches:
-        numbers = of_kernel.get(base.get(kernel, kernel), [])
+    launches = list(launches)
+    names = [base.get(kernel, kernel) for kernel, _, _ in launches]
+    for position, (kernel, begin, end) in enumerate(launches):
+        numbers = of_kernel.get(names[position], [])
         if not numbers:
             made.append(Launch(kernel, begin * 1e-9, end * 1e-9))
             continue
-        last = number = next((k for k in numbers if k > last), numbers[0])
+        last = number = _next_step(steps, numbers, last, names[position:])
         step = steps[number]
         parts = [operators[k] for k in step["operators"]]
         main = operators[step["main"]] if step["main"] is not None else parts[-1] if parts else {}

@@ -46,6 +46,7 @@ struct tw_context {
   tw_launch_time* launches;     /* [launch_capacity], an allocation of its own: those of the profile */
   int64_t num_launches;
   int64_t launch_capacity;
+  int64_t launches_missing; /* launches that were not kept */
   uint64_t profile_start; /* when the profile was enabled, by tw_clock */
 };
 
@@ -662,7 +663,7 @@ int tw_profile_enable(tw_context* context, int on) {
   int status = acquire(context);
   if (status) return status;
   context->profiling = on;
-  if (on) context->num_launches = 0, context->profile_start = tw_clock();
+  if (on) context->num_launches = context->launches_missing = 0, context->profile_start = tw_clock();
   for (int32_t i = 0; on && i < tw_module.num_kernels; ++i) context->nanoseconds[i] = context->calls[i] = 0;
   release(context);
   return TW_OK;
@@ -691,7 +692,7 @@ int tw_profile_launches(tw_context* context, tw_launch_time* launches, int64_t c
     return tw_fail(TW_ERROR_ARGUMENT, "tw_profile_launches: an argument is a null pointer");
   int status = acquire(context);
   if (status) return status;
-  *count = context->num_launches;
+  *count = context->num_launches + context->launches_missing;
   int64_t copied = capacity < context->num_launches ? capacity : context->num_launches;
   if (copied > 0) __builtin_memcpy(launches, context->launches, (size_t)copied * sizeof *launches);
   release(context);
@@ -701,10 +702,17 @@ int tw_profile_launches(tw_context* context, tw_launch_time* launches, int64_t c
 void tw_note_launch(tw_context* context, int32_t kernel_index, uint64_t begin, uint64_t end) {
   context->nanoseconds[kernel_index] += end - begin;
   context->calls[kernel_index] += 1;
+  if (context->launches_missing || context->num_launches == TW_MOST_LAUNCHES) {
+    ++context->launches_missing;
+    return;
+  }
   if (context->num_launches == context->launch_capacity) {
     int64_t capacity = 2 * context->launch_capacity + 256;
     tw_launch_time* larger = tw_memory_allocate((size_t)capacity * sizeof *larger);
-    if (!larger) return; /* the sums above stay right, and the count tells that launches are missing */
+    if (!larger) {
+      ++context->launches_missing; /* the sums above stay right */
+      return;
+    }
     if (context->num_launches)
       __builtin_memcpy(larger, context->launches, (size_t)context->num_launches * sizeof *larger);
     tw_memory_free(context->launches);

@@ -521,11 +521,14 @@ int tw_device_end(tw_device* device, const tw_function_desc* f, void* const* inp
 int tw_device_profile(tw_device* device, tw_context* context) {
   int status = tw_driver_enter(device->shared->driver);
   if (status) return status;
+  uint64_t last = 0;
   for (int32_t i = 0; i < device->launches && !status; ++i) {
     uint64_t begin = 0, time = 0;
     status = tw_queue_elapsed(device->queue, 0, 2 * i, &begin);
     if (!status) status = tw_queue_elapsed(device->queue, 2 * i, 2 * i + 1, &time);
-    tw_note_launch(context, device->launched[i], begin, begin + time);
+    if (begin < last) begin = last; /* Metal measures from the beginning of each launch's own commands */
+    last = begin + time;
+    tw_note_launch(context, device->launched[i], begin, last);
   }
   tw_driver_leave(device->shared->driver);
   return status;

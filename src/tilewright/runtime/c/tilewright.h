@@ -235,8 +235,12 @@ TW_API int tw_profile_enable(tw_context* context, int on);
  * Errors: ARGUMENT (also if `num_kernels` is not the model's number of kernels), BUSY. */
 TW_API int tw_profile_read(tw_context* context, uint64_t* nanoseconds, uint64_t* calls, int32_t num_kernels);
 
+/* A profile keeps this many launches, the first, in 24 MiB; its sums count all. */
+#define TW_MOST_LAUNCHES 1048576
+
 /* A launch of a kernel in a profile: the kernel's number, and nanoseconds since the profile was enabled; on a
- * device, since the first launch of its run. */
+ * device, since the first launch of its run, without the time between launches where its driver does not tell
+ * it (Metal). */
 typedef struct {
   int32_t kernel;
   int32_t reserved;
@@ -246,8 +250,9 @@ typedef struct {
 
 /* Copies the launches since the profile was enabled, in their order.
  *
- * launches: receives the first `capacity` of them; may be NULL if `capacity` is 0.
- * count: receives their number.
+ * launches: receives the first `capacity` of those that were kept; may be NULL if `capacity` is 0.
+ * count: receives the number of launches, also of those that were not kept: the first TW_MOST_LAUNCHES are, or
+ *   fewer if memory cannot be allocated.
  * Errors: ARGUMENT, BUSY. */
 TW_API int tw_profile_launches(tw_context* context, tw_launch_time* launches, int64_t capacity,
                                int64_t* count);
