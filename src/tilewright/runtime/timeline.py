@@ -15,7 +15,7 @@ from tilewright.artifact.structure import read_structure
 
 Grouping = Literal["kernel", "operator", "layer", "line"]
 FLUSHED = 256 << 20
-"""Bytes that are written before a cold call. Larger caches, as some servers have, keep a part of the model."""
+"""Bytes that are written before a cold call. Larger caches, as some servers have, keep a part of the data."""
 
 
 @dataclass(frozen=True)
