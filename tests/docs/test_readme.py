@@ -41,6 +41,7 @@ def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commands = shell_commands()
     assert {c[1] for c in commands} == {
         "doctor",
+        "explore",
         "compile",
         "run",
         "inspect",

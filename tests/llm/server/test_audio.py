@@ -25,7 +25,7 @@ class Speaker:
     """A model of audio that says the same in every window: its language, its task, and a text with times."""
 
     vocabulary = backend().get_vocab_size()
-    has_state, uniform, drawing = True, True, None
+    has_state, uniform, drawing, adapters = True, True, None, None
     source_kind, source, start = "audio", POSITIONS, [token("startoftranscript")]
     pages, chunk, max_batch, rows, context = 16, 64, 4, 4, 64
 

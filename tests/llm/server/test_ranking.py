@@ -122,6 +122,7 @@ def test_refused(start: Start) -> None:
 
 
 def test_a_compiled_cross_encoder(start: Start, tmp_path: Path) -> None:
+    pytest.importorskip("sentence_transformers")
     sentences = pytest.importorskip("tests.llm.test_sentences")
     from tilewright.llm.weights import open_checkpoint
 

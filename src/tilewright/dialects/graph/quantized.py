@@ -98,7 +98,7 @@ def _check_parts(
             raise IRError(f"{name} need {of} of 8-bit integers", op)
         if not part.dtype.is_float and (needs or part.dtype not in (i8, u8)):
             raise IRError(f"{name} of {part.dtype.label} are not supported", op)
-    if op.table is not None and (dtype is not u4 or len(op.table) != 16):
+    if op.table is not None and (dtype is not u4 or not isinstance(op.table, tuple) or len(op.table) != 16):
         raise IRError(f"a table needs 16 numbers and qvalues of u4, got {dtype.label}", op)
     if not 1 <= _bits(op) <= dtype.bits:
         raise IRError(f"values of {op.bits} bits do not fit {dtype.label}", op)
@@ -273,6 +273,7 @@ class QuantizedMatMul(GraphOp):
             rounded = b(Cast(b(UNARY["round"](b(BINARY["mul"](x, _steps(b, top))))), dtype=i8))
             scale, unit = b(BINARY["mul"](top, constant(b, 1 / 127, top))), None
         scale = b(Reshape(scale, shape=(*lead, groups)))
+        rest = self.index, self.units, *_table_minimums(b, self, factor)
         y = b(ScaledMatMul(rounded, scale, self.qvalues, self.scales, *rest, bits=self.bits, table=table))
         if unit is not None:
             y = b(BINARY["mul"](y, b(Reshape(unit, shape=(*lead, 1)))))
@@ -294,29 +295,43 @@ def _values(b: Builder, op: QuantizedMatMul, dtype: DType) -> Value:
     return b(Gather(table, b(Cast(op.qvalues, dtype=i32)), axis=0))
 
 
+def _wide(b: Builder, x: Value, dtype: DType) -> Value:
+    return x if tensor_type(x).dtype is dtype else b(Cast(x, dtype=dtype))
+
+
+def _multiplied(b: Builder, op: QuantizedMatMul, x: Value, units: Value | None, dtype: DType) -> Value:
+    """Scales or minimums `x` of groups (..., N, G) times their units, of the type `dtype`."""
+    if units is None:
+        return _wide(b, x, dtype)
+    shape, (groups, _) = tensor_type(op.qvalues).shape, _groups_and_size(op)
+    count = tensor_type(units).shape[-1]
+    split = b(Reshape(_wide(b, x, dtype), shape=(*shape[:-1], count, groups // count)))
+    product = b(BINARY["mul"](split, b(Reshape(_wide(b, units, dtype), shape=(*shape[:-1], count, 1)))))
+    return b(Reshape(product, shape=(*shape[:-1], groups)))
+
+
+def _table_minimums(b: Builder, op: QuantizedMatMul, factor: float) -> tuple[Value | None, Value | None]:
+    """The minimums and their units for values of a table that were divided by `factor`."""
+    if op.minimums is None or factor == 1:
+        return op.minimums, op.minimum_units
+    minimums = _multiplied(b, op, op.minimums, op.minimum_units, f32)
+    if op.minimum_units is None and not tensor_type(op.minimums).dtype.is_float:
+        minimums = b(BINARY["mul"](minimums, _multiplied(b, op, op.scales, op.units, f32)))
+    return b(BINARY["mul"](minimums, constant(b, 1 / factor, minimums))), None
+
+
 def _weights(b: Builder, op: QuantizedMatMul, dtype: DType) -> Value:
     """The matrices (..., N, K), of the type `dtype`."""
     shape, (groups, size) = tensor_type(op.qvalues).shape, _groups_and_size(op)
 
-    def wide(x: Value) -> Value:
-        return x if tensor_type(x).dtype is dtype else b(Cast(x, dtype=dtype))
-
-    def times(x: Value, units: Value | None) -> Value:
-        if units is None:
-            return wide(x)
-        count = tensor_type(units).shape[-1]
-        split = b(Reshape(wide(x), shape=(*shape[:-1], count, groups // count)))
-        product = b(BINARY["mul"](split, b(Reshape(wide(units), shape=(*shape[:-1], count, 1)))))
-        return b(Reshape(product, shape=(*shape[:-1], groups)))
-
-    scales = times(op.scales, op.units)
+    scales = _multiplied(b, op, op.scales, op.units, dtype)
     values = b(Reshape(_values(b, op, dtype), shape=(*shape[:-1], groups, size)))
     weights = b(BINARY["mul"](values, b(Reshape(scales, shape=(*shape[:-1], groups, 1)))))
     if op.minimums is not None:
         if op.minimum_units is None and not tensor_type(op.minimums).dtype.is_float:
-            minimums = b(BINARY["mul"](wide(op.minimums), scales))
+            minimums = b(BINARY["mul"](_wide(b, op.minimums, dtype), scales))
         else:
-            minimums = times(op.minimums, op.minimum_units)
+            minimums = _multiplied(b, op, op.minimums, op.minimum_units, dtype)
         weights = b(BINARY["sub"](weights, b(Reshape(minimums, shape=(*shape[:-1], groups, 1)))))
     return b(Reshape(weights, shape=shape))
 

@@ -251,8 +251,8 @@ typedef struct {
 /* Copies the launches since the profile was enabled, in their order.
  *
  * launches: receives the first `capacity` of those that were kept; may be NULL if `capacity` is 0.
- * count: receives the number of launches, also of those that were not kept: the first TW_MOST_LAUNCHES are, or
- *   fewer if memory cannot be allocated.
+ * count: receives the number of launches, also of those that were not kept: the first TW_MOST_LAUNCHES are,
+ *   or fewer if memory cannot be allocated.
  * Errors: ARGUMENT, BUSY. */
 TW_API int tw_profile_launches(tw_context* context, tw_launch_time* launches, int64_t capacity,
                                int64_t* count);
