@@ -28,6 +28,7 @@ from tilewright.llm.server.call_forms import (
     CallForm,
     form_of,
 )
+from tilewright.llm.server.call_reader import typed
 from tilewright.llm.server.forms import Form
 from tilewright.llm.server.protocol import Function
 from tilewright.llm.server.reasoning import Thought
@@ -290,6 +291,56 @@ def test_a_forced_text_may_have_tags(form: CallForm) -> None:
     reply = f"{begin}a{between}1{end}{begin}b{between}<i>x</i> </para{end}{form.closing}"
     assert accepts(form.rest(KNOWN, ADD, {}), reply, {})
     assert parse(form, [reply], form.prefix("add"))[2] == [("add", {"a": 1, "b": "<i>x</i> </para"})]
+
+
+POINT = {"$ref": "#/$defs/Point"}
+DEFINED = {"Point": {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "value"),
+    [
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "5", 5),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "null", None),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "many", "many"),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "5", "5"),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "null", None),
+        ({"type": ["string", "null"]}, "NaN", "NaN"),
+        ({"type": ["string", "integer"]}, "5", 5),
+        (POINT, '{"x": 1}', {"x": 1}),
+        (POINT, "NaN", "NaN"),
+        ({"allOf": [POINT]}, '{"x": 1}', {"x": 1}),
+        ({"oneOf": [POINT, {"type": "string"}]}, "x", "x"),
+        ({"enum": [1, 2]}, "1", 1),
+        ({"enum": ["1", "2"]}, "1", "1"),
+        ({"const": True}, "true", True),
+        ({"anyOf": 5, "enum": 5, "type": 5}, "5", 5),
+        ({"type": "string"}, "5", "5"),
+        ({"description": "anything"}, "5", "5"),
+        (True, "5", "5"),
+    ],
+)
+def test_values_have_the_types_of_their_schemas(schema: Any, text: str, value: Any) -> None:
+    """Alternatives, references and enumerations count, as Pydantic writes them, not a plain type alone."""
+    function = Function(name="f", parameters={"properties": {"a": schema}, "$defs": DEFINED})
+    assert json.loads(typed(function, "a", text)) == value
+    assert json.loads(typed(function, "other", text)) == text
+
+
+def argument(form: CallForm, text: str) -> str:
+    """The text of an argument `a`, as a forced call of one of the tagged forms has it."""
+    if form is GLM:
+        return f"<arg_key>a</arg_key>\n<arg_value>{text}</arg_value>\n"
+    return f"<parameter=a>\n{text}\n</parameter>\n" if form is CODER else f"a={text}"
+
+
+@pytest.mark.parametrize("form", [GLM, CODER, PYTHON], ids=lambda form: form.name)
+def test_a_forced_optional_integer(form: CallForm) -> None:
+    optional = {"anyOf": [{"type": "integer"}, {"type": "null"}]}
+    f = Function(name="f", parameters={"properties": {"a": optional}, "required": ["a"]})
+    rest = form.rest([f], f, {})
+    for text, taken in (("5", True), ("null", True), ("many", False)):
+        assert accepts(rest, argument(form, text) + form.closing, {}) == taken
 
 
 MARKS = {

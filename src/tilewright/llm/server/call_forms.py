@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .call_reader import CallReader, Steps, typed
+from .call_reader import CallReader, Steps, is_text, typed
 from .errors import ApiError
 from .forms import Form
 from .protocol import Function
@@ -125,8 +125,7 @@ def tagged(before: str, between: str, after: str) -> Callable[[Function], str]:
     def rule(function: Function) -> str:
         parts = []
         for name, schema, required in _properties(function):
-            is_text = not isinstance(schema, Mapping) or schema.get("type", "string") == "string"
-            value = "text" if is_text else f"{json_rule(schema)} {json.dumps(after)}"
+            value = "text" if is_text(schema) else f"{json_rule(schema)} {json.dumps(after)}"
             part = f"({json.dumps(before + name + between)} {value})"
             parts.append(part + ("" if required else "?"))
         return " ".join(parts) or '""'

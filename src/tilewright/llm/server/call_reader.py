@@ -234,18 +234,60 @@ class CallReader:
             self._events.append(make(text))
 
 
+def is_text(schema: Any) -> bool:
+    """Whether an argument that is written as text is this text, and not JSON of it: its schema names the type
+    of texts, or neither a type nor anything that has one.
+    """
+    if not isinstance(schema, Mapping):
+        return True
+    kind = schema.get("type")
+    return kind == "string" or (kind is None and not _TYPED & schema.keys())
+
+
+_TYPED = {"anyOf", "oneOf", "allOf", "$ref", "enum", "const"}
+
+
 def typed(function: Function, name: str, text: str) -> str:
-    """Return the JSON of an argument that is written as text, by the type that the function's schema names:
-    a text of this type, any other value as JSON if it is JSON.
+    """Return the JSON of an argument that is written as text, by the function's schema of it: the text itself
+    if `is_text`, or if the schema admits it and not what it is as JSON; otherwise the latter, if it is JSON.
     """
     schema = ((function.parameters or {}).get("properties") or {}).get(name)
-    kind: Any = schema.get("type", "string") if isinstance(schema, Mapping) else "string"
-    if kind != "string":
+    if not is_text(schema):
         try:
-            return json.dumps(json.loads(text), ensure_ascii=False)
+            value = json.loads(text)
+            if _admits(schema, value) or not _admits(schema, text):
+                return json.dumps(value, ensure_ascii=False, allow_nan=False)
         except (ValueError, RecursionError):
             pass
     return json.dumps(text, ensure_ascii=False)
 
 
-__all__ = ["CallBegins", "CallReader", "Steps", "typed"]
+def _admits(schema: Any, value: Any) -> bool:
+    """Whether the types, values and alternatives that a schema names admit a value of JSON; what else it has
+    is not read.
+    """
+    if not isinstance(schema, Mapping):
+        return True
+    if isinstance(values := schema.get("enum"), list):
+        return value in values
+    for key in ("anyOf", "oneOf"):
+        if isinstance(options := schema.get(key), list):
+            return any(_admits(option, value) for option in options)
+    kinds = schema.get("type")
+    named = kinds if isinstance(kinds, list) else [kinds]
+    return kinds is None or any(kind in named for kind in _KINDS[type(value)])
+
+
+_KINDS: dict[type, tuple[str, ...]] = {
+    str: ("string",),
+    bool: ("boolean",),
+    int: ("integer", "number"),
+    float: ("number", "integer"),  # 1.0 is an integer
+    list: ("array",),
+    dict: ("object",),
+    type(None): ("null",),
+}
+"""The types of JSON schemas that values of a Python type may have."""
+
+
+__all__ = ["CallBegins", "CallReader", "Steps", "is_text", "typed"]
