@@ -18,7 +18,7 @@ from .errors import ApiError
 from .forms import Form
 from .protocol import Function
 from .reasoning import Thought
-from .tools import HERMES, LLAMA, LLAMA_FORM, Convention, answer_rule, parameters
+from .tools import HERMES, LLAMA, LLAMA_FORM, Convention, answer_rule, json_rule, parameters
 
 
 @dataclass(frozen=True)
@@ -99,11 +99,6 @@ def lark(text: str, special: Mapping[str, int]) -> str:
     names = sorted((name for name in special if name in text), key=len, reverse=True)
     parts = re.split(f"({'|'.join(map(re.escape, names))})", text) if names else [text]
     return " ".join(f"<[{special[p]}]>" if p in special else json.dumps(p) for p in parts if p)
-
-
-def json_rule(schema: Any) -> str:
-    """Return the expression of JSON of a schema in Lark's notation."""
-    return f"%json {json.dumps(Form('json', schema).schema())}"
 
 
 def _properties(function: Function) -> list[tuple[str, Any, bool]]:
@@ -269,15 +264,8 @@ class CoderReader(TaggedReader):
                     "<parameter=", ">", "</parameter>", ["</function>", "</tool_call>"], None
                 )
                 if opened == "<tool_call>":
-                    yield from self._close()
-
-    def _close(self) -> Steps[None]:
-        if (yield from self.blank()) == "<":
-            while "</tool_call>".startswith(self._buffer) and (yield from self.more()):
-                pass
-            if self._buffer.startswith("</tool_call>"):
-                self._taken(len("</tool_call>"))
-        self._raw = ""
+                    yield from self.skip("</tool_call>")
+                    self._raw = ""
 
     def value(self, text: str) -> str:
         return text.removeprefix("\n").removesuffix("\n")
@@ -289,13 +277,8 @@ class PythonReader(CallReader):
     _HEAD = re.compile(r"\s*([\w.-]+)\s*\(")
 
     def read(self) -> Steps[None]:
+        yield from self.skip("<|python_start|>")
         sign = yield from self.blank()
-        if sign == "<":
-            while "<|python_start|>".startswith(self._buffer) and (yield from self.more()):
-                pass
-            if self._buffer.startswith("<|python_start|>"):
-                self._raw += self._taken(len("<|python_start|>"))
-                sign = yield from self.blank()
         if sign == "[":
             self._raw += self._taken(1)
             if (yield from self._list()):
@@ -398,15 +381,8 @@ class CohereReader(CallReader):
                 yield from self.text_until(["<|END_THINKING|>"], make=Thought)
                 continue
             yield from self.listed_calls()
-            yield from self._end()
-
-    def _end(self) -> Steps[None]:
-        if (yield from self.blank()) == "<":
-            while "<|END_ACTION|>".startswith(self._buffer) and (yield from self.more()):
-                pass
-            if self._buffer.startswith("<|END_ACTION|>"):
-                self._taken(len("<|END_ACTION|>"))
-        self._raw = ""
+            yield from self.skip("<|END_ACTION|>")
+            self._raw = ""
 
 
 class HarmonyReader(CallReader):

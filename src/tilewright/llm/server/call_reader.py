@@ -134,6 +134,14 @@ class CallReader:
             if not (yield from self.more()):
                 return ""
 
+    def skip(self, marker: str) -> Steps[None]:
+        """Consume blanks, and a marker if it follows them."""
+        yield from self.blank()
+        while self._buffer != marker and marker.startswith(self._buffer) and (yield from self.more()):
+            pass
+        if self._buffer.startswith(marker):
+            self._raw += self._taken(len(marker))
+
     def begin(self, name: str) -> bool:
         """Begin a call of a function; if it is unknown, the markup so far is text."""
         if name not in self.functions:

@@ -69,7 +69,7 @@ class Convention:
         def text(what: str) -> str:
             return what if what in special else json.dumps(what)
 
-        call = answer_rule(Form("json", self.schema(functions)))
+        call = json_rule(self.schema(functions))
         if self.opening:
             call = f'{text(self.opening)} "\\n" {call} "\\n" {text(self.closing)}'
             call += ' ("\\n" call)?' if parallel else ""
@@ -95,7 +95,12 @@ def answer_rule(form: Form) -> str:
         raise ApiError(400, message, param="tools", code="unsupported_parameter")
     if form.kind == "regex":
         return f"/{form.value.replace('/', chr(92) + '/')}/"
-    return f"%json {json.dumps(form.schema())}"
+    return json_rule(form.value)
+
+
+def json_rule(schema: Any) -> str:
+    """Return the expression of JSON of a schema in Lark's notation."""
+    return f"%json {json.dumps(Form('json', schema).schema())}"
 
 
 HERMES = Convention("hermes", "<tool_call>", "</tool_call>", "arguments")
