@@ -29,10 +29,11 @@ from tilewright.llm.server.call_forms import (
     form_of,
 )
 from tilewright.llm.server.call_reader import typed
+from tilewright.llm.server.errors import ApiError
 from tilewright.llm.server.forms import Form
 from tilewright.llm.server.protocol import Function
 from tilewright.llm.server.reasoning import Thought
-from tilewright.llm.server.tools import CallArguments, CallBegins
+from tilewright.llm.server.tools import HERMES, CallArguments, CallBegins
 from tilewright.llm.tokenizer import Tokenizer
 
 from .conftest import Running
@@ -341,6 +342,33 @@ def test_a_forced_optional_integer(form: CallForm) -> None:
     rest = form.rest([f], f, {})
     for text, taken in (("5", True), ("null", True), ("many", False)):
         assert accepts(rest, argument(form, text) + form.closing, {}) == taken
+
+
+@pytest.mark.parametrize("form", [GLM, CODER, PYTHON], ids=lambda form: form.name)
+@pytest.mark.parametrize("key", ["$defs", "definitions"])
+def test_a_forced_argument_with_references(form: CallForm, key: str) -> None:
+    """The grammar of one argument finds the definitions of the whole schema."""
+    schema = {"properties": {"a": {"$ref": f"#/{key}/Point"}}, "required": ["a"], key: DEFINED}
+    f = Function(name="f", parameters=schema)
+    rest = form.rest([f], f, {})
+    for text, taken in (('{"x": 1}', True), ('{"x": "y"}', False)):
+        assert accepts(rest, argument(form, text) + form.closing, {}) == taken
+    many = {**schema, "properties": {f"a{i}": {"$ref": f"#/{key}/Point"} for i in range(50)}}
+    many[key] = {**DEFINED, "Long": {"description": "x" * 100_000}}
+    with pytest.raises(ApiError, match="the parameters of 'f' cannot be forced: their definitions"):
+        form.rest([f], Function(name="f", parameters=many), {})
+
+
+def test_calls_of_functions_with_references() -> None:
+    """Each function's references name its own definitions within the schema of all calls."""
+    text = {"Point": {"type": "string"}}
+    functions = [
+        Function(name=name, parameters={"type": "object", "properties": {"a": POINT}, "$defs": defined})
+        for name, defined in (("f", DEFINED), ("g", text))
+    ]
+    rest = HERMES.rest(functions, None, ())
+    for name, value, taken in (("f", '{"x": 1}', True), ("f", '"t"', False), ("g", '"t"', True)):
+        assert accepts(rest, f'{{"name": "{name}", "arguments": {{"a": {value}}}}}', {}) == taken
 
 
 MARKS = {

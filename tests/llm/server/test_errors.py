@@ -24,6 +24,12 @@ HI = {"model": "echo", "messages": [{"role": "user", "content": "hi"}]}
 TOOL = {"type": "function", "function": {"name": "f"}}
 
 
+def tool(properties: Any, required: Any = None) -> dict[str, Any]:
+    """A tool whose parameters are not checked."""
+    parameters = {"type": "object", "properties": properties, "required": required}
+    return {"type": "function", "function": {"name": "f", "parameters": parameters}}
+
+
 def schema(value: Any) -> dict[str, Any]:
     return HI | {"response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": value}}}
 
@@ -101,6 +107,28 @@ BAD: list[tuple[str, Any, int, str | None, str]] = [
         400,
         "chat_template_kwargs",
         "must not set template",
+    ),
+    (
+        CHAT,
+        HI | {"tools": [tool([1])]},
+        400,
+        "tools.0.function.parameters",
+        "'properties' should be an object",
+    ),
+    (
+        CHAT,
+        HI | {"tools": [tool({}, 5)], "tool_choice": "required"},
+        400,
+        "tools.0.function.parameters",
+        "'required' should be a list of strings",
+    ),
+    (CHAT, HI | {"tools": [tool({}, [1])]}, 400, "tools.0.function.parameters", "a list of strings"),
+    (
+        RESPONSES,
+        {"model": "echo", "input": "x", "tools": [{"type": "function", **tool("a")["function"]}]},
+        400,
+        "tools.0.parameters",
+        "'properties' should be an object",
     ),
     (
         CHAT,

@@ -115,6 +115,8 @@ def test_errors_have_the_form_of_the_api(claude: Any, start: Callable[..., Runni
         ask(claude, "", messages=[{"role": "user", "content": [{"type": "image", "source": {}}]}])
     with pytest.raises(anthropic.BadRequestError, match="needs a name"):
         ask(claude, "x", tools=[ADD], tool_choice={"type": "tool"})
+    with pytest.raises(anthropic.BadRequestError, match="'tools.0.input_schema': 'properties' should be an"):
+        ask(claude, "x", tools=[{"name": "f", "input_schema": {"type": "object", "properties": [1]}}])
     guarded = start(keys=("secret",))
     assert ask(client_of(guarded, "secret"), "hi").content[0].text == "hi"
     with pytest.raises(anthropic.AuthenticationError, match="not valid"):

@@ -18,7 +18,16 @@ from .errors import ApiError
 from .forms import Form
 from .protocol import Function
 from .reasoning import Thought
-from .tools import HERMES, LLAMA, LLAMA_FORM, Convention, answer_rule, json_rule, parameters
+from .tools import (
+    DEFINITIONS,
+    HERMES,
+    LLAMA,
+    LLAMA_FORM,
+    Convention,
+    answer_rule,
+    json_rule,
+    parameters,
+)
 
 
 @dataclass(frozen=True)
@@ -102,10 +111,32 @@ def lark(text: str, special: Mapping[str, int]) -> str:
 
 
 def _properties(function: Function) -> list[tuple[str, Any, bool]]:
-    """The arguments of a function: name, schema, and whether it is required."""
-    schema = parameters(function)
-    required = schema.get("required") or ()
-    return [(name, about, name in required) for name, about in (schema.get("properties") or {}).items()]
+    """The arguments of a function: name, schema, and whether it is required.
+
+    A schema with references has the function's definitions, as its grammar stands alone.
+
+    Raises:
+        ApiError: 400: these copies of the definitions are too large.
+    """
+    whole = parameters(function)
+    defined = {key: whole[key] for key in DEFINITIONS if key in whole}
+    size, copied = len(json.dumps(defined)), 0
+    found = []
+    for name, schema in (whole.get("properties") or {}).items():
+        if defined and isinstance(schema, Mapping) and '"$ref"' in json.dumps(schema):
+            schema = {**schema, **defined}
+            copied += size
+        found.append((name, schema, name in (whole.get("required") or ())))
+    if copied > _MAX_COPIED:
+        message = (
+            f"the parameters of {function.name!r} cannot be forced: their definitions, one copy for each "
+            f"property with a reference, have {copied} characters, and {_MAX_COPIED} are the limit"
+        )
+        raise ApiError(400, message, param="tools", code="invalid_value")
+    return found
+
+
+_MAX_COPIED = 1 << 22
 
 
 def tagged(before: str, between: str, after: str) -> Callable[[Function], str]:

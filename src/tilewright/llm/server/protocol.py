@@ -11,7 +11,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+)
+from pydantic_core import PydanticCustomError
 
 from .errors import ApiError
 
@@ -133,10 +143,23 @@ class Message(Model):
         return self.content
 
 
+def _parameters(schema: dict[str, Any]) -> dict[str, Any]:
+    properties, required = schema.get("properties"), schema.get("required")
+    if not isinstance(properties, dict | None):
+        raise PydanticCustomError("invalid_schema", "'properties' should be an object")
+    if not isinstance(required, list | None) or not all(isinstance(name, str) for name in required or ()):
+        raise PydanticCustomError("invalid_schema", "'required' should be a list of strings")
+    return schema
+
+
+Parameters = Annotated[dict[str, Any], AfterValidator(_parameters)]
+"""The JSON schema of a function's arguments, as far as it is read here."""
+
+
 class Function(Model):
     name: str = Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_.-]+$")
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: Parameters | None = None
     strict: bool | None = None
 
 
@@ -285,7 +308,7 @@ class ResponseTool(Model):
     type: Literal["function"]
     name: str = Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_.-]+$")
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: Parameters | None = None
     strict: bool | None = None
 
 

@@ -46,7 +46,7 @@ class Convention:
         calls = [
             {
                 "type": "object",
-                "properties": {"name": {"const": f.name}, self.arguments: parameters(f)},
+                "properties": {"name": {"const": f.name}, self.arguments: _embedded(f)},
                 "required": ["name", self.arguments],
                 "additionalProperties": False,
             }
@@ -114,6 +114,20 @@ LLAMA_FORM = re.compile(r'\{"name": ?[^{}]*"parameters":')
 def parameters(function: Function) -> dict[str, Any]:
     """Return the JSON schema of a function's arguments."""
     return function.parameters or {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+DEFINITIONS = ("$defs", "definitions")
+"""The keys of the definitions that references in a JSON schema name."""
+
+
+def _embedded(function: Function) -> dict[str, Any]:
+    """Return the schema of a function's arguments as a part of another one: with definitions it needs an
+    identifier, which makes its references begin at itself.
+    """
+    schema = parameters(function)
+    if any(key in schema for key in DEFINITIONS):
+        return {"$id": f"function:{function.name}", **schema}
+    return schema
 
 
 @dataclass(frozen=True)
