@@ -26,6 +26,7 @@ from tilewright.llm.server.call_forms import (
     MISTRAL_ARGS,
     PYTHON,
     CallForm,
+    ReplyForm,
     form_of,
 )
 from tilewright.llm.server.call_reader import typed
@@ -33,7 +34,7 @@ from tilewright.llm.server.errors import ApiError
 from tilewright.llm.server.forms import Form
 from tilewright.llm.server.protocol import Function
 from tilewright.llm.server.reasoning import Thought
-from tilewright.llm.server.tools import HERMES, CallArguments, CallBegins
+from tilewright.llm.server.tools import HERMES, LLAMA, CallArguments, CallBegins, JsonEnd
 from tilewright.llm.tokenizer import Tokenizer
 
 from .conftest import Running
@@ -202,6 +203,56 @@ def test_however_the_reply_is_divided(
 ) -> None:
     for pieces in divided(reply):
         assert parse(form, pieces)[:3] == (thought, text, calls), pieces
+
+
+LONG = '{"b": "' + "word " * 400 + '", "a": 1}'
+
+
+@pytest.mark.parametrize(
+    ("form", "reply"),
+    [
+        (PYTHON, f"[add(b='{'word ' * 400}', a=1)]"),
+        (MISTRAL, f'[TOOL_CALLS][{{"arguments": {LONG}, "name": "add"}}]'),
+        (COHERE, f'<|START_ACTION|>[{{"parameters": {LONG}, "tool_name": "add"}}]<|END_ACTION|>'),
+        (HERMES, f'<tool_call>{{"arguments": {LONG}, "name": "add"}}</tool_call>'),
+        (LLAMA, f'{{"parameters": {LONG}, "name": "add"}}'),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_a_call_is_scanned_once(form: ReplyForm, reply: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The work is proportional to the reply's length, however it is divided."""
+    scanned = 0
+    find = JsonEnd.find
+
+    def counted(self: JsonEnd, text: str) -> int | None:
+        nonlocal scanned
+        scanned += len(text)
+        return find(self, text)
+
+    monkeypatch.setattr(JsonEnd, "find", counted)
+    parser = form.parser(KNOWN, None, "")
+    events = [event for piece in reply for event in parser.feed(piece)] + parser.finish()
+    assert parser.calls == 1 and isinstance(events[0], CallBegins)
+    values = "".join(event.text for event in events if isinstance(event, CallArguments))
+    assert json.loads(values) == json.loads(LONG)
+    assert 0 < scanned <= len(reply)
+
+
+@pytest.mark.parametrize(
+    "prose", ["[add(it's", "[add(a='it\n", "[rm(x='it", "[add(a=1), rm(x='it", "[add(see"]
+)
+def test_prose_that_resembles_a_call_is_shown_as_it_arrives(prose: str) -> None:
+    parser = PYTHON.parser(KNOWN, None, "")
+    for character in prose:
+        parser.feed(character)
+    shown = "".join(e for e in parser.feed(" and so on") if isinstance(e, str))
+    assert shown.endswith(" and so on")
+
+
+def test_texts_of_several_lines_in_python() -> None:
+    reply = "[add(a=1, b='''one\ntwo''')]"
+    for pieces in divided(reply):
+        assert parse(PYTHON, pieces)[1:3] == ("", [("add", {"a": 1, "b": "one\ntwo"})])
 
 
 CUT: list[tuple[CallForm, str, str, list[str]]] = [

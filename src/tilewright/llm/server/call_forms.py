@@ -24,6 +24,7 @@ from .tools import (
     LLAMA,
     LLAMA_FORM,
     Convention,
+    JsonEnd,
     answer_rule,
     json_rule,
     parameters,
@@ -305,7 +306,10 @@ class CoderReader(TaggedReader):
 class PythonReader(CallReader):
     """A whole reply ``[name(argument=value), ...]`` (Llama 4 and 3.2)."""
 
-    _HEAD = re.compile(r"\s*([\w.-]+)\s*\(")
+    _HEAD = re.compile(r"\s*([\w.-]+)\s*(?=\(\s*(?:\w+\s*=|\)))")
+    """A name before an argument's name or the end: in prose, as ``[name(it's``, something else follows."""
+    _BEGUN = re.compile(r"\s*[\w.-]*\s*(?:\(\s*\w*\s*)?")
+    """The beginning of a head."""
 
     def read(self) -> Steps[None]:
         yield from self.skip("<|python_start|>")
@@ -321,41 +325,44 @@ class PythonReader(CallReader):
 
     def _list(self) -> Steps[bool]:
         while True:
-            while (call := self._call()) is None:
-                if not (yield from self.more()):
-                    self._raw += self._taken(len(self._buffer))
-                    self.give_up()
-                    return True
-            if isinstance(call, int):  # no call
+            call = yield from self._call()
+            if call is None:
                 self.give_up()
                 return False
-            name, values = call
-            if not self.begin(name):
-                return False
-            self.argue(values)
+            self.begin(call[0])
+            self.argue(call[1])
             sign = yield from self.blank()
             self._raw += self._taken(1)
             if sign != ",":
                 return sign in "]"
 
-    def _call(self) -> tuple[str, str] | int | None:
-        """The name and arguments of the call that begins the buffer; 0: there is none, None: it goes on."""
-        head = self._HEAD.match(self._buffer)
-        if head is None:
-            return None if re.fullmatch(r"\s*[\w.-]*\s*", self._buffer) else 0
-        end = JsonLikeEnd().find(self._buffer[head.end() - 1 :])
-        if end is None:
+    def _call(self) -> Steps[tuple[str, str] | None]:
+        """Consume a call; return its name and arguments. None: there is none, or the reply ends within it."""
+        while (head := self._HEAD.match(self._buffer)) is None:
+            if not self._BEGUN.fullmatch(self._buffer):
+                return None
+            if not (yield from self.more()):
+                self._raw += self._taken(len(self._buffer))
+                return None
+        if head[1] not in self.functions:
             return None
-        text = self._buffer[: head.end() - 1 + end]
+        self._raw += self._taken(head.end())
+        end = PythonEnd()
+        while (length := end.within(self._buffer)) is None:
+            if end.broken and not any(quotes in self._buffer for quotes in ('"""', "'''")):
+                return None
+            if not (yield from self.more()):
+                self._raw += self._taken(len(self._buffer))
+                return None
         try:
-            node = ast.parse(f"f{text[head.end() - 1 :]}", mode="eval").body
+            node = ast.parse(f"f{self._buffer[:length]}", mode="eval").body
             assert isinstance(node, ast.Call)
             if node.args or any(k.arg is None for k in node.keywords):
-                return 0
+                return None
             values = {str(k.arg): _literal(k.value) for k in node.keywords}
         except (SyntaxError, ValueError, AssertionError, RecursionError, MemoryError):
-            return 0
-        self._raw += self._taken(len(text))
+            return None
+        self._taken(length)
         return head[1], json.dumps(values, ensure_ascii=False)
 
 
@@ -377,29 +384,10 @@ def _literal(node: ast.expr) -> Any:
     return value
 
 
-class JsonLikeEnd:
+class PythonEnd(JsonEnd):
     """Finds the end of brackets in Python's notation, in which texts have quotes of either kind."""
 
-    def find(self, text: str) -> int | None:
-        """Return the length of `text` up to the bracket that closes its first one; None if it goes on."""
-        depth, quote, escaped = 0, "", False
-        for place, character in enumerate(text):
-            if quote:
-                if escaped:
-                    escaped = False
-                elif character == "\\":
-                    escaped = True
-                elif character == quote:
-                    quote = ""
-            elif character in "\"'":
-                quote = character
-            elif character in "([{":
-                depth += 1
-            elif character in ")]}":
-                depth -= 1
-                if depth <= 0:
-                    return place + 1
-        return None
+    QUOTES, OPENING, CLOSING = "\"'", "([{", ")]}"
 
 
 class CohereReader(CallReader):

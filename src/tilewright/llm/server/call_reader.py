@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from .protocol import Function
 from .reasoning import Thought
-from .tools import CallArguments, CallBegins, Event, JsonEnd, call_of, new_call
+from .tools import LONGEST_HEAD, CallArguments, CallBegins, Event, JsonEnd, call_of, new_call
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]
@@ -177,15 +177,16 @@ class CallReader:
 
     def object_call(self) -> Steps[bool]:
         """Read a call that is an object with a name and arguments; whether it was one."""
+        end = JsonEnd()
         while True:
-            if head := _HEAD.match(self._buffer):
+            if head := _HEAD.match(self._buffer, 0, LONGEST_HEAD):
                 self._raw += self._taken(head.end())
                 if not self.begin(json.loads(head[1])):
                     return False
                 yield from self.arguments()
                 yield from self._rest_of_object()
                 return True
-            place = JsonEnd().find(self._buffer)
+            place = end.within(self._buffer)
             if place is not None:
                 text = self._taken(place)
                 self._raw += text

@@ -155,6 +155,8 @@ def new_call(index: int, name: str) -> CallBegins:
 Event = str | CallBegins | CallArguments
 """Text to show, or a part of a call."""
 
+LONGEST_HEAD = 1024
+"""The number of characters within which a call's arguments begin, if they are given out as they arrive."""
 _HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)')
 
 
@@ -237,7 +239,7 @@ class ToolCallParser:
         opening = self._convention.opening
         if not opening:
             if not self._said and self._buffer.lstrip().startswith("{"):
-                self._state = self._call
+                self._state, self._end = self._call, JsonEnd()
                 return
             shown = len(self._buffer) if final or self._buffer.strip() else 0
         else:
@@ -246,7 +248,7 @@ class ToolCallParser:
                 if text := self._take(start).rstrip():
                     yield text
                 self._take(len(opening))
-                self._state = self._call
+                self._state, self._end = self._call, JsonEnd()
                 return
             shown = len(self._buffer)
             if not final:
@@ -260,7 +262,7 @@ class ToolCallParser:
 
     def _call(self, final: bool) -> Iterator[Event]:
         """Read after an opening; text is held back until it is certain to be a call."""
-        if head := _HEAD.match(self._buffer):
+        if head := _HEAD.match(self._buffer, 0, LONGEST_HEAD):
             name = json.loads(head[1])
             if name in self._functions:
                 self._take(head.end())
@@ -268,7 +270,7 @@ class ToolCallParser:
                 self._end = JsonEnd()
                 self._state = self._arguments
                 return
-        end = JsonEnd().find(self._buffer)
+        end = self._end.within(self._buffer)
         if end is None:
             blank = not self._buffer.strip()
             if final or (not blank and not self._buffer.lstrip().startswith("{")):
@@ -327,31 +329,49 @@ class ToolCallParser:
 class JsonEnd:
     """Finds the end of a JSON object in streamed text."""
 
+    QUOTES, OPENING, CLOSING = '"', "{[", "}]"
+
     def __init__(self, depth: int = 0) -> None:
         """Begin before an object, or within `depth` of them."""
+        self.broken = False
+        """Whether there was a line's end within quotes, which neither JSON nor Python allows."""
         self._depth = depth
-        self._quoted = False
+        self._quote = ""
         self._escaped = False
+        self._seen = 0
 
     def find(self, text: str) -> int | None:
-        """Return the length of `text` up to the object's end; None if the object continues."""
+        """Return the length of `text`, which continues the earlier ones, up to the object's end; None if the
+        object continues.
+        """
         for place, character in enumerate(text):
-            if self._quoted:
+            if self._quote:
                 if self._escaped:
                     self._escaped = False
                 elif character == "\\":
                     self._escaped = True
-                elif character == '"':
-                    self._quoted = False
-            elif character == '"':
-                self._quoted = True
-            elif character in "{[":
+                elif character == self._quote:
+                    self._quote = ""
+                elif character == "\n":
+                    self.broken = True
+            elif character in self.QUOTES:
+                self._quote = character
+            elif character in self.OPENING:
                 self._depth += 1
-            elif character in "}]":
+            elif character in self.CLOSING:
                 self._depth -= 1
                 if self._depth <= 0:
                     return place + 1
         return None
+
+    def within(self, buffer: str) -> int | None:
+        """Return the length of `buffer` up to the object's end; None if the object continues.
+
+        Only what earlier calls, with beginnings of the same buffer, have not seen is read.
+        """
+        seen, self._seen = self._seen, len(buffer)
+        place = self.find(buffer[seen:])
+        return None if place is None else seen + place
 
 
 def call_of(text: str) -> tuple[str, str] | None:
