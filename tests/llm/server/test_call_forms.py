@@ -422,6 +422,17 @@ def test_calls_of_functions_with_references() -> None:
         assert accepts(rest, f'{{"name": "{name}", "arguments": {{"a": {value}}}}}', {}) == taken
 
 
+@pytest.mark.parametrize("form", [GLM, CODER], ids=lambda form: form.name)
+def test_a_forced_choice(form: CallForm) -> None:
+    """Texts between tags, which follow no JSON, are those that the schema enumerates."""
+    for named in ({"enum": ["red", "grün", "5"]}, {"const": "grün"}):
+        schema = {"properties": {"a": {"type": "string", **named}}, "required": ["a"]}
+        f = Function(name="f", parameters=schema)
+        rest = form.rest([f], f, {})
+        for text, taken in (("grün", True), ("5", "enum" in named), ("blue", False), ('"grün"', False)):
+            assert accepts(rest, argument(form, text) + form.closing, {}) == taken
+
+
 MARKS = {
     "mistral": "[TOOL_CALLS] [", "mistral-args": "[TOOL_CALLS]{{ name }}[ARGS]",
     "deepseek": f"{DS} function ```json", "deepseek-v3.1": DS, "glm": "<tool_call> <arg_key>",

@@ -15,7 +15,7 @@ from typing import Any
 
 from .call_reader import CallReader, Steps, is_text, typed
 from .errors import ApiError
-from .forms import Form
+from .forms import Form, one_of
 from .protocol import Function
 from .reasoning import Thought
 from .tools import (
@@ -152,12 +152,25 @@ def tagged(before: str, between: str, after: str) -> Callable[[Function], str]:
     def rule(function: Function) -> str:
         parts = []
         for name, schema, required in _properties(function):
-            value = "text" if is_text(schema) else f"{json_rule(schema)} {json.dumps(after)}"
+            if not is_text(schema):
+                value = f"{json_rule(schema)} {json.dumps(after)}"
+            elif texts := _choices(schema):
+                value = f"({one_of(texts)}) {json.dumps(after)}"
+            else:
+                value = "text"
             part = f"({json.dumps(before + name + between)} {value})"
             parts.append(part + ("" if required else "?"))
         return " ".join(parts) or '""'
 
     return rule
+
+
+def _choices(schema: Any) -> list[str]:
+    """The texts that a schema enumerates; none: it enumerates nothing."""
+    if not isinstance(schema, Mapping):
+        return []
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
+    return [value for value in values if isinstance(value, str)] if isinstance(values, list) else []
 
 
 def text_rule(after: str) -> str:

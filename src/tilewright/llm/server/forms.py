@@ -29,7 +29,7 @@ class Form:
     @classmethod
     def choice(cls, texts: list[str]) -> Form:
         """The form of an answer that is one of `texts`."""
-        return cls("grammar", "start: " + " | ".join(json.dumps(text, ensure_ascii=False) for text in texts))
+        return cls("grammar", f"start: {one_of(texts)}")
 
     def constraint(self, grammars: Grammars) -> Constraint:
         """Compile the form.
@@ -48,6 +48,11 @@ class Form:
         except ValueError:
             return self.value
         return {**schema, "x-guidance": _SPACING} if isinstance(schema, Mapping) else schema
+
+
+def one_of(texts: list[str]) -> str:
+    """Return the expression of alternative texts in Lark's notation."""
+    return " | ".join(json.dumps(text, ensure_ascii=False) for text in texts)
 
 
 def asked_format(
