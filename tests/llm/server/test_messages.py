@@ -80,6 +80,9 @@ def test_tools_are_called_and_answered(claude: Any) -> None:
     assert call.type == "tool_use" and call.input.keys() == {"a", "b"} and named.stop_reason == "tool_use"
     required = ask(claude, "5x", tools=[ADD], tool_choice={"type": "any"})
     assert required.content[0].type == "tool_use"
+    long = {**ADD, "name": "n" * 128}
+    chosen = {"type": "tool", "name": long["name"]}
+    assert ask(claude, "5x", tools=[long], tool_choice=chosen).content[0].name == long["name"]
     messages: Any = [
         {"role": "user", "content": "What is 5x?"},
         {"role": "assistant", "content": [{"type": "text", "text": "I see."}, call.model_dump()]},

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from .chat import Answer, Turn, prepare
 from .errors import ApiError
-from .protocol import Function, Model, ModelRequest, Parameters, Sampling
+from .protocol import Function, FunctionName, Model, ModelRequest, Parameters, Sampling
 from .reasoning import Thought
 from .service import Generation, Service
 from .streaming import TypedEvents, event
@@ -76,7 +76,7 @@ class MessageParam(Model):
 
 class AnthropicTool(Block):
     type: Literal["custom"] | None = None
-    name: str = Field(min_length=1, max_length=128, pattern=r"^[a-zA-Z0-9_.-]+$")
+    name: FunctionName
     description: str | None = None
     input_schema: Parameters
     strict: bool | None = None

@@ -143,6 +143,10 @@ class Message(Model):
         return self.content
 
 
+FunctionName = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[a-zA-Z0-9_.-]+$")]
+"""OpenAI's names have at most 64 characters, Anthropic's 128."""
+
+
 def _parameters(schema: dict[str, Any]) -> dict[str, Any]:
     properties, required = schema.get("properties"), schema.get("required")
     if not isinstance(properties, dict | None):
@@ -157,7 +161,7 @@ Parameters = Annotated[dict[str, Any], AfterValidator(_parameters)]
 
 
 class Function(Model):
-    name: str = Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_.-]+$")
+    name: FunctionName
     description: str | None = None
     parameters: Parameters | None = None
     strict: bool | None = None
@@ -306,7 +310,7 @@ class InputReasoning(Model):
 
 class ResponseTool(Model):
     type: Literal["function"]
-    name: str = Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_.-]+$")
+    name: FunctionName
     description: str | None = None
     parameters: Parameters | None = None
     strict: bool | None = None
