@@ -271,8 +271,8 @@ def _weights_at(
 class QuantizedGemm(Statement):
     """A tile of a product with quantized weights: ``C[m, n] = sum over g of a_scales[m, g] (scale[n, g] (sum
     over k of A[m, g, k] value[n, g, k]) - minimum[n, g] (sum over k of A[m, g, k]))``. The inner sums are
-    exact. With values of 4 bits, the scales of A are powers of two from 1 on, whose products with the inner
-    sums fit 32 bits.
+    exact. With values of at most 4 bits, the scales of A are powers of two from 1 on, whose products with the
+    inner sums fit 32 bits.
 
     A holds 8-bit integers: row m begins at ``a_offset + a_m * m`` and has `groups` groups of `size` elements;
     its scales begin at ``a_scales_offset + a_scales_m * m``. B and the parts of its `form`

@@ -82,6 +82,13 @@ class WeightForm:
         return self.kind in ("int", "uint")
 
     @property
+    def shifts_sums(self) -> bool:
+        """Whether products with 8-bit integers have scales of rows that are powers of two from 1 on, by which
+        the integer sums of groups are shifted: values take at most 4 bits, whatever type they are given in.
+        """
+        return self.bits <= 4
+
+    @property
     def added(self) -> int:
         """The number added to a value where it is stored."""
         return 1 << (self.bits - 1) if self.kind == "int" else 0

@@ -98,6 +98,21 @@ CASES = [
         Case(
             "QuantizedMatMul",
             (
+                F("b", "s", 64),
+                F(5, 64, dtype=qvalues, fill=integers(low, low + (1 << bits))),
+                F(5, 2, dtype=f16, fill=positive),
+            ),
+            lambda b, d, x, q, scales, bits=bits: b(graph.QuantizedMatMul(x, q, scales, bits=bits)),
+            lambda d, x, q, scales, packed=packed: _left(x, 2, i8, packed) @ _right(q, scales, i8).T,
+            SIZES,
+            note=f"{bits} bits in {qvalues.name}",
+        )
+        for qvalues, packed, low, bits in ((i8, i4, -4, 3), (u8, u4, 0, 4))
+    ),
+    *(
+        Case(
+            "QuantizedMatMul",
+            (
                 F("s", 64),
                 F(3, 5, 64, dtype=i4, fill=integers(-8, 8)),
                 F(3, 5, 2, dtype=f16, fill=positive),

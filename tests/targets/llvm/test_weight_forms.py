@@ -30,7 +30,7 @@ DRAW = np.random.default_rng(0)
 
 @dataclass
 class Weights:
-    """Values [n, 512] and parts, and the matrix that they stand for."""
+    """Values [n, depth] and parts, and the matrix that they stand for."""
 
     values: Any
     parts: dict[str, Any]
@@ -52,7 +52,7 @@ class Weights:
         values = self.values.astype(np.float64)
         if self.table is not None:
             values = np.array([[self.table[int(q)] for q in row] for row in values])
-        size = DEPTH // scales.shape[1]
+        size = values.shape[1] // scales.shape[1]
         return values * np.repeat(scales, size, 1) - np.repeat(minimums, size, 1)
 
 
@@ -111,6 +111,11 @@ def made(name: str, rows: int) -> Weights:
         return looked_up(rows, IQ4_NL, parts)
     if name == "nf4":
         return looked_up(rows, NF4, {"scales": numbers(rows, 8)})
+    if name.endswith((" in i8", " in u8")):  # fewer bits than their type has
+        bits, signed = int(name[0]), name.endswith("i8")
+        low = -(1 << (bits - 1)) if signed else 0
+        values = integers(rows, DEPTH, low, low + (1 << bits), np.int8 if signed else np.uint8)
+        return Weights(values, {"scales": numbers(rows, 16)}, bits)
     dtype = ml_dtypes.float8_e5m2 if name == "e5m2" else ml_dtypes.float8_e4m3fn
     groups = 1 if name == "e4m3, one scale" else 4
     return Weights(
@@ -119,6 +124,7 @@ def made(name: str, rows: int) -> Weights:
 
 
 NAMES = ("q2, minimums", "q3_k", "q4_k", "q5_k", "q5, minimums", "q6_k", "4 bits, zeros", "8 bits, zeros",
+         "2 bits in i8", "3 bits in u8", "4 bits in i8", "4 bits in u8",
          "mxfp4", "iq4_xs", "nf4", "e4m3", "e4m3, one scale", "e5m2")  # fmt: skip
 
 
@@ -128,7 +134,7 @@ def product(weights: Weights, factors: DType, matrices: int = 0) -> Module:
     names = ("x", "index")[: 1 + bool(matrices)]
     main = func.Func(sym_name="main", arg_names=names, result_names=("y",))
     module.body.append(main)
-    x = main.body.add_arg(TensorType(f32, (rows, DEPTH)))
+    x = main.body.add_arg(TensorType(f32, (rows, weights.values.shape[1])))
     index = main.body.add_arg(TensorType(tw.ir.types.i64, (rows,))) if matrices else None
     b = Builder(main.body)
 
@@ -169,10 +175,13 @@ def test_products_of_integers(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_products_of_bf16(name: str) -> None:
-    weights = made(name, 33)
+    check_products_of_bf16(made(name, 33))
+
+
+def check_products_of_bf16(weights: Weights) -> None:
     with tw.compile(product(weights, bf16), cache=False) as library:
         for m in (1, 17):
-            x = np.random.default_rng(m).standard_normal((m, DEPTH)).astype(np.float32)
+            x = np.random.default_rng(m).standard_normal((m, weights.values.shape[1])).astype(np.float32)
             left, right = (a.astype(ml_dtypes.bfloat16).astype(np.float64) for a in (x, weights.matrix))
             np.testing.assert_allclose(
                 library(x), left @ right.T, rtol=0, atol=2e-4 * (np.abs(left) @ np.abs(right).T).max()

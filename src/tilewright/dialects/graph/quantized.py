@@ -148,9 +148,10 @@ class QuantizedMatMul(GraphOp):
 
     `factors` is the type that is multiplied. With i8 each group of x is first rounded to 8 bits with its own
     scale, so that products are products of integers (Dettmers et al., "LLM.int8()", 2022, by groups). With
-    qvalues of i4 the scales of a row differ by powers of two, so that sums are scaled by shifts; steps are
-    then 1.45 times as large on average, which adds far less than the rounding of weights to 4 bits. With
-    bf16, x and the weights are rounded to that type and summed in float32. With f32 nothing is rounded.
+    values of at most 4 bits (`WeightForm.shifts_sums`) the scales of a row differ by powers of two, so that
+    sums are scaled by shifts; steps are then 1.45 times as large on average, which adds far less than the
+    rounding of weights to 4 bits. With bf16, x and the weights are rounded to that type and summed in
+    float32. With f32 nothing is rounded.
 
     With `index` (S,), as in `graph.grouped_matmul`, there are several matrices, `qvalues` (E, N, K) and
     `scales` (E, N, G), and each row of x (S, K) chooses one.
@@ -200,7 +201,7 @@ class QuantizedMatMul(GraphOp):
         weights = weights_of(qvalues, {"scales": scales, **parts}, table)
         if self.product is i8:
             scale = np.abs(wide).max(-1, keepdims=True)
-            if tensor_type(self.qvalues).dtype.bits == 4:
+            if _form(self).shifts_sums:
                 largest, most = scale.max(-2, keepdims=True), _most_doublings(self, size)
                 quotient = np.full(scale.shape, np.inf)
                 np.divide(largest, scale, out=quotient, where=scale != 0, dtype=np.float64)
@@ -267,7 +268,7 @@ class QuantizedMatMul(GraphOp):
         x = b(Reshape(x, shape=(*lead, groups, size)))
         top = b(ReduceMax(b(UNARY["abs"](x)), axes=(len(lead) + 1,), keepdims=True))
         table, factor = (None, 1.0) if self.table is None else integer_table(self.table)
-        if tensor_type(self.qvalues).dtype.bits == 4:
+        if _form(self).shifts_sums:
             rounded, scale, unit = _rounded_by_powers(b, x, top, _most_doublings(self, size), factor)
         else:
             rounded = b(Cast(b(UNARY["round"](b(BINARY["mul"](x, _steps(b, top))))), dtype=i8))
@@ -372,12 +373,12 @@ EXPONENT, ONE = 1 << 23, 127 << 23
 
 def _most_doublings(op: QuantizedMatMul, size: int) -> int:
     """The exponent of the largest power of two whose products with sums of `size` products of 8-bit integers
-    and the values of 4 bits, or what they stand for, fit 32 bits.
+    and values of at most 4 bits, or what they stand for, fit 32 bits.
     """
     if op.table is not None:
         largest = max(abs(x) for x in integer_table(op.table)[0])
     else:
-        largest = 8 if tensor_type(op.qvalues).dtype is i4 else 15
+        largest = 8 if _form(op).kind == "int" else 15
     return max(0, 31 - (size * 127 * largest).bit_length())
 
 
@@ -486,8 +487,8 @@ def _noted_sum(
 class ScaledMatMul(GraphOp):
     """``sum over g of x_scales[.., g] scales[n, g] (sum over k of x[.., g, k] qvalues[n, g, k])``: x i8 (...,
     G, S), x_scales (..., G), qvalues (N, G S), scales (N, G), with `index` several of both; result f32 (...,
-    N). The inner sums are exact. With qvalues of i4 the x_scales are powers of two from 1 on, whose products
-    with the inner sums fit 32 bits.
+    N). The inner sums are exact. With values of at most 4 bits the x_scales are powers of two from 1 on,
+    whose products with the inner sums fit 32 bits.
     """
 
     name = "graph.scaled_matmul"

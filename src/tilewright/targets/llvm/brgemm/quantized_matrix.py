@@ -87,7 +87,7 @@ def left_shift(p: QuantizedProblem, isa: Isa) -> str | None:
 
     Zen 5 multiplies floats in the two units that compute dot products of bytes, and shifts in the others.
     """
-    fits = p.bits <= 4 and p.lanes == 16 and isa.has("avx512f")
+    fits = p.form.shifts_sums and p.lanes == 16 and isa.has("avx512f")
     return "llvm.x86.avx512.psllv.d.512" if fits else None
 
 
