@@ -17,6 +17,7 @@ from tests.llm.weights.models import folder_of, small_model
 from tilewright.errors import WeightsError
 from tilewright.llm.quantization import dequantize, quantize, scheme_of
 from tilewright.llm.weights import Conversion, ConvertedFolder, convert, open_checkpoint
+from tilewright.llm.weights.roles import is_transposed
 from tilewright.llm.weights.safetensors import read_safetensors
 
 
@@ -74,6 +75,22 @@ def test_each_matrix_is_what_its_scheme_makes_of_it(name: str, llama: Path, tmp_
         else:
             assert tensor.scheme == role and np.array_equal(tensor.read(), dequantize(quantize(before, role)))
     assert folder.quantization == scheme and folder.record["embedding_quantization"] == embedding.name
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "transposed"),
+    [
+        ("gpt2", "transformer.h.0.attn.c_attn.weight", True),
+        ("gpt2", "transformer.wte.weight", False),
+        ("gpt_oss", "model.layers.0.mlp.experts.down_proj", True),
+        ("gpt_oss", "model.layers.0.self_attn.q_proj.weight", False),
+        ("llama4_text", "model.layers.0.feed_forward.experts.gate_up_proj", True),
+        ("qwen3_moe", "model.layers.0.mlp.experts.gate_up_proj", False),
+        ("unknown", "model.layers.0.mlp.experts.gate_up_proj", False),
+    ],
+)
+def test_matrices_whose_rows_are_inputs(family: str, name: str, transposed: bool) -> None:
+    assert is_transposed(name, {"model_type": family}) == transposed
 
 
 def test_embedding_and_head_can_be_chosen(llama: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ with the logits of the dequantized weights.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from tests.llm.weights.models import folder_of, gguf_of, small_model
 from tilewright.llm.library import LibraryOptions, LibraryRunner, compile_library
+from tilewright.llm.quantization import dequantize, quantize, scheme_of
 from tilewright.llm.quantization.tables import NF4
 from tilewright.llm.weights import Checkpoint, Conversion, convert, open_checkpoint
 from tilewright.llm.weights.safetensors import write_safetensors
@@ -64,8 +66,8 @@ def compiled_logits(checkpoint: Checkpoint, **options: Any) -> tuple[Any, int]:
         return np.stack([first, second[0]]), library.report.memory["weights_bytes"]
 
 
-def assert_close(found: Any, expected: Any) -> None:
-    for ours, theirs, most in zip(found, expected[-2:], (4e-2, 7e-2), strict=True):
+def assert_close(found: Any, expected: Any, limits: tuple[float, float] = (4e-2, 7e-2)) -> None:
+    for ours, theirs, most in zip(found, expected[-2:], limits, strict=True):
         error = float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))
         print(f"error {error:.2e}")
         assert error < most
@@ -138,10 +140,7 @@ def test_nf4(original: Path, tmp_path: Path) -> None:
     assert_close(found, logits_of("llama", kept, **SIZES))
 
 
-def test_experts_of_gpt_oss(tmp_path: Path) -> None:
-    """MXFP4 experts, as GPT-OSS has them, are multiplied as codes; transformers' own functions dequantize
-    them for its model.
-    """
+def gpt_oss() -> Any:
     sizes = SIZES | {
         "intermediate_size": 64,
         "num_local_experts": 4,
@@ -150,7 +149,14 @@ def test_experts_of_gpt_oss(tmp_path: Path) -> None:
     }
     config = transformers.AutoConfig.for_model("gpt_oss", **sizes)
     torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    return transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+
+
+def test_experts_of_gpt_oss(tmp_path: Path) -> None:
+    """MXFP4 experts, as GPT-OSS has them, are multiplied as codes; transformers' own functions dequantize
+    them for its model.
+    """
+    model = gpt_oss()
     r = np.random.default_rng(0)
     tensors, state = {}, model.state_dict()
     for name, values in state.items():
@@ -167,7 +173,7 @@ def test_experts_of_gpt_oss(tmp_path: Path) -> None:
         )
     model.load_state_dict(state)
     write_safetensors(tmp_path / "model.safetensors", tensors, {})
-    described = config.to_dict() | {"quantization_config": {"quant_method": "mxfp4"}}
+    described = model.config.to_dict() | {"quantization_config": {"quant_method": "mxfp4"}}
     (tmp_path / "config.json").write_text(json.dumps(described))
     checkpoint = convert(tmp_path, tmp_path / "out", Conversion("none"))
     with torch.no_grad():
@@ -177,3 +183,29 @@ def test_experts_of_gpt_oss(tmp_path: Path) -> None:
     codes = sum(a.nbytes for name, a in tensors.items() if "experts" in name)
     others = sum(a.nbytes // 2 for name, a in tensors.items() if "experts" not in name)
     assert weights < 1.05 * codes + 3 * others
+
+
+def test_experts_of_gpt_oss_in_bf16(tmp_path: Path) -> None:
+    """Experts are stored as [experts, in, out], but groups of values that share a scale are of the inputs, as
+    products need them.
+    """
+    model = gpt_oss()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn_like(parameter) * 0.1)
+    source = open_checkpoint(folder_of(model, tmp_path / "bf16", dtype=torch.bfloat16))
+    checkpoint = convert(source, tmp_path / "out", Conversion("int4_g32"))
+    experts = [t for name, t in checkpoint.items() if re.search(r"experts\.(gate_up|down)_proj$", name)]
+    assert len(experts) == 4
+    for tensor in experts:
+        matrices = source[tensor.name].read().swapaxes(-1, -2)
+        nearest = dequantize(quantize(matrices, scheme_of("int4_g32")))
+        np.testing.assert_array_equal(tensor.read(), nearest.swapaxes(-1, -2))
+    found, weights = compiled_logits(checkpoint)
+    model = model.float()
+    with torch.no_grad():
+        expected = model(torch.from_numpy(TOKENS[None].astype(np.int64))).logits[0].numpy()
+    assert_close(found, expected, (0.2, 0.2))
+    quantized = [t for t in checkpoint.values() if t.scheme is not None]
+    stored = sum(a.nbytes for t in quantized for a in t.read_quantized().arrays.values())
+    assert weights < 1.05 * stored + (48 << 10)

@@ -124,7 +124,12 @@ class LanguageModel(Module):
         """Return where the checkpoint's array of that name is stored; None if it is not needed."""
         if any(re.search(pattern, name) for pattern in (*self.ignored, *self.left_out)):
             return None
-        for pattern, other in self.renamed.items():
+        return self.translated(name)
+
+    @classmethod
+    def translated(cls, name: str) -> Destination:
+        """Return where `renamed` alone, without what a model leaves out, puts an array of that name."""
+        for pattern, other in cls.renamed.items():
             name = re.sub(pattern, other, name)
         plain = re.fullmatch(r"(.*?)(?:\[(\d+)\])?(\.T)?", name)
         assert plain is not None

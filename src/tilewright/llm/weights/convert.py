@@ -208,7 +208,7 @@ def _convert(
         matrix = tensor.read()
         transposed = is_transposed(tensor.name, config)
         try:
-            quantized = quantize(matrix.T if transposed else matrix, scheme, tensor.importance)
+            quantized = quantize(matrix.swapaxes(-1, -2) if transposed else matrix, scheme, tensor.importance)
         except WeightsError as error:
             raise WeightsError(f"{tensor.where}: {error}") from None
     else:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any, Literal
 
+from ...errors import CompileError
+from ..config import Config
+from ..models.base import family_of
 from .checkpoint import LazyTensor
 
 Role = Literal["embedding", "head", "matrix", "other"]
@@ -20,7 +23,6 @@ _KEPT = re.compile(
     r"|\.(gate|router|shared_expert_gate)(\.wg)?\.weight$|norm|\bln_|conv1d|(^|\.)(A_log|D|dt_bias)$"
 )
 _EXPERTS = re.compile(r"\.experts\.(gate_up_proj|gate_proj|up_proj|down_proj)(\.weight)?$")
-_CONV1D = re.compile(r"(^|\.)(c_attn|c_fc|c_proj|q_attn)\.weight$")
 
 
 def role_of(tensor: LazyTensor) -> Role:
@@ -39,5 +41,10 @@ def role_of(tensor: LazyTensor) -> Role:
 
 
 def is_transposed(name: str, config: dict[str, Any]) -> bool:
-    """Whether a matrix is stored as [in, out], as in GPT-2."""
-    return config.get("model_type") == "gpt2" and bool(_CONV1D.search(name))
+    """Whether a matrix, or each of an array of matrices, is stored as [in, out], as all of GPT-2's and the
+    experts of GPT-OSS: the model's definition says so. Models without a definition have none.
+    """
+    try:
+        return family_of(Config(config)).translated(name).transposed
+    except CompileError:
+        return False
