@@ -20,7 +20,7 @@ from ..ir.location import Location
 from ..ir.run_time_symbols import defined_inside, mentions
 from ..ir.symbolic import Dim
 from ..ir.types import BufferType, TensorType
-from ..passes.tensor.write_in_place import computed, updates_in_place
+from ..passes.tensor.write_in_place import computed, may_make_no_step, updates_in_place
 
 
 @dataclass(frozen=True)
@@ -410,11 +410,15 @@ def _ends_at(value: Value, loop_: Operation) -> bool:
     block = loop_.parent
     assert block is not None
     chain = computed(value, block)
-    if chain is None or isinstance(chain[-1].defining_op, tensor.Concat):
+    # The carried results of a scan may lie in its stacked ones.
+    if chain is None or isinstance(chain[-1].defining_op, tensor.Concat | tensor.Scan):
         return False
     if any(place_of(v) is not None for v in chain if isinstance(v, OpResult)):
         return False
-    readers = set(tensor.readers(chain[-1], tensor.View))
+    # The readers of each version that the memory holds: an operation that overwrites it is no view.
+    readers = {reader for v in chain for reader in tensor.readers(v, tensor.View)}
+    if any(may_make_no_step(reader) for reader in readers - {loop_}):
+        return False  # the results of that loop may lie in this memory
     before = {x for op in block.between(None, loop_) for x in op.walk()}
     return readers <= {*before, loop_}
 

@@ -8,7 +8,7 @@ likewise: others alternate between two buffers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 from ...analysis.index_maps import flatten_index, substitute_all
@@ -18,7 +18,7 @@ from ...dialects.tensor import Read
 from ...ir import notes
 from ...ir.cleanup import sort_block
 from ...ir.core import Block, BlockArgument, IRError, Module, Operation, OpResult, Value
-from ...ir.symbolic import Dim, Expr, prove_eq
+from ...ir.symbolic import Dim, Expr, prove_eq, prove_le
 from ...ir.walk import reachable
 
 
@@ -236,15 +236,34 @@ def makers_of(op: Operation | None) -> list[Operation]:
 
 
 def readers_in(value: Value, block: Block) -> set[Operation]:
-    """The operations of `block` that read a value, themselves or in their regions, also through views."""
+    """The operations of `block` that read a value, themselves or in their regions, also through views and as
+    the result of a loop that may make no step.
+    """
     readers: set[Operation] = set()
-    for op in tensor.readers(value, tensor.View):
+    for op in (x for v in reachable([value], _results_without_steps) for x in tensor.readers(v, tensor.View)):
         while op.parent is not block:
             above = op.parent_op
             assert above is not None
             op = above
         readers.add(op)
     return readers
+
+
+def may_make_no_step(op: Operation) -> bool:
+    """Whether an operation is a loop that may make no step; its results are then the initial values, in their
+    memory.
+    """
+    if isinstance(op, tensor.Scan):
+        return not prove_le(1, tensor.extent(op.step))
+    return isinstance(op, tensor.While)
+
+
+def _results_without_steps(value: Value) -> Iterator[Value]:
+    """The results of loops that are `value` if the loops make no step."""
+    for op in tensor.readers(value, tensor.View):
+        if isinstance(op, tensor.Scan | tensor.While) and may_make_no_step(op):
+            pairs = zip(op.initial, op.results, strict=False)
+            yield from (result for initial, result in pairs if memory_of(initial) is memory_of(value))
 
 
 def memory_of(value: Value) -> Value:
@@ -341,6 +360,7 @@ __all__ = [
     "computed",
     "in_place_pairs",
     "makers_of",
+    "may_make_no_step",
     "memory_of",
     "overwrite",
     "readers_in",
