@@ -8,7 +8,9 @@ likewise: others alternate between two buffers.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import cast
 
 from ...analysis.index_maps import flatten_index, substitute_all
@@ -20,6 +22,16 @@ from ...ir.cleanup import sort_block
 from ...ir.core import Block, BlockArgument, IRError, Module, Operation, OpResult, Value
 from ...ir.symbolic import Dim, Expr, prove_eq, prove_le
 from ...ir.walk import reachable
+
+
+@dataclass
+class _Chosen:
+    """Values and an order that later choices for a block keep."""
+
+    written: set[Value] = field(default_factory=set)
+    """The values written to the memory of arguments."""
+    earlier: dict[Operation, set[Operation]] = field(default_factory=dict)
+    """The operations that must precede an operation."""
 
 
 def computed(value: Value, block: Block) -> list[Value] | None:
@@ -63,30 +75,40 @@ def write_in_place(module: Module) -> None:
     Notes the choice at the function (`UPDATED_IN_PLACE`), at the loops (`CARRIED_IN_PLACE`) and at the groups
     (`OVERWRITES`).
     """
+    chosen: defaultdict[Block, _Chosen] = defaultdict(_Chosen)
     for function in module.functions(func.Func):
         if function.updates:
-            written = _written_in_place(function.body, function.updated)
+            written = _written_in_place(function.body, function.updated, chosen[function.body])
             names = tuple(function.updates[k] for k in written)
             notes.UPDATED_IN_PLACE.set(function, names)
     for op in module.walk():
         if isinstance(op, tensor.Scan | tensor.While):
-            # A value that is also a slice of a stacked result is passed on in that result's memory.
-            numbers = [k for k, v in enumerate(op.carried) if v not in op.slices]
+            # A value is computed in a stacked result if one of its slices, perhaps another view, lies there.
+            stacked = [chain[-1] for v in op.slices if (chain := computed(v, op.body)) is not None]
+            numbers = [
+                k
+                for k, v in enumerate(op.carried)
+                if (chain := computed(v, op.body)) is not None and chain[-1] not in stacked
+            ]
             pairs = [(op.body.args[k], op.carried[k]) for k in numbers]
-            if written := _written_in_place(op.body, pairs):
+            if written := _written_in_place(op.body, pairs, chosen[op.body]):
                 notes.CARRIED_IN_PLACE.set(op, tuple(numbers[k] for k in written))
     for block in tensor.blocks_of_computations(module):
-        _overwrite_dying(block)
+        _overwrite_dying(block, chosen[block])
 
 
-def _overwrite_dying(block: Block) -> None:
-    """Let operations overwrite tensors that `block` computes and that nothing reads afterwards."""
+def _overwrite_dying(block: Block, chosen: _Chosen) -> None:
+    """Let operations overwrite tensors that `block` computes and that nothing reads afterwards.
+
+    A value written to an argument's memory overwrites no other: that one would be computed in this memory
+    too, while the argument's old value is still read.
+    """
     numbers: dict[OpResult, int] = {}
-    earlier: dict[Operation, set[Operation]] = {}
+    earlier = {op: set(before) for op, before in chosen.earlier.items()}
     for result in [r for op in block.ops if isinstance(op, tensor.Group) for r in op.results]:
         op = result.op
         version = _changed_version(result) if not _is_written(result) else None
-        if version is None or place_of(result) is not None:
+        if version is None or place_of(result) is not None or result in chosen.written:
             continue
         maker = version.defining_op
         if (
@@ -129,15 +151,13 @@ def _only_reshaped(value: Value) -> bool:
     return not isinstance(op, tensor.View)
 
 
-def _written_in_place(block: Block, pairs: Sequence[tuple[Value, Value]]) -> tuple[int, ...]:
+def _written_in_place(block: Block, pairs: Sequence[tuple[Value, Value]], chosen: _Chosen) -> tuple[int, ...]:
     """The numbers of the pairs (argument, new value) of a block whose new value is written to the argument's
-    memory.
+    memory, added to what is `chosen` for the block.
 
     The block is ordered so that all readers of an old value come first.
     """
     written: list[int] = []
-    taken: set[Value] = set()
-    earlier: dict[Operation, set[Operation]] = {}
     for number, (argument, value) in enumerate(pairs):
         chain = computed(value, block)
         if chain is None:
@@ -145,22 +165,22 @@ def _written_in_place(block: Block, pairs: Sequence[tuple[Value, Value]]) -> tup
         results = versions_of(cast(OpResult, chain[-1]), argument)
         steps = list(zip((argument, *results), results, strict=False))
         overwritten = [_overwritten(result, version, block) for version, result in steps]
-        if taken.intersection(results) or None in overwritten:
+        if chosen.written.intersection(results) or None in overwritten:
             continue
         # All readers of a version of the argument's value run before the next version is computed.
-        wanted = {op: set(before) for op, before in earlier.items()}
+        wanted = {op: set(before) for op, before in chosen.earlier.items()}
         for version, result in steps:
             readers = readers_in(version, block) - {result.op}
             for maker in makers_of(result.op):
                 wanted.setdefault(maker, set()).update(readers)
         if not _put_before(block, wanted):
             continue
-        earlier = wanted
+        chosen.earlier = wanted
         for (_, result), place in zip(steps, overwritten, strict=True):
             if place is not None and place >= 0:  # what it changes
                 overwrite(result, place)
         written.append(number)
-        taken.update(results)
+        chosen.written.update(results)
     return tuple(written)
 
 
