@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 import wave
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,6 +13,9 @@ import openai
 import pytest
 
 from tests.llm.speech.small_whisper import POSITIONS, backend, settings, token
+from tilewright.llm.server import audio
+from tilewright.llm.server.errors import ApiError
+from tilewright.llm.server.multipart import parts
 from tilewright.llm.speech.transcription import Transcriber
 from tilewright.llm.tokenizer import Tokenizer
 
@@ -76,22 +80,22 @@ def speaking() -> Iterator[Running]:
 
 
 def test_openai_client(speaking: Running) -> None:
-    audio = speaking.client().audio
+    endpoint = speaking.client().audio
     file = ("speech.wav", recording())
-    assert audio.transcriptions.create(model="echo", file=file).text == "one two"
-    whole = audio.translations.create(model="echo", file=file, response_format="verbose_json")
+    assert endpoint.transcriptions.create(model="echo", file=file).text == "one two"
+    whole = endpoint.translations.create(model="echo", file=file, response_format="verbose_json")
     assert (whole.language, whole.duration, whole.text) == ("en", 1.2, "one two")
     assert [(s.start, s.end, s.text) for s in whole.segments or ()] == [(0.0, 1.0, " one two")]
-    subtitles: Any = audio.transcriptions.create(
+    subtitles: Any = endpoint.transcriptions.create(
         model="echo", file=file, response_format="srt", language="en"
     )
     assert subtitles == "1\n00:00:00,000 --> 00:00:01,000\none two\n\n"
     with pytest.raises(openai.BadRequestError, match="times of words"):
-        audio.transcriptions.create(
+        endpoint.transcriptions.create(
             model="echo", file=file, response_format="verbose_json", timestamp_granularities=["word"]
         )
     with pytest.raises(openai.NotFoundError, match="this server has 'echo'"):
-        audio.transcriptions.create(model="whisper-1", file=file)
+        endpoint.transcriptions.create(model="whisper-1", file=file)
 
 
 @pytest.mark.parametrize(
@@ -125,9 +129,41 @@ def test_bodies_that_are_no_forms(speaking: Running) -> None:
     assert post(path, files={"file": ("a.wav", recording(9))}).status_code == 413
 
 
+@pytest.mark.parametrize(
+    ("content_type", "head"),
+    [
+        ("", 'Content-Disposition: form-data; name="file"\r\nX: ' + 5000 * "x"),
+        ("", "Content-Disposition: " + 3000 * "("),  # Python's parser calls itself for each
+        ("; x=" + 5000 * "x", 'Content-Disposition: form-data; name="file"'),
+        ("; x=" + 3000 * "(", 'Content-Disposition: form-data; name="file"'),
+    ],
+    ids=["head", "nested head", "content type", "nested content type"],
+)
+def test_damaged_heads(content_type: str, head: str) -> None:
+    body = f"--b\r\n{head}\r\n\r\n1\r\n--b--".encode()
+    with pytest.raises(ApiError, match="not a complete multipart form") as error:
+        parts("multipart/form-data; boundary=b" + content_type, body)
+    assert error.value.status == 400
+
+
+def test_forms_are_read_in_a_thread(speaking: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = []
+
+    def noted(content_type: str, body: bytes) -> Any:
+        threads.append(threading.current_thread())
+        return parts(content_type, body)
+
+    monkeypatch.setattr(audio, "parts", noted)
+    path = "/v1/audio/transcriptions"
+    assert speaking.http.post(path, files={"file": ("a.wav", recording())}).status_code == 200
+    assert len(threads) == 1 and threads[0] is not speaking._thread
+
+
 def test_other_models_and_endpoints(speaking: Running, server: Running) -> None:
     """A model of text takes no audio, and one of audio no text."""
     answer = server.http.post("/v1/audio/translations", files={"file": ("a.wav", recording())})
+    assert answer.status_code == 400 and "takes no audio" in answer.text
+    answer = server.http.post("/v1/audio/translations", content=b"no form")  # is not read
     assert answer.status_code == 400 and "takes no audio" in answer.text
     answer = speaking.http.post("/v1/completions", json={"model": "echo", "prompt": "one"})
     assert answer.status_code == 400 and "/v1/audio/transcriptions" in answer.text

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from ...errors import RequestError, TilewrightError
 from ..speech.audio import read_audio
 from ..speech.forms import FORMS, as_json, written
-from ..speech.transcription import Cancelled, Transcription, TranscriptionOptions
+from ..speech.transcription import Cancelled, Transcriber, Transcription, TranscriptionOptions
 from ..speech.vocabulary import Task
 from .errors import ApiError, json_response
 from .limits import read_body
@@ -42,10 +42,13 @@ async def parsed(service: Service, request: Request) -> AudioRequest:
     """Read and check the form in a request's body.
 
     Raises:
-        ApiError: 400, 408, 413, 415: it is not a form with a file and known fields.
+        ApiError: 400, 408, 413, 415: the model takes no audio, or it is not a form with a file and known
+            fields.
     """
+    transcriber_of(service)
     found = AudioRequest()
-    for part in parts(request.headers.get("content-type", ""), await read_body(request, service.limits)):
+    body = await read_body(request, service.limits)
+    for part in await asyncio.to_thread(parts, request.headers.get("content-type", ""), body):
         if part.name not in _FIELDS:
             raise _wrong(part.name[:64], "is not a field of this endpoint", "unknown_parameter")
         if part.name == "file":
@@ -66,6 +69,19 @@ async def parsed(service: Service, request: Request) -> AudioRequest:
     if "word" in found.granularities:
         raise _wrong(_SEVERAL, "times of words are not supported; 'segment' is")
     return found
+
+
+def transcriber_of(service: Service) -> Transcriber:
+    """Return the transcriber of the model.
+
+    Raises:
+        ApiError: 400: the model takes no audio.
+    """
+    if service.transcriber is None:
+        message = f"the model {service.name!r} takes no audio"
+        closed = {"Connection": "close"}  # the body is not read
+        raise ApiError(400, message, code="unsupported_model", headers=closed)
+    return service.transcriber
 
 
 def _wrong(name: str, message: str, code: str = "invalid_value") -> ApiError:
@@ -97,13 +113,11 @@ async def audio(service: Service, form: AudioRequest, task: Task) -> Response:
         ApiError: 400: the recording or a field cannot be used; 503, 504: it takes too long, or the server
             stops.
     """
-    if service.transcriber is None:
-        raise ApiError(400, f"the model {service.name!r} takes no audio", code="unsupported_model")
+    transcribe, content = transcriber_of(service).transcribe, form.file or b""
     kind = form.get("response_format") or "json"
     if kind not in FORMS:
         raise _wrong("response_format", f"must be one of {', '.join(FORMS)}, not {kind[:64]!r}")
     options, stopped = _options(form, task), threading.Event()
-    transcribe, content = service.transcriber.transcribe, form.file or b""
 
     def work() -> Transcription:
         return transcribe(read_audio(content), options, stopped.is_set)

@@ -7,7 +7,11 @@ from email.message import EmailMessage
 
 from .errors import ApiError
 
-_PARTS = 256  # parts of a form; more are refused, so that small bodies cause little work
+_PARTS = 64  # parts of a form; more are refused, so that small bodies cause little work
+_HEAD = 4096
+"""Bytes of a part's head, and characters of a content type; a longer one is damaged. `email` takes time that
+grows with their square.
+"""
 
 
 @dataclass(frozen=True)
@@ -22,44 +26,57 @@ class Part:
 def parts(content_type: str, body: bytes) -> list[Part]:
     """Return the fields of a form in their order.
 
+    It may take seconds: call it in a thread.
+
     Raises:
         ApiError: 415: the content is no such form; 400: it is damaged.
     """
-    kind = _header("content-type", content_type)
-    boundary = kind.get_param("boundary")
-    if kind.get_content_type() != "multipart/form-data" or not isinstance(boundary, str) or not boundary:
+    kind, boundary = _read("content-type", content_type, "boundary")
+    if kind != "multipart/form-data" or not boundary:
         named = content_type.partition(";")[0].strip() or "none"
         raise ApiError(
             415, f"the body must be a form: send 'Content-Type: multipart/form-data', not {named!r}"
         )
-    damaged = ApiError(400, "the body is not a complete multipart form", code="invalid_form")
     mark = b"\r\n--" + boundary.encode("ascii", "replace")
     sections = (b"\r\n" + body).split(mark, _PARTS + 1)
     if len(sections) < 2 or not sections[-1].startswith(b"--"):
-        raise damaged
+        raise _damaged()
     found = []
     for section in sections[1:-1]:
         head, blank, content = section.partition(b"\r\n\r\n")
-        if not blank or not head.startswith(b"\r\n"):
-            raise damaged
+        if not blank or not head.startswith(b"\r\n") or len(head) > _HEAD:
+            raise _damaged()
         lines = [line.partition(":") for line in head.decode("utf-8", "replace").split("\r\n")[1:]]
         about = next((value for name, _, value in lines if name.strip().lower() == "content-disposition"), "")
-        disposition = _header("content-disposition", about.strip())
-        name = disposition.get_param("name", header="content-disposition")
-        if not isinstance(name, str):
-            raise damaged
-        file = disposition.get_param("filename", header="content-disposition")
-        found.append(Part(name, content, file if isinstance(file, str) else None))
+        _, name, file = _read("content-disposition", about.strip(), "name", "filename")
+        if name is None:
+            raise _damaged()
+        found.append(Part(name, content, file))
     return found
 
 
-def _header(name: str, value: str) -> EmailMessage:
+def _read(header: str, value: str, *names: str) -> tuple[str | None, ...]:
+    """Return the media type of a part with the header `header`, and the header's parameters `names`; None for
+    those that it lacks.
+
+    Raises:
+        ApiError: 400: the header is damaged.
+    """
+    if len(value) > _HEAD:
+        raise _damaged()
     message = EmailMessage()
     try:
-        message[name] = value
-    except ValueError:  # ends of lines within it
-        message[name] = "invalid"
-    return message
+        message[header] = value
+        kind = message.get_content_type()
+        found = [message.get_param(name, header=header) for name in names]
+    # The parser raises errors of many kinds on damaged headers, RecursionError and IndexError among them.
+    except Exception:
+        raise _damaged() from None
+    return kind, *(text if isinstance(text, str) else None for text in found)
+
+
+def _damaged() -> ApiError:
+    return ApiError(400, "the body is not a complete multipart form", code="invalid_form")
 
 
 __all__ = ["Part", "parts"]
