@@ -159,6 +159,12 @@ def test_forms_are_read_in_a_thread(speaking: Running, monkeypatch: pytest.Monke
     assert len(threads) == 1 and threads[0] is not speaking._thread
 
 
+def test_recordings_that_decode_to_too_much(speaking: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audio, "_MOST_SAMPLES", 19199)
+    answer = speaking.http.post("/v1/audio/transcriptions", files={"file": ("a.wav", recording())})
+    assert answer.status_code == 400 and "19200 samples" in answer.json()["error"]["message"]
+
+
 def test_other_models_and_endpoints(speaking: Running, server: Running) -> None:
     """A model of text takes no audio, and one of audio no text."""
     answer = server.http.post("/v1/audio/translations", files={"file": ("a.wav", recording())})

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import sys
+import types
 import wave
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 pytest.importorskip("tokenizers")
 
 from tilewright.errors import RequestError
+from tilewright.llm.speech import audio
 from tilewright.llm.speech.audio import read_audio
 from tilewright.llm.speech.forms import written
 from tilewright.llm.speech.transcription import Segment, Transcription
@@ -79,6 +82,63 @@ def test_channels_and_rates() -> None:
 def test_recordings_that_are_refused(data: bytes, message: str) -> None:
     with pytest.raises(RequestError, match=message):
         read_audio(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "count"),
+    [(recorded(np.zeros(200), 2, 16000, 2), 200), (recorded(np.zeros(100), 2, 8000), 200)],
+    ids=["channels", "low rate"],
+)
+def test_the_most_samples(data: bytes, count: int) -> None:
+    assert read_audio(data, count).size in (100, 200)
+    with pytest.raises(RequestError, match="100 samples in each of .* cut it into parts"):
+        read_audio(data, count - 1)
+
+
+def test_a_file_that_was_written_to_a_pipe() -> None:
+    """Its sizes are the greatest ones, and the content tells how many samples there are."""
+    data = recorded(np.full(100, 0.5), 2, 16000)
+    data = data[:4] + b"\xff" * 4 + data[8:40] + b"\xff" * 4 + data[44:]
+    np.testing.assert_allclose(read_audio(data, 130), np.full(100, 0.5), atol=1e-4)
+
+
+class FakeSoundFile:
+    """`soundfile.SoundFile` of a file with a million samples in each of eight channels."""
+
+    frames, channels, samplerate = 10**6, 8, 16000
+    error: Exception = AssertionError("was decoded")
+
+    def __init__(self, file: Any) -> None: ...
+
+    def __enter__(self) -> FakeSoundFile:
+        return self
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def read(self, **options: object) -> Any:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "most", "message"),
+    [
+        (AssertionError("was decoded"), 10**6, "1000000 samples in each of 8 channels"),
+        (MemoryError(), None, "does not fit into memory"),
+        (ValueError("negative"), None, "can be read: negative"),
+        (RuntimeError("damaged"), None, "can be read: damaged"),
+    ],
+)
+def test_other_formats(
+    error: Exception, most: int | None, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module: Any = types.ModuleType("soundfile")
+    module.SoundFile, module.LibsndfileError = FakeSoundFile, RuntimeError
+    module.read = lambda file, **options: FakeSoundFile(file).read(**options)
+    monkeypatch.setitem(sys.modules, "soundfile", module)
+    monkeypatch.setattr(audio, "find_spec", lambda name: True)
+    monkeypatch.setattr(FakeSoundFile, "error", error)
+    with pytest.raises(RequestError, match=message):
+        read_audio(b"fLaC", most)
 
 
 def allowed(rules: TimestampRules, preferred: dict[int, float]) -> set[int]:

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from ...errors import RequestError, TilewrightError
 from ..speech.audio import read_audio
+from ..speech.features import RATE
 from ..speech.forms import FORMS, as_json, written
 from ..speech.transcription import Cancelled, Transcriber, Transcription, TranscriptionOptions
 from ..speech.vocabulary import Task
@@ -23,6 +24,11 @@ from .service import Service, refusal
 _MEDIA = {"text": "text/plain", "srt": "application/x-subrip", "vtt": "text/vtt"}
 _SEVERAL = "timestamp_granularities[]"
 _FIELDS = ("file", "model", "language", "prompt", "response_format", "temperature", "stream", _SEVERAL)
+
+_MOST_SAMPLES = 4 * 3600 * RATE
+"""Samples of a recording, as `read_audio` counts them: four hours of one channel. Small files of compressed
+formats can hold more. A larger number takes 4 bytes of memory for each sample, and some copies.
+"""
 
 
 @dataclass
@@ -120,7 +126,7 @@ async def audio(service: Service, form: AudioRequest, task: Task) -> Response:
     options, stopped = _options(form, task), threading.Event()
 
     def work() -> Transcription:
-        return transcribe(read_audio(content), options, stopped.is_set)
+        return transcribe(read_audio(content, _MOST_SAMPLES), options, stopped.is_set)
 
     seconds = service.limits.request_timeout
     try:

@@ -18,16 +18,29 @@ LOWEST, HIGHEST = 4000, 384000
 """The rates, in samples a second, that are converted. A lower `LOWEST` lets files grow more."""
 
 
-def read_audio(data: bytes) -> Floats:
+def read_audio(data: bytes, most: int | None = None) -> Floats:
     """Return the recording in `data`, the content of a file: float32 [n], one channel, 16 kHz, from -1 to 1.
 
+    Args:
+        data: a file's content.
+        most: the most samples, those of all channels, and those at 16 kHz; None: as many as fit into memory.
+
     Raises:
-        RequestError: The content is not a recording, a package that its format needs is missing, or it has no
-            samples.
+        RequestError: The content is not a recording, a package that its format needs is missing, it has no
+            samples, or more than `most` or than fit into memory.
     """
-    samples, rate = _wav(data) or _other(data)
-    if not LOWEST <= rate <= HIGHEST:
-        raise RequestError(f"the recording has {rate} samples a second; {LOWEST} to {HIGHEST} are supported")
+    try:
+        return _read(data, most)
+    except RequestError:
+        raise
+    except MemoryError:
+        raise RequestError("the recording does not fit into memory: cut it into parts") from None
+    except (RuntimeError, TypeError, ValueError) as error:  # of soundfile, with those of libsndfile
+        raise RequestError(f"the file is not a recording that can be read: {error}") from None
+
+
+def _read(data: bytes, most: int | None) -> Floats:
+    samples, rate = _wav(data, most) or _other(data, most)
     if not samples.size:
         raise RequestError("the recording has no samples")
     return resampled(samples.mean(1, dtype=np.float32), rate)
@@ -53,17 +66,31 @@ def resampled(samples: Floats, rate: int) -> Floats:
     return converted
 
 
-def _wav(data: bytes) -> tuple[Floats, int] | None:
+def _check(frames: int, channels: int, rate: int, most: int | None) -> None:
+    """Refuse a recording before it is decoded."""
+    if not LOWEST <= rate <= HIGHEST:
+        raise RequestError(f"the recording has {rate} samples a second; {LOWEST} to {HIGHEST} are supported")
+    if most is not None and frames * max(channels, RATE / rate) > most:
+        raise RequestError(
+            f"the recording has {frames} samples in each of {channels} channels, {rate} a second; at most "
+            f"{most} in all channels, and of one channel at {RATE} a second, are read: cut it into parts"
+        )
+
+
+def _wav(data: bytes, most: int | None) -> tuple[Floats, int] | None:
     """Samples [n, channels] and rate of a WAV file of integers; None if it is something else."""
     try:
         with wave.open(io.BytesIO(data)) as file:
             width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()
-            raw = file.readframes(file.getnframes())
+            size = width * channels
+            if width not in (1, 2, 3, 4):
+                return None
+            # Files that were written to a pipe state more samples than they have.
+            frames = min(file.getnframes(), len(data) // size)
+            _check(frames, channels, rate, most)
+            raw = file.readframes(frames)
     except (wave.Error, EOFError):
         return None
-    if width not in (1, 2, 3, 4):
-        return None
-    size = width * channels
     values = np.frombuffer(raw[: len(raw) // size * size], np.uint8).reshape(-1, channels, width)
     if width == 1:  # from 0 to 255
         return (values[..., 0].astype(np.float32) - np.float32(128)) / np.float32(128), rate
@@ -73,7 +100,7 @@ def _wav(data: bytes) -> tuple[Floats, int] | None:
     return signed.astype(np.float32) / np.float32(2**31), rate
 
 
-def _other(data: bytes) -> tuple[Floats, int]:
+def _other(data: bytes, most: int | None) -> tuple[Floats, int]:
     if find_spec("soundfile") is None:
         raise RequestError(
             "the recording is not a WAV file of integers; other formats need soundfile "
@@ -81,11 +108,9 @@ def _other(data: bytes) -> tuple[Floats, int]:
         )
     import soundfile
 
-    try:
-        samples, rate = soundfile.read(io.BytesIO(data), dtype="float32", always_2d=True)
-    except (soundfile.LibsndfileError, RuntimeError, TypeError) as error:
-        raise RequestError(f"the file is not a recording that can be read: {error}") from None
-    return samples, int(rate)
+    with soundfile.SoundFile(io.BytesIO(data)) as file:
+        _check(file.frames, file.channels, file.samplerate, most)
+        return file.read(dtype="float32", always_2d=True), file.samplerate
 
 
 __all__ = ["read_audio", "resampled"]
