@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ import numpy as np
 import pytest
 from tokenizers import processors
 
+from tilewright.llm.engine.engine import EngineOptions
 from tilewright.llm.library import open_library, save_library
-from tilewright.llm.server.ranking import INSTRUCTION, JUDGE
+from tilewright.llm.server import service
+from tilewright.llm.server.ranking import _AT_ONCE, INSTRUCTION, JUDGE, _each
 from tilewright.llm.text_use import TextUse
 
 from .conftest import Running
@@ -89,6 +92,36 @@ def test_a_decoder_judges_a_prompt(start: Start, template: str | None, wanted: s
     )
     asked = wanted or f"{roles}d<|im_end|>\n<|im_start|>assistant\n"
     assert found == len(tokenizer().encode(asked, special=False))
+
+
+def test_more_documents_than_the_engine_queues(start: Start) -> None:
+    server = start(texts=TextUse("score"), words=pairs(), options=EngineOptions(queue=_AT_ONCE))
+    answer = post(server, "/rerank", query="a", documents=["b"] * 300)
+    assert answer.status_code == 200 and len(answer.json()["results"]) == 300
+
+
+def test_the_first_error_ends_the_other_work() -> None:
+    running, ended = 0, []
+
+    async def work(item: int) -> None:
+        nonlocal running
+        running += 1
+        assert running <= _AT_ONCE
+        try:
+            if item == 3:
+                raise KeyError(item)
+            await asyncio.Event().wait()
+        finally:
+            running -= 1
+            ended.append(item)
+
+    async def all() -> None:
+        with pytest.raises(KeyError):
+            await _each(work, range(3 * _AT_ONCE))
+        assert len(asyncio.all_tasks()) == 1
+
+    asyncio.run(all())
+    assert {*range(_AT_ONCE)} <= {*ended} and running == 0
 
 
 def test_embeddings_are_compared(start: Start) -> None:

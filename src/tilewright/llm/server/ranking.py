@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from pydantic import Field
@@ -40,6 +40,12 @@ Note that the answer can only be "yes" or "no".<|im_end|>
 """The prompt of Qwen3-Reranker, for decoders whose chat template has no part for a document."""
 _DOCUMENTS = "document", "passage"
 """Names of the prompts of documents."""
+_AT_ONCE = 16
+"""Texts of a request that wait in the engine, which refuses all requests beyond its queue. A larger number
+lets one request delay others more; a smaller one can leave the engine without work.
+"""
+S = TypeVar("S")
+T = TypeVar("T")
 
 
 class Document(Model):
@@ -133,7 +139,8 @@ async def relevance(
     if use.task != "score":
         return await _cosines(service, queries, documents, most)
 
-    async def one(query: str, document: str) -> tuple[float, int]:
+    async def one(pair: tuple[str, str]) -> tuple[float, int]:
+        query, document = pair
         if use.prompted:
             text = await asyncio.to_thread(_judged, service, query, document, instruction or INSTRUCTION)
             tokens = await service.encode(text, special=False, param="documents")
@@ -149,8 +156,27 @@ async def relevance(
         value = float(logits[0]) if use.plain else float(1 / (1 + np.exp(-logits[0])))
         return value, len(tokens)
 
-    found = await asyncio.gather(*(one(*pair) for pair in zip(queries, documents, strict=True)))
+    found = await _each(one, list(zip(queries, documents, strict=True)))
     return Scores([value for value, _ in found], sum(count for _, count in found))
+
+
+async def _each(work: Callable[[S], Coroutine[Any, Any, T]], items: Sequence[S]) -> list[T]:
+    """Return the results of `work` for each item, of which `_AT_ONCE` are worked on at a time. The first
+    error ends the work on the other items.
+    """
+    places = asyncio.Semaphore(_AT_ONCE)
+
+    async def placed(item: S) -> T:
+        async with places:
+            return await work(item)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(placed(item)) for item in items]
+    except ExceptionGroup as errors:
+        first = errors.exceptions[0]
+        raise first from first.__cause__
+    return [task.result() for task in tasks]
 
 
 async def _cosines(
@@ -166,7 +192,7 @@ async def _cosines(
         return found / max(float(np.linalg.norm(found)), 1e-12), len(tokens)
 
     texts = list(dict.fromkeys([*(before[0] + q for q in queries), *(before[1] + d for d in documents)]))
-    vectors = dict(zip(texts, await asyncio.gather(*map(vector, texts)), strict=True))
+    vectors = dict(zip(texts, await _each(vector, texts), strict=True))
     values = [
         float(vectors[before[0] + query][0] @ vectors[before[1] + document][0])
         for query, document in zip(queries, documents, strict=True)
