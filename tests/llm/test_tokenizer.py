@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import resource
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +124,27 @@ def test_least_tokens(make: Any) -> None:
     for letters in ("\u1fc1\u0300", "\u03b1\u0313\u0300\u0345", "\u1112\u1161\u11ab", "\u212b\u0301"):
         assert t.least_tokens(letters * 300) <= len(t.encode(letters * 300))
     assert t.least_tokens("x" * 10**6) > 10**4
+
+
+def test_threads_that_cut_share_one_copy_of_the_tokenizer() -> None:
+    words, meeting, copies = Tokenizer(byte_level(400)), threading.Barrier(2), []
+
+    class Counted:
+        """The tokenizer, of which two copies would be made at a time."""
+
+        def to_str(self) -> Any:
+            copies.append(True)
+            with suppress(threading.BrokenBarrierError):
+                meeting.wait(0.2)
+            return backend.to_str()
+
+        from_str = staticmethod(type(words.backend).from_str)
+
+    backend: Any = words.backend
+    words.backend = Counted()
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(lambda text: words.encode(text, most=2), ["a b c", "a b c"]))
+    assert len(copies) == 1
 
 
 def test_no_bound_where_letters_may_vanish() -> None:

@@ -7,6 +7,7 @@ import ctypes
 import json
 import os
 import re
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -44,6 +45,7 @@ class Tokenizer:
             special: the special tokens by their names in templates: ``{"bos_token": "<s>", ...}``.
         """
         self.backend = tokenizer
+        self._copying = threading.Lock()
         self.backend.no_truncation()
         self.backend.no_padding()
         self.special = {name: _text(token) for name, token in (special or {}).items() if token is not None}
@@ -106,7 +108,8 @@ class Tokenizer:
         Args:
             text: the text.
             special: whether to add the tokens that the tokenizer adds (begin of text, ...).
-            most: the number of tokens to which the text is cut, with those that are added; None: it is not.
+            most: the number of tokens to which the text is cut, with those that are added, at least their
+                number (`added`); None: it is not.
         """
         backend = self.backend if most is None else self._cutting(most, "longest_first")
         # A batch of one lets other threads run meanwhile; offsets, which take three times the memory, are not
@@ -124,7 +127,8 @@ class Tokenizer:
         Args:
             first: a text.
             second: another text.
-            most: the number of tokens to which the second text is cut; None: it is not.
+            most: the number of tokens to which the second text is cut, at least that of those that are added
+                (`added`); None: it is not.
 
         Raises:
             RequestError: the first text alone has more than `most` tokens.
@@ -136,9 +140,23 @@ class Tokenizer:
             raise RequestError(f"the text cannot be cut to {most} tokens: {error}") from error
         return encoding.ids, encoding.type_ids
 
-    @lru_cache(maxsize=8)  # noqa: B019  (tokenizers live as long as their model)
+    def added(self, pair: bool = False) -> int:
+        """The number of tokens that the tokenizer adds to a text, or to a pair of texts."""
+        count: int = self.backend.num_special_tokens_to_add(pair)
+        return count
+
+    def ends(self, text: str) -> list[int]:
+        """The number of characters of a text up to the end of each of its tokens."""
+        (encoding,) = self.backend.encode_batch([text], add_special_tokens=False)
+        return [end for _, end in encoding.offsets]
+
     def _cutting(self, most: int, strategy: str) -> Any:
         """The tokenizer with truncation, which must not change under other threads."""
+        with self._copying:  # lru_cache would let each thread that misses make a copy
+            return self._copy(most, strategy)
+
+    @lru_cache(maxsize=8)  # noqa: B019  (tokenizers live as long as their model)
+    def _copy(self, most: int, strategy: str) -> Any:
         backend = type(self.backend).from_str(self.backend.to_str())
         backend.enable_truncation(most, strategy=strategy)
         return backend

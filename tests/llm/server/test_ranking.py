@@ -94,6 +94,40 @@ def test_a_decoder_judges_a_prompt(start: Start, template: str | None, wanted: s
     assert found == len(tokenizer().encode(asked, special=False))
 
 
+def test_bounds_of_cutting(start: Start) -> None:
+    """A text is cut to no more tokens than fit, and to no fewer than the tokenizer adds."""
+    words = pairs()
+    words.backend.post_processor = processors.TemplateProcessing(
+        single="$A <eos> <eos>", pair="$A <eos> $B:1", special_tokens=[("<eos>", 258)]
+    )
+    server = start(texts=TextUse("score", plain=True), words=words, runner=EchoRunner(context=40))
+    embedded, ranked = {"input": "a" * 80}, {"query": "abc", "documents": ["x" * 80]}
+    for path, body, added in (("/v1/embeddings", embedded, 2), ("/rerank", ranked, 1)):
+        used = post(server, path, **body, truncate_prompt_tokens=10**20).json()["usage"]
+        assert used["total_tokens"] == 40
+        answer = post(server, path, **body, truncate_prompt_tokens=added - 1)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"]) == (400, "truncate_prompt_tokens")
+        assert f"each has {added} besides its own" in error["message"]
+
+
+def test_long_pairs_are_encoded_one_at_a_time(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = start(words=pairs())
+    entered = []
+
+    class Noted(asyncio.Semaphore):
+        async def acquire(self) -> Any:
+            entered.append(True)
+            return await super().acquire()
+
+    monkeypatch.setattr(server.service, "_long", Noted())
+    monkeypatch.setattr(service, "_LONG", 5)
+    asyncio.run(server.service.encode_pair("ab", "cde", "documents"))
+    assert not entered
+    asyncio.run(server.service.encode_pair("abc", "def", "documents"))
+    assert entered
+
+
 def test_more_documents_than_the_engine_queues(start: Start) -> None:
     server = start(texts=TextUse("score"), words=pairs(), options=EngineOptions(queue=_AT_ONCE))
     answer = post(server, "/rerank", query="a", documents=["b"] * 300)

@@ -235,7 +235,7 @@ async def completion(service: Service, request: CompletionRequest, user: str) ->
 async def embeddings(service: Service, request: EmbeddingRequest) -> dict[str, Any]:
     """Answer a request to /v1/embeddings."""
     before = prompt_of(service, request.prompt_name)
-    most = cut(service, request.truncate_prompt_tokens)
+    most = cut(service, request.truncate_prompt_tokens, service.tokenizer.added())
     prompts = await texts(service, request.input, "input", before=before, most=most)
     data = []
     for index, prompt in enumerate(prompts):
@@ -271,9 +271,19 @@ def prompt_of(service: Service, name: str | None) -> str:
     return known[name]
 
 
-def cut(service: Service, wanted: int | None) -> int | None:
-    """Return the number of tokens to which texts are cut: `wanted`, or for -1 the most that fit."""
-    return service.longest_prompt if wanted == -1 else wanted
+def cut(service: Service, wanted: int | None, added: int) -> int | None:
+    """Return the number of tokens to which texts are cut: `wanted`, but not more than fit, which -1 asks for.
+
+    Raises:
+        ApiError: 400: it is smaller than `added`, the number of tokens that each text has besides its own.
+    """
+    if wanted is None:
+        return None
+    most = service.longest_prompt if wanted == -1 else min(wanted, service.longest_prompt)
+    if most < added:
+        message = f"texts cannot be cut to {most} tokens: each has {added} besides its own"
+        raise ApiError(400, message, param="truncate_prompt_tokens", code="invalid_value")
+    return most
 
 
 def _shortened(vector: np.ndarray, size: int) -> np.ndarray:

@@ -79,7 +79,7 @@ class Scores:
 async def rerank(service: Service, request: RerankRequest) -> dict[str, Any]:
     """Answer a request to /rerank: the documents' places in the request, the most relevant first."""
     texts = [d if isinstance(d, str) else d.text for d in request.documents]
-    most = cut(service, request.truncate_prompt_tokens)
+    most = _cut(service, request.truncate_prompt_tokens)
     scores = await relevance(service, [request.query] * len(texts), texts, request.instruction, most)
     order = sorted(range(len(texts)), key=lambda place: -scores.values[place])
     results: list[dict[str, Any]] = []
@@ -101,7 +101,7 @@ async def score(service: Service, request: ScoreRequest) -> dict[str, Any]:
         message = f"'text_1' has {len(first)} texts and 'text_2' {len(second)}: send one, or equally many"
         raise ApiError(400, message, param="text_1", code="invalid_value")
     first = first * len(second) if len(first) == 1 else first
-    most = cut(service, request.truncate_prompt_tokens)
+    most = _cut(service, request.truncate_prompt_tokens)
     scores = await relevance(service, first, second, request.instruction, most)
     return {
         "id": f"score-{secrets.token_hex(12)}",
@@ -111,6 +111,13 @@ async def score(service: Service, request: ScoreRequest) -> dict[str, Any]:
         "data": [{"object": "score", "index": i, "score": value} for i, value in enumerate(scores.values)],
         "usage": {"prompt_tokens": scores.tokens, "total_tokens": scores.tokens},
     }
+
+
+def _cut(service: Service, wanted: int | None) -> int | None:
+    """Return the number of tokens to which a document is cut with its query, or each alone for embeddings."""
+    use = service.texts
+    judged = use.task == "score" and use.prompted  # the tokens of its prompt are counted for each query
+    return cut(service, wanted, 0 if judged else service.tokenizer.added(pair=use.task == "score"))
 
 
 async def relevance(

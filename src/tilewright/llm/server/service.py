@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from .protocol import Penalized, Sampling
 from .tracing import RequestSpan, Tracing
 
 _LONG = 1 << 16  # characters; longer texts are encoded one at a time
+T = TypeVar("T")
 
 
 @dataclass
@@ -94,12 +95,20 @@ class Service:
         """
         if most is None:
             self.check_length(text, param)
-        # A thread keeps the event loop free. Long texts are encoded one at a time because each takes much
-        # memory.
-        async with self._long if len(text) > _LONG else nullcontext():
-            tokens = await asyncio.to_thread(self.tokenizer.encode, text, special=special, most=most)
+        tokens = await self.encoding(
+            len(text), lambda: self.tokenizer.encode(text, special=special, most=most)
+        )
         self.check_prompt(tokens, param)
         return tokens
+
+    async def encoding(self, size: int, work: Callable[[], T]) -> T:
+        """Return the result of `work`, which encodes texts of `size` characters.
+
+        A thread keeps the event loop free. Long texts are encoded one at a time because each takes much
+        memory.
+        """
+        async with self._long if size > _LONG else nullcontext():
+            return await asyncio.to_thread(work)
 
     def check_length(self, text: str, param: str) -> None:
         """Check a text before it is encoded.
@@ -286,7 +295,9 @@ class Service:
         """
         self.check_length(first if most else max(first, second, key=len), param)
         try:
-            tokens, types = await asyncio.to_thread(self.tokenizer.encode_pair, first, second, most=most)
+            tokens, types = await self.encoding(
+                len(first) + len(second), lambda: self.tokenizer.encode_pair(first, second, most=most)
+            )
         except RequestError as error:
             raise ApiError(400, str(error), param=param, code="context_length_exceeded") from None
         self.check_prompt(tokens, param)
