@@ -94,6 +94,33 @@ def test_a_decoder_judges_a_prompt(start: Start, template: str | None, wanted: s
     assert found == len(tokenizer().encode(asked, special=False))
 
 
+class Noting(EchoRunner):
+    """Keeps the last text that it scored."""
+
+    text: Any = None
+
+    def score(self, tokens: Any, types: Any) -> Any:
+        self.text = tokens
+        return super().score(tokens, types)
+
+
+@pytest.mark.parametrize("template", [None, TEMPLATE + "{# roles 'query' and 'document' #}"])
+def test_the_document_of_a_prompt_is_cut(start: Start, template: str | None) -> None:
+    runner = Noting()
+    texts = TextUse("score", plain=True, prompted=True)
+    server = start(texts=texts, words=pairs(template), runner=runner)
+    asked = {"query": "a query", "documents": ["ab" + "\N{LATIN SMALL LETTER E WITH ACUTE}" * 400]}
+    assert post(server, "/rerank", **asked).json()["usage"]["total_tokens"] > 900
+    for most in (600, 601):
+        used = post(server, "/rerank", **asked, truncate_prompt_tokens=most).json()["usage"]["total_tokens"]
+        assert most - 1 <= used <= most  # each letter has two tokens
+        prompt = tokenizer().decode(runner.text, special=True)
+        before, _, after = prompt.partition("ab\N{LATIN SMALL LETTER E WITH ACUTE}")
+        assert "a query" in before and "assistant" in after
+    answer = post(server, "/rerank", **asked, truncate_prompt_tokens=20)
+    assert answer.status_code == 400 and "more without the document" in answer.text
+
+
 def test_bounds_of_cutting(start: Start) -> None:
     """A text is cut to no more tokens than fit, and to no fewer than the tokenizer adds."""
     words = pairs()

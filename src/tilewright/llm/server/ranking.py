@@ -149,8 +149,7 @@ async def relevance(
     async def one(pair: tuple[str, str]) -> tuple[float, int]:
         query, document = pair
         if use.prompted:
-            text = await asyncio.to_thread(_judged, service, query, document, instruction or INSTRUCTION)
-            tokens = await service.encode(text, special=False, param="documents")
+            tokens = await _judged(service, query, document, instruction or INSTRUCTION, most)
             types = [0] * len(tokens)
         else:
             tokens, types = await service.encode_pair(query, document, "documents", most)
@@ -207,7 +206,40 @@ async def _cosines(
     return Scores(values, sum(count for _, count in vectors.values()))
 
 
-def _judged(service: Service, query: str, document: str, instruction: str) -> str:
+async def _judged(
+    service: Service, query: str, document: str, instruction: str, most: int | None
+) -> list[int]:
+    """Return the tokens of a prompt for a decoder that judges a document, which is cut to `most` tokens with
+    the prompt.
+    """
+
+    def prompt(document: str) -> list[int]:
+        text = _prompt(service, query, document, instruction)
+        if most is None:
+            service.check_length(text, "documents")
+        return service.tokenizer.encode(text, special=False)
+
+    def fitting() -> list[int]:
+        tokens = prompt(document)
+        if most is None or len(tokens) <= most:
+            return tokens
+        ends = service.tokenizer.ends(document)
+        room = min(most - len(prompt("")), len(ends))
+        # Tokens at the ends of the document can join with those of the prompt: their number is not the sum.
+        while len(tokens) > most:
+            if room < 0:
+                message = f"the prompt cannot be cut to {most} tokens: it has more without the document"
+                raise ApiError(400, message, param="truncate_prompt_tokens", code="context_length_exceeded")
+            tokens = prompt(document[: ends[room - 1]] if room else "")
+            room = max(0, room - max(1, len(tokens) - most)) if room else -1
+        return tokens
+
+    tokens = await service.encoding(len(query) + len(document), fitting)
+    service.check_prompt(tokens, "documents")
+    return tokens
+
+
+def _prompt(service: Service, query: str, document: str, instruction: str) -> str:
     """Return the prompt of a decoder that judges a document."""
     template = service.tokenizer.chat_templates.get("default", "")
     if '"document"' not in template and "'document'" not in template:
