@@ -56,6 +56,13 @@ def test_loading_choosing_and_unloading(start: Start) -> None:
     assert http.post("/v1/messages", json=body).json()["model"] == "tuned"
     with pytest.raises(BadRequestError, match="'tuned' is an adapter"):
         client.embeddings.create(model="tuned", input="x")
+    texts: dict[str, dict[str, Any]] = {
+        "/rerank": {"query": "a", "documents": ["b"]}, "/score": {"text_1": "a", "text_2": "b"}
+    }  # fmt: skip
+    for path, text in texts.items():
+        assert http.post(path, json={"model": "echo", **text}).status_code == 200
+        answer = http.post(path, json={"model": "tuned", **text})
+        assert answer.status_code == 400 and "'tuned' is an adapter; scores are those of" in answer.text
     answer = http.post("/v1/unload_lora_adapter", json={"lora_name": "tuned"})
     assert answer.status_code == 200 and "'tuned' removed successfully" in answer.text
     assert names(client) == ["echo"]

@@ -165,6 +165,13 @@ def test_recordings_that_decode_to_too_much(speaking: Running, monkeypatch: pyte
     assert answer.status_code == 400 and "19200 samples" in answer.json()["error"]["message"]
 
 
+def test_an_adapter_is_refused(speaking: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(speaking.engine.adapters), "names", ["tuned"])
+    files: Any = {"file": ("a.wav", recording()), "model": (None, "tuned")}
+    answer = speaking.http.post("/v1/audio/transcriptions", files=files)
+    assert answer.status_code == 400 and "'tuned' is an adapter; transcriptions are those of" in answer.text
+
+
 def test_other_models_and_endpoints(speaking: Running, server: Running) -> None:
     """A model of text takes no audio, and one of audio no text."""
     answer = server.http.post("/v1/audio/translations", files={"file": ("a.wav", recording())})

@@ -126,17 +126,17 @@ def application(
 
     async def embed(request: Request) -> Response:
         parsed = await _parsed(service, request, EmbeddingRequest)
-        if parsed.model != service.name:
-            message = f"{parsed.model!r} is an adapter; embeddings are those of {service.name!r}"
-            raise ApiError(400, message, param="model", code="unsupported_parameter")
+        _require_base(service, parsed.model, "embeddings")
         return await _whole(service, request, 1, lambda: embeddings(service, parsed))
 
     async def ranked(request: Request) -> Response:
         parsed = await _parsed(service, request, RerankRequest)
+        _require_base(service, parsed.model, "scores")
         return await _whole(service, request, 1, lambda: rerank(service, parsed))
 
     async def scored(request: Request) -> Response:
         parsed = await _parsed(service, request, ScoreRequest)
+        _require_base(service, parsed.model, "scores")
         return await _whole(service, request, 1, lambda: score(service, parsed))
 
     def of_audio(task: Task) -> Handler:
@@ -145,6 +145,7 @@ def application(
             form = await audio_form(service, request)
             if (name := form.get("model")) is not None:
                 _require_model(service, name)
+                _require_base(service, name, "transcriptions")
             return await _admitted(service, request, 1, lambda: audio(service, form, task))
 
         return handler
@@ -316,6 +317,13 @@ def _require_model(service: Service, name: str) -> None:
     if name not in service.models:
         message = f"model {name!r} does not exist; this server has {', '.join(map(repr, service.models))}"
         raise ApiError(404, message, param="model", code="model_not_found")
+
+
+def _require_base(service: Service, name: str, result: str) -> None:
+    """Refuse an adapter, whose weights do not take part in the `result` of an endpoint."""
+    if name != service.name:
+        message = f"{name!r} is an adapter; {result} are those of {service.name!r}"
+        raise ApiError(400, message, param="model", code="unsupported_parameter")
 
 
 def _require_loading(allowed: bool) -> None:
