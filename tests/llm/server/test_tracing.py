@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,20 +15,25 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
+from tests.llm.speech.small_whisper import backend, settings, token
 from tilewright.llm.server.tracing import Tracing
+from tilewright.llm.speech.transcription import Transcriber
+from tilewright.llm.tokenizer import Tokenizer
 
 from .conftest import Running
+from .test_adapters import Adapted
 from .test_api import ask
+from .test_audio import Speaker, recording
 
 
 class Traced:
     """A server, and the spans that it exports."""
 
-    def __init__(self, start: Callable[..., Running]) -> None:
+    def __init__(self, start: Callable[..., Running], **options: Any) -> None:
         self.exporter = InMemorySpanExporter()
         provider = TracerProvider()
         provider.add_span_processor(SimpleSpanProcessor(self.exporter))
-        self.server = start(tracing=Tracing(provider))
+        self.server = start(tracing=Tracing(provider), **options)
 
     def span(self) -> Any:
         """The only span; the server has ended, so that it is complete."""
@@ -69,6 +75,27 @@ def test_embeddings(traced: Traced) -> None:
     traced.server.client().embeddings.create(model="echo", input=["ab", "c"])
     about = traced.span().attributes
     assert (about["gen_ai.operation.name"], about["gen_ai.usage.input_tokens"]) == ("embeddings", 3)
+
+
+def test_an_adapter_has_its_name() -> None:
+    traced = Traced(Running, runner=Adapted())
+    traced.server.service.load_adapter("tuned", Path("/adapters/tuned"))
+    traced.server.client().completions.create(model="tuned", prompt="x", max_tokens=1)
+    span = traced.span()
+    assert (span.name, span.attributes["gen_ai.request.model"]) == ("text_completion tuned", "tuned")
+
+
+@pytest.mark.parametrize(
+    ("path", "operation"), [("transcriptions", "transcription"), ("translations", "translation")]
+)
+def test_a_recording(path: str, operation: str) -> None:
+    words = Tokenizer(backend(), eos=[token("endoftext")])
+    traced = Traced(Running, runner=Speaker(), words=words, body=200000)
+    traced.server.service.transcriber = Transcriber(traced.server.engine, settings())
+    answer = traced.server.http.post(f"/v1/audio/{path}", files={"file": ("a.wav", recording())})
+    assert answer.status_code == 200
+    span = traced.span()
+    assert (span.name, span.attributes["gen_ai.operation.name"]) == (f"{operation} echo", operation)
 
 
 def test_a_failure(traced: Traced) -> None:

@@ -55,6 +55,10 @@ _OPERATIONS: dict[type, str] = {
     ScoreRequest: "score",
 }
 """The names of operations in traces, by the kind of request."""
+_AUDIO: dict[Task, str] = {"transcribe": "transcription", "translate": "translation"}
+"""The names of operations with recordings."""
+_LONGEST_NAME = 256
+"""Characters of a model's name in traces. Clients may send any name, which a larger number lets fill them."""
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -143,7 +147,9 @@ def application(
         async def handler(request: Request) -> Response:
             _require_open(service)
             form = await audio_form(service, request)
-            if (name := form.get("model")) is not None:
+            name = form.get("model")
+            _begin_span(service, request, _AUDIO[task], name, form)
+            if name is not None:
                 _require_model(service, name)
                 _require_base(service, name, "transcriptions")
             return await _admitted(service, request, 1, lambda: audio(service, form, task))
@@ -253,12 +259,19 @@ async def _parsed(service: Service, request: Request, kind: type[RequestT]) -> R
             415, f"the body must be JSON: send 'Content-Type: application/json', not {media or 'none'!r}"
         )
     parsed = parse(kind, await read_body(request, service.limits))
-    if service.tracing is not None and kind in _OPERATIONS:
-        span = service.tracing.begin(_OPERATIONS[kind], service.name, parsed, request.headers)
-        request.scope[_SPAN] = span
-    if (name := getattr(parsed, "model", None)) is not None:
+    name = getattr(parsed, "model", None)
+    if kind in _OPERATIONS:
+        _begin_span(service, request, _OPERATIONS[kind], name, parsed)
+    if name is not None:
         _require_model(service, name)
     return parsed
+
+
+def _begin_span(service: Service, request: Request, operation: str, name: str | None, fields: object) -> None:
+    """Begin the span of a request for the model `name`, None for the server's own, if there are traces."""
+    if service.tracing is not None:
+        model = (name or service.name)[:_LONGEST_NAME]
+        request.scope[_SPAN] = service.tracing.begin(operation, model, fields, request.headers)
 
 
 async def _answer(
