@@ -9,10 +9,13 @@ from typing import Any
 
 import click
 
+from tilewright.llm.speech.forms import FORMS
+
 from .common import import_option
 from .llm_model import open_engine
 
-FORMS = ("text", "json", "verbose_json", "srt", "vtt")
+_SUFFIXES = {"text": ".txt", "verbose_json": ".json"}
+"""Suffixes of the files of texts, of forms whose suffix is not their name."""
 
 
 @click.command("transcribe")
@@ -70,6 +73,7 @@ def command(
     from tilewright.llm.speech.forms import written
     from tilewright.llm.speech.transcription import Transcriber, TranscriptionOptions
 
+    targets = None if output is None else _targets(files, Path(output), _SUFFIXES.get(form, f".{form}"))
     engine = open_engine(library, max_batch, None, False, None, None, device)
     transcriber = Transcriber.of_library(engine, library)
     options = TranscriptionOptions(
@@ -79,28 +83,44 @@ def command(
     if temperature is not None:
         options = replace(options, temperatures=(temperature,))
 
-    def text(file: str) -> str | TilewrightError:
+    def text(file: str) -> str | Exception:
         try:
             return written(transcriber.transcribe(read_audio(Path(file).read_bytes()), options), form)
-        except TilewrightError as error:
+        except (OSError, TilewrightError) as error:
             return error
 
     failed = False
     engine.start()
     try:
         with ThreadPoolExecutor(min(len(files), max_batch or engine.runner.max_batch)) as threads:
-            for file, found in zip(files, threads.map(text, files), strict=True):
-                if isinstance(found, TilewrightError):
+            for index, found in enumerate(threads.map(text, files)):
+                if isinstance(found, Exception):
                     failed = True
-                    click.echo(f"error: {file}: {found}", err=True)
-                elif output is None:
+                    click.echo(f"error: {files[index]}: {found}", err=True)
+                elif targets is None:
                     click.echo(found, nl=False)
                 else:
-                    target = Path(output) / Path(file).with_suffix("." + form.replace("verbose_", "")).name
-                    target = target.with_suffix(".txt") if form == "text" else target
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    target.write_text(found, encoding="utf-8")
-                    click.echo(str(target))
+                    targets[index].parent.mkdir(parents=True, exist_ok=True)
+                    targets[index].write_text(found, encoding="utf-8")
+                    click.echo(str(targets[index]))
     finally:
         engine.stop()
     return int(failed)
+
+
+def _targets(files: tuple[str, ...], folder: Path, suffix: str) -> list[Path]:
+    """Return the file of the text of each recording.
+
+    Raises:
+        click.UsageError: two recordings have the same one.
+    """
+    of_target: dict[Path, str] = {}
+    for file in files:
+        target = folder / Path(file).with_suffix(suffix).name
+        if target in of_target:
+            raise click.UsageError(
+                f"the texts of {of_target[target]} and {file} would both be {target}: rename one, or write "
+                "them into different folders"
+            )
+        of_target[target] = file
+    return list(of_target)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 import sys
 import types
 import wave
@@ -139,6 +140,12 @@ def test_other_formats(
     monkeypatch.setattr(FakeSoundFile, "error", error)
     with pytest.raises(RequestError, match=message):
         read_audio(b"fLaC", most)
+
+
+def test_names_of_forms_need_no_numpy() -> None:
+    """The command line reads them for each of its commands."""
+    code = "import sys, tilewright.llm.speech.forms; sys.exit('numpy' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def allowed(rules: TimestampRules, preferred: dict[int, float]) -> set[int]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from .transcription import Transcription
+if TYPE_CHECKING:  # the command line reads `FORMS`, and loads no NumPy for it
+    from .transcription import Transcription
 
 Form = Literal["json", "text", "srt", "verbose_json", "vtt"]
 FORMS: tuple[Form, ...] = get_args(Form)
