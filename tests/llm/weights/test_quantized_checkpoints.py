@@ -227,6 +227,99 @@ def test_compressed_tensors(form: str, symmetric: bool, tmp_path: Path) -> None:
     assert tensor.scheme is not None and np.allclose(tensor.read(), expected, rtol=1e-6, atol=0)
 
 
+def padded_words(values: np.ndarray, bits: int) -> np.ndarray:
+    """Return values [n, m] as int32 [words, m], with ``32 // bits`` values in each word of a column."""
+    per = 32 // bits
+    result = np.zeros((-(-len(values) // per), values.shape[1]), np.uint32)
+    for i, row in enumerate(values):
+        result[i // per] |= row.astype(np.uint32) << np.uint32(bits * (i % per))
+    return result.view(np.int32)
+
+
+def packed_3_bits(pack: Any, columns: int = IN) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Return the parts of a matrix of compressed-tensors, packed by `pack`, and its values."""
+    r = np.random.default_rng(3)
+    groups = columns // GROUP if columns % GROUP == 0 else 1
+    q, zeros = r.integers(0, 8, (OUT, columns)), r.integers(0, 8, (OUT, groups))
+    scales = (r.random((OUT, groups)) * 0.01 + 0.001).astype(np.float32)
+    tensors = {
+        "l.weight_packed": pack(q.T, 3).T.copy(),
+        "l.weight_shape": np.array([OUT, columns], np.int64),
+        "l.weight_scale": scales,
+        "l.weight_zero_point": pack(zeros, 3),
+    }
+    wide = columns // groups
+    return tensors, (q - zeros.repeat(wide, 1)) * scales.repeat(wide, 1)
+
+
+def of_3_bits(path: Path, tensors: dict[str, np.ndarray]) -> Path:
+    weights = {"num_bits": 3, "type": "int", "symmetric": False, "group_size": GROUP}
+    config = {"quant_method": "compressed-tensors", "format": "pack-quantized"}
+    return folder(path, tensors, {**config, "config_groups": {"a": {"weights": weights}}})
+
+
+@pytest.mark.parametrize(("pack", "count"), [(words, 12), (padded_words, 13)])
+def test_compressed_tensors_of_3_bits(pack: Any, count: int, tmp_path: Path) -> None:
+    """Newer writers make a stream of bits; older ones leave two bits of each word unused."""
+    tensors, expected = packed_3_bits(pack)
+    assert tensors["l.weight_packed"].shape == (OUT, count)
+    tensor = open_checkpoint(of_3_bits(tmp_path, tensors))["l.weight"]
+    assert np.allclose(tensor.read(), expected, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("part", "shape", "message"),
+    [
+        ("weight_packed", (OUT, 14), r"weight_packed: has shape \[32, 14\].*\[32, 12\] or \[32, 13\] words"),
+        ("weight_packed", (OUT + 1, 12), r"weight_packed: has shape \[33, 12\]"),
+        ("weight_packed", (2, OUT, 12), r"weight_packed: has shape \[2, 32, 12\]; only matrices"),
+        ("weight_zero_point", (5, 4), r"weight_zero_point: has shape \[5, 4\].*\[3, 4\] or \[4, 4\] words"),
+        ("weight_scale", (OUT + 1, 4), r"weight_scale: has shape \[33, 4\], not \[32, 4\]"),
+        ("weight_shape", (3,), r"weight_shape: has shape \[3\], not \[2\]"),
+        ("weight_g_idx", (IN - 1,), r"weight_g_idx: has shape \[127\], not \[128\]"),
+    ],
+)
+def test_shapes_of_compressed_tensors(
+    part: str, shape: tuple[int, ...], message: str, tmp_path: Path
+) -> None:
+    tensors, _ = packed_3_bits(words)
+    kind = tensors.get(f"l.{part}", np.zeros(0, np.int32)).dtype
+    tensors[f"l.{part}"] = np.zeros(shape, kind)
+    with pytest.raises(WeightsError, match=message):
+        open_checkpoint(of_3_bits(tmp_path, tensors))
+
+
+def test_compressed_tensors_whose_layout_is_not_known(tmp_path: Path) -> None:
+    """40 values of 3 bits take 4 words in both layouts, which differ."""
+    tensors, _ = packed_3_bits(padded_words, 40)
+    assert tensors["l.weight_packed"].shape == (OUT, 4)
+    with pytest.raises(WeightsError, match="l.weight_packed: 40 values of 3 bits .* layout is not known"):
+        open_checkpoint(of_3_bits(tmp_path, tensors))
+
+
+@pytest.mark.parametrize(
+    ("method", "part", "shape", "message"),
+    [
+        ("gptq", "qweight", (13, OUT), r"qweight: has shape \[13, 32\], not \[12, 32\]"),
+        ("gptq", "qzeros", (4, 4), r"qzeros: has shape \[4, 4\], not \[4, 3\]"),
+        ("gptq", "scales", (5, OUT), r"scales: has shape \[5, 32\], not \[4, 32\]"),
+        ("gptq", "g_idx", (IN + 1,), r"g_idx: has shape \[129\], not \[128\]"),
+        ("awq", "qweight", (IN, 5), r"qweight: has shape \[128, 5\], not \[128, 4\]"),
+        ("awq", "qzeros", (4, 5), r"qzeros: has shape \[4, 5\], not \[4, 4\]"),
+    ],
+)
+def test_shapes_of_gptq_and_awq(
+    method: str, part: str, shape: tuple[int, ...], message: str, tmp_path: Path
+) -> None:
+    awq = method == "awq"
+    shapes = {"qweight": (IN, 4) if awq else (12, OUT), "qzeros": (4, 4 if awq else 3)}
+    shapes |= {"scales": (4, OUT), "g_idx": (IN,), part: shape}
+    tensors = {f"l.{p}": np.zeros(s, np.float16 if p == "scales" else np.int32) for p, s in shapes.items()}
+    config = {"quant_method": method, "bits": 4 if awq else 3, "group_size": GROUP}
+    with pytest.raises(WeightsError, match=message):
+        open_checkpoint(folder(tmp_path, tensors, config))
+
+
 @pytest.mark.parametrize("nested", [True, False])
 def test_bitsandbytes_of_4_bits(nested: bool, tmp_path: Path) -> None:
     """The codes of the flattened matrix, the first one in a byte's upper bits, in blocks of 64."""

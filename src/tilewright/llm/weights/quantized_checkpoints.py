@@ -13,7 +13,16 @@ from ...errors import WeightsError
 from ...ir.interpreter import Array
 from ..quantization import Quantized, Scheme, pack_bits, scheme_of, unpack_bits
 from .checkpoint import Checkpoint, LazyTensor
-from .stored_codes import bitsandbytes, by_group, compressed, floats, mxfp4, quantized_tensor
+from .stored_codes import (
+    bitsandbytes,
+    by_group,
+    compressed,
+    floats,
+    mxfp4,
+    quantized_tensor,
+    require_shape,
+    words_of,
+)
 
 _AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 """The column, of eight, in each nibble of an AWQ word, from the lowest nibble on."""
@@ -90,6 +99,10 @@ def _gptq(
     words = parts["qweight"]
     bits = scheme.bits
     shape = (out, words.shape[0] * 32 // bits)
+    require_shape(words, (shape[1] * bits // 32, out))
+    _require_groups(parts, scheme.groups(shape[1]), out, words_of(out, bits))
+    if "g_idx" in parts:
+        require_shape(parts["g_idx"], (shape[1],))
     less = 0 if entry.get("checkpoint_format") == "gptq_v2" else 1
     symmetric = bool(entry.get("sym", False))
 
@@ -121,6 +134,8 @@ def _awq(
     if scheme.bits != 4 or entry.get("version", "gemm").lower() != "gemm":
         raise WeightsError(f"{words.where}: AWQ is only supported with 4 bits in version gemm")
     shape = (out, words.shape[0])
+    require_shape(words, (shape[1], words_of(out, 4)))
+    _require_groups(parts, scheme.groups(shape[1]), out, words_of(out, 4))
 
     def nibbles(packed: Array) -> Array:
         values = unpack_bits(_octets(packed), 4, out).reshape(len(packed), -1, 8)
@@ -133,6 +148,16 @@ def _awq(
         return _integers(scheme, shape, q, parts["scales"].read().T, zeros, None, False)
 
     return quantized_tensor(name, shape, words.where, scheme, load)
+
+
+def _require_groups(parts: Mapping[str, LazyTensor], groups: int, out: int, words: int) -> None:
+    """Check the shapes of scales [groups, out] and qzeros [groups, words].
+
+    Raises:
+        WeightsError: one is another, so that bits would be read as other values.
+    """
+    require_shape(parts["scales"], (groups, out))
+    require_shape(parts["qzeros"], (groups, words))
 
 
 def _integers(

@@ -5,6 +5,7 @@ compressed-tensors and bitsandbytes. Codes are moved, not rounded.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -152,32 +153,91 @@ def compressed(checkpoint: Checkpoint, entry: Mapping[str, Any], where: str) -> 
     return result
 
 
+def require_shape(tensor: LazyTensor, shape: tuple[int, ...]) -> None:
+    """Check a part of a quantized matrix.
+
+    Raises:
+        WeightsError: it has another shape.
+    """
+    if tensor.shape != shape:
+        raise WeightsError(f"{tensor.where}: has shape {list(tensor.shape)}, not {list(shape)}")
+
+
+def words_of(n: int, bits: int) -> int:
+    """The words of 32 bits that hold a stream of n values."""
+    return -(-n * bits // 32)
+
+
+def _require_words(tensor: LazyTensor, axis: int, shape: tuple[int, int], bits: int) -> None:
+    """Check that words hold codes of a matrix of this shape along `axis` in a layout that `_codes` reads.
+
+    Raises:
+        WeightsError: the words have another shape, or one that both layouts have.
+    """
+    n, other = shape[axis], shape[1 - axis]
+    dense, padded = words_of(n, bits), -(-n // (32 // bits))
+    if len(tensor.shape) != 2 or tensor.shape[1 - axis] != other or tensor.shape[axis] not in (dense, padded):
+        wanted = [[*shape[:axis], count, *shape[axis + 1 :]] for count in sorted({dense, padded})]
+        raise WeightsError(
+            f"{tensor.where}: has shape {list(tensor.shape)}; {list(shape)} values of {bits} bits take "
+            f"{' or '.join(map(str, wanted))} words"
+        )
+    if dense == padded > 1 and 32 % bits:
+        raise WeightsError(
+            f"{tensor.where}: {n} values of {bits} bits take {dense} words with and without unused bits, so "
+            "that the layout is not known; give the model before it was quantized"
+        )
+
+
+def _codes(words: Array, bits: int, n: int) -> Array:
+    """The codes uint8 [rows, n] in int32 [rows, words]: a stream of bits, or, as older versions of
+    compressed-tensors wrote them, ``32 // bits`` codes in the lower bits of each word.
+    """
+    if words.shape[1] == words_of(n, bits):
+        return unpack_bits(np.ascontiguousarray(words).view(np.uint8), bits, n)
+    places = np.arange(32 // bits, dtype=np.uint32) * np.uint32(bits)
+    codes = (words.view(np.uint32)[..., None] >> places) & np.uint32((1 << bits) - 1)
+    return codes.astype(np.uint8).reshape(len(words), -1)[:, :n]
+
+
 def _compressed(
     name: str, tensor: LazyTensor, parts: Mapping[str, LazyTensor], bits: int, where: str
 ) -> LazyTensor:
-    """A matrix [out, in]: ``weight_packed`` int32 [out, in * bits / 32], 2 ** (bits - 1) added to values, or
-    int8 [out, in]; ``weight_scale`` [out, groups]; ``weight_zero_point`` int8 [out, groups], or packed along
-    `out`; ``weight_g_idx`` [in], the group of each column.
+    """A matrix [out, in]: ``weight_packed`` int32 [out, words], 2 ** (bits - 1) added to values, or int8
+    [out, in]; ``weight_shape``, out and in; ``weight_scale`` [out, groups]; ``weight_zero_point`` int8
+    [out, groups], or int32 [words, groups]; ``weight_g_idx`` [in], the group of each column.
     """
     packed = tensor.dtype == np.int32
     scales = parts.get("weight_scale")
     if scales is None:
         raise WeightsError(f"{where}: {name} has no weight_scale")
+    if len(tensor.shape) != 2:
+        raise WeightsError(f"{tensor.where}: has shape {list(tensor.shape)}; only matrices are supported")
     out = tensor.shape[0]
     columns = tensor.shape[1] * 32 // bits if packed else tensor.shape[1]
     if packed and "weight_shape" in parts:
-        columns = int(parts["weight_shape"].read()[1])
+        require_shape(parts["weight_shape"], (2,))
+        out, columns = map(int, parts["weight_shape"].read())
+    if packed:
+        _require_words(tensor, 1, (out, columns), bits)
     count = scales.shape[-1] if len(scales.shape) == 2 else 1
-    if columns % count or (count > 1 and (columns // count) % 8):
+    if not count or columns % count or (count > 1 and (columns // count) % 8):
         raise WeightsError(f"{where}: {name} has {count} scales for {columns} columns")
+    if math.prod(scales.shape) not in (count, out * count):
+        require_shape(scales, (out, count))
     zeros, middle = parts.get("weight_zero_point"), 1 << (bits - 1)
+    if zeros is not None and zeros.dtype == np.int32:
+        _require_words(zeros, 0, (out, count), bits)
+    elif zeros is not None and math.prod(zeros.shape) not in (count, out * count):
+        require_shape(zeros, (out, count))
+    if "weight_g_idx" in parts:
+        require_shape(parts["weight_g_idx"], (columns,))
     group = "" if count == 1 else f"_g{columns // count}"
     scheme = scheme_of(f"int{bits}{group}{'' if zeros is None else '_asym'}")
 
     def load() -> Quantized:
         if packed:
-            octets = np.ascontiguousarray(tensor.read()).view(np.uint8)
-            stored = unpack_bits(octets, bits, columns)
+            stored = _codes(tensor.read(), bits, columns)
         else:
             stored = (tensor.read().astype(np.int16) + middle).astype(np.uint8)
         arrays: dict[str, Array] = {}
@@ -186,7 +246,7 @@ def _compressed(
         if zeros is not None:
             points = zeros.read()
             if points.dtype == np.int32:
-                points = unpack_bits(np.ascontiguousarray(points.T).view(np.uint8), bits, out).T
+                points = _codes(points.T, bits, out).T
             else:
                 points = (points.astype(np.int16) + middle).astype(np.uint8)
             arrays["zeros"] = np.ascontiguousarray(np.broadcast_to(points.reshape(-1, count), (out, count)))
@@ -287,4 +347,13 @@ def _bytes_by_row(name: str, tensor: LazyTensor, largest: LazyTensor) -> LazyTen
     return quantized_tensor(name, tensor.shape, tensor.where, scheme, load)
 
 
-__all__ = ["bitsandbytes", "by_group", "compressed", "floats", "mxfp4", "quantized_tensor"]
+__all__ = [
+    "bitsandbytes",
+    "by_group",
+    "compressed",
+    "floats",
+    "mxfp4",
+    "quantized_tensor",
+    "require_shape",
+    "words_of",
+]
