@@ -33,12 +33,15 @@ class FakeAdapters:
         self.count, self.of_slot = count, [0] * slots
         self.salts = [0] * (count + 1)
 
-    def load(self, number: int, folder: Path) -> None:
-        if not 1 <= number <= self.count:
-            raise Misuse(f"adapter number {number}")
+    def read(self, folder: Path) -> Path:
         if folder.name.startswith("bad"):
             raise WeightsError(f"{folder}: damaged")
-        self.salts[number] = salt_of(folder)
+        return folder
+
+    def write(self, number: int, adapter: Path) -> None:
+        if not 1 <= number <= self.count:
+            raise Misuse(f"adapter number {number}")
+        self.salts[number] = salt_of(adapter)
 
     def use(self, slot: int, number: int) -> None:
         self.of_slot[slot] = number

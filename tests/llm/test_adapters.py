@@ -98,7 +98,7 @@ def with_adapters(library: Any, adapters: list[Path]) -> LibraryRunner:
     runner = LibraryRunner(library)
     assert runner.adapters is not None
     for number, adapter in enumerate(adapters, 1):
-        runner.adapters.load(number, adapter)
+        runner.adapters.write(number, runner.adapters.read(adapter))
     return runner
 
 
@@ -211,7 +211,7 @@ def test_layers_without_adapters(folder: Path, adapters: list[Path]) -> None:
         with pytest.raises(
             WeightsError, match="down_proj is not one of its linear layers that take adapters"
         ):
-            runner.adapters.load(2, adapters[3])
+            runner.adapters.read(adapters[3])
 
 
 def test_merging(tmp_path: Path, folder: Path, adapters: list[Path]) -> None:
@@ -317,13 +317,13 @@ def test_adapters_of_other_models(
     before = {name: runner.library.state[name] for name in runner.library.state if "q_proj" in name}
     large = write_adapter(tmp_path / "large", 0, ATTENTION, r=RANK + 1)
     with pytest.raises(WeightsError, match=r"q_proj has rank 9; .* at most 8: .*--max-adapter-rank 9"):
-        runner.adapters.load(1, large)
+        runner.adapters.read(large)
     monkeypatch.setitem(SIZES, "q_proj", (96, 64))
     wide = write_adapter(tmp_path / "wide", 0, ATTENTION)
     with pytest.raises(
         WeightsError, match=r"'small/llama'.*q_proj is \[64, 64\] here, the change \[96, 64\]"
     ):
-        runner.adapters.load(1, wide)
+        runner.adapters.read(wide)
     with pytest.raises(WeightsError, match=r"q_proj.weight is \[64, 64\]"):
         merged(open_checkpoint(folder), read_adapter(wide))
     monkeypatch.setitem(SIZES, "out_proj", (64, 64))
@@ -331,7 +331,7 @@ def test_adapters_of_other_models(
     with pytest.raises(
         WeightsError, match=r"model.layers.0.attn.out_proj is not one of its linear layers that"
     ):
-        runner.adapters.load(1, other)
+        runner.adapters.read(other)
     with pytest.raises(WeightsError, match=r"has no model.layers.0.attn.out_proj.weight"):
         merged(open_checkpoint(folder), read_adapter(other))
     for name, value in before.items():

@@ -26,7 +26,7 @@ from ..frontends.trace.dtypes import DTypeLike
 from .models.base import LanguageModel, build
 from .quantized_linear import QuantizedLinear, replace_linears
 from .runner import ADAPTER, Ints
-from .weights.adapters import Adapter, of_another, read_adapter
+from .weights.adapters import of_another, read_adapter
 
 if TYPE_CHECKING:
     from ..runtime.model import CompiledModel
@@ -167,24 +167,26 @@ class LibraryAdapters:
         result: Ints = np.where(slots < 0, 0, self._of_slot[slots])
         return result
 
-    def load(self, number: int, folder: Path) -> None:
-        matrices, state = self._fitting(read_adapter(folder)), self._library.state
+    def write(self, number: int, adapter: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        state = self._library.state
         with self._loading:
             for name in self._shapes:
                 whole = state[name]
                 whole[number] = 0
-                if (value := matrices.get(name)) is not None:
+                if (value := adapter.get(name)) is not None:
                     rows, columns = value.shape
                     whole[number, :rows, :columns] = value
                 state[name] = whole
 
-    def _fitting(self, adapter: Adapter) -> Mapping[str, np.ndarray[Any, Any]]:
+    def read(self, folder: Path) -> Mapping[str, np.ndarray[Any, Any]]:
         """The matrices [in, rank] and [rank, out] of an adapter by the names of their states; the second ones
         include the scale.
 
         Raises:
-            WeightsError: The adapter is of another model, or a rank is too large.
+            WeightsError: A file is missing or damaged, the adapter is of another model, or a rank is too
+                large.
         """
+        adapter = read_adapter(folder)
         model, result = build(self._config), {}
         for name, change in adapter.items():
             destination = model.destination(f"{name}.weight")

@@ -105,12 +105,16 @@ class AdapterSlots(Protocol):
     count: int
     """Largest number of adapters."""
 
-    def load(self, number: int, folder: Path) -> None:
-        """Load the adapter in a folder as number 1 to `count`, which no running sequence may use.
+    def read(self, folder: Path) -> Any:
+        """Read the adapter in a folder, for `write`. No place changes.
 
         Raises:
             WeightsError: A file is missing or damaged, or the adapter does not fit the model.
         """
+        ...
+
+    def write(self, number: int, adapter: Any) -> None:
+        """Put an adapter that was read into place `number`, 1 to `count`, which no running sequence uses."""
         ...
 
     def use(self, slot: int, number: int) -> None:

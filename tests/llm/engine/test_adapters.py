@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.llm.fake_runner import FakeRunner
+from tests.llm.engine.test_engine import watched
+from tests.llm.fake_runner import FakeAdapters, FakeRunner
 from tests.llm.small_tokenizer import tokenizer
 
 from tilewright.errors import RequestError, WeightsError
@@ -20,8 +21,7 @@ PROMPT = [5 + i % 50 for i in range(2 * PAGE + 10)]
 
 
 def started(options: EngineOptions | None = None, *, loaded: str = "ab", adapters: int = 2) -> Engine:
-    fake = FakeRunner(vocabulary=tokenizer().vocabulary, adapters=adapters, uniform=False)
-    engine = Engine(fake, tokenizer(), options)
+    engine, _ = watched(options, adapters=adapters, uniform=False)
     for name in loaded:
         engine.adapters.load(name, Path("folder", name))
     return engine
@@ -93,6 +93,39 @@ def test_replacing() -> None:
     assert stream.collect()[0].tokens == wanted(engine, "a", 30)
     assert later.collect()[0].tokens == wanted(engine, "other", 30)
     assert engine.adapters.names == ["a"]
+
+
+def test_replacing_the_only_adapter() -> None:
+    """It takes the place of the old one, which stays if the new one is refused or the old one is in use."""
+    engine = started(loaded="a", adapters=1)
+    with pytest.raises(WeightsError, match="damaged"):
+        engine.adapters.load("a", Path("bad"), replace=True)
+    stream = asked(engine, "a")
+    with pytest.raises(RequestError, match="all 1 places are in use by a"):
+        engine.adapters.load("a", Path("folder", "other"), replace=True)
+    assert stream.collect()[0].tokens == wanted(engine, "a")
+    engine.adapters.load("a", Path("folder", "other"), replace=True)
+    stream = asked(engine, "a")
+    assert stream.collect()[0].tokens == wanted(engine, "other") and stream.cached_tokens == 0
+    with pytest.raises(RequestError, match="all 1 places are in use by a"):
+        engine.adapters.load("b", Path("folder", "b"))
+
+
+def test_a_place_is_free_after_a_replacement_that_fails() -> None:
+    engine = started(loaded="a", adapters=1)
+    fake = engine.runner.adapters
+    assert isinstance(fake, FakeAdapters)
+
+    def fail(number: int, adapter: Path) -> None:
+        raise MemoryError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fake, "write", fail)
+        with pytest.raises(MemoryError):
+            engine.adapters.load("a", Path("folder", "other"), replace=True)
+    assert engine.adapters.names == []
+    engine.adapters.load("b", Path("folder", "b"))
+    assert asked(engine, "b").collect()[0].tokens == wanted(engine, "b")
 
 
 def test_places_are_freed_after_failures_and_cancelled_requests() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 from ...errors import RequestError
 from ..runner import AdapterSlots
@@ -37,7 +38,7 @@ class Adapters:
 
     def __init__(self, slots: AdapterSlots | None) -> None:
         self._slots = slots
-        self._changing = threading.Lock()
+        self._changing = threading.RLock()
         self._loading = threading.Lock()
         self._free = [] if slots is None else list(range(slots.count, 0, -1))
         self._loaded: dict[str, LoadedAdapter] = {}
@@ -53,7 +54,8 @@ class Adapters:
         Args:
             name: The name by which requests choose it.
             folder: The folder that PEFT wrote.
-            replace: Whether it may replace an adapter of this name, which running requests keep.
+            replace: Whether it may replace an adapter of this name, which running requests keep. It takes a
+                free place, or the old one's if no request uses that.
 
         Raises:
             RequestError: The name is taken, there is no free place, or the model has none.
@@ -65,22 +67,35 @@ class Adapters:
         with self._loading:
             if name in self._loaded and not replace:
                 raise RequestError(f"the adapter {name!r} is loaded already: unload it first")
+            adapter = slots.read(Path(folder))
             with self._changing:
                 if not self._free:
-                    raise RequestError(
-                        f"all {slots.count} places are in use by {', '.join(self._loaded)}, or by "
-                        "requests that still run: unload one, or compile the library with more --max-adapters"
-                    )
-                number = self._free.pop()
-            try:
-                slots.load(number, Path(folder))
-            except BaseException:
-                with self._changing:
-                    self._free.append(number)
-                raise
+                    old = self._loaded.get(name)
+                    if old is None or old.users:
+                        raise RequestError(
+                            f"all {slots.count} places are in use by {', '.join(self._loaded)}, or by "
+                            "requests that still run: unload one, or compile the library with more "
+                            "--max-adapters"
+                        )
+                    # Requests for the name wait for `_changing` until the place has the new matrices.
+                    self._unload(name)
+                    self._put(slots, adapter, name, Path(folder))
+                    return
+            self._put(slots, adapter, name, Path(folder))
+
+    def _put(self, slots: AdapterSlots, adapter: Any, name: str, folder: Path) -> None:
+        """Write an adapter into a free place, and let requests choose it."""
+        with self._changing:
+            number = self._free.pop()
+        try:
+            slots.write(number, adapter)
+        except BaseException:
             with self._changing:
-                self._unload(name)
-                self._loaded[name] = LoadedAdapter(name, Path(folder), number)
+                self._free.append(number)
+            raise
+        with self._changing:
+            self._unload(name)
+            self._loaded[name] = LoadedAdapter(name, folder, number)
 
     def unload(self, name: str) -> None:
         """Remove an adapter: no further request can choose it. Its place is free when those that use it have
@@ -90,19 +105,20 @@ class Adapters:
             RequestError: There is none of this name.
         """
         with self._changing:
-            if not self._unload(name):
-                raise RequestError(
-                    f"no adapter {name!r} is loaded; loaded: {', '.join(self._loaded) or 'none'}"
-                )
+            self._named(name)
+            self._unload(name)
 
-    def _unload(self, name: str) -> bool:
+    def _named(self, name: str) -> LoadedAdapter:
+        if name not in self._loaded:
+            raise RequestError(f"no adapter {name!r} is loaded; loaded: {', '.join(self._loaded) or 'none'}")
+        return self._loaded[name]
+
+    def _unload(self, name: str) -> None:
         adapter = self._loaded.pop(name, None)
-        if adapter is None:
-            return False
-        adapter.unloaded = True
-        if not adapter.users:
-            self._free.append(adapter.number)
-        return True
+        if adapter is not None:
+            adapter.unloaded = True
+            if not adapter.users:
+                self._free.append(adapter.number)
 
     def taken(self, name: str, count: int) -> LoadedAdapter | None:
         """The adapter of a name, for `count` choices that use it until `left`; None for no name.
@@ -113,11 +129,7 @@ class Adapters:
         if not name:
             return None
         with self._changing:
-            adapter = self._loaded.get(name)
-            if adapter is None:
-                raise RequestError(
-                    f"no adapter {name!r} is loaded; loaded: {', '.join(self._loaded) or 'none'}"
-                )
+            adapter = self._named(name)
             adapter.users += count
             return adapter
 
