@@ -76,20 +76,21 @@ def test_errors(start: Start) -> None:
     def load(name: str, path: str, **more: Any) -> Any:
         body = {"lora_name": name, "lora_path": path, **more}
         answer = server.http.post("/v1/load_lora_adapter", json=body)
-        return answer.status_code, answer.text
+        param = answer.json()["error"]["param"] if answer.status_code == 400 else None
+        return answer.status_code, answer.text, param
 
-    status, text = load("broken", "/adapters/bad")
-    assert status == 400 and "/adapters/bad: damaged" in text
+    status, text, param = load("broken", "/adapters/bad")
+    assert status == 400 and "/adapters/bad: damaged" in text and param == "lora_path"
     assert load("tuned", "/adapters/tuned")[0] == 200
-    status, text = load("tuned", "/adapters/tuned")
-    assert status == 400 and "loaded already" in text
+    status, text, param = load("tuned", "/adapters/tuned")
+    assert status == 400 and "loaded already" in text and param == "lora_name"
     assert load("tuned", "/adapters/new", load_inplace=True)[0] == 200
-    status, text = load("echo", "/adapters/tuned")
-    assert status == 400 and "that of the model itself" in text
+    status, text, param = load("echo", "/adapters/tuned")
+    assert status == 400 and "that of the model itself" in text and param == "lora_name"
     assert load("second", "/adapters/second")[0] == 200
-    status, text = load("third", "/adapters/third")
-    assert status == 400 and "all 2 places are in use by tuned, second" in text
-    status, text = load("", "/adapters/third")
+    status, text, param = load("third", "/adapters/third")
+    assert status == 400 and "all 2 places are in use by tuned, second" in text and param is None
+    status, text, _ = load("", "/adapters/third")
     assert status == 400 and "lora_name" in text
     answer = server.http.post("/v1/unload_lora_adapter", json={"lora_name": "third"})
     assert answer.status_code == 404 and "loaded: tuned, second" in answer.text

@@ -7,7 +7,7 @@ import asyncio
 from pydantic import Field
 from starlette.responses import PlainTextResponse, Response
 
-from ...errors import RequestError, TilewrightError
+from ...errors import RequestError, WeightsError
 from .errors import ApiError
 from .protocol import Model
 from .service import Service
@@ -30,14 +30,18 @@ async def load_adapter(service: Service, request: LoadRequest) -> Response:
     """Load an adapter; requests that run are not affected.
 
     Raises:
-        ApiError: 400: it cannot be loaded, or its name is taken.
+        ApiError: 400: it cannot be loaded, its name is taken, or there is no place for it.
     """
     try:
         await asyncio.to_thread(
             service.load_adapter, request.lora_name, request.lora_path, request.load_inplace
         )
-    except TilewrightError as error:
+    except WeightsError as error:
         raise ApiError(400, str(error), param="lora_path", code="invalid_adapter") from None
+    except RequestError as error:
+        # No field is at fault where places for adapters are missing.
+        param = "lora_name" if request.lora_name in service.models else None
+        raise ApiError(400, str(error), param=param, code="invalid_adapter") from None
     return PlainTextResponse(f"Success: LoRA adapter '{request.lora_name}' added successfully.")
 
 
