@@ -18,7 +18,7 @@ import numpy as np
 
 from ...errors import WeightsError
 from ...ir.interpreter import Array
-from .checkpoint import Checkpoint, LazyTensor, read_json
+from .checkpoint import Checkpoint, LazyTensor, read_json, reading
 from .roles import is_transposed
 from .safetensors import read_safetensors
 
@@ -121,14 +121,19 @@ def read_adapter(folder: str | Path) -> Adapter:
         folder: A folder that PEFT's `save_pretrained` wrote.
 
     Raises:
-        WeightsError: A file is missing or damaged, or the adapter is of a kind that is not supported.
+        WeightsError: A file is missing, not readable or damaged, or the adapter is of a kind that is not
+            supported.
     """
     folder = Path(folder)
-    if not folder.is_dir():
-        raise WeightsError(f"{folder}: no such folder; an adapter is a folder with {CONFIG} and {WEIGHTS}")
+    with reading(folder):
+        if not folder.is_dir():
+            raise WeightsError(
+                f"{folder}: no such folder; an adapter is a folder with {CONFIG} and {WEIGHTS}"
+            )
+        in_pickle = not (folder / WEIGHTS).is_file() and (folder / "adapter_model.bin").is_file()
     config = read_json(folder / CONFIG)
     _check_config(folder / CONFIG, config)
-    if not (folder / WEIGHTS).is_file() and (folder / "adapter_model.bin").is_file():
+    if in_pickle:
         raise WeightsError(
             f"{folder}: has its weights in a pickle file, which is not supported because it can run code; "
             f"save the adapter again with PEFT, which writes {WEIGHTS}"

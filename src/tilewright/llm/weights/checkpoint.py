@@ -8,6 +8,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -193,18 +194,33 @@ class Checkpoint(Mapping[str, LazyTensor]):
         return len(self._tensors)
 
 
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Name the file, or `path`, and the reason where the system refuses a read in the ``with`` block.
+
+    Raises:
+        WeightsError: a file is missing or cannot be read, or its path is too long.
+    """
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise WeightsError(f"{error.filename or path}: no such file") from None
+    except OSError as error:
+        where, reason = error.filename or path, error.strerror or error
+        raise WeightsError(f"{where}: cannot be read: {reason}") from None
+
+
 def read_json(path: Path, *, most: int = 1 << 28) -> Any:
     """Read an object from a JSON file.
 
     Raises:
-        WeightsError: the file is missing, larger than `most` bytes, or not a JSON object.
+        WeightsError: the file is missing, not readable, larger than `most` bytes, or not a JSON object.
     """
     try:
-        if path.stat().st_size > most:
-            raise WeightsError(f"{path}: larger than {most} bytes")
-        value = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise WeightsError(f"{path}: no such file") from None
+        with reading(path):
+            if path.stat().st_size > most:
+                raise WeightsError(f"{path}: larger than {most} bytes")
+            value = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise WeightsError(f"{path}: not JSON: {error}") from None
     if not isinstance(value, dict):

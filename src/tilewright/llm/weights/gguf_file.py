@@ -19,7 +19,7 @@ import numpy as np
 from ...errors import WeightsError
 from ...ir.interpreter import Array
 from ..quantization import scheme_of
-from .checkpoint import LazyTensor
+from .checkpoint import LazyTensor, reading
 from .gguf_blocks import FORMATS, UNREAD, BlockFormat, decode
 
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -155,11 +155,9 @@ class _Reader:
 
 
 def _read_part(path: Path) -> GGUFFile:
-    try:
+    with reading(path):
         size = path.stat().st_size
         data: Array = np.memmap(path, np.uint8, "r") if size else np.zeros(0, np.uint8)
-    except FileNotFoundError:
-        raise WeightsError(f"{path}: no such file") from None
     data = np.asarray(data)
     r = _Reader(path, data)
     if size < 4 or bytes(r.take(4)) != b"GGUF":

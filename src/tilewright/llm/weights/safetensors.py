@@ -19,7 +19,7 @@ import numpy as np
 
 from ...errors import WeightsError
 from ...ir.interpreter import Array
-from .checkpoint import LazyTensor
+from .checkpoint import LazyTensor, reading
 
 DTYPES = {
     "F64": np.dtype(np.float64),
@@ -130,16 +130,14 @@ def octets(array: Array) -> memoryview:
 
 def _map(path: Path) -> tuple[dict[str, Any], Array]:
     try:
-        size = path.stat().st_size
-        with open(path, "rb") as file:
+        with reading(path), open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
             length = int.from_bytes(file.read(8), "little")
             if size < 8 or length > min(size - 8, _MOST_HEADER):
                 raise WeightsError(
                     f"{path}: not a whole safetensors file: {size} bytes, a header of {length}"
                 )
             header = json.loads(file.read(length), object_pairs_hook=_distinct)
-    except FileNotFoundError:
-        raise WeightsError(f"{path}: no such file") from None
     except (ValueError, RecursionError) as error:
         raise WeightsError(f"{path}: its header is not JSON: {error}") from None
     if not isinstance(header, dict):
@@ -147,7 +145,8 @@ def _map(path: Path) -> tuple[dict[str, Any], Array]:
     begin = 8 + length
     if begin == size:
         return header, np.zeros(0, np.uint8)
-    return header, np.memmap(path, np.uint8, "r", begin)
+    with reading(path):
+        return header, np.memmap(path, np.uint8, "r", begin)
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
