@@ -22,9 +22,9 @@ from ..frontends.trace.tensor import TensorLike, concrete
 from .layers import POOLINGS, of_length_1, pooled
 from .text_use import TextUse
 from .weights import Checkpoint
+from .weights.hugging_face import MODULES, listed_modules
 from .weights.safetensors import read_safetensors
 
-MODULES = "modules.json"
 PROMPTS = "config_sentence_transformers.json"
 _ACTIVATIONS = {"Identity": lambda x: x, "Tanh": F.tanh, "ReLU": F.relu, "GELU": F.gelu, "SiLU": F.silu}
 
@@ -102,15 +102,10 @@ def modules_of(checkpoint: Checkpoint) -> list[tuple[str, str]]:
     checkpoints.
 
     Raises:
-        CompileError: modules.json is not readable.
+        WeightsError: modules.json is not one that `listed_modules` reads.
     """
-    if MODULES not in checkpoint.files:
-        return []
-    try:
-        listed = json.loads(checkpoint.files[MODULES]())
-        return [(str(entry["type"]).rpartition(".")[2], str(entry["path"])) for entry in listed]
-    except (ValueError, TypeError, KeyError) as error:
-        raise CompileError(f"{checkpoint.path}/{MODULES}: not a list of modules: {error}") from None
+    read = checkpoint.files.get(MODULES)
+    return listed_modules(checkpoint.path, read()) if read else []
 
 
 def sentence_of(checkpoint: Checkpoint, pooling: str | None = None) -> Sentence:

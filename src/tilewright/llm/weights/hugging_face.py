@@ -15,6 +15,7 @@ from .quantized_checkpoints import with_quantized_tensors
 from .safetensors import read_safetensors
 
 INDEX = "model.safetensors.index.json"
+MODULES = "modules.json"
 ACCOMPANYING = (
     "generation_config.json",
     "tokenizer.json",
@@ -26,7 +27,7 @@ ACCOMPANYING = (
     "vocab.json",
     "merges.txt",
     "tokenizer.model",
-    "modules.json",
+    MODULES,
     "config_sentence_transformers.json",
     "sentence_bert_config.json",
 )
@@ -40,19 +41,33 @@ def accompanying(path: Path) -> dict[str, Callable[[], bytes]]:
     one reads it.
 
     Raises:
-        WeightsError: modules.json names a folder outside of it, or is not readable.
+        WeightsError: modules.json is not one that `listed_modules` reads.
     """
     names = [*ACCOMPANYING]
-    if (path / "modules.json").is_file():
-        try:
-            folders = [str(module["path"]) for module in json.loads((path / "modules.json").read_bytes())]
-        except (ValueError, TypeError, KeyError) as error:
-            raise WeightsError(f"{path}/modules.json: not a list of modules: {error}") from None
-        for folder in filter(None, folders):
-            if folder != Path(folder).name:
-                raise WeightsError(f"{path}/modules.json: {folder!r} is not the name of a folder in it")
-            names += [f"{folder}/{name}" for name in _OF_MODULES]
+    if (path / MODULES).is_file():
+        for _, folder in listed_modules(path, (path / MODULES).read_bytes()):
+            names += [f"{folder}/{name}" for name in _OF_MODULES if folder]
     return {name: (path / name).read_bytes for name in names if (path / name).is_file()}
+
+
+def listed_modules(path: Path, content: bytes) -> list[tuple[str, str]]:
+    """Return the class and the folder of each module that modules.json of sentence-transformers lists.
+
+    Args:
+        path: the model's folder; the folder of a module is empty for this one, or the name of one in it.
+        content: the bytes of modules.json.
+
+    Raises:
+        WeightsError: it is not a list of modules, or names a folder outside of the model's.
+    """
+    try:
+        listed = [(str(m["type"]).rpartition(".")[2], str(m["path"])) for m in json.loads(content)]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise WeightsError(f"{path / MODULES}: not a list of modules: {error!r}") from None
+    for _, folder in listed:
+        if folder != Path(folder).name or folder == "..":
+            raise WeightsError(f"{path / MODULES}: {folder!r} is not the name of a folder in it")
+    return listed
 
 
 def read_folder(path: Path) -> Checkpoint:
