@@ -28,13 +28,13 @@ def test_a_page_is_given_back_once() -> None:
     assert pool.take() == first
 
 
-def filled(cache: PrefixCache, tokens: list[int]) -> list[PrefixNode]:
+def filled(cache: PrefixCache, tokens: list[int], root: PrefixNode | None = None) -> list[PrefixNode]:
     """Insert all pages of the tokens, leave them unused, and return their nodes."""
     nodes: list[PrefixNode] = []
     for at in range(0, len(tokens), PAGE):
         page = cache.take()
         assert page is not None
-        node = cache.insert(nodes[-1] if nodes else cache.root, tokens[at : at + PAGE], page)
+        node = cache.insert(nodes[-1] if nodes else root or cache.root, tokens[at : at + PAGE], page)
         cache.use(node)
         nodes.append(node)
     cache.leave(nodes)
@@ -49,6 +49,15 @@ def test_the_least_recently_used_page_is_evicted_and_never_one_that_others_follo
     taken = [cache.take() for _ in range(4)]
     assert taken == [old[1].page, new[1].page, new[0].page, old[0].page]
     assert cache.take() is None and cache.evicted == 4 and not list(cache)
+
+
+def test_iteration_visits_the_trees_of_adapters() -> None:
+    cache = PrefixCache(PagePool(4))
+    adapter = PrefixNode(None, b"", -1)
+    nodes = [*filled(cache, [0] * 8), *filled(cache, [0] * 8, adapter)]
+    assert list(cache) == nodes and len({node.page for node in nodes}) == 4
+    cache.take()
+    assert list(cache) == [nodes[0], *nodes[2:]]
 
 
 def test_what_is_used_is_not_evicted() -> None:

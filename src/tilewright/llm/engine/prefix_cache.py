@@ -61,7 +61,9 @@ class PrefixCache:
         self.pool = pool
         self.keep = keep
         self.root = PrefixNode(None, b"", -1)
+        """The root of the tree of prefixes without an adapter; an adapter has its own."""
         self.evicted = 0
+        self._nodes: dict[PrefixNode, None] = {}  # of all trees, each after its parent
         self._idle: OrderedDict[PrefixNode, None] = (
             OrderedDict()
         )  # idle nodes; the children of such a node stand before it
@@ -145,6 +147,7 @@ class PrefixCache:
         node = PrefixNode(parent, key, page)
         parent.keys.insert(at, key)
         parent.children.insert(at, node)
+        self._nodes[node] = None
         return node
 
     def settle(self, node: PrefixNode) -> None:
@@ -163,18 +166,14 @@ class PrefixCache:
             self._remove(self._idle.popitem(last=False)[0])
 
     def __iter__(self) -> Iterator[PrefixNode]:
-        """Iterate over all nodes, parents first."""
-        stack = list(self.root.children)
-        while stack:
-            node = stack.pop()
-            yield node
-            stack += node.children
+        """Iterate over the nodes with pages of all trees, adapters' too, parents first."""
+        return iter(self._nodes)
 
     def _remove(self, node: PrefixNode) -> None:
         if node.children or node.parent is None:
             raise InternalError(f"page {node.page} of the KV cache is evicted while others follow it")
         at = bisect_left(node.parent.keys, node.key)
-        del node.parent.keys[at], node.parent.children[at]
+        del node.parent.keys[at], node.parent.children[at], self._nodes[node]
         self.pool.give_back(node.page)
 
 
