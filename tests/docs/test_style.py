@@ -61,8 +61,11 @@ def without_subject(text: str) -> list[str]:
 
 
 def docstrings(module: str) -> Iterator[str]:
-    """The docstrings of a module, of its classes and functions, and of attributes."""
+    """The docstrings of a module, of its classes, functions and attributes, and the help of its options."""
     for node in ast.walk(ast.parse((ROOT / module).read_text())):
+        match node:
+            case ast.keyword("help", ast.Constant(str(text))):
+                yield text
         body = getattr(node, "body", None)
         for part in body if isinstance(body, list) else ():
             match part:
@@ -85,6 +88,16 @@ def test_headings_begin_with_their_subject(page: str) -> None:
 def test_docstrings_begin_with_their_subject() -> None:
     found = [(m, s) for m in MODULES for text in docstrings(m) for s in without_subject(text)]
     assert found == []
+
+
+def test_comments_begin_with_their_subject() -> None:
+    start = re.compile(r"^\s*# (?:Of|Who|Whose|Those|What)\s.*", re.MULTILINE)
+    assert [(m, s) for m in MODULES for s in start.findall((ROOT / m).read_text())] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_pages_end_with_a_newline(page: str) -> None:
+    assert (ROOT / page).read_bytes().endswith(b"\n")
 
 
 def test_a_sentence_without_its_subject_is_found() -> None:

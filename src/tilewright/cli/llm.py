@@ -205,7 +205,7 @@ def _perplexities(
 @click.option(
     "--task",
     type=click.Choice(["generate", "embed", "score"]),
-    help="What the library is for: chats and texts, embeddings, or scores of a query and a document "
+    help="Purpose of the library: chats and texts, embeddings, or scores of a query and a document "
     "(default: what the model is made for).",
 )
 @click.option(

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     type=click.Choice(["kernel", "operator", "layer", "line"]),
     default="kernel",
     show_default=True,
-    help="What a row stands for: a kernel, its operators, a module of the model, or a line of the source.",
+    help="Meaning of a row: a kernel, its operators, a module of the model, or a line of the source.",
 )
 @click.option("--cold", is_flag=True, help="Time calls whose data and weights are in no cache.")
 @click.option(

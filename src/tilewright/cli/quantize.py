@@ -34,7 +34,13 @@ from .common import (
     type=click.Choice(["minmax", "percentile", "entropy", "mse"]),
     help="How ranges of activations follow from the data.",
 )
-@click.option("--percentile", type=float, default=99.99, show_default=True, help="What percentile keeps.")
+@click.option(
+    "--percentile",
+    type=float,
+    default=99.99,
+    show_default=True,
+    help="Percentage of elements that percentile keeps.",
+)
 @click.option(
     "--activations",
     type=click.Choice(["asymmetric", "symmetric"]),

@@ -328,7 +328,7 @@ def _four_bits(
             absmax = absmax + np.float32(described["nested_offset"])
         scales: Array = absmax.reshape(shape[0], -1).astype(np.float32)
         halves = scales.astype(np.float16)
-        # What took a byte in the file is kept in two, unless float16 loses more than its last bit.
+        # Scales of a byte in the file take two here, unless float16 loses more than its last bit.
         if nested and np.isfinite(halves).all() and (np.abs(halves) >= np.finfo(np.float16).tiny).all():
             scales = halves
         swapped = (octets >> np.uint8(4)) | (octets << np.uint8(4))
