@@ -123,9 +123,8 @@ def _changes(before: list[str], after: list[str]) -> tuple[list[dict[str, Any]],
     first = max(0, head - CONTEXT)
     last = max(0, tail - CONTEXT)
     before, after = before[first : len(before) - last], after[first : len(after) - last]
-    matcher = difflib.SequenceMatcher(
-        None, *(text[first : len(text) - last] for text in masked), autojunk=False
-    )
+    one, two = (text[first : len(text) - last] for text in masked)
+    matcher = difflib.SequenceMatcher(None, one, two, autojunk=False)
     hunks, kept, dropped = [], 0, 0
     for group in matcher.get_grouped_opcodes(CONTEXT):
         lines = []

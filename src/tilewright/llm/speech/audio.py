@@ -22,8 +22,8 @@ def read_audio(data: bytes, most: int | None = None) -> Floats:
     """Return the recording in `data`, the content of a file: float32 [n], one channel, 16 kHz, from -1 to 1.
 
     Args:
-        data: a file's content.
-        most: the most samples, those of all channels, and those at 16 kHz; None: as many as fit into memory.
+        data: A file's content.
+        most: The most samples, those of all channels, and those at 16 kHz; None: as many as fit into memory.
 
     Raises:
         RequestError: The content is not a recording, a package that its format needs is missing, it has no
