@@ -100,15 +100,19 @@ def write_in_place(module: Module) -> None:
 def _overwrite_dying(block: Block, chosen: _Chosen) -> None:
     """Let operations overwrite tensors that `block` computes and that nothing reads afterwards.
 
-    A value written to an argument's memory overwrites no other: that one would be computed in this memory
-    too, while the argument's old value is still read.
+    A scatter's result that is written to an argument's memory overwrites no other value: that one would be
+    computed in this memory too, while the argument's old value is still read. A kernel that changes its
+    input, as the end of a collective operation does, has no other form: the readers of the old value then
+    precede also the operations that compute the input.
     """
     numbers: dict[OpResult, int] = {}
     earlier = {op: set(before) for op, before in chosen.earlier.items()}
     for result in [r for op in block.ops if isinstance(op, tensor.Group) for r in op.results]:
         op = result.op
         version = _changed_version(result) if not _is_written(result) else None
-        if version is None or place_of(result) is not None or result in chosen.written:
+        if version is None or place_of(result) is not None:
+            continue
+        if result in chosen.written and not _changes_input(result):
             continue
         maker = version.defining_op
         if (
@@ -128,6 +132,10 @@ def _overwrite_dying(block: Block, chosen: _Chosen) -> None:
             continue
         numbers[result] = number
         earlier.setdefault(op, set()).update(readers)
+        if result in chosen.written:
+            makers = makers_of(maker)
+            for first in makers:
+                earlier.setdefault(first, set()).update(chosen.earlier.get(op, set()) - {*makers, op})
     if not _put_before(block, earlier):
         place = {op: k for k, op in enumerate(block.ops)}
         numbers = {r: n for r, n in numbers.items() if all(place[x] < place[r.op] for x in earlier[r.op])}
@@ -138,6 +146,12 @@ def _overwrite_dying(block: Block, chosen: _Chosen) -> None:
 def overwrite(result: OpResult, number: int) -> None:
     """Note that a group writes `result` in the memory of its operand `number`."""
     notes.OVERWRITES.set(result.op, (*notes.OVERWRITES.get(result.op, ()), (result.index, number)))
+
+
+def _changes_input(result: OpResult) -> bool:
+    """Whether a kernel of a group computes a result by changing one of its inputs."""
+    value = result.op.body.terminator.operands[result.index]
+    return isinstance(value.defining_op, kernels.Run)
 
 
 def _is_written(result: OpResult) -> bool:
