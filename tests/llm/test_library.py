@@ -315,7 +315,7 @@ def check_metadata(metadata: Any, printed: str) -> None:
     )
     assert q["of"][0]["dtype"] == "int4" and q["of"][0]["shape"] == [64, 64]
     assert q["bytes"] == (64 * 64 // 2 if are_qvalues_packed() else 64 * 64)
-    assert not are_qvalues_packed() or q["steps"]
+    assert any("4 bits a value" in step for step in q["steps"]) == are_qvalues_packed()
     names = {of["name"] for p in metadata["parameters"] for of in p["of"]}
     assert {"model.embed_tokens.qvalues", "lm_head.scales"} <= names
     out = io.StringIO()

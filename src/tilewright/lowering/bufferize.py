@@ -21,6 +21,7 @@ from ..ir.run_time_symbols import defined_inside, mentions
 from ..ir.symbolic import Dim
 from ..ir.types import BufferType, TensorType
 from ..passes.tensor.write_in_place import computed, may_make_no_step, updates_in_place
+from .memory_plan import root
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def _move(builder: Builder, pairs: Sequence[tuple[Value, Value]]) -> None:
     targets = {target for _, target in pairs}
     aside: dict[Value, Value] = {}
     for source, target in pairs:
-        if (memory := _memory(source)) in targets and memory is not target and source not in aside:
+        if (memory := root(source)) in targets and memory is not target and source not in aside:
             aside[source] = builder(host.Alloc(buffer=source.type))
             builder.insert(host.Copy(source, aside[source]))
     for source, target in pairs:
@@ -135,12 +136,6 @@ def _place(group: tensor.Group) -> Location:
             numbers.update(op.location.operators)
     fused = (Location(main.name, main.file, main.line, operators=main.operators),) if main.operators else ()
     return replace(group.location, fused=fused, operators=tuple(sorted(numbers)))
-
-
-def _memory(value: Value) -> Value:
-    while isinstance(op := value.defining_op, host.View):
-        value = op.source
-    return value
 
 
 def _buffer(type_: TensorType) -> BufferType:
@@ -368,11 +363,11 @@ class _Bufferizer:
         chosen = notes.CARRIED_IN_PLACE.get(op, ())
         first = len(op.operands) - len(op.initial)
         others = [v for k, v in enumerate(op.operands) if k - first not in chosen]
-        taken = {_memory(self.buffers[v]) for v in others}
+        taken = {root(self.buffers[v]) for v in others}
         for k in chosen:
             initial = op.initial[k]
             place = _view(builder, self.buffers[initial], initial.type)
-            memory = _memory(place)
+            memory = root(place)
             if memory in taken or not isinstance(memory.defining_op, host.Alloc) or not _ends_at(initial, op):
                 place = builder(host.Alloc(buffer=_buffer(initial.type)))
                 builder.insert(host.Copy(self.buffers[initial], place))

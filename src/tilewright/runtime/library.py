@@ -9,7 +9,8 @@ from __future__ import annotations
 import ctypes
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -99,34 +100,37 @@ class _Native(CompiledModel):
 
     def profile_raw(self, /, *args: object, **kwargs: object) -> list[KernelTime]:
         """Run once and measure every kernel; return launches and nanoseconds in the metadata's order."""
-        context = self.library._context()
-        names = [k["name"] if isinstance(k, dict) else str(k) for k in self.metadata.get("kernels", [])]
+        names = self._kernel_names()
         nanoseconds, calls = (ctypes.c_uint64 * len(names))(), (ctypes.c_uint64 * len(names))()
-        context.check(context.native.tw_profile_enable(context.handle, 1))
-        try:
-            self(*args, **kwargs)
+        with self._profiled(args, kwargs) as context:
             context.check(context.native.tw_profile_read(context.handle, nanoseconds, calls, len(names)))
-        finally:
-            context.native.tw_profile_enable(context.handle, 0)
         return [KernelTime(*row) for row in zip(names, calls, nanoseconds, strict=True)]
 
     def launches_raw(self, /, *args: object, **kwargs: object) -> list[tuple[str, int, int]]:
         """Run once; return each launch's kernel, and its begin and end in nanoseconds."""
-        context = self.library._context()
-        read = context.native.tw_profile_launches
+        read = self.library._context().native.tw_profile_launches
         if read is None:
             return super().launches_raw(*args, **kwargs)
-        names = list(map(str, (k["name"] for k in self.metadata.get("kernels", []))))
-        count = ctypes.c_int64()
-        context.check(context.native.tw_profile_enable(context.handle, 1))
-        try:
-            self(*args, **kwargs)
+        names, count = self._kernel_names(), ctypes.c_int64()
+        with self._profiled(args, kwargs) as context:
             context.check(read(context.handle, None, 0, ctypes.byref(count)))
             entries = (_LaunchTime * min(count.value, _MOST_LAUNCHES))()
             context.check(read(context.handle, entries, len(entries), ctypes.byref(count)))
+        return [(names[x.kernel], x.begin, x.end) for x in entries]
+
+    def _kernel_names(self) -> list[str]:
+        return [k["name"] if isinstance(k, dict) else str(k) for k in self.metadata.get("kernels", [])]
+
+    @contextmanager
+    def _profiled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Context]:
+        """Run once with the profile on; yields the context, whose profile can then be read."""
+        context = self.library._context()
+        context.check(context.native.tw_profile_enable(context.handle, 1))
+        try:
+            self(*args, **kwargs)
+            yield context
         finally:
             context.native.tw_profile_enable(context.handle, 0)
-        return [(names[x.kernel], x.begin, x.end) for x in entries]
 
 
 _MOST_LAUNCHES = 1 << 20
