@@ -86,27 +86,6 @@ def loaded_bytes(data: bytes) -> int:
     return sum(row[5] for row in rows if row[1] == _PROGBITS and row[2] & _ALLOCATED)
 
 
-def symbols(data: bytes) -> tuple[list[str], list[str]]:
-    """The names of the global symbols that an object file defines, and of those that it needs."""
-    table, size, count = (*struct.unpack_from("<Q", data, 40), *struct.unpack_from("<HH", data, 58))
-    sections = [_SECTION.unpack_from(data, table + k * size) for k in range(count)]
-    defined: list[str] = []
-    needed: list[str] = []
-    for section in sections:
-        if section[1] != _SYMTAB:
-            continue
-        _, _, _, _, offset, length, link, _, _, entry = section
-        strings = sections[link]
-        for at in range(offset, offset + length, entry):
-            name, info, _, place, _, _ = _SYMBOL.unpack_from(data, at)
-            if info >> 4 == 0:
-                continue  # local
-            start = strings[4] + name
-            text = data[start : data.index(b"\0", start)].decode(errors="replace")
-            (defined if place else needed).append(text)
-    return defined, needed
-
-
 def is_whole(path: Path) -> bool:
     """Whether a file has all the bytes that its program headers name. The system's loader maps these without
     a check, and reading a page that is not there kills the process.

@@ -36,6 +36,16 @@ def with_prefix(name: str, prefix: str) -> str:
     return f"{prefix}__{name}"
 
 
+def global_names(data: bytes) -> tuple[list[str], list[str]]:
+    """The names of the global symbols that an object file defines, and of those that it needs.
+
+    Raises:
+        ArtifactError: the object has an unknown format.
+    """
+    found = _symbols(data)
+    return [s.name for s in found if s.defined], [s.name for s in found if not s.defined]
+
+
 def prefixed(
     objects: Sequence[bytes], prefix: str, kept: Collection[str], also: Collection[str] = ()
 ) -> list[bytes]:
@@ -92,7 +102,7 @@ def _symbols(data: bytes) -> list[_Symbol]:
         return list(_macho_symbols(data))
     if struct.unpack_from("<H", data)[0] in (0x8664, 0xAA64):
         return list(_coff_symbols(data))
-    raise ArtifactError("an object file has an unknown format, so its symbols cannot get a prefix")
+    raise ArtifactError("an object file has an unknown format, so its symbols cannot be read")
 
 
 def _renamed(data: bytes, symbols: Sequence[_Symbol], names: dict[str, str]) -> bytes:
@@ -213,4 +223,4 @@ def _coff_renamed(data: bytes, changed: Sequence[tuple[int, str]]) -> bytes:
     return bytes(result[:strings] + table + result[strings + size :])
 
 
-__all__ = ["hidden", "prefixed", "with_prefix"]
+__all__ = ["global_names", "hidden", "prefixed", "with_prefix"]

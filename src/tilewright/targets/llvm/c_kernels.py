@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...artifact import disk_cache, elf, link
+from ...artifact import disk_cache, elf, link, symbols
 from ...dialects.kernels import KernelDefinition, Scalar
 from ...errors import ArtifactError, KernelError
 from ...ir.types import DType
@@ -188,7 +188,7 @@ def object_of(definition: KernelDefinition, source: CSource, isa: Isa, *, hidden
 
 def _check_symbols(definition: KernelDefinition, source: CSource, data: bytes, symbol: str) -> None:
     """Check that an object defines the kernel's function, and that it needs no C++ library."""
-    defined, needed = elf.symbols(data)
+    defined, needed = symbols.global_names(data)
     if symbol not in defined:
         found = ", ".join(defined) or "none"
         raise definition.error(
