@@ -71,6 +71,7 @@ def started() -> Iterator[list[Served]]:
 def test_serve(library: Path, started: list[Served], tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("secret\n")
+    library.write_text("steady")
     server = Served(
         library,
         "--api-key-file",

@@ -179,14 +179,14 @@ def test_choices_of_a_request_and_guesses(library: Any) -> None:
     for draft in (False, True):
         found = []
         for drawing in (Counting(library), None):
-            speculation = Speculation(Runner(drawing) if draft else None)
+            speculation = Speculation(Runner(drawing) if draft else None, adaptive=False)
             options = EngineOptions(speculation=speculation, seed=1)
             found.append([outputs(drawing, [r], options) for r in (*asked, *choices, unseeded)])
             if drawing is not None and draft:
                 assert drawing.counts["decode"] > drawing.counts["logits"] > 0
         assert found[0] == found[1]
     drawing = Counting(library)
-    outputs(drawing, asked[:3], EngineOptions(speculation=Speculation(Runner(drawing))))
+    outputs(drawing, asked[:3], EngineOptions(speculation=Speculation(Runner(drawing), adaptive=False)))
     assert drawing.counts["logits"] == 0 and drawing.counts["draw"] > 0
 
 

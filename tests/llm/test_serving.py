@@ -58,7 +58,7 @@ def test_rows_and_chunks_do_not_matter(runner: LibraryRunner) -> None:
     [
         EngineOptions(chunk=32),
         EngineOptions(pages=8),
-        EngineOptions(pages=8, speculation=Speculation(max_batch=6)),
+        EngineOptions(pages=8, speculation=Speculation(max_batch=6, adaptive=False)),
     ],
     ids=["chunks", "few pages", "few pages, speculation"],
 )

@@ -37,7 +37,7 @@ def wanted(engine: Engine, adapter: str, count: int = 12) -> list[int]:
     return fake.greedy(PROMPT, count, str(Path("folder", adapter)) if adapter else "")
 
 
-@pytest.mark.parametrize("speculation", [None, Speculation()])
+@pytest.mark.parametrize("speculation", [None, Speculation(adaptive=False)])
 def test_one_batch(speculation: Speculation | None) -> None:
     """Requests with two adapters and without one, of which some have several choices, run together."""
     engine = started(EngineOptions(speculation=speculation))

@@ -108,7 +108,7 @@ def test_a_request_gets_what_the_model_says() -> None:
 
 @pytest.mark.parametrize(("pages", "uniform"), [(64, True), (9, True), (9, False)])
 @pytest.mark.parametrize(
-    "speculation", [None, Speculation(tokens=3, max_batch=99), "draft"], ids=["plain", "lookup", "draft"]
+    "speculation", [None, Speculation(tokens=3, max_batch=99, adaptive=False), "draft"], ids=["plain", "lookup", "draft"]
 )
 def test_64_requests_at_once_get_what_each_gets_alone(pages: int, uniform: bool, speculation: Any) -> None:
     """Each of 64 concurrent requests gets the result that it gets alone. 9 pages hold hardly two sequences,
@@ -118,7 +118,7 @@ def test_64_requests_at_once_get_what_each_gets_alone(pages: int, uniform: bool,
     draft = None
     if speculation == "draft":
         draft = FakeRunner(**{"vocabulary": tokenizer().vocabulary, **runner}, draft=True)
-        speculation = Speculation(draft, tokens=3, max_batch=99)
+        speculation = Speculation(draft, tokens=3, max_batch=99, adaptive=False)
     engine, fake = watched(EngineOptions(speculation=speculation), **runner)
     random_ = random.Random(pages)
     todo = [(request, random_.randrange(200), random_.random() < 0.2) for request in requests(64, pages)]
@@ -167,7 +167,7 @@ def test_sequences_with_state_share_nothing_and_are_computed_again(uniform: bool
         and not leaks(engine)
     )
     with pytest.raises(RequestError, match="cannot be used with speculation"):
-        Engine(fake, tokenizer(), EngineOptions(speculation=Speculation()))
+        Engine(fake, tokenizer(), EngineOptions(speculation=Speculation(adaptive=False)))
 
 
 @pytest.mark.parametrize(("keep", "count"), [(True, 1500), (False, 500)])

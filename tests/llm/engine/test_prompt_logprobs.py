@@ -37,7 +37,7 @@ def one_by_one(prompt: list[int], **runner: object) -> list[tuple[float, list[in
 
 
 @pytest.mark.parametrize("pages", [64, 8])
-@pytest.mark.parametrize("speculation", [None, Speculation(tokens=3)])
+@pytest.mark.parametrize("speculation", [None, Speculation(tokens=3, adaptive=False)])
 def test_each_token_of_a_prompt_has_the_log_probability_of_a_request_that_ends_before_it(
     pages: int, speculation: Speculation | None
 ) -> None:
@@ -83,7 +83,7 @@ def test_logits_of_a_prompt_that_are_no_numbers_fail_the_request() -> None:
     assert engine.submit(Request([1, 2, 3], GREEDY, max_tokens=1, prompt_logprobs=0)).collect()
 
 
-@pytest.mark.parametrize("speculation", [None, Speculation(tokens=3)])
+@pytest.mark.parametrize("speculation", [None, Speculation(tokens=3, adaptive=False)])
 def test_no_token_ends_an_output_before_its_least_length(speculation: Speculation | None) -> None:
     engine, fake = watched(EngineOptions(speculation=speculation))
     fake.bias[[5, 9, *engine.tokenizer.eos]] = 100

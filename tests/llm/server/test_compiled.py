@@ -92,7 +92,7 @@ def alone(runner: LibraryRunner) -> list[str]:
     return [Engine(runner, tokenizer()).submit(request).collect()[0].text for request in asked]
 
 
-@pytest.mark.parametrize("speculation", [None, Speculation()], ids=["plain", "speculation"])
+@pytest.mark.parametrize("speculation", [None, Speculation(adaptive=False)], ids=["plain", "speculation"])
 def test_64_clients_get_what_each_gets_alone(
     start: Callable[..., Running], runner: LibraryRunner, alone: list[str], speculation: Speculation | None
 ) -> None:

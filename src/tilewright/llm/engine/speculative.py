@@ -33,6 +33,8 @@ class Speculation:
     """
     tokens: int = 4
     """The most guesses in a step, for each sequence."""
+    adaptive: bool = True
+    """Whether fewer guesses, or none, are made where that is measured to be faster: see `Pace`."""
     max_batch: int = 8
     """The most running sequences with which guesses are made; with more, the model has no idle capacity to
     check them.
@@ -111,23 +113,28 @@ class DraftModel:
             pages = scheduler.pages_of([sequence])[0][: -(-(start + at + len(part)) // PAGE)]
             (self._drawn or self.runner).prefill(part, start + at, pages, sequence.slot)
 
-    def guess(self, sequences: abc.Sequence[Sequence], count: int, scheduler: Scheduler) -> list[Guess]:
-        """Guess `count` tokens for each sequence; the pages for them must be allocated."""
+    def catch_up(self, sequences: abc.Sequence[Sequence], scheduler: Scheduler) -> None:
+        """Compute what earlier steps without guesses have left out."""
         for s in sequences:
-            if (missing := s.held - s.drafted) > 1:  # earlier steps ran without speculation
-                self.prefill(s.tokens[s.drafted : s.held - 1], s.drafted, scheduler, s)
-                s.drafted += missing - 1
-        # where all guesses were accepted, the draft model never processed the last one
+            if s.held - s.drafted > 1:
+                self.prefill(s.tokens[s.drafted : s.held], s.drafted, scheduler, s)
+                s.drafted = s.held
+
+    def guess(self, sequences: abc.Sequence[Sequence], count: int, scheduler: Scheduler) -> list[Guess]:
+        """Guess `count` tokens for each sequence, after `catch_up`; the pages for them must be allocated."""
+        # Where all guesses were accepted, the draft model never processed the last one.
         late = [s for s in sequences if s.drafted < s.held]
-        if late:
-            self._decode(late, [s.tokens[-2] for s in late], -1, scheduler)
+        if late and len(sequences) + len(late) > self.runner.rows:
+            self._decode([(s, s.tokens[-2], s.held - 1) for s in late], scheduler)
+            late = []
         guesses = [Guess([]) for _ in sequences]
         for s in sequences:
             s.sampler.look_ahead()
         try:
             for i in range(count):
-                if not self._extend(sequences, guesses, i, scheduler):
+                if not self._extend(sequences, guesses, i, scheduler, late):
                     break
+                late = []
         finally:
             for guess, s in zip(guesses, sequences, strict=True):
                 s.sampler.look_back(guess.tokens)
@@ -135,21 +142,35 @@ class DraftModel:
         return guesses
 
     def _extend(
-        self, sequences: abc.Sequence[Sequence], guesses: list[Guess], i: int, scheduler: Scheduler
+        self,
+        sequences: abc.Sequence[Sequence],
+        guesses: list[Guess],
+        i: int,
+        scheduler: Scheduler,
+        late: abc.Sequence[Sequence],
     ) -> bool:
-        """Append one token to each guess; return False if the draft model cannot continue."""
-        fed = [g.tokens[-1] if g.tokens else s.tokens[-1] for g, s in zip(guesses, sequences, strict=True)]
-        found = self._decode(sequences, fed, i, scheduler)
-        rows = [(s.sampler, s.output + i) for s in sequences]
+        """Append one token to each guess; return False if the draft model cannot continue.
+
+        The call also computes the token before, of sequences that are `late`.
+        """
+        fed: list[tuple[Sequence, int, int]] = []
+        last: list[int] = []
+        for g, s in zip(guesses, sequences, strict=True):
+            if s in late:
+                fed.append((s, s.tokens[-2], s.held - 1))
+            last.append(len(fed))
+            fed.append((s, g.tokens[-1] if g.tokens else s.tokens[-1], s.held + i))
+        found = self._decode(fed, scheduler)
+        steps = [(s.sampler, s.output + i) for s in sequences]
         drawn, chosen, logits = self._drawn, [UNDECIDED], np.empty((0, 0))
         if drawn is not None and not any(s.rejects or s.sampler.adjusts for s in sequences):
-            drawn.draw([(row, *how) for row, how in enumerate(rows)])
-            chosen = drawn.tokens.tolist()
+            drawn.draw([(row, *how) for row, how in zip(last, steps, strict=True)])
+            chosen = drawn.tokens[last].tolist()
         if UNDECIDED in chosen:
-            logits = np.array(found if drawn is None else drawn.logits(range(len(rows))))
+            logits = np.array(found)[last] if drawn is None else np.array(drawn.logits(last))
             for row, s in zip(logits, sequences, strict=True):
                 s.sampler.adjust(row)
-            chosen = choose(logits, rows).tolist()
+            chosen = choose(logits, steps).tolist()
         if min(chosen) < 0:
             return False
         for k, (token, guess, s) in enumerate(zip(chosen, guesses, sequences, strict=True)):
@@ -159,13 +180,13 @@ class DraftModel:
             guess.tokens.append(token)
         return True
 
-    def _decode(
-        self, sequences: abc.Sequence[Sequence], tokens: list[int], ahead: int, scheduler: Scheduler
-    ) -> Any:
-        lengths = np.array([s.held + ahead for s in sequences], np.int32)
-        slots = np.array([s.slot for s in sequences], np.int32)
-        model = self._drawn or self.runner
-        return model.decode(np.array(tokens, np.int32), lengths, scheduler.pages_of(sequences), slots)
+    def _decode(self, fed: abc.Sequence[tuple[Sequence, int, int]], scheduler: Scheduler) -> Any:
+        """Decode tokens of sequences, each with the number of tokens before it."""
+        tokens = np.array([token for _, token, _ in fed], np.int32)
+        lengths = np.array([length for _, _, length in fed], np.int32)
+        slots = np.array([s.slot for s, _, _ in fed], np.int32)
+        pages = scheduler.pages_of([s for s, _, _ in fed])
+        return (self._drawn or self.runner).decode(tokens, lengths, pages, slots)
 
 
 def accepted(sequence: Sequence, guess: Guess, logits: Floats | None, chosen: list[int]) -> list[int]:

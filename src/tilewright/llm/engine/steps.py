@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from ...errors import EngineError, InternalError, TilewrightError
 from ..runner import Floats, Runner
 from .drawing import Drawn
 from .outputs import Outputs
+from .pace import Pace
 from .sampling import TokenLogprob, choose, logprobs
 from .scheduler import Scheduler
 from .sequence import Guess, Sequence
@@ -60,6 +62,8 @@ class Steps:
         )
         self._chunk, self._speculation, self._draft = chunk, speculation, draft
         self._lookup = PromptLookup()
+        self._pace = Pace(speculation.tokens, speculation.adaptive) if speculation else Pace(0)
+        self._results: list[tuple[int, int]] = []  # guessed and accepted tokens of the sequences of a step
         self._drawn = None if runner.drawing is None else Drawn(runner.drawing, runner.vocabulary)
         scheduler.drafts = draft is not None
 
@@ -103,15 +107,16 @@ class Steps:
         decoding = [s for s in scheduler.running if s.decoding]
         if not decoding:
             return False
+        begin = time.perf_counter()
         speculation, guessed = self._speculation, 0
         if speculation is not None and len(decoding) <= speculation.max_batch:
-            guessed = speculation.tokens
+            guessed = self._pace.guesses(len(decoding))
         most = 1 if self._runner.has_state else self._runner.rows // len(decoding)
         wanted = {s: 1 + guessed if s.missing == 1 else s.missing for s in decoding}
         rows = scheduler.reserve({s: min(n, most) for s, n in wanted.items()})
-        guesses = self._guess([s for s in rows if s.missing == 1 and rows[s] > 1], rows)
         if not rows:
             return False
+        guesses, catching_up, drafting = self._guess([s for s in rows if s.missing == 1 and rows[s] > 1], rows)
         # neighboring rows of one adapter are multiplied together
         rows = dict(sorted(rows.items(), key=lambda item: item[0].adapter_number))
         tokens: list[int] = []
@@ -143,7 +148,15 @@ class Steps:
             return True
         for s, n in rows.items():
             s.held = min(s.held + n, len(s.tokens))
+        self._results = []
         self._finish(sequences, ready, logits)
+        # Other steps, such as those that decode the tokens of a preempted sequence again, are not comparable.
+        if speculation is not None and len(self._results) == len(ready) == len(sequences):
+            seconds = time.perf_counter() - begin
+            if any(guess.tokens for guess in guesses.values()):
+                self._pace.step(self._results, seconds, drafting, catching_up)
+            elif len(tokens) == len(sequences):
+                self._pace.plain_step(len(sequences), seconds)
         return True
 
     def _finish(
@@ -214,18 +227,26 @@ class Steps:
             raise EngineError("the model's logits are NaN")
         found += [logprobs(v, prompt[at + 1], top) for v, at in zip(values, places, strict=True)]
 
-    def _guess(self, sequences: list[Sequence], rows: dict[Sequence, int]) -> dict[Sequence, Guess]:
-        """Guess next tokens for calls that have `rows[sequence]` rows for each sequence."""
+    def _guess(
+        self, sequences: list[Sequence], rows: dict[Sequence, int]
+    ) -> tuple[dict[Sequence, Guess], float, float]:
+        """Guess next tokens for calls that have `rows[sequence]` rows for each sequence.
+
+        Returns:
+            The guesses, and the seconds in which a draft model caught up and in which it guessed.
+        """
         if not sequences:
-            return {}
+            return {}, 0.0, 0.0
         most = min(rows[s] for s in sequences) - 1
-        guesses: list[Guess] = []
         if self._draft is None:
             guesses = self._lookup.guess(sequences, most, self._scheduler)
-        else:
-            draft = self._draft
+            return dict(zip(sequences, guesses, strict=True)), 0.0, 0.0
+        draft, times, guesses = self._draft, [time.perf_counter()], []
+        if self._try_draft(lambda: draft.catch_up(sequences, self._scheduler)):
+            times.append(time.perf_counter())
             self._try_draft(lambda: guesses.extend(draft.guess(sequences, most, self._scheduler)))
-        return dict(zip(sequences, guesses, strict=False))
+        times.append(time.perf_counter())
+        return dict(zip(sequences, guesses, strict=False)), times[1] - times[0], times[-1] - times[1]
 
     def _advance(self, ready: list[tuple[Sequence, Guess, int]], logits: Floats) -> None:
         """Choose the next tokens of sequences whose tokens are all in the cache.
@@ -275,6 +296,7 @@ class Steps:
     ) -> None:
         """Append the accepted ones of some guesses and one more token to a sequence's output."""
         sequence.held += len(tokens) - 1
+        self._results.append((len(guess.tokens), len(tokens) - 1))
         self._statistics.proposed_tokens += len(guess.tokens)
         self._statistics.accepted_tokens += len(tokens) - 1
         self._outputs.deliver(sequence, tokens, probable)

@@ -1,0 +1,182 @@
+"""`python -m bench.llm.speculation`: tokens per second with speculation, relative to plain decoding.
+
+A model and a draft of a quarter of its size are trained on the standard library's text (`bench.llm.pair`),
+compiled, and asked to continue modules that they have not seen, and to repeat a text that they have in the
+prompt. A draft with the same shape and random weights, whose guesses are wrong, shows what speculation costs
+where it loses. Answers of all engines must have the same tokens. Engines take turns, an answer at a time, so
+that ratios hold on a machine that does other work; figures are medians over answers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import shutil
+import statistics
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from tilewright.llm.engine.engine import Engine, EngineOptions
+from tilewright.llm.engine.sampling import SamplingParameters
+from tilewright.llm.engine.speculative import Speculation
+from tilewright.llm.engine.stream import Request
+from tilewright.llm.library import LibraryOptions, compile_library, open_library, save_library
+from tilewright.llm.weights import open_checkpoint
+
+from ..machines import features, machine, results_file
+from ..report import table
+from .pair import SHAPES, VOCABULARY, pair, prompts
+
+PROMPT = 128
+TEXTS = ("modules", "repetition")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.llm.speculation", description=__doc__)
+    parser.add_argument("--steps", type=int, default=400, help="steps of training of each model")
+    parser.add_argument("--tokens", type=int, default=384, help="tokens of an answer")
+    parser.add_argument("--guesses", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=60, help="time for each text")
+    parser.add_argument("--folder", type=Path, help="keeps models and libraries for the next run")
+    parser.add_argument("--build", action="store_true", help="only train and compile")
+    options = parser.parse_args(arguments)
+    if options.folder is None:
+        with TemporaryDirectory() as folder:
+            _run(options, Path(folder))
+    else:
+        _run(options, options.folder)
+
+
+def _run(options: argparse.Namespace, folder: Path) -> None:
+    checkpoints = pair(folder, options.steps)
+    checkpoints["random draft"] = _random(folder)
+    paths = {name: _built(path) for name, path in checkpoints.items()}
+    if options.build:
+        return
+    rows = [row for text in TEXTS for row in _measured(text, paths, folder, options)]
+    result = {"note": datetime.date.today().isoformat(), "machine": machine(), "tokens": options.tokens,
+              "guesses": options.guesses, "training_steps": options.steps, "rows": rows}  # fmt: skip
+    path = results_file("speculation")
+    path.write_text(json.dumps(result, indent=1) + "\n")
+    path.with_suffix(".md").write_text(markdown(result))
+    print(markdown(result))
+
+
+def _random(folder: Path) -> Path:
+    """A checkpoint of the draft's shape without training."""
+    import torch
+    import transformers
+
+    path = folder / "random draft"
+    if not (path / "config.json").exists():
+        torch.manual_seed(1)
+        config = transformers.LlamaConfig.from_pretrained(folder / "draft")
+        transformers.LlamaForCausalLM(config).save_pretrained(path)
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(folder / "draft" / name, path / name)
+    return path
+
+
+def _built(path: Path) -> Path:
+    library_path = path / "model.so"
+    if not library_path.exists():
+        checkpoint = open_checkpoint(path)
+        with compile_library(checkpoint, LibraryOptions(context=1024, chunk=128, max_batch=4)) as library:
+            save_library(library, checkpoint, library_path)
+    return library_path
+
+
+def _measured(
+    text: str, paths: dict[str, Path], folder: Path, options: argparse.Namespace
+) -> list[dict[str, Any]]:
+    """The figures of all engines on one kind of text."""
+    speculations = {
+        "plain": None,
+        "prompt lookup": Speculation(tokens=options.guesses),
+        "draft": Speculation(open_library(paths["draft"])[0], options.guesses),
+        "random draft": Speculation(open_library(paths["random draft"])[0], options.guesses),
+        "random draft, always": Speculation(
+            open_library(paths["random draft"])[0], options.guesses, adaptive=False
+        ),
+    }
+    engines = {
+        name: Engine(*open_library(paths["model"])[:2], EngineOptions(speculation=speculation))
+        for name, speculation in speculations.items()
+    }
+    asked = prompts(folder, PROMPT)
+    if text == "repetition":
+        asked = [prompt[:64] * 4 for prompt in asked]
+    rates: dict[str, list[float]] = {name: [] for name in engines}
+    end, turn = time.perf_counter() + options.seconds, 0
+    while turn < len(asked) or time.perf_counter() < end:
+        request = Request(
+            asked[turn % len(asked)],
+            SamplingParameters(temperature=0),
+            max_tokens=options.tokens,
+            ignore_eos=True,
+        )
+        answers = {name: _answer(engine, request) for name, engine in engines.items()}
+        first = answers["plain"][0]
+        for name, (tokens, rate) in answers.items():
+            assert tokens == first, f"{name} has changed the answer"
+            if turn:  # the first answers include what is done once
+                rates[name].append(rate)
+        turn += 1
+    rows = []
+    for name, engine in engines.items():
+        counts = engine.stats()
+        ratios = [a / b for a, b in zip(rates[name], rates["plain"], strict=True)]
+        rows.append(
+            {
+                "text": text,
+                "engine": name,
+                "tokens_per_second": statistics.median(rates[name]),
+                "ratio": statistics.median(ratios),
+                "accepted": counts.accepted_tokens / max(1, counts.proposed_tokens),
+                "proposed": counts.proposed_tokens,
+                "answers": len(ratios),
+            }
+        )
+    return rows
+
+
+def _answer(engine: Engine, request: Request) -> tuple[list[int], float]:
+    """The tokens of an answer, and how many of them arrived per second after the first ones."""
+    tokens: list[int] = []
+    begin, first = 0.0, 0
+    for delta in engine.submit(request):
+        tokens += delta.tokens
+        if not begin:
+            begin, first = time.perf_counter(), len(tokens)
+    return tokens, (len(tokens) - first) / (time.perf_counter() - begin)
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """The result as a page."""
+    here = result["machine"]
+    body = [
+        [row["text"], row["engine"], f"{row['tokens_per_second']:.0f}", f"{row['ratio']:.2f}",
+         f"{100 * row['accepted']:.0f} %" if row["proposed"] else "", str(row["answers"])]
+        for row in result["rows"]
+    ]  # fmt: skip
+    head = ["text", "engine", "tokens/s", "of plain", "accepted guesses", "answers"]
+    return "\n\n".join(
+        [
+            "# Speculation",
+            f"{result['note']}, {here['processor']} ({features(here['flags'])}), {here['cores']} cores.",
+            f"Llamas of {SHAPES['model']['num_hidden_layers']} and {SHAPES['draft']['num_hidden_layers']} "
+            f"layers, 26 and 6.5 million parameters in bf16, vocabulary {VOCABULARY}, trained for "
+            f"{result['training_steps']} steps on the standard library; one user, greedy answers of "
+            f"{result['tokens']} tokens, at most {result['guesses']} guesses a step. The ratio is the median "
+            "over answers, each relative to the plain engine's answer of the same turn. "
+            "`python -m bench.llm.speculation` measures it.",
+            table(head, body),
+        ]
+    ) + "\n"
+
+
+if __name__ == "__main__":
+    main()
