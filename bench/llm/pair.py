@@ -14,8 +14,18 @@ VOCABULARY = 2048
 LENGTH = 128
 """Tokens of a sequence in training."""
 SHAPES: dict[str, dict[str, int]] = {
-    "model": {"hidden_size": 512, "intermediate_size": 1376, "num_hidden_layers": 8, "num_attention_heads": 8},
-    "draft": {"hidden_size": 480, "intermediate_size": 1280, "num_hidden_layers": 2, "num_attention_heads": 6},
+    "model": {
+        "hidden_size": 512,
+        "intermediate_size": 1376,
+        "num_hidden_layers": 8,
+        "num_attention_heads": 8,
+    },
+    "draft": {
+        "hidden_size": 480,
+        "intermediate_size": 1280,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 6,
+    },
 }
 """Shapes of Llamas of 26 and 6.5 million parameters."""
 LEFT_OUT = ("argparse.py", "tarfile.py", "textwrap.py", "queue.py")

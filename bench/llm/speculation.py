@@ -28,7 +28,7 @@ from tilewright.llm.weights import open_checkpoint
 
 from ..machines import features, machine, results_file
 from ..report import table
-from .pair import SHAPES, VOCABULARY, pair, prompts
+from .pair import VOCABULARY, pair, prompts
 
 PROMPT = 128
 TEXTS = ("modules", "repetition")
@@ -163,19 +163,22 @@ def markdown(result: dict[str, Any]) -> str:
         for row in result["rows"]
     ]  # fmt: skip
     head = ["text", "engine", "tokens/s", "of plain", "accepted guesses", "answers"]
-    return "\n\n".join(
-        [
-            "# Speculation",
-            f"{result['note']}, {here['processor']} ({features(here['flags'])}), {here['cores']} cores.",
-            f"Llamas of {SHAPES['model']['num_hidden_layers']} and {SHAPES['draft']['num_hidden_layers']} "
-            f"layers, 26 and 6.5 million parameters in bf16, vocabulary {VOCABULARY}, trained for "
-            f"{result['training_steps']} steps on the standard library; one user, greedy answers of "
-            f"{result['tokens']} tokens, at most {result['guesses']} guesses a step. The ratio is the median "
-            "over answers, each relative to the plain engine's answer of the same turn. "
-            "`python -m bench.llm.speculation` measures it.",
-            table(head, body),
-        ]
-    ) + "\n"
+    return (
+        "\n\n".join(
+            [
+                "# Speculation",
+                f"{result['note']}, {here['processor']} ({features(here['flags'])}), {here['cores']} cores.",
+                "Llamas of 8 and 2 layers, 26 and 6.5 million parameters in bf16, vocabulary "
+                f"{VOCABULARY}, trained for "
+                f"{result['training_steps']} steps on the standard library; one user, greedy answers of "
+                f"{result['tokens']} tokens, at most {result['guesses']} guesses a step. The ratio is the "
+                "median over answers, each relative to the plain engine's answer of the same turn. "
+                "`python -m bench.llm.speculation` measures it.",
+                table(head, body),
+            ]
+        )
+        + "\n"
+    )
 
 
 if __name__ == "__main__":

@@ -95,7 +95,9 @@ def test_serve(library: Path, started: list[Served], tmp_path: Path) -> None:
     metrics = httpx.get(
         server.url.removesuffix("v1") + "metrics", headers={"Authorization": "Bearer secret"}
     ).text
-    (accepted,) = re.findall(r"^tilewright_engine_accepted_tokens_total (.*)$", metrics, re.MULTILINE)
+    (accepted,) = re.findall(
+        r'^tilewright_engine_accepted_tokens_total{model="tiny"} (.*)$', metrics, re.MULTILINE
+    )
     assert float(accepted) > 20, "--speculate had no effect"
     texts: list[str] = []
 
@@ -403,3 +405,40 @@ def test_docs_name_options_and_defaults_that_exist() -> None:
         assert f"[default: {default:g}]" in (known[option].help or "") or f"[default: {default}]" in (
             known[option].help or ""
         )
+
+
+def test_serve_several(library: Path, started: list[Served], tmp_path: Path) -> None:
+    other = tmp_path / "other.so"
+    other.write_bytes(b"")
+    server = Served(library, other, "--memory-limit", "1GiB")
+    started.append(server)
+    assert server.line.startswith("tiny, other at http://127.0.0.1:")
+    client = server.client()
+    assert [model.id for model in client.models.list().data] == ["tiny", "other"]
+    for name in ("tiny", "other"):
+        answer = client.chat.completions.create(model=name, messages=[{"role": "user", "content": name}])
+        assert answer.choices[0].message.content == name
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--name", "a"), "1 --name for 2 models"),
+        (("--adapter", "a=b"), "--adapter is for a server of one model"),
+        (("--memory-limit", "8 parsecs"), "is no size: write it as 8GB"),
+    ],
+)
+def test_options_of_several_models(library: Path, options: tuple[str, ...], message: str) -> None:
+    other = library.with_name("other.so")
+    other.write_bytes(b"")
+    done = subprocess.run(
+        command("serve", library, other, *options), cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2 and message in done.stderr
+
+
+def test_memory_sizes() -> None:
+    convert = llm_serve.MemorySize().convert
+    assert [convert(text, None, None) for text in ("8GB", "1.5 gib", "500M", "7")] == [
+        8 * 10**9, 3 << 29, 500 << 20, 7,
+    ]  # fmt: skip

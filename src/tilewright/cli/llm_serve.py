@@ -1,12 +1,13 @@
-"""`tilewright llm serve LIBRARY`: an OpenAI-compatible server."""
+"""`tilewright llm serve LIBRARY...`: an OpenAI-compatible server."""
 
 from __future__ import annotations
 
+import re
 import socket
 import warnings
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 
@@ -24,8 +25,28 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
 _COUNT = click.IntRange(min=1)
 
 
+class MemorySize(click.ParamType):
+    """A number of bytes, with a unit such as GB or GiB."""
+
+    name = "SIZE"
+    _UNITS: ClassVar = {"": 1} | {
+        f"{letter}{end}": base**power
+        for power, letter in enumerate("KMGT", 1)
+        for end, base in (("", 1024), ("B", 1000), ("iB", 1024))
+    }
+
+    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(value))
+        units = {name.upper(): size for name, size in self._UNITS.items()}
+        if found is None or found[2].upper() not in units or float(found[1]) == 0:
+            self.fail(f"{value!r} is no size: write it as 8GB, 500MB or 8GiB", param, ctx)
+        return int(float(found[1]) * units[found[2].upper()])
+
+
 @click.command("serve")
-@click.argument("library", type=click.Path(exists=True))
+@click.argument(
+    "libraries", metavar="LIBRARY...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path)
+)
 @import_option
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all interfaces."
@@ -37,7 +58,26 @@ _COUNT = click.IntRange(min=1)
     show_default=True,
     help="Port to listen on; 0 for any free one.",
 )
-@click.option("--name", help="Name of the model for clients (default: the file's name).")
+@click.option(
+    "--name",
+    "names",
+    multiple=True,
+    help="Name of the model for clients (default: the file's name). Repeated for several models, in their "
+    "order.",
+)
+@click.option(
+    "--memory-limit",
+    type=MemorySize(),
+    metavar="SIZE",
+    help="Memory of the loaded models together, such as 8GB: others are loaded when requests name them, and "
+    "the one that was not used for the longest time is unloaded (default: all are loaded).",
+)
+@click.option(
+    "--allow-model-loading",
+    "load_models",
+    is_flag=True,
+    help="Let clients load models from files of this machine, and unload them.",
+)
 @click.option(
     "--api-key-file",
     type=click.Path(exists=True, dir_okay=False),
@@ -136,10 +176,12 @@ _COUNT = click.IntRange(min=1)
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
 )
 def command(
-    library: str,
+    libraries: tuple[Path, ...],
     host: str,
     port: int,
-    name: str | None,
+    names: tuple[str, ...],
+    memory_limit: int | None,
+    load_models: bool,
     api_key_file: str | None,
     origins: tuple[str, ...],
     hosts: tuple[str, ...],
@@ -168,22 +210,29 @@ def command(
     repetition_penalty: float | None,
     **given: Any,
 ) -> None:
-    """Serve the compiled model LIBRARY over HTTP with OpenAI's API, and a chat page at /.
+    """Serve compiled models over HTTP with OpenAI's API, and a chat page at /. Requests name the model.
 
     Sampling options are defaults for requests without them. SIGTERM and Ctrl-C refuse new requests, finish
     those in progress, and end the server; a second one ends it at once.
     """
     for package in ("jinja2", "llguidance"):  # requests need them, the start does not
         import_module(package)
+    from tilewright.llm.library_size import library_bytes
     from tilewright.llm.server.app import application
     from tilewright.llm.server.call_forms import FORMS
-    from tilewright.llm.server.http import make_server
+    from tilewright.llm.server.http import Lifecycle, make_server
     from tilewright.llm.server.limits import Limits, read_keys
+    from tilewright.llm.server.models import Models, ServedModel
     from tilewright.llm.server.service import Service
     from tilewright.llm.server.tracing import Tracing
     from tilewright.llm.speech.transcription import Transcriber
     from tilewright.llm.text_use import TextUse
 
+    if names and len(names) != len(libraries):
+        raise click.UsageError(f"{len(names)} --name for {len(libraries)} models: give none, or one for each")
+    for option, value in (("--draft", draft), ("--chat-template", chat_template), ("--adapter", adapters)):
+        if value and len(libraries) > 1:
+            raise click.UsageError(f"{option} is for a server of one model; this one has {len(libraries)}")
     bounds = {
         "body": max_body,
         "prompt_tokens": max_prompt_tokens,
@@ -204,41 +253,58 @@ def command(
     listener = socket.create_server(
         (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048
     )
-    # The server limits the number of waiting requests.
-    engine = open_engine(
-        library, max_batch, chunk, prefix_cache, speculate, draft, device, simulate, queue=2**31
-    )
-    set_chat_template(engine.tokenizer, chat_template)
-    texts = getattr(engine.runner, "texts", TextUse())
-    hears = engine.runner.source_kind == "audio"
-    service = Service(
-        name or Path(library).stem,
-        engine,
-        engine.tokenizer,
-        limits,
-        keys,
-        defaults,
-        texts,
-        call_form,
-        tracing,
-        Transcriber.of_library(engine, library) if hears else None,
-    )
+    lifecycle = Lifecycle()
+
+    def opened(name: str, library: Path) -> Service:
+        # The server limits the number of waiting requests.
+        engine = open_engine(
+            str(library), max_batch, chunk, prefix_cache, speculate, draft, device, simulate, queue=2**31
+        )
+        set_chat_template(engine.tokenizer, chat_template)
+        return Service(
+            name,
+            engine,
+            engine.tokenizer,
+            limits,
+            keys,
+            defaults,
+            getattr(engine.runner, "texts", TextUse()),
+            call_form,
+            tracing,
+            Transcriber.of_library(engine, str(library)) if engine.runner.source_kind == "audio" else None,
+            lifecycle,
+        )
+
+    def model_of(name: str, library: Path) -> ServedModel:
+        return ServedModel(name, lambda: opened(name, library), library_bytes(library))
+
+    named = zip(names or [library.stem for library in libraries], libraries, strict=True)
+    models = Models(
+        [model_of(name, library) for name, library in named],
+        limits, keys, lifecycle, tracing, memory_limit, model_of,
+    )  # fmt: skip
+    models.preload()
     for adapter in adapters:
         adapter_name, equals, folder = adapter.partition("=")
         if not (adapter_name and equals and folder):
             raise click.BadParameter(f"{adapter!r} is not NAME=FOLDER", param_hint="--adapter")
-        service.load_adapter(adapter_name, folder)
+        assert models.only is not None
+        assert models.only.service is not None
+        models.only.service.load_adapter(adapter_name, folder)
     shown = f"[{host}]" if ":" in host else host
     base = f"http://{shown}:{listener.getsockname()[1]}"
 
     def ready() -> None:
-        click.echo(f"{service.name} at {base}/v1 (chat: {base}/)")
-        if texts.task == "generate" and not (engine.tokenizer.chat_templates or engine.runner.source_kind):
-            warnings.warn(
-                "the model has no chat template: chats need --chat-template; /v1/completions and "
-                "/v1/embeddings work without one",
-                stacklevel=1,
-            )
+        click.echo(f"{', '.join(model.name for model in models)} at {base}/v1 (chat: {base}/)")
+        for service in models.loaded:
+            generates, engine = service.texts.task == "generate", service.engine
+            if generates and not (engine.tokenizer.chat_templates or engine.runner.source_kind):
+                which = "the model" if models.only is not None else f"the model {service.name!r}"
+                warnings.warn(
+                    f"{which} has no chat template: chats need --chat-template; /v1/completions and "
+                    "/v1/embeddings work without one",
+                    stacklevel=1,
+                )
         if not keys and host not in ("127.0.0.1", "localhost", "::1"):
             warnings.warn(
                 "the server accepts requests of the whole network without an API key; give --api-key-file "
@@ -247,14 +313,13 @@ def command(
             )
 
     server = make_server(
-        application(service, origins, responses, [host, *hosts], load_adapters),
-        service.lifecycle,
+        application(models, origins, responses, [host, *hosts], load_adapters, load_models),
+        lifecycle,
         limits,
         ready,
         log_level=log_level,
     )
-    engine.start()
     try:
         server.run(sockets=[listener])
     finally:
-        engine.stop()
+        models.close()

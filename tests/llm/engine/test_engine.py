@@ -108,7 +108,9 @@ def test_a_request_gets_what_the_model_says() -> None:
 
 @pytest.mark.parametrize(("pages", "uniform"), [(64, True), (9, True), (9, False)])
 @pytest.mark.parametrize(
-    "speculation", [None, Speculation(tokens=3, max_batch=99, adaptive=False), "draft"], ids=["plain", "lookup", "draft"]
+    "speculation",
+    [None, Speculation(tokens=3, max_batch=99, adaptive=False), "draft"],
+    ids=["plain", "lookup", "draft"],
 )
 def test_64_requests_at_once_get_what_each_gets_alone(pages: int, uniform: bool, speculation: Any) -> None:
     """Each of 64 concurrent requests gets the result that it gets alone. 9 pages hold hardly two sequences,

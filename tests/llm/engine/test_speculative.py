@@ -20,6 +20,11 @@ from tilewright.llm.engine.stream import Request, Stream
 from tilewright.llm.tokenizer import Detokenizer
 
 
+def always(draft: Any = None, **options: Any) -> EngineOptions:
+    """The options of an engine that makes all guesses, whatever they cost."""
+    return EngineOptions(speculation=Speculation(draft, adaptive=False, **options))
+
+
 def sequence(prompt: list[int], sampling: SamplingParameters, seed: int = 0) -> Sequence:
     request = Request(prompt, sampling)
     stream = Stream(request, lambda stream: None, lambda: None)
@@ -75,7 +80,7 @@ def test_speculation_keeps_the_output(drafted: bool) -> None:
     size: dict[str, Any] = {"vocabulary": tokenizer().vocabulary, "local": 0.9}
     draft = FakeRunner(**size, draft=True, chunk=48) if drafted else None
     fast, plain = (
-        Engine(FakeRunner(**size), tokenizer(), EngineOptions(speculation=Speculation(draft, adaptive=False))),
+        Engine(FakeRunner(**size), tokenizer(), always(draft)),
         Engine(FakeRunner(**size), tokenizer()),
     )
     for sampling in (
@@ -96,7 +101,10 @@ def test_drawn_tokens_have_the_models_frequencies() -> None:
     """The second tokens that the whole engine draws have the same frequencies with a draft as without."""
     size: dict[str, Any] = {"vocabulary": 12, "local": 0.7, "scale": 3.0, "max_batch": 64}
     found = []
-    for speculation in (None, Speculation(FakeRunner(**size, draft=True), tokens=2, max_batch=64, adaptive=False)):
+    for speculation in (
+        None,
+        Speculation(FakeRunner(**size, draft=True), tokens=2, max_batch=64, adaptive=False),
+    ):
         engine = Engine(FakeRunner(**size), tokenizer(), EngineOptions(speculation=speculation, seed=1))
         request = Request([5], SamplingParameters(), max_tokens=3, ignore_eos=True, n=64)
         choices = [choice for _ in range(20) for choice in engine.submit(request).collect()]
@@ -112,7 +120,9 @@ def test_a_draft_that_is_the_model_itself_is_always_right() -> None:
     size: dict[str, Any] = {"vocabulary": tokenizer().vocabulary, "pages": 9}
     draft = FakeRunner(**size, chunk=48)
     engine = Engine(
-        FakeRunner(**size), tokenizer(), EngineOptions(speculation=Speculation(draft, tokens=3, max_batch=3, adaptive=False))
+        FakeRunner(**size),
+        tokenizer(),
+        always(draft, tokens=3, max_batch=3),
     )
     prompt = list(range(2, 90))
     sampling = (SamplingParameters(0), SamplingParameters(seed=5))
@@ -136,7 +146,9 @@ def test_what_a_draft_has_missed_is_made_up_for_and_not_shared() -> None:
     size: dict[str, Any] = {"vocabulary": tokenizer().vocabulary, "local": 0.9}
     draft, plain = FakeRunner(**size, draft=True, chunk=32), FakeRunner(**size)
     engine = Engine(
-        FakeRunner(**size), tokenizer(), EngineOptions(speculation=Speculation(draft, max_batch=1, adaptive=False))
+        FakeRunner(**size),
+        tokenizer(),
+        always(draft, max_batch=1),
     )
     prompts = [[first] * 40 for first in (5, 6)]
     greedy = SamplingParameters(0)
@@ -155,7 +167,7 @@ def test_what_a_draft_has_missed_is_made_up_for_and_not_shared() -> None:
 def test_a_draft_that_fails_is_given_up() -> None:
     size: dict[str, Any] = {"vocabulary": tokenizer().vocabulary, "local": 0.9}
     draft = FakeRunner(**size, draft=True)
-    engine = Engine(FakeRunner(**size), tokenizer(), EngineOptions(speculation=Speculation(draft, adaptive=False)))
+    engine = Engine(FakeRunner(**size), tokenizer(), always(draft))
     request = Request([5] * 70, SamplingParameters(0, frequency_penalty=0.1), max_tokens=30, ignore_eos=True)
     expected = Engine(FakeRunner(**size), tokenizer()).submit(request).collect()
 
@@ -177,4 +189,4 @@ def test_a_draft_must_fit_the_model() -> None:
     ):
         draft = FakeRunner(**{"vocabulary": runner.vocabulary, **changed})
         with pytest.raises(RequestError, match=message):
-            Engine(runner, tokenizer(), EngineOptions(speculation=Speculation(draft, adaptive=False)))
+            Engine(runner, tokenizer(), always(draft))

@@ -320,7 +320,7 @@ def test_metrics_and_health(server: Running) -> None:
         line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")
     }
     assert values['tilewright_http_requests_total{path="/v1/chat/completions",status="200"}'] >= 1
-    assert values["tilewright_engine_generated_tokens_total"] >= len("count me")
-    assert values["tilewright_answers_in_progress"] == 0
-    assert values['tilewright_engine_time_to_first_token_seconds_bucket{le="+Inf"}'] >= 1
+    assert values['tilewright_engine_generated_tokens_total{model="echo"}'] >= len("count me")
+    assert values['tilewright_answers_in_progress{model="echo"}'] == 0
+    assert values['tilewright_engine_time_to_first_token_seconds_bucket{le="+Inf",model="echo"}'] >= 1
     assert server.http.get("/health").json() == {"status": "ok"}

@@ -91,7 +91,7 @@ class Pace:
         return tokens * plain / seconds
 
     def _check(self, sequences: int, count: int, plain: float) -> float:
-        """The time of a step that checks `count` guesses: measured, or between measured ones in proportion."""
+        """The time of a step that checks `count` guesses: measured, or in proportion."""
         known = [k for n, k in self._checked if n == sequences]
         if not known:
             return plain

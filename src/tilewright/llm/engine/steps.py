@@ -116,7 +116,9 @@ class Steps:
         rows = scheduler.reserve({s: min(n, most) for s, n in wanted.items()})
         if not rows:
             return False
-        guesses, catching_up, drafting = self._guess([s for s in rows if s.missing == 1 and rows[s] > 1], rows)
+        guesses, catching_up, drafting = self._guess(
+            [s for s in rows if s.missing == 1 and rows[s] > 1], rows
+        )
         # neighboring rows of one adapter are multiplied together
         rows = dict(sorted(rows.items(), key=lambda item: item[0].adapter_number))
         tokens: list[int] = []

@@ -19,11 +19,14 @@ class LoadRequest(Model):
     """A folder on the server's machine."""
     load_inplace: bool = False
     """Whether an adapter of this name is replaced."""
+    model: str | None = None
+    """The model that it changes, if the server has several."""
 
 
 class UnloadRequest(Model):
     lora_name: str = Field(min_length=1)
     lora_int_id: int | None = None  # vLLM's own number of the adapter
+    model: str | None = None
 
 
 async def load_adapter(service: Service, request: LoadRequest) -> Response:

@@ -17,7 +17,7 @@ from ..speech.forms import FORMS, as_json, written
 from ..speech.transcription import Cancelled, Transcriber, Transcription, TranscriptionOptions
 from ..speech.vocabulary import Task
 from .errors import ApiError, json_response
-from .limits import read_body
+from .limits import Limits, read_body
 from .multipart import parts
 from .service import Service, refusal
 
@@ -44,16 +44,14 @@ class AudioRequest:
         return self.fields.get(name) or None
 
 
-async def parsed(service: Service, request: Request) -> AudioRequest:
+async def parsed(limits: Limits, request: Request) -> AudioRequest:
     """Read and check the form in a request's body.
 
     Raises:
-        ApiError: 400, 408, 413, 415: the model takes no audio, or it is not a form with a file and known
-            fields.
+        ApiError: 400, 408, 413, 415: it is not a form with a file and known fields.
     """
-    transcriber_of(service)
     found = AudioRequest()
-    body = await read_body(request, service.limits)
+    body = await read_body(request, limits)
     for part in await asyncio.to_thread(parts, request.headers.get("content-type", ""), body):
         if part.name not in _FIELDS:
             raise _wrong(part.name[:64], "is not a field of this endpoint", "unknown_parameter")

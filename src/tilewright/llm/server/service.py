@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
@@ -27,7 +26,6 @@ from .errors import ApiError
 from .forms import Form
 from .http import Lifecycle
 from .limits import Admission, Keys, Limits
-from .metrics import Metrics
 from .protocol import Penalized, Sampling
 from .tracing import RequestSpan, Tracing
 
@@ -55,7 +53,6 @@ class Service:
     transcriber: Transcriber | None = None
     """Transcribes recordings, if the model takes audio."""
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
-    created: int = field(default_factory=lambda: int(time.time()))
 
     def __post_init__(self) -> None:
         self.admission = Admission(
@@ -64,7 +61,6 @@ class Service:
         # For transcriptions, each of which waits in a thread; those of asyncio are for short work.
         self.threads = ThreadPoolExecutor(self.admission.concurrency, "tilewright-audio")
         self._long = asyncio.Semaphore()
-        self.metrics = Metrics(self.engine.stats, lambda: self.admission.inside)
 
     @property
     def context(self) -> int:
@@ -75,6 +71,16 @@ class Service:
     def models(self) -> list[str]:
         """The names that requests may use: the model's own first, then those of its adapters."""
         return [self.name, *self.engine.adapters.names]
+
+    def close(self) -> None:
+        """Stop the engine and free the model's memory. There must be no answers in progress."""
+        self.engine.stop()
+        self.threads.shutdown(wait=False)
+        speculation = self.engine.options.speculation
+        for runner in (self.engine.runner, speculation and speculation.draft):
+            library = getattr(runner, "library", None)
+            if library is not None:
+                library.close()
 
     def load_adapter(self, name: str, folder: str | Path, replace: bool = False) -> None:
         """Load a low-rank adapter, which requests choose as their model.
