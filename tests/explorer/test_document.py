@@ -6,6 +6,8 @@ import base64
 import gzip
 import json
 import re
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -129,12 +131,88 @@ def test_changes_keep_their_lines_and_long_ones_are_counted() -> None:
     assert _changes(before, many) == ([], len(before) + len(many))
 
 
+def test_each_pair_of_neighbouring_kernels_has_a_reason(document: dict[str, Any]) -> None:
+    (function,) = document["functions"]
+    steps, pairs = function["steps"], function["apart"]
+    launches = [k for k, step in enumerate(steps) if step["kind"] == "launch"]
+    assert {(pair["from"], pair["to"]) for pair in pairs} >= set(pairwise(launches))
+    for pair in pairs:
+        assert pair["from"] < pair["to"] and pair["reasons"], pair
+        a, b = pair["operators"]
+        assert a in steps[pair["from"]]["operators"] and b in steps[pair["to"]]["operators"]
+
+
+def reasons(function: Callable[..., Any], *shapes: tuple[int, ...]) -> dict[str, str]:
+    """The reasons of the rules for the only pair of kernels of a function."""
+    inputs = [np.ones(shape, np.float32) for shape in shapes]
+    with Recorder() as recorder:
+        library = tw.compile(function, tuple(inputs), cache=False, dump=recorder)
+    (pair,) = collect(library, None, "pair", recorder)["functions"][0]["apart"]
+    return dict(pair["reasons"])
+
+
+def test_the_reason_is_that_of_the_rule_that_refused() -> None:
+    def epilogue_of_other_shape(x: tw.Tensor, w: tw.Tensor) -> tw.Tensor:
+        return tw.numpy.sum(x @ w, axis=0)
+
+    def two_readers(x: tw.Tensor, w: tw.Tensor) -> tuple[tw.Tensor, tw.Tensor]:
+        y = x @ w
+        return y, tw.numpy.tanh(y)
+
+    def several(x: tw.Tensor, w: tw.Tensor) -> tw.Tensor:
+        return tw.numpy.exp(x) @ w
+
+    shapes = ((40, 50), (50, 60))
+    assert "cannot be the epilogue" in reasons(epilogue_of_other_shape, *shapes)["form-groups"]
+    assert "has other readers" in reasons(two_readers, *shapes)["form-groups"]
+    assert "factors are read as they lie" in reasons(several, *shapes)["fuse-elementwise"]
+
+
+def test_a_pattern_says_why_it_does_not_apply() -> None:
+    def attention_with_shift(q: tw.Tensor, k: tw.Tensor, v: tw.Tensor) -> tw.Tensor:
+        scores = tw.numpy.sin(q @ tw.numpy.swapaxes(k, -1, -2))
+        return tw.nn.functional.softmax(scores, -1) @ v
+
+    x = np.ones((2, 3, 4, 8), np.float32)
+    with Recorder() as recorder:
+        tw.compile(attention_with_shift, (x, x, x), cache=False, dump=recorder)
+    (record,) = [record for record in recorder.passes if record.name == "recognize"]
+    ((text, entry),) = record.refusals.items()
+    assert text.startswith("attention: between the softmax and a product of queries and keys")
+    assert entry["count"] == len(entry["at"]) == 1 and "matmul at " in entry["at"][0]
+
+
+def test_a_fused_pair_has_no_reason() -> None:
+    def fused(x: tw.Tensor, w: tw.Tensor) -> tw.Tensor:
+        return tw.numpy.tanh(x @ w)
+
+    inputs = np.ones((4, 5), np.float32), np.ones((5, 6), np.float32)
+    with Recorder() as recorder:
+        library = tw.compile(fused, inputs, cache=False, dump=recorder)
+    assert collect(library, None, "pair", recorder)["functions"][0]["apart"] == []
+
+
+def test_the_command_says_why(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(
+        "import numpy as np\nfrom tilewright import nn\n\n\ndef make():\n"
+        "    return nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)).eval(), (np.ones((2, 8), np.float32),)\n"
+    )
+    model = f"{tmp_path / 'model.py'}:make"
+    done = CliRunner().invoke(cli, ["explore", model, "--why"])
+    assert done.exit_code == 0 and "matmul_add -> layer_norm" in done.output, done.output
+    assert "form-groups: " in done.output
+    assert CliRunner().invoke(cli, ["explore", model, "--why", "layer_norm"]).output == done.output
+    missing = CliRunner().invoke(cli, ["explore", model, "--why", "softmax"])
+    assert missing.exit_code == 2 and "no two neighbouring kernels" in missing.output
+
+
 def test_one_function_of_several_has_its_own_graph() -> None:
     def double(x: tw.Tensor) -> tw.Tensor:
         return x * 2.0
 
     x = np.ones((4,), np.float32)
-    library = tw.compile({"double": (double, (x,)), "again": (lambda x: x + 1.0, (x,))}, cache=False)
+    functions = {"double": (double, (x,)), "again": (lambda x: tw.numpy.sum(x), (x,), {"x": {0: "n<=4"}})}
+    library = tw.compile(functions, cache=False)
     (function,) = collect(library.functions["double"], [x], "double")["functions"]
     assert function["name"] == "double" and [op["name"] for op in function["operators"]][-1] == "mul"
     assert function["steps"]

@@ -100,6 +100,23 @@ def test_the_peak_of_memory_has_its_buffers(page: Any) -> None:
     assert page.inner_text("#view .summary") != text
 
 
+def test_an_edge_and_a_kernel_say_why_they_were_not_fused(page: Any) -> None:
+    page.fill("input[type=search]", "gelu blocks.1")
+    page.click(".results button")
+    assert "factors are read as they lie in memory" in page.inner_text(".panel .reasons >> nth=0")
+    canvas = page.locator("canvas").bounding_box()
+    middle = canvas["x"] + canvas["width"] / 2, canvas["y"] + canvas["height"] / 2
+    for below in range(24, 80, 4):  # the chosen operator is in the middle, its edge to the next one below
+        page.mouse.click(middle[0], middle[1] + below)
+        if "→" in page.inner_text(".panel h2"):
+            break
+    assert "gelu → matmul" in page.inner_text(".panel h2")
+    assert "the reader is a contraction" in page.inner_text(".panel .reasons")
+    page.click("#tab-code")
+    page.select_option("select[aria-label=Kernel]", "layer_norm")
+    assert "factors are read as they lie" in page.inner_text("#view > section:last-child")
+
+
 def test_passes_show_changed_lines(page: Any) -> None:
     page.click("#tab-passes")
     page.click(".passes button:has-text('fuse-elementwise')")

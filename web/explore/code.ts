@@ -9,6 +9,7 @@ import { Decoration, EditorView } from "@codemirror/view";
 import { tags } from "@lezer/highlight";
 import { basicSetup } from "codemirror";
 import { element } from "../page/dom.js";
+import { apartSection } from "./apart.js";
 import type { Context } from "./context.js";
 import { button, splitPlace } from "./details.js";
 
@@ -51,6 +52,9 @@ export function codeView(context: Context, into: HTMLElement): void {
   for (const { name } of kernels) choice.append(new Option(name, name, false, name === context.kernel));
   choice.onchange = () => context.openKernel(choice.value);
   const operators = context.operatorsOf(context.kernel);
+  // The operators of the launch that was come from are first.
+  const own = context.function.steps[context.steps[context.operator ?? -1] ?? -1]?.operators ?? [];
+  operators.sort((a, b) => Number(own.includes(b)) - Number(own.includes(a)));
   const shown = operators.slice(0, 12).map((k) => {
     const { name, place } = context.function.operators[k]!;
     return button(`${name} · ${place}`, () => context.openOperator(k));
@@ -65,6 +69,12 @@ export function codeView(context: Context, into: HTMLElement): void {
   into.append(
     element("div", "pair", pane(context, found, first, "Left"), pane(context, found, last, "Right")),
   );
+  const { steps } = context.function;
+  const name = context.model.kernels.find((k) => k.name === context.kernel)?.variant_of ?? context.kernel;
+  const apart = apartSection(context, ({ from, to }) =>
+    [from, to].some((step) => steps[step]?.kernel === name),
+  );
+  if (apart) into.append(apart);
 }
 
 function levels(context: Context, kernel: string, operators: readonly number[]): Map<string, Level> {

@@ -37,6 +37,15 @@ export interface Tensor {
   shape: Size[];
 }
 
+/** Two steps of which the second reads what the first writes, with the rules that kept them apart. */
+export interface Apart {
+  from: number;
+  to: number;
+  /** Two operators of the steps, of which the second reads the first; empty where none are known. */
+  operators: number[];
+  reasons: [rule: string, reason: string][];
+}
+
 export interface ModelFunction {
   name: string;
   inputs: Tensor[];
@@ -46,6 +55,7 @@ export interface ModelFunction {
   operators: Operator[];
   steps: Step[];
   storages: Storage[];
+  apart: Apart[];
 }
 
 export interface Kernel {
@@ -97,6 +107,7 @@ export interface Pass {
   dropped: number;
   changes: { before: number; after: number; lines: string[] }[];
   rewrites: Record<string, { count: number; at: string[] }>;
+  refusals: Record<string, { count: number; at: string[] }>;
 }
 
 export interface Model {
@@ -190,6 +201,12 @@ export function stepsOf(found: ModelFunction): (number | undefined)[] {
     steps[k] = users[k]?.map((user) => steps[user]).find((step) => step !== undefined);
   }
   return steps;
+}
+
+/** A tensor's type as people write it: `f32[batch, 384]` for `tensor<?x384xf32, "batch, 384">`. */
+export function typeText(type: string): string {
+  const [, sizes, dtype, names] = /^tensor<((?:[^x,>]+x)*)([^,>]+)(?:, "(.*)")?>$/.exec(type) ?? [];
+  return dtype === undefined ? type : `${dtype}[${names ?? sizes!.slice(0, -1).replaceAll("x", ", ")}]`;
 }
 
 export const bytesText = (bytes: number): string => scaled(bytes, ["B", "KB", "MB", "GB", "TB"], 1000);

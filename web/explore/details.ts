@@ -1,8 +1,9 @@
 /** The panel of one operator: types, the user's line, its kernel, its neighbours. */
 
 import { element, fillFacts } from "../page/dom.js";
+import { apartSection } from "./apart.js";
 import type { Context } from "./context.js";
-import { percent, timeText, usersOf } from "./data.js";
+import { percent, timeText, typeText, usersOf } from "./data.js";
 
 const AROUND = 3;
 
@@ -20,7 +21,7 @@ export function operatorDetails(context: Context, number: number, go: (operator:
   const facts: [string, string][] = [
     ["operator", operator.name],
     ["in the model", operator.place || "unknown"],
-    ["type", operator.types.join(", ")],
+    ["type", operator.types.map(typeText).join(", ")],
   ];
   if (operator.attributes) facts.push(["attributes", operator.attributes]);
   if (operator.source) facts.push(["line", operator.source]);
@@ -51,7 +52,7 @@ export function operatorDetails(context: Context, number: number, go: (operator:
       const known = operators[k];
       if (!known) return element("li", "", `input ${inputs[-1 - k]?.name ?? ""}`);
       if (known.name === "constant")
-        return element("li", "", `weight ${known.place} ${known.types[0] ?? ""}`);
+        return element("li", "", `weight ${known.place} ${typeText(known.types[0] ?? "")}`);
       return element(
         "li",
         "",
@@ -62,6 +63,9 @@ export function operatorDetails(context: Context, number: number, go: (operator:
   };
   neighbours("Reads", operator.operands);
   neighbours("Read by", usersOf(operators)[number] ?? []);
+  const step = context.steps[number];
+  const apart = apartSection(context, ({ from, to }) => from === step || to === step);
+  if (apart) parts.push(apart);
   return parts;
 }
 

@@ -4,9 +4,11 @@ import { Graph, layout } from "@dagrejs/dagre";
 import { select } from "d3-selection";
 import { type ZoomBehavior, type ZoomTransform, zoom, zoomIdentity } from "d3-zoom";
 import { element } from "../page/dom.js";
+import { apartSection } from "./apart.js";
 import type { Context } from "./context.js";
-import { percent, timeText } from "./data.js";
+import { percent, timeText, typeText } from "./data.js";
 import { operatorDetails } from "./details.js";
+import { layered } from "./layered.js";
 import { type ModuleNode, moduleTree, openAtFirst, type Shown, shownEdges, shownNodes } from "./modules.js";
 
 interface Box extends Shown {
@@ -25,6 +27,9 @@ interface Line {
 
 const HEIGHT = 46;
 const RESULTS = 60;
+const MOST_ROUTED = 80;
+/** The least scale at which a graph is shown at first: smaller texts cannot be read. */
+const READABLE = 0.55;
 
 export function graphView(context: Context, into: HTMLElement): void {
   const { operators } = context.function;
@@ -47,6 +52,7 @@ class GraphView {
   private boxes: Box[] = [];
   private lines: Line[] = [];
   private chosen: string | null = null;
+  private line: Line | null = null;
   private pending = 0;
 
   constructor(
@@ -130,18 +136,19 @@ class GraphView {
       height: HEIGHT,
       share: total ? node.operators.reduce((sum, k) => sum + (this.seconds.get(k) ?? 0), 0) / total : 0,
     }));
-    if (this.boxes.length > 1500) this.stack(edges);
-    else this.rank(edges);
+    // The routes of dagre's edges around boxes take time that grows with the square of their lengths.
+    if (this.boxes.length > MOST_ROUTED) this.layer(edges);
+    else this.route(edges);
     this.redraw();
   }
 
-  private rank(edges: readonly [number, number][]): void {
+  private route(edges: readonly [number, number][]): void {
     const graph = new Graph({ directed: true });
     graph.setGraph({
       rankdir: "TB",
       nodesep: 18,
       ranksep: 34,
-      ranker: this.boxes.length > 400 ? "longest-path" : "tight-tree",
+      ranker: "tight-tree",
     });
     graph.setDefaultEdgeLabel(() => ({}));
     this.boxes.forEach((box, k) => {
@@ -161,28 +168,17 @@ class GraphView {
     }));
   }
 
-  /** Thousands of nodes: by the longest path from the inputs, in one pass. */
-  private stack(edges: readonly [number, number][]): void {
-    const ranks = this.boxes.map(() => 0);
-    for (const [from, to] of edges.toSorted((a, b) => a[1] - b[1])) {
-      ranks[to] = Math.max(ranks[to]!, ranks[from]! + 1);
-    }
-    const used = new Map<number, number>();
-    this.boxes.forEach((box, k) => {
-      const rank = ranks[k]!;
-      const left = used.get(rank) ?? 0;
-      box.x = left + box.width / 2;
-      box.y = rank * (HEIGHT + 30);
-      used.set(rank, left + box.width + 18);
+  private layer(edges: readonly [number, number][]): void {
+    layered(this.boxes, edges);
+    this.lines = edges.map(([from, to]) => {
+      const [a, b] = [this.boxes[from]!, this.boxes[to]!];
+      const side = a.y <= b.y ? 1 : -1;
+      const ends = [
+        { x: a.x, y: a.y + (side * HEIGHT) / 2 },
+        { x: b.x, y: b.y - (side * HEIGHT) / 2 },
+      ];
+      return { points: ends, from, to };
     });
-    this.lines = edges.map(([from, to]) => ({
-      points: [this.boxes[from]!, this.boxes[to]!].map(({ x, y }, end) => ({
-        x,
-        y: y + (end ? -1 : 1) * (HEIGHT / 2),
-      })),
-      from,
-      to,
-    }));
   }
 
   private redraw(): void {
@@ -225,7 +221,8 @@ class GraphView {
       x + w >= left && x - w <= right && y + h >= top && y - h <= bottom;
     const chosen = this.boxes.findIndex((box) => box.id === this.chosen);
     drawing.lineWidth = 1.2 / Math.min(1, transform.k);
-    for (const { points, from, to } of this.lines) {
+    for (const edge of this.lines) {
+      const { points, from, to } = edge;
       const [first, last] = [points[0]!, points.at(-1)!];
       if (
         !inside(
@@ -237,7 +234,7 @@ class GraphView {
       ) {
         continue;
       }
-      drawing.strokeStyle = from === chosen || to === chosen ? accent! : line!;
+      drawing.strokeStyle = from === chosen || to === chosen || edge === this.line ? accent! : line!;
       drawing.beginPath();
       drawing.moveTo(first.x, first.y);
       for (const { x, y } of points.slice(1)) drawing.lineTo(x, y);
@@ -264,10 +261,10 @@ class GraphView {
       if (!readable) continue;
       drawing.font = `${box.module ? "600 " : ""}13px system-ui, sans-serif`;
       drawing.fillStyle = text!;
-      drawing.fillText(box.label, x + 10, y + 19, box.width - 20);
+      drawing.fillText(shortened(box.label, (box.width - 20) / 7.6), x + 10, y + 19, box.width - 20);
       drawing.font = "11px system-ui, sans-serif";
       drawing.fillStyle = muted!;
-      drawing.fillText(box.note, x + 10, y + 35, box.width - 20);
+      drawing.fillText(shortened(box.note, (box.width - 20) / 6.2), x + 10, y + 35, box.width - 20);
     }
   }
 
@@ -284,9 +281,13 @@ class GraphView {
     ];
     const scale = Math.max(0.02, Math.min(1.2, width / (x2 - x1 + 40), height / (y2 - y1 + 40)));
     // A long chain is shown from its beginning, at a size that can be read.
-    const used = Math.max(scale, Math.min(0.7, width / (x2 - x1 + 40)));
+    const used = Math.max(scale, READABLE, Math.min(0.7, width / (x2 - x1 + 40)));
     const y = used > scale ? -y1 * used + 12 : (height - (y1 + y2) * used) / 2;
-    this.move(zoomIdentity.translate((width - (x1 + x2) * used) / 2, y).scale(used));
+    // Where not all fits, the first nodes are in the middle.
+    const first = this.boxes.slice(0, 12);
+    const middle =
+      (x2 - x1 + 40) * used > width ? first.reduce((sum, b) => sum + b.x, 0) / first.length : (x1 + x2) / 2;
+    this.move(zoomIdentity.translate(width / 2 - middle * used, y).scale(used));
   }
 
   private move(transform: ZoomTransform): void {
@@ -305,6 +306,41 @@ class GraphView {
       (b) => Math.abs(b.x - at) <= b.width / 2 && Math.abs(b.y - to) <= b.height / 2,
     );
     if (box) this.choose(box, opens);
+    else if (!opens) this.chooseEdge(at, to);
+  }
+
+  /** Shows the edge within a few pixels of a point: what it carries, and why its ends are no one kernel. */
+  private chooseEdge(x: number, y: number): void {
+    const near = 7 / this.transform.k;
+    let best = near;
+    let found: Line | undefined;
+    for (const line of this.lines) {
+      for (let k = 1; k < line.points.length; k++) {
+        const away = distance(x, y, line.points[k - 1]!, line.points[k]!);
+        if (away < best) [best, found] = [away, line];
+      }
+    }
+    if (!found) return;
+    const [from, to] = [this.boxes[found.from]!, this.boxes[found.to]!];
+    const { operators } = this.context.function;
+    const [before, behind] = [new Set(from.operators), new Set(to.operators)];
+    const carried = new Set(
+      to.operators.flatMap((k) => operators[k]!.operands.filter((operand) => before.has(operand))),
+    );
+    const types = [...carried].map((k) => element("li", "", operators[k]!.types.map(typeText).join(", ")));
+    const steps = (numbers: ReadonlySet<number>) => new Set([...numbers].map((k) => this.context.steps[k]));
+    const [first, second] = [steps(before), steps(behind)];
+    const apart = apartSection(this.context, (pair) => first.has(pair.from) && second.has(pair.to));
+    const same = [...first].some((step) => step !== undefined && second.has(step));
+    this.chosen = null;
+    this.line = found;
+    this.panel.replaceChildren(
+      element("h2", "", `${from.label} → ${to.label}`),
+      element("ul", "plain", ...types),
+      apart ?? element("p", "", same ? "One kernel computes both." : "No reason is known for this edge."),
+    );
+    this.context.announce(`Edge from ${from.label} to ${to.label}`);
+    this.redraw();
   }
 
   private choose(box: Box, opens = false): void {
@@ -313,6 +349,7 @@ class GraphView {
       return;
     }
     this.chosen = box.id;
+    this.line = null;
     this.panel.replaceChildren(
       ...(box.module ? this.moduleDetails(box.module, box.share) : this.details(box.operators[0]!)),
     );
@@ -396,8 +433,9 @@ class GraphView {
       this.open.add(node.path);
       for (const child of node.modules.values()) visit(child);
     };
+    const before = this.open.size;
     visit(this.root);
-    this.arrange();
+    if (this.open.size > before) this.arrange();
     const box = this.boxes.find((b) => b.id === `o${operator}`);
     if (box) {
       this.choose(box);
@@ -443,4 +481,16 @@ class GraphView {
       this.center(box);
     }
   }
+}
+
+/** The end of a text, which tells most, in at most so many characters. */
+const shortened = (text: string, most: number): string =>
+  text.length <= most ? text : `…${text.slice(1 - Math.floor(most))}`;
+
+/** The distance of a point from a segment. */
+function distance(x: number, y: number, a: { x: number; y: number }, b: { x: number; y: number }): number {
+  const [dx, dy] = [b.x - a.x, b.y - a.y];
+  const along = ((x - a.x) * dx + (y - a.y) * dy) / (dx * dx + dy * dy || 1);
+  const at = Math.min(1, Math.max(0, along));
+  return Math.hypot(x - a.x - at * dx, y - a.y - at * dy);
 }

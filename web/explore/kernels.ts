@@ -145,7 +145,7 @@ function roofline(context: Context, rows: readonly Row[]): HTMLElement | null {
     width: plotWidth(860),
     height: 340,
     marginLeft: 60,
-    x: { type: "log", label: "operations per byte" },
+    x: { type: "log", label: "operations per byte", tickFormat: (d: number) => String(d) },
     y: { type: "log", label: "operations per second", tickFormat: (d: number) => flopsText(d) },
     color: { legend: true },
     marks: [
@@ -159,6 +159,15 @@ function roofline(context: Context, rows: readonly Row[]): HTMLElement | null {
         title: "kernel",
         channels: { kernel: "kernel" },
         tip: true,
+      }),
+      Plot.text(points.toSorted((a, b) => b.seconds - a.seconds).slice(0, 6), {
+        x: "intensity",
+        y: "rate",
+        text: "kernel",
+        textAnchor: "start",
+        dx: 10,
+        fill: "currentColor",
+        stroke: "var(--back)",
       }),
     ],
   });

@@ -1,6 +1,6 @@
 /** The tree of the model's modules, and the graph of those of its nodes that are shown. */
 
-import type { Operator } from "./data.js";
+import { type Operator, typeText } from "./data.js";
 
 export interface ModuleNode {
   path: string;
@@ -10,6 +10,10 @@ export interface ModuleNode {
   /** All operators inside, in order. */
   all: number[];
 }
+
+/** Operators outside of all modules that are shown beside these. More, such as the updates of a training step's
+ * parameters, are a module of their own. */
+const MOST_OUTSIDE = 24;
 
 /** The modules' path of an operator: "blocks.0.up/linear" lies in blocks, 0, up. */
 function pathOf(place: string): string[] {
@@ -35,6 +39,12 @@ export function moduleTree(operators: readonly Operator[]): ModuleNode {
     }
     node.operators.push(number);
   });
+  if (root.operators.length > MOST_OUTSIDE && root.modules.size) {
+    const outside = root.operators;
+    const label = "outside of modules";
+    root.modules.set("", { path: label, label, modules: new Map(), operators: outside, all: outside });
+    root.operators = [];
+  }
   return root;
 }
 
@@ -78,7 +88,9 @@ export function shownNodes(
       shown.push({
         id: `o${number}`,
         label: name,
-        note: `${place.slice(place.lastIndexOf("/") + 1) === name ? "" : place} ${types[0] ?? ""}`.trim(),
+        note: [...(place.slice(place.lastIndexOf("/") + 1) === name ? [] : [place]), typeText(types[0] ?? "")]
+          .join(" ")
+          .trim(),
         operators: [number],
         module: null,
       });

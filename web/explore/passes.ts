@@ -50,17 +50,10 @@ export function passesView(context: Context, into: HTMLElement): void {
 
 function changesOf(pass: Pass): Node[] {
   const parts: Node[] = [element("h2", "", pass.name)];
-  const rewrites = Object.entries(pass.rewrites);
-  if (rewrites.length) {
-    const items = rewrites
-      .sort(([, a], [, b]) => b.count - a.count)
-      .map(([name, { count, at }]) => {
-        const places = element("details", "", element("summary", "", `${name}: ${count}`));
-        places.append(element("ul", "", ...at.map((place) => element("li", "", place))));
-        return element("li", "", places);
-      });
-    parts.push(element("h3", "", "Patterns"), element("ul", "plain", ...items));
-  }
+  parts.push(
+    ...placesOf("Patterns", pass.rewrites),
+    ...placesOf("Patterns that did not apply", pass.refusals),
+  );
   if (!pass.changes.length) parts.push(element("p", "", "The text of the module did not change."));
   if (pass.dropped) parts.push(element("p", "", `${pass.dropped} further changed lines are not shown.`));
   for (const { before, after, lines } of pass.changes) {
@@ -73,4 +66,16 @@ function changesOf(pass: Pass): Node[] {
     parts.push(element("p", "place", `line ${before} before, ${after} after`), text);
   }
   return parts;
+}
+
+/** Patterns with their number and the first places. */
+function placesOf(title: string, patterns: Pass["rewrites"]): Node[] {
+  const items = Object.entries(patterns)
+    .sort(([, a], [, b]) => b.count - a.count)
+    .map(([name, { count, at }]) => {
+      const places = element("details", "", element("summary", "", `${name}: ${count}`));
+      places.append(element("ul", "", ...at.map((place) => element("li", "", place))));
+      return element("li", "", places);
+    });
+  return items.length ? [element("h3", "", title), element("ul", "plain", ...items)] : [];
 }

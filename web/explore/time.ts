@@ -78,10 +78,26 @@ export function layerTree(launches: readonly Launch[]): Part {
   return root;
 }
 
+/** The same tree with each part that has a single child in one with it: `encoder.layer`. */
+function withoutChains(part: Part): Part {
+  let inner = part;
+  let name = part.path ? part.name : "";
+  while (inner.children.size === 1) {
+    const [child] = inner.children.values();
+    if (!child!.children.size) break;
+    inner = child!;
+    name = name ? `${name}.${inner.name}` : inner.name;
+  }
+  const children = [...inner.children].map(([key, child]): [string, Part] => [key, withoutChains(child)]);
+  return { ...inner, name: part.path ? name : part.name, children: new Map(children) };
+}
+
 function icicle(launches: readonly Launch[], seconds: number, width: number): HTMLElement {
-  const tree = hierarchy<Part>(layerTree(launches), (part) => [...part.children.values()]).sum((part) =>
+  const root = withoutChains(layerTree(launches));
+  const tree = hierarchy<Part>(root, (part) => [...part.children.values()]).sum((part) =>
     part.children.size ? 0 : part.seconds,
   );
+  const branching = root.children.size > 1 ? -2 : -3; // the level whose parts have colors of their own
   const nodes = partition<Part>().size([1, 1])(tree).descendants();
   const shown = nodes.filter((node) => node.x1 - node.x0 > 0.0015);
   const figure = Plot.plot({
@@ -97,7 +113,8 @@ function icicle(launches: readonly Launch[], seconds: number, width: number): HT
         x2: "x1",
         y1: "depth",
         y2: (node: { depth: number }) => node.depth + 1,
-        fill: (node: { data: Part }) => node.data.path.split(".")[0] || "call",
+        fill: (node: { data: Part; ancestors: () => { data: Part }[] }) =>
+          node.ancestors().at(branching)?.data.path ?? "call",
         fillOpacity: 0.45,
         stroke: "var(--back)",
         title: (node: { data: Part }) =>

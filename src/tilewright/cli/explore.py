@@ -30,6 +30,14 @@ from .common import (
 @input_options
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the page to this file.")
 @click.option("--against", "baseline", metavar="MODEL", help="A second model or artifact to compare with.")
+@click.option(
+    "--why",
+    metavar="TEXT",
+    is_flag=False,
+    flag_value="",
+    help="Print, in place of a page, the reasons for which kernels that read each other's results were not "
+    "fused: of all, or of those whose kernel, operator, layer or line contains TEXT.",
+)
 @click.option("--no-times", is_flag=True, help="Time no call of the model.")
 @click.option("--no-browser", is_flag=True, help="Do not open the page in a browser.")
 def command(
@@ -44,6 +52,7 @@ def command(
     function: str,
     output: str | None,
     baseline: str | None,
+    why: str | None,
     no_times: bool,
     no_browser: bool,
 ) -> None:
@@ -53,6 +62,9 @@ def command(
     """
     from tilewright.explorer.page import write_page
 
+    if why is not None:
+        print(_why(model, why, target, dims, threads, precision))
+        return
     about: dict[str, Any] = {"function": function, "files": files, "sizes": sizes, "seed": seed}
     documents = [
         _document(name, target, dims, threads, precision, no_times, about)
@@ -67,6 +79,22 @@ def command(
     console().print(f"{path} ({path.stat().st_size / 1e6:.1f} MB)", highlight=False, soft_wrap=True)
     if not no_browser:
         webbrowser.open(path.resolve().as_uri())
+
+
+def _why(
+    model: str, wanted: str, target: str, dims: tuple[Any, ...], threads: int | None, precision: str | None
+) -> str:
+    from tilewright.explorer.neighbours import why_text
+
+    if is_artifact(model):
+        raise click.UsageError(f"{model} is an artifact, which keeps no reasons; --why takes a model")
+    document = _document(model, target, dims, threads, precision, True, {})
+    text = why_text(document, wanted)
+    if text or not wanted:
+        return text or "no kernel reads what another one has computed"
+    raise click.UsageError(
+        f"no two neighbouring kernels have {wanted!r} in the name of a kernel, layer or line"
+    )
 
 
 def _document(

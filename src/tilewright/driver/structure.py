@@ -128,7 +128,8 @@ def _describe_program(program: Func, plan: ArenaPlan) -> dict[str, Any]:
             "first": s.first,
             "last": s.last,
             "buffers": [
-                [value.hint or "", f"{t.dtype.label}{list(map(_size, t.shape))}"] for value, t in s.contents
+                [value.hint or "", f"{t.dtype.label}[{', '.join(map(str, t.shape))}]"]
+                for value, t in s.contents
             ],
         }
         for s in plan.storages

@@ -15,6 +15,7 @@ from ..artifact.structure import KEY, read_structure
 from ..driver.origins import compiled_here
 from ..errors import CompileError
 from ..runtime.kernels import describe_kernels
+from .neighbours import neighbours
 
 if TYPE_CHECKING:
     from ..driver.compile import Compilation
@@ -73,7 +74,8 @@ def document(
                 "outputs": entry.get("outputs", []),
                 "symbols": entry.get("symbols", {}),
                 "memory": entry.get("memory") or metadata.get("memory", {}),
-                **structure.get(name, {"operators": [], "steps": [], "storages": []}),
+                **(own := structure.get(name, {"operators": [], "steps": [], "storages": []})),
+                "apart": [] if recorder is None else neighbours(own, name, recorder.apart),
             }
             for name, entry in functions.items()
         ],
@@ -207,8 +209,11 @@ def _profile(
     from ..runtime.expressions import evaluate
 
     dtypes = metadata.get("contractions", {})
+    launched = {x.kernel for x in timeline.launches}  # those of other functions have other dimensions
     costs = {
-        k["name"]: (evaluate(k["flops"], sizes), evaluate(k["bytes"], sizes)) for k in metadata["kernels"]
+        k["name"]: (evaluate(k["flops"], sizes), evaluate(k["bytes"], sizes))
+        for k in metadata["kernels"]
+        if k["name"] in launched
     }
     launches = []
     for x in timeline.launches:

@@ -1,5 +1,5 @@
-"""Records what each pass changes: the lines of the module's text before and after, and the patterns that
-rewrote operations.
+"""Records what each pass changes: the lines of the module's text before and after, the patterns that rewrote
+operations, and the reasons for which rules left operations apart.
 """
 
 from __future__ import annotations
@@ -8,13 +8,15 @@ import difflib
 import re
 import time
 from collections import Counter
-from contextvars import Token
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..ir.core import Module
+from ..dialects.func import Func
+from ..ir.core import Module, Operation
 from ..ir.location import Location
 from ..ir.printer import print_op
+from ..ir.refusal import refusals_observed
 from ..ir.rewrite import rewrites_observed
 
 CONTEXT = 3
@@ -40,6 +42,8 @@ class PassRecord:
             space in front.
         dropped: The number of changed lines that were not kept.
         rewrites: The number of rewrites by pattern, with the first places.
+        refusals: The number of times that a pattern did not apply for a reason, by pattern and reason, with
+            the first places.
     """
 
     name: str
@@ -49,27 +53,54 @@ class PassRecord:
     changes: list[dict[str, Any]] = field(default_factory=list)
     dropped: int = 0
     rewrites: dict[str, dict[str, Any]] = field(default_factory=dict)
+    refusals: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Apart:
+    """A rule of fusion that left a computation and a reader of its result apart.
+
+    Attributes:
+        function: The function that both belong to.
+        producers: The numbers of the operators that the computation is a part of, in the optimized graph.
+        readers: Those of the reader.
+        rule: The name of the rule.
+        reason: The reason in words.
+    """
+
+    function: str
+    producers: tuple[int, ...]
+    readers: tuple[int, ...]
+    rule: str
+    reason: str
 
 
 class Recorder:
     """Watches the passes of a compilation: give it to `tilewright.compile` as the option `dump`, inside of
     ``with Recorder() as recorder``.
+
+    Attributes:
+        passes: The passes, in order.
+        apart: What rules of fusion left apart. Later entries of the same computations count.
     """
 
     def __init__(self) -> None:
         self.passes: list[PassRecord] = []
+        self.apart: list[Apart] = []
         self._module: Module | None = None
         self._text: list[str] = []
         self._start = 0.0
-        self._token: Token[Any] | None = None
+        self._tokens: list[Callable[[], None]] = []
 
     def __enter__(self) -> Recorder:
-        self._token = rewrites_observed.set(self._rewritten)
+        rewrites = rewrites_observed.set(self._rewritten)
+        refusals = refusals_observed.set(self._refused)
+        self._tokens += [lambda: rewrites_observed.reset(rewrites), lambda: refusals_observed.reset(refusals)]
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._token is not None
-        rewrites_observed.reset(self._token)
+        while self._tokens:
+            self._tokens.pop()()
         self._module, self._text = None, []
 
     def __call__(self, module: Module, name: str, when: str) -> None:
@@ -86,10 +117,32 @@ class Recorder:
         record.changes, record.dropped = _changes(before, self._text)
 
     def _rewritten(self, pattern: str, op: str, location: Location) -> None:
-        entry = self.passes[-1].rewrites.setdefault(pattern, {"count": 0, "at": []})
-        entry["count"] += 1
-        if len(entry["at"]) < 20:
-            entry["at"].append(f"{op} at {location.portable}")
+        _count(self.passes[-1].rewrites, pattern, op, location)
+
+    def _refused(self, rule: str, reason: str, op: Operation, producers: Sequence[Operation]) -> None:
+        if not producers:
+            _count(self.passes[-1].refusals, f"{rule}: {reason}", op.name, op.location)
+            return
+        function = op.parent_op
+        while function is not None and not isinstance(function, Func):
+            function = function.parent_op
+        name = function.sym_name if function is not None else ""
+        readers = _operators(op)
+        for producer in producers:
+            if found := _operators(producer):
+                self.apart.append(Apart(name, found, readers, rule, reason))
+
+
+def _count(entries: dict[str, dict[str, Any]], key: str, op: str, location: Location) -> None:
+    entry = entries.setdefault(key, {"count": 0, "at": []})
+    entry["count"] += 1
+    if len(entry["at"]) < 20:
+        entry["at"].append(f"{op} at {location.portable}")
+
+
+def _operators(op: Operation) -> tuple[int, ...]:
+    """The numbers of the operators that a computation is a part of."""
+    return tuple(sorted({k for inner in op.walk() for k in inner.location.operators}))
 
 
 def _level(module: Module) -> str:
@@ -143,4 +196,4 @@ def _changes(before: list[str], after: list[str]) -> tuple[list[dict[str, Any]],
     return hunks, dropped
 
 
-__all__ = ["PassRecord", "Recorder"]
+__all__ = ["Apart", "PassRecord", "Recorder"]

@@ -2,7 +2,7 @@
 they start.
 
 A pattern is a function ``(op, rewriter) -> bool``: it changes the IR through the rewriter and returns whether
-it did.
+it did. Where it did not, it may return the reason, a `Refusal`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 from .builder import Builder
 from .core import Constant, Effect, IRError, Operation, OperationT, Value
 from .location import Location
+from .refusal import refused
 from .symbolic import prove_lt
 from .types import TensorType, Type
 
@@ -224,7 +225,10 @@ def apply_patterns(
         for p in candidates:
             rewriter.op, rewriter.pattern = op, p.name
             name, location = op.name, op.location
-            if p.function(op, rewriter):
+            verdict = p.function(op, rewriter)
+            if not verdict:
+                refused(p.name, verdict, op)
+            else:
                 count += 1
                 if observe is not None:
                     observe(p.name, name, location)

@@ -20,6 +20,7 @@ from ...ir import notes
 from ...ir.builder import Builder
 from ...ir.constant import Constant
 from ...ir.core import Module, Value
+from ...ir.refusal import Refusal
 from ...ir.rewrite import Rewriter, apply_patterns, pattern
 from .match import array_of, constant_of, new_constant, only, producer, rebuild
 
@@ -33,11 +34,11 @@ def fold_batch_norm(module: Module) -> int:
 
 
 @pattern(graph.BatchNorm)
-def batch_norm_as_scale(op: graph.BatchNorm, rewriter: Rewriter) -> bool:
+def batch_norm_as_scale(op: graph.BatchNorm, rewriter: Rewriter) -> bool | Refusal:
     """Batch normalization by constants -> one multiplication and one addition, computed in float64."""
     arrays = [array_of(v) for v in (op.scale, op.bias, op.mean, op.variance)]
     if any(a is None for a in arrays):
-        return False
+        return Refusal("its scale, shift, mean and variance are not all constants")
     scale, bias, mean, variance = (np.asarray(a, np.float64) for a in arrays)
     factor = scale / np.sqrt(variance + op.epsilon)
     shift = bias - mean * factor
@@ -90,7 +91,7 @@ def _scaled(b: Builder, weight: Constant, factor: np.ndarray[Any, Any]) -> Value
 
 
 @pattern(graph.Mul, graph.Add)
-def into_convolution(op: graph.Mul | graph.Add, rewriter: Rewriter) -> bool:
+def into_convolution(op: graph.Mul | graph.Add, rewriter: Rewriter) -> bool | Refusal:
     """``conv(x, w, b) * s + t`` -> ``conv(x, w * s, b * s + t)`` with s and t per channel."""
     y, constant = _constant_operand(op)
     conv: Any = only(y, graph.Conv) or only(y, graph.ConvTranspose)
@@ -101,11 +102,11 @@ def into_convolution(op: graph.Mul | graph.Add, rewriter: Rewriter) -> bool:
     channels = tensor_type(y).shape[axis]
     weight = constant_of(conv.w)
     if not isinstance(channels, int) or weight is None:
-        return False
+        return Refusal("the weight of the convolution is no constant")
     vector = per_channel(constant, rank, axis, channels)
     bias = np.zeros(channels) if conv.bias is None else array_of(conv.bias)
     if vector is None or bias is None:
-        return False
+        return Refusal("the operand or the convolution's bias is no constant for each channel")
     b = rewriter.builder
     w = conv.w
     bias = bias.astype(np.float64)

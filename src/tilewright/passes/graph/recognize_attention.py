@@ -18,6 +18,7 @@ from ...dialects.graph.base import broadcast_shapes, normalize_axis, tensor_type
 from ...dialects.graph.elementwise import constant, same_shape, splat_value
 from ...ir.builder import Builder
 from ...ir.core import IRError, Value
+from ...ir.refusal import Refusal
 from ...ir.rewrite import Rewriter, pattern
 from ...ir.symbolic import Dim, prove_eq
 from ...ir.types import Shape, TensorType, boolean
@@ -300,23 +301,35 @@ def _swapped(x: Value, b: Builder) -> Value:
 
 
 @pattern(graph.Matmul, graph.Einsum)
-def attention(op: graph.Matmul | graph.Einsum, rewriter: Rewriter) -> bool:
+def attention(op: graph.Matmul | graph.Einsum, rewriter: Rewriter) -> bool | Refusal:
     """Products and a softmax -> attention (see the module's docstring)."""
+    verdict: bool | Refusal = False
     for side, weights in enumerate(op.operands[:2]):
         scores = _softmax_of(weights)
         below = _taken_apart(scores) if scores is not None else None
         if scores is not None and below is not None:
             return _replace(op, side, scores, below, rewriter)
-    return False
+        if scores is not None:
+            verdict = NOT_SCORES
+    return verdict
+
+
+NOT_SCORES = Refusal(
+    "between the softmax and a product of queries and keys are other steps than factors, masks and one cap, "
+    "or a step has further readers"
+)
+NO_HEADS = Refusal(
+    "queries, keys and values do not have the same sequences and heads, or their sizes are unknown"
+)
 
 
 def _replace(
     op: graph.Matmul | graph.Einsum, side: int, scores: Value, below: _Scores, rewriter: Rewriter
-) -> bool:
+) -> bool | Refusal:
     b = rewriter.builder
     kind = tensor_type(scores)
     if kind.rank not in (3, 4) or not kind.dtype.is_float:
-        return False
+        return Refusal(f"the scores are {kind}, not three or four dimensions of floating-point numbers")
     inner = below.product.defining_op
     assert inner is not None
     values = _product(op, side, b)
@@ -327,22 +340,22 @@ def _replace(
         or product is None
         or tensor_type(values.left).shape[-2:] != tensor_type(op.operands[side]).shape[-2:]
     ):
-        return False
+        return Refusal("one of the products is no product of matrices with the rows of queries and keys")
     q, first = _unscaled(product.left, b)
     k, second = _unscaled(product.right, b)
     lead = kind.shape[:-2] if kind.rank == 4 else (kind.shape[0], 1)
     shape = (*lead, *kind.shape[-2:])
     if any(_lifted(m, shape, b) is None for m in below.masks):
-        return False
+        return Refusal("a mask has no form that is broadcast to the scores")
     queries, keys, v = (_with_lead(x, lead, b) for x in (q, _swapped(k, b), values.right))
     if queries is None or keys is None or v is None:
-        return False
+        return NO_HEADS
     single_heads = tensor_type(queries).shape[1] != 1 and [is_one(tensor_type(x).shape[1]) for x in (keys, v)]
     # `grouped_queries` matches the broadcasts that make them equal
     if single_heads == [True, False] or single_heads == [False, True]:
         keys, v = (broadcast_to(b, x, (*lead, *tensor_type(x).shape[-2:])) for x in (keys, v))
     if not _is_attention(queries, keys, v):
-        return False
+        return NO_HEADS
     mask = _joined(list(reversed(below.masks)), shape, scores, b)
     scale = first * second * below.scale * (below.cap or 1.0)
     y = b(graph.Attention(queries, keys, v, mask, scale=scale, softcap=below.cap))

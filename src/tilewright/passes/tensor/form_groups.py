@@ -29,11 +29,16 @@ from ...dialects.tensor import extent
 from ...ir import notes
 from ...ir.cleanup import sort_block
 from ...ir.core import Block, Module, Operation, Value
+from ...ir.refusal import Refusal, refused
 from ...ir.run_time_symbols import definers_of, definitions
 from ...ir.symbolic import Dim, Expr, bounds, prove_eq
 from ...ir.target_info import Gpu, TargetInfo
 from ...ir.types import boolean
 from .prologues import absorb_gathers, absorb_prologues
+
+RULE = "form-groups"
+"""The name of the rule that refuses to put two computations into one kernel."""
+CYCLE = Refusal("another kernel stands between the two: it needs the producer, and the reader needs it")
 
 Computation = tensor.Compute | tensor.Scatter | tensor.Argsort | kernels.Run
 
@@ -214,19 +219,9 @@ def _absorb(
     # Including the needs of the operation that has just joined.
     wanted = target.needs | _behind([s for s in sources if s is not target])
     for other in dict.fromkeys(sources):  # several producers may be members of one draft
-        between = (d for d in drafts if d is not other and d is not target)
-        if (
-            other is target
-            or not _is_elementwise(target)
-            or not _is_elementwise(other)
-            or other.rows != target.rows
-            or not _same_points(other, target)
-            or not _few_buffers([*other.members, *target.members], most)
-            or any(
-                (d.needs & other.bit and wanted & d.bit) or (d.needs & target.bit and other.needs & d.bit)
-                for d in between
-            )
-        ):
+        verdict = other is not target and _joins(other, target, wanted, drafts, most)
+        if not verdict:
+            refused(RULE, verdict, target.members[-1], other.members)
             left.append(other)
         else:
             drafts.remove(other)
@@ -239,6 +234,27 @@ def _absorb(
                 if draft.needs & other.bit:
                     draft.needs = draft.needs & ~other.bit | target.bit
     return left
+
+
+def _joins(
+    other: _Draft, target: _Draft, wanted: int, drafts: list[_Draft], most: int | None
+) -> bool | Refusal:
+    """Whether a producer's draft is merged into `target`, which needs the drafts of the bits `wanted`."""
+    if not _is_elementwise(target) or not _is_elementwise(other):
+        return Refusal("only elementwise computations join the kernel that the reader is already part of")
+    if other.rows != target.rows:
+        return Refusal("the kernel that the reader is part of runs over other points")
+    if not _same_points(other, target):
+        return Refusal("the reader reads elements at other points than its own")
+    if not _few_buffers([*other.members, *target.members], most):
+        return Refusal(f"the kernel would have more than the {most} buffers that the target allows")
+    between = (d for d in drafts if d is not other and d is not target)
+    if any(
+        (d.needs & other.bit and wanted & d.bit) or (d.needs & target.bit and other.needs & d.bit)
+        for d in between
+    ):
+        return CYCLE
+    return True
 
 
 def _few_buffers(members: list[Any], most: int | None) -> bool:
@@ -303,34 +319,64 @@ def _home_for(
     most: int | None,
 ) -> _Draft | None:
     """A draft among the producers' that can take the operation as a member; None where there is none."""
-    if (
-        not isinstance(op, tensor.Compute)
-        or notes.CONTRACTION.present(op)
-        or (row_groups and match_cumulative(op) is not None)
-    ):
-        return None
+    alone = _stays_alone(op, row_groups)
     for draft in dict.fromkeys(sources):
-        if draft.closed or not _few_buffers([*draft.members, op], most):
-            continue
-        if any(other.needs & draft.bit for other in sources):
-            continue  # another source depends on this draft
-        if draft.kind == tensor.GroupKind.CONTRACTION:
-            if _is_epilogue(draft, op):
-                draft.closed = True
-                return draft
-            continue
-        first = draft.members[0]
-        assert isinstance(first, tensor.Compute)  # the draft of a scatter is closed
-        if not row_groups and (first.is_reduction or op.is_reduction):
-            if len(draft.members) == 1 and first.is_reduction and _is_epilogue(draft, op):
-                draft.closed = True
-                return draft
-            continue
-        rows = _common_rows(draft, op, None if free.issuperset([*draft.members, op]) else room)
-        if rows is not None:
-            draft.rows = rows
+        verdict = _takes(draft, op, sources, row_groups, room, free, most) if alone is None else alone
+        if verdict is True:
             return draft
+        refused(RULE, verdict, op, draft.members)
     return None
+
+
+def _stays_alone(op: Operation, row_groups: bool) -> Refusal | None:
+    """The reason for which an operation begins a kernel, whatever produces its operands; None if there is
+    none.
+    """
+    if isinstance(op, Between):
+        return Refusal("the reader is not a kernel: it stands between kernels")
+    if not isinstance(op, tensor.Compute):
+        return Refusal(f"the reader is a {op.name.partition('.')[2]}, which is a kernel of its own")
+    if notes.CONTRACTION.present(op):
+        return Refusal("the reader is a contraction, which begins a kernel")
+    if row_groups and match_cumulative(op) is not None:
+        return Refusal("the reader is a cumulative sum, which is a kernel of its own")
+    return None
+
+
+def _takes(
+    draft: _Draft,
+    op: Operation,
+    sources: list[_Draft],
+    row_groups: bool,
+    room: _Room | None,
+    free: frozenset[Operation],
+    most: int | None,
+) -> bool | Refusal:
+    """Whether a draft takes a computation as a member, and with it the rows that both share."""
+    assert isinstance(op, tensor.Compute)
+    if draft.closed:
+        return Refusal("the producer's kernel is complete: it takes no further computations")
+    if not _few_buffers([*draft.members, op], most):
+        return Refusal(f"the kernel would have more than the {most} buffers that the target allows")
+    if any(other.needs & draft.bit for other in sources):
+        return CYCLE
+    if draft.kind == tensor.GroupKind.CONTRACTION:
+        verdict = _is_epilogue(draft, op)
+        draft.closed = verdict is True
+        return verdict
+    first = draft.members[0]
+    assert isinstance(first, tensor.Compute)  # the draft of a scatter is closed
+    if not row_groups and (first.is_reduction or op.is_reduction):
+        if len(draft.members) > 1 or not first.is_reduction:
+            return Refusal("this level of optimization joins reductions with their epilogue only")
+        verdict = _is_epilogue(draft, op)
+        draft.closed = verdict is True
+        return verdict
+    rows = _common_rows(draft, op, None if free.issuperset([*draft.members, op]) else room)
+    if isinstance(rows, Refusal):
+        return rows
+    draft.rows = rows
+    return True
 
 
 JOINED_ROWS = 64
@@ -371,23 +417,27 @@ def _home_of_siblings(
     return None
 
 
-def _is_epilogue(draft: _Draft, op: tensor.Compute) -> bool:
+def _is_epilogue(draft: _Draft, op: tensor.Compute) -> bool | Refusal:
     (contraction,) = draft.members
     result = contraction.result
-    if op.is_reduction or op.result.type.shape != result.type.shape or op.dtype is boolean:
-        return False
+    if op.is_reduction:
+        return Refusal("the reader is a reduction, which cannot be the epilogue of a contraction")
+    if op.result.type.shape != result.type.shape:
+        return Refusal("the reader has another shape than the contraction")
+    if op.dtype is boolean:
+        return Refusal("the reader gives booleans, which cannot be stored in place of the contraction's sums")
     reads = [r for r in op.reads if r.source is result]
     if not reads or any(r.guard or r.dynamic or not at_same_point(r.indices, op.axes) for r in reads):
-        return False
+        return Refusal("the reader reads elements of the contraction at other points than its own")
     if set(result.users) != set(reads):
-        return False
+        return Refusal("the contraction has other readers, too")
     for r in reads:
         r.indices = tuple(op.axes)  # schedules then see that it reads what it overwrites
     return True
 
 
-def _common_rows(draft: _Draft, op: tensor.Compute, room: _Room | None) -> tuple[Dim, ...] | None:
-    """The leading dimensions that the draft keeps when it takes `op`, or None if it cannot take it."""
+def _common_rows(draft: _Draft, op: tensor.Compute, room: _Room | None) -> tuple[Dim, ...] | Refusal:
+    """The leading dimensions that the draft keeps when it takes `op`, or the reason why it cannot take it."""
     members = set(draft.members)
     axes, shape = op.axes, op.result.type.shape
     limit = min(len(draft.rows), len(shape))
@@ -396,7 +446,8 @@ def _common_rows(draft: _Draft, op: tensor.Compute, room: _Room | None) -> tuple
         if source not in members:
             continue
         if read.source.defining_op is not source or read.guard or read.dynamic:
-            return None  # behind a view, the leading index does not identify the row
+            # behind a view, the leading index does not identify the row
+            return Refusal("the reader reads it through a change of shape, a border or at indices from data")
         matching = 0
         for d, (index, axis) in enumerate(zip(read.indices, axes, strict=False)):
             if not at_same_point((index,), (axis,)) or d >= limit or not prove_eq(draft.rows[d], shape[d]):
@@ -405,8 +456,11 @@ def _common_rows(draft: _Draft, op: tensor.Compute, room: _Room | None) -> tuple
         limit = min(limit, matching)
     rows = draft.rows[:limit]
     if not _all_unit(draft.rows[limit:]) and not (op.is_reduction and _all_unit(shape[limit:])):
-        # only a reduction of the last axes may lengthen the rows: any other would lose parallelism
-        return None
+        # any other than a reduction of the last axes would lose parallelism
+        return Refusal(
+            f"only the first {limit} of {len(draft.rows)} dimensions are common rows, and the reader is no "
+            "reduction of the last ones"
+        )
     everything = [*draft.members, op]
     if all(
         not m.is_reduction and m.result.type.shape == shape
@@ -414,10 +468,10 @@ def _common_rows(draft: _Draft, op: tensor.Compute, room: _Room | None) -> tuple
         if isinstance(m, tensor.Compute)
     ):
         # All members are elementwise: one kernel is worthwhile only if they run over the same points.
-        return rows if limit == len(shape) else None
+        return rows if limit == len(shape) else Refusal("both are elementwise, over different points")
     # The work of a row must be worth a loop, and the row's intermediate values must fit in the cache.
     if not rows:
-        return None
+        return Refusal("the two have no rows in common")
     if room is None:
         return rows
     budget = room.bytes if not _all_unit(rows) else room.bytes // 4
@@ -425,7 +479,7 @@ def _common_rows(draft: _Draft, op: tensor.Compute, room: _Room | None) -> tuple
         rest = product(m.result.type.shape[limit:]) * max(m.result.type.dtype.itemsize, room.element)
         size = bounds(rest)[1] if not isinstance(rest, int) else rest
         if size is None or size > budget:
-            return None
+            return Refusal(f"the intermediate values of a row take more than {budget} bytes")
     return rows
 
 
@@ -437,6 +491,10 @@ def _all_unit(dims: tuple[Dim, ...]) -> bool:
     return all(_is_unit(d) for d in dims)
 
 
+NO_BLOCK = Refusal("the chain is not attention whose smallest tiles fit into a block of the device")
+LARGE_OPERAND = Refusal(
+    "in a chain, each tile of rows would read the whole right operands, which are too large"
+)
 CHAIN_COLUMNS = 1 << 20
 """Longest row, in elements, of a chain's intermediate matrix. Longer rows leave the products as kernels of
 their own.
@@ -458,9 +516,11 @@ def _chain_contractions(drafts: list[_Draft], gpu: Gpu | None) -> list[_Draft]:
             continue
         if gpu is not None:
             if not _fits_block(first, middle, last, gpu):
+                refused(RULE, NO_BLOCK, last.members[0], middle.members)
                 continue
         elif not all(_right_operand_fits(d.members[0], _is_softmax(middle)) for d in (first, last)):
-            continue  # every tile of rows reads both right operands whole
+            refused(RULE, LARGE_OPERAND, last.members[0], middle.members)
+            continue
         last.members = [*first.members, *middle.members, *last.members]
         last.kind = tensor.GroupKind.CHAIN
         gone |= {first, middle}

@@ -27,6 +27,7 @@ from ...ir import notes
 from ...ir.builder import Builder
 from ...ir.cleanup import cse, dce
 from ...ir.core import BlockArgument, Module, Operation, Value
+from ...ir.refusal import Refusal, refused
 from ...ir.substitution import substitute
 from ...ir.symbolic import Dim, Expr, bounds, depth_of, free_symbols, prove_le, symbol
 from ...ir.target_info import TargetInfo
@@ -85,14 +86,15 @@ def compose_into(consumer: Computation, info: TargetInfo | None) -> None:
             changed = True
             continue
         producer = producer_of(read)
-        if producer is None or not _worthwhile(consumer, read, producer, on_gpu):
+        verdict = _verdict(consumer, read, producer, on_gpu, most)
+        if producer is None or not verdict:
+            if (source := _behind_reshapes(read.source)) is not None:
+                refused("fuse-elementwise", verdict, consumer, [source])
             continue
-        if most is not None and not _few_buffers(consumer, producer.op, most):
-            continue
-        source = read.source
+        read_value = read.source
         pending.extend(_inline(read, producer))
         changed = True
-        _erase_unused(source)
+        _erase_unused(read_value)
     if changed:
         _drop_round_trips(consumer)
         cse(consumer)
@@ -216,42 +218,73 @@ def points(consumer: Computation) -> Dim:
     return product(extent(a) for a in axes)
 
 
-def _worthwhile(consumer: Computation, read: tensor.Read, producer: Producer, on_gpu: bool) -> bool:
+def _verdict(
+    consumer: Computation, read: tensor.Read, producer: Producer | None, on_gpu: bool, most: int | None
+) -> bool | Refusal:
+    """Whether a producer is substituted into its consumer; where not, the reason."""
+    if producer is None:
+        if isinstance(op := _behind_reshapes(read.source), tensor.Compute) and not op.is_reduction:
+            return NESTED
+        return SUM if isinstance(op, tensor.Compute) else NOT_ELEMENTWISE
+    verdict = _worthwhile(consumer, read, producer, on_gpu)
+    if verdict and most is not None and not _few_buffers(consumer, producer.op, most):
+        return Refusal(f"the kernel would have more than the {most} buffers that the target allows")
+    return verdict
+
+
+NESTED = Refusal(f"the indices of the producer would nest divisions more than {MAX_DEPTH} deep")
+SUM = Refusal("the producer is a reduction, which is not computed again for each of its readers")
+NOT_ELEMENTWISE = Refusal(
+    "the producer computes more than one element at a time: it has no body to substitute"
+)
+
+
+def _worthwhile(consumer: Computation, read: tensor.Read, producer: Producer, on_gpu: bool) -> bool | Refusal:
     op = producer.op
     contraction = match_contraction(consumer) if isinstance(consumer, tensor.Compute) else None
     if contraction is not None and read in (contraction.a.read, contraction.b.read):
         gathered = read is contraction.b.read and has_few_readers(contraction) and gathers(op) and not on_gpu
-        return _keeps_contraction(consumer, read, producer) or gathered
+        return (
+            _keeps_contraction(consumer, read, producer)
+            or gathered
+            or Refusal("the reader is a contraction, whose factors are read as they lie in memory")
+        )
     if contraction is not None and read is contraction.index:
-        # the kernel of a grouped contraction looks for runs of rows with equal index in this tensor
-        return False
-    if len(consumer.body) + len(op.body) > MAX_BODY or _would_overwrite(consumer, op):
-        return False
+        return Refusal("the kernel of a grouped contraction looks for runs of rows with equal index in it")
+    if len(consumer.body) + len(op.body) > MAX_BODY:
+        return Refusal(f"the body would have more than {MAX_BODY} operations")
+    if _would_overwrite(consumer, op):
+        return Refusal("the reader overwrites in place elements that the producer still has to read")
     if _needs_index_values(op) and any(_is_dynamic(e) for e in producer.indices):
-        return False
+        return Refusal("the producer uses its indices as numbers, and the reader's depend on data")
     if read.guard and read.dynamic:
-        return False
+        return Refusal("the reader's index depends on data and may lie outside")
     if not on_gpu and _turns(consumer, read, producer):
-        return False
+        return Refusal("the reader would read it with a stride along its short innermost axis")
     if _rounds_to_bytes(op):
-        return False
+        return Refusal("it rounds the sums of a contraction to bytes, which take a quarter of their memory")
     heavy, cheap, reads = cost_of(op)
     if heavy == 0 and reads <= 1 and cheap <= 1:
         return True  # rearrangement, conversion, fill or ramp: recomputing costs no more than loading
     if op.parent is not consumer.parent:
-        return False  # the producer precedes the loop that contains the consumer: every step would repeat it
+        return Refusal("the producer stands before the loop of its reader: each step would compute it again")
     if not _only_reshapes_to(op.result, consumer):
-        return reads == 0 and heavy == 0 and cheap <= 4
+        return (reads == 0 and heavy == 0 and cheap <= 4) or Refusal(
+            "the result has other readers, and computing it for each costs more than loading it"
+        )
     if belongs_to_contraction(op) and not at_same_point(producer.indices, consumer.axes):
-        return (
-            False  # as an epilogue it costs nothing; a mere rearrangement can be fused into later consumers
+        # As an epilogue it costs nothing; a mere rearrangement can be fused into later consumers.
+        return Refusal(
+            "the producer is the epilogue of a contraction, and the reader has its elements elsewhere"
         )
     copies = sum(1 for r in consumer.reads if _behind_reshapes(r.source) is op)
     repeated = not prove_le(points(consumer), op.result.type.size)
     if not repeated and copies == 1:
         return True
     # It would be evaluated more often than it has elements, which is worthwhile only if it is cheap.
-    return heavy == 0 and (cheap + reads) * copies <= 8
+    return (heavy == 0 and (cheap + reads) * copies <= 8) or Refusal(
+        "each element would be computed several times, which costs more than loading it"
+    )
 
 
 def _rounds_to_bytes(op: tensor.Compute) -> bool:
