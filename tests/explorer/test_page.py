@@ -123,6 +123,13 @@ def test_passes_show_changed_lines(page: Any) -> None:
     assert page.locator(".diff .added").count() and page.locator(".diff .removed").count()
 
 
+def test_launches_have_a_lane_for_each_thread(page: Any) -> None:
+    page.click("#tab-time")
+    assert "a lane for each thread" in page.get_attribute("#view svg >> nth=0", "aria-label")
+    assert "thread 0" in page.locator("#view svg").first.text_content()
+    assert page.locator("#view svg").first.locator("rect").count() >= 3
+
+
 def test_two_models_are_compared(page: Any) -> None:
     page.click("#tab-compare")
     assert "times the" in page.inner_text("#view .summary")

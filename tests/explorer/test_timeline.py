@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +65,21 @@ def test_launches_do_not_overlap(timeline: Timeline) -> None:
         assert a.end <= b.begin
 
 
+def test_threads_work_within_their_launches() -> None:
+    def function(x: tw.Tensor) -> tw.Tensor:
+        return tw.numpy.exp(x) @ x
+
+    x = np.ones((600, 600), np.float32)
+    library = tw.compile(function, (x,), threads=2)
+    launches = library.timeline(x, repeat=3).launches
+    for launch in launches:
+        assert launch.threads and len({part.thread for part in launch.threads}) == len(launch.threads)
+        for part in launch.threads:
+            assert launch.begin <= part.begin <= part.end <= launch.end
+    both = [launch for launch in launches if len(launch.threads) == 2]
+    assert len(both) >= 1 or len(os.sched_getaffinity(0)) == 1
+
+
 def test_launches_follow_the_steps(timeline: Timeline, library: CompiledModel) -> None:
     steps = [launch.step for launch in timeline.launches]
     assert steps == list(range(len(read_structure(library.metadata)["main"]["steps"])))
@@ -83,7 +99,7 @@ def test_a_loop_launches_its_steps_in_turn() -> None:
 
 
 def test_a_kernel_inside_and_after_a_loop_is_told_apart() -> None:
-    from tilewright.runtime.timeline import _described
+    from tilewright.runtime.timeline import RawLaunch, _described
 
     launch = {"kind": "launch", "operators": [], "main": None}
     steps = [
@@ -93,7 +109,7 @@ def test_a_kernel_inside_and_after_a_loop_is_told_apart() -> None:
         {**launch, "kernel": "m"},
     ]
     names = ["k", "l", "k", "l", "k", "l", "k", "m"]
-    launches = _described([(n, 0, 1) for n in names], {"steps": steps, "operators": []}, [])
+    launches = _described([RawLaunch(n, 0, 1) for n in names], {"steps": steps, "operators": []}, [])
     assert [x.step for x in launches] == [0, 1, 0, 1, 0, 1, 2, 3]
 
 

@@ -84,6 +84,8 @@ export interface Launch {
   flops: number;
   bytes: number;
   floor: number | null;
+  /** The parts of threads: number, begin, end. */
+  threads: [number, number, number][];
 }
 
 export interface Profile {

@@ -4,7 +4,7 @@ import * as Plot from "@observablehq/plot";
 import { hierarchy, partition } from "d3-hierarchy";
 import { element } from "../page/dom.js";
 import type { Context } from "./context.js";
-import { type Launch, percent, timeText } from "./data.js";
+import { type Launch, type Profile, percent, timeText } from "./data.js";
 import { button } from "./details.js";
 import { pictureOf, plotWidth } from "./figure.js";
 import { table } from "./table.js";
@@ -29,7 +29,7 @@ export function timeView(context: Context, into: HTMLElement): void {
     element(
       "p",
       "summary",
-      `A call took ${timeText(profile.seconds)} in ${profile.launches.length} launches.`,
+      `A call took ${timeText(profile.seconds)} in ${profile.launches.length} launches.${threadsText(profile)}`,
     ),
     element("h2", "", "Launches"),
     lanes(profile.launches, width),
@@ -39,26 +39,56 @@ export function timeView(context: Context, into: HTMLElement): void {
   );
 }
 
+/** The share of the threads' time in which they computed. */
+function threadsText({ launches, seconds }: Profile): string {
+  const parts = launches.flatMap(({ threads }) => threads);
+  const count = new Set(parts.map(([thread]) => thread)).size;
+  if (count < 2) return "";
+  const busy = parts.reduce((sum, [, begin, end]) => sum + end - begin, 0);
+  return ` ${count} threads computed for ${percent(busy / (count * seconds))} of it.`;
+}
+
+/** The launches on a time line: a lane for each thread, or where no threads were measured, such as on a device,
+ * for each outermost module. */
 function lanes(launches: readonly Launch[], width: number): HTMLElement {
-  const lane = (x: Launch) => x.layer.split(".")[0] || "the model";
+  const threaded = launches.some(({ threads }) => threads.length);
+  const parts = threaded
+    ? launches.flatMap((launch) =>
+        launch.threads.map(([thread, begin, end]) => ({ launch, lane: `thread ${thread}`, begin, end })),
+      )
+    : launches.map((launch) => ({
+        launch,
+        lane: launch.layer.split(".")[0] || "outside of modules",
+        begin: launch.begin,
+        end: launch.end,
+      }));
+  // A part of less than a third of a pixel is drawn only where a third of a pixel before it is free.
+  const last = Math.max(...launches.map(({ end }) => end));
+  const drawn = new Map<string, number>();
+  const shown = parts.filter(({ lane, end }) => {
+    if (end - (drawn.get(lane) ?? 0) < last / (3 * width)) return false;
+    drawn.set(lane, end);
+    return true;
+  });
   const figure = Plot.plot({
     width,
-    height: Math.min(420, 60 + 26 * new Set(launches.map(lane)).size),
+    height: Math.min(420, 60 + 26 * new Set(shown.map(({ lane }) => lane)).size),
     marginLeft: 120,
     x: { label: "milliseconds" },
     y: { label: null },
     marks: [
-      Plot.barX(launches, {
-        x1: (x: Launch) => x.begin * 1e3,
-        x2: (x: Launch) => x.end * 1e3,
-        y: lane,
-        fill: "kernel",
-        title: (x: Launch) => `${x.kernel}\n${x.place}\n${x.source}\n${timeText(x.end - x.begin)}`,
+      Plot.barX(shown, {
+        x1: ({ begin }) => begin * 1e3,
+        x2: ({ end }) => end * 1e3,
+        y: "lane",
+        fill: ({ launch }) => launch.kernel,
+        title: ({ launch, begin, end }) =>
+          `${launch.kernel}\n${launch.place}\n${launch.source}\n${timeText(end - begin)}`,
         tip: true,
       }),
     ],
   });
-  return pictureOf(figure, "Launches in time, a lane for each outermost module.");
+  return pictureOf(figure, `Launches in time, a lane for each ${threaded ? "thread" : "outermost module"}.`);
 }
 
 /** The tree of modules with the seconds of the launches inside. */

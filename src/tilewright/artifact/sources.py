@@ -37,6 +37,7 @@ EXPORTS = (
     "tw_profile_enable",
     "tw_profile_read",
     "tw_profile_launches",
+    "tw_profile_threads",
 )
 WASM_EXPORTS = (*EXPORTS, "tw_alloc", "tw_free")
 WASM_THREAD_EXPORTS = ("tw_thread_prepare", "tw_thread_run", "tw_thread_end")

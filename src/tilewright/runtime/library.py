@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
@@ -30,6 +31,7 @@ from tilewright.runtime.model import CompiledModel, KernelTime, LibraryFunction
 from tilewright.runtime.native_code import NativeCode, code_of
 from tilewright.runtime.save_copy import Saved
 from tilewright.runtime.tensors import NUMPY
+from tilewright.runtime.timeline import RawLaunch, ThreadTime
 
 _Derived = TypeVar("_Derived", bound="Library")
 
@@ -106,17 +108,25 @@ class _Native(CompiledModel):
             context.check(context.native.tw_profile_read(context.handle, nanoseconds, calls, len(names)))
         return [KernelTime(*row) for row in zip(names, calls, nanoseconds, strict=True)]
 
-    def launches_raw(self, /, *args: object, **kwargs: object) -> list[tuple[str, int, int]]:
-        """Run once; return each launch's kernel, and its begin and end in nanoseconds."""
-        read = self.library._context().native.tw_profile_launches
-        if read is None:
+    def launches_raw(self, /, *args: object, **kwargs: object) -> list[RawLaunch]:
+        """Run once; return each launch's kernel, and its and its threads' begin and end in nanoseconds."""
+        native = self.library._context().native
+        if native.tw_profile_launches is None:
             return super().launches_raw(*args, **kwargs)
-        names, count = self._kernel_names(), ctypes.c_int64()
+        names = self._kernel_names()
         with self._profiled(args, kwargs) as context:
-            context.check(read(context.handle, None, 0, ctypes.byref(count)))
-            entries = (_LaunchTime * min(count.value, _MOST_LAUNCHES))()
-            context.check(read(context.handle, entries, len(entries), ctypes.byref(count)))
-        return [(names[x.kernel], x.begin, x.end) for x in entries]
+            launches = _read_times(context, native.tw_profile_launches)
+            threads = deque(
+                [] if native.tw_profile_threads is None else _read_times(context, native.tw_profile_threads)
+            )
+        found = []
+        for x in launches:
+            own = []
+            while threads and threads[0].end <= x.end:
+                part = threads.popleft()
+                own.append(ThreadTime(part.thread, part.begin, part.end))
+            found.append(RawLaunch(names[x.kernel], x.begin, x.end, tuple(own)))
+        return found
 
     def _kernel_names(self) -> list[str]:
         return [k["name"] if isinstance(k, dict) else str(k) for k in self.metadata.get("kernels", [])]
@@ -133,6 +143,15 @@ class _Native(CompiledModel):
             context.native.tw_profile_enable(context.handle, 0)
 
 
+def _read_times(context: Context, read: Any) -> Sequence[_LaunchTime]:
+    """All times of a profile that a function of `tilewright.h` reads."""
+    count = ctypes.c_int64()
+    context.check(read(context.handle, None, 0, ctypes.byref(count)))
+    entries = (_LaunchTime * min(count.value, _MOST_LAUNCHES))()
+    context.check(read(context.handle, entries, len(entries), ctypes.byref(count)))
+    return entries
+
+
 _MOST_LAUNCHES = 1 << 20
 """``TW_MOST_LAUNCHES`` of `tilewright.h`."""
 
@@ -142,7 +161,7 @@ class _LaunchTime(ctypes.Structure):
 
     _fields_ = (
         ("kernel", ctypes.c_int32),
-        ("reserved", ctypes.c_int32),
+        ("thread", ctypes.c_int32),
         ("begin", ctypes.c_uint64),
         ("end", ctypes.c_uint64),
     )

@@ -45,6 +45,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 }
 _LATER_SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tw_profile_launches": (ctypes.c_int, [_VOID, _VOID, ctypes.c_int64, _VOID]),
+    "tw_profile_threads": (ctypes.c_int, [_VOID, _VOID, ctypes.c_int64, _VOID]),
 }
 """Functions that libraries of earlier versions do not export."""
 _DEVICE_SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
@@ -86,6 +87,7 @@ class NativeCode:
     tw_profile_enable: Any
     tw_profile_read: Any
     tw_profile_launches: Any = None
+    tw_profile_threads: Any = None
     tw_create_on: Any
     tw_state_read: Any
     tw_state_write: Any

@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -16,6 +16,29 @@ from tilewright.artifact.structure import read_structure
 Grouping = Literal["kernel", "operator", "layer", "line"]
 FLUSHED = 256 << 20
 """Bytes that are written before a cold call. Larger caches, as some servers have, keep a part of the data."""
+
+
+class ThreadTime(NamedTuple):
+    """A thread's part in a launch, from its first slice to its last.
+
+    Attributes:
+        thread: Its number; 0 is the thread that calls.
+        begin: Its begin, on the clock of the launch.
+        end: Its end.
+    """
+
+    thread: int
+    begin: float
+    end: float
+
+
+class RawLaunch(NamedTuple):
+    """A launch as the runtime measures it, in nanoseconds since the profile was enabled."""
+
+    kernel: str
+    begin: int
+    end: int
+    threads: tuple[ThreadTime, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -33,6 +56,8 @@ class Launch:
             ``blocks.0.up/linear``.
         source: The line of the user's code, ``FILE:LINE``, that called this operator; "" if unknown.
         sources: The lines of all its operators.
+        threads: The parts of the threads that worked in it, in seconds since the call began; empty for a
+            device, and for artifacts of earlier versions.
     """
 
     kernel: str
@@ -43,6 +68,7 @@ class Launch:
     place: str = ""
     source: str = ""
     sources: tuple[str, ...] = ()
+    threads: tuple[ThreadTime, ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -160,7 +186,7 @@ class Measured(Protocol):
 
     def __call__(self, /, *args: Any) -> Any: ...
 
-    def launches_raw(self, /, *args: Any) -> list[tuple[str, int, int]]: ...
+    def launches_raw(self, /, *args: Any) -> list[RawLaunch]: ...
 
 
 def record_timeline(model: Measured, arrays: Sequence[np.ndarray], repeat: int, cold: bool) -> Timeline:
@@ -197,7 +223,7 @@ def _next_step(
 
 
 def _described(
-    launches: Iterable[tuple[str, int, int]],
+    launches: Iterable[RawLaunch],
     structure: Mapping[str, Any],
     kernels: Iterable[Mapping[str, Any]],
 ) -> list[Launch]:
@@ -211,11 +237,12 @@ def _described(
             of_kernel.setdefault(step["kernel"], []).append(number)
     made, last = [], -1
     launches = list(launches)
-    names = [base.get(kernel, kernel) for kernel, _, _ in launches]
-    for position, (kernel, begin, end) in enumerate(launches):
+    names = [base.get(launch.kernel, launch.kernel) for launch in launches]
+    for position, (kernel, begin, end, raw) in enumerate(launches):
+        threads = tuple(ThreadTime(x.thread, x.begin * 1e-9, x.end * 1e-9) for x in raw)
         numbers = of_kernel.get(names[position], [])
         if not numbers:
-            made.append(Launch(kernel, begin * 1e-9, end * 1e-9))
+            made.append(Launch(kernel, begin * 1e-9, end * 1e-9, threads=threads))
             continue
         last = number = _next_step(steps, numbers, last, names[position:])
         step = steps[number]
@@ -232,9 +259,10 @@ def _described(
                 main.get("place", ""),
                 main.get("source", ""),
                 tuple(sources),
+                threads,
             )
         )
     return made
 
 
-__all__ = ["Grouping", "Launch", "Share", "Timeline", "record_timeline"]
+__all__ = ["Grouping", "Launch", "RawLaunch", "Share", "ThreadTime", "Timeline", "record_timeline"]

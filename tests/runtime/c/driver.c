@@ -352,6 +352,19 @@ static void profile(void) {
   }
   CHECK(total == nanoseconds[0] + nanoseconds[1]);
   CHECK(tw_profile_launches(context, launches, 12, NULL) == TW_ERROR_ARGUMENT);
+  int64_t parts = 0;
+  CHECK(tw_profile_threads(context, NULL, 0, &parts) == TW_OK && parts >= 10);
+  tw_launch_time* threads = calloc((size_t)parts, sizeof *threads);
+  CHECK(tw_profile_threads(context, threads, parts, &parts) == TW_OK);
+  int64_t at = 0;
+  for (int i = 0; i < 10; ++i) { /* the parts of each launch, in order, lie within it */
+    CHECK(at < parts && threads[at].kernel == launches[i].kernel);
+    for (; at < parts && threads[at].end <= launches[i].end; ++at)
+      CHECK(threads[at].begin >= launches[i].begin && threads[at].end >= threads[at].begin &&
+            threads[at].thread >= 0);
+  }
+  CHECK(at == parts);
+  free(threads);
   tw_destroy(context);
   free(c);
 }

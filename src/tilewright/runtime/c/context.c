@@ -15,6 +15,14 @@ typedef struct {
   int64_t capacity; /* bytes */
 } allocation;
 
+/* Times of a profile, in an allocation of their own. */
+typedef struct {
+  tw_launch_time* entries; /* [capacity] */
+  int64_t count;
+  int64_t capacity;
+  int64_t missing; /* times that were not kept */
+} launch_times;
+
 struct tw_context {
   atomic_flag busy;
   tw_pool* pool;
@@ -43,10 +51,8 @@ struct tw_context {
   void** states;                /* [num_states] */
   uint64_t* nanoseconds;        /* [num_kernels] */
   uint64_t* calls;              /* [num_kernels] */
-  tw_launch_time* launches;     /* [launch_capacity], an allocation of its own: those of the profile */
-  int64_t num_launches;
-  int64_t launch_capacity;
-  int64_t launches_missing; /* launches that were not kept */
+  launch_times launches;        /* of the profile */
+  launch_times threads;         /* of the profile: each thread's in each of the launches */
   uint64_t profile_start; /* when the profile was enabled, by tw_clock */
 };
 
@@ -269,7 +275,8 @@ void tw_destroy(tw_context* context) {
   tw_device_destroy(context->device);
 #endif
   tw_unmap_file(&context->mapping);
-  tw_memory_free(context->launches);
+  tw_memory_free(context->launches.entries);
+  tw_memory_free(context->threads.entries);
   tw_memory_free(context);
 }
 
@@ -663,7 +670,12 @@ int tw_profile_enable(tw_context* context, int on) {
   int status = acquire(context);
   if (status) return status;
   context->profiling = on;
-  if (on) context->num_launches = context->launches_missing = 0, context->profile_start = tw_clock();
+  tw_pool_measure(context->pool, on);
+  if (on) {
+    context->launches.count = context->launches.missing = 0;
+    context->threads.count = context->threads.missing = 0;
+    context->profile_start = tw_clock();
+  }
   for (int32_t i = 0; on && i < tw_module.num_kernels; ++i) context->nanoseconds[i] = context->calls[i] = 0;
   release(context);
   return TW_OK;
@@ -686,40 +698,54 @@ int tw_profile_read(tw_context* context, uint64_t* nanoseconds, uint64_t* calls,
   return TW_OK;
 }
 
-int tw_profile_launches(tw_context* context, tw_launch_time* launches, int64_t capacity, int64_t* count) {
+static int read_times(tw_context* context, int of_threads, tw_launch_time* to, int64_t capacity,
+                      int64_t* count) {
   tw_clear_error();
-  if (!context || !count || (!launches && capacity > 0))
-    return tw_fail(TW_ERROR_ARGUMENT, "tw_profile_launches: an argument is a null pointer");
+  if (!context || !count || (!to && capacity > 0))
+    return tw_fail(TW_ERROR_ARGUMENT, "%s: an argument is a null pointer",
+                   of_threads ? "tw_profile_threads" : "tw_profile_launches");
   int status = acquire(context);
   if (status) return status;
-  *count = context->num_launches + context->launches_missing;
-  int64_t copied = capacity < context->num_launches ? capacity : context->num_launches;
-  if (copied > 0) __builtin_memcpy(launches, context->launches, (size_t)copied * sizeof *launches);
+  const launch_times* times = of_threads ? &context->threads : &context->launches;
+  *count = times->count + times->missing;
+  int64_t copied = capacity < times->count ? capacity : times->count;
+  if (copied > 0) __builtin_memcpy(to, times->entries, (size_t)copied * sizeof *to);
   release(context);
   return TW_OK;
+}
+
+int tw_profile_launches(tw_context* context, tw_launch_time* launches, int64_t capacity, int64_t* count) {
+  return read_times(context, 0, launches, capacity, count);
+}
+
+int tw_profile_threads(tw_context* context, tw_launch_time* threads, int64_t capacity, int64_t* count) {
+  return read_times(context, 1, threads, capacity, count);
+}
+
+static void keep_time(launch_times* times, tw_launch_time entry) {
+  if (times->missing || times->count == TW_MOST_LAUNCHES) {
+    ++times->missing;
+    return;
+  }
+  if (times->count == times->capacity) {
+    int64_t capacity = 2 * times->capacity + 256;
+    tw_launch_time* larger = tw_memory_allocate((size_t)capacity * sizeof *larger);
+    if (!larger) {
+      ++times->missing; /* the sums of the profile stay right */
+      return;
+    }
+    if (times->count) __builtin_memcpy(larger, times->entries, (size_t)times->count * sizeof *larger);
+    tw_memory_free(times->entries);
+    times->entries = larger;
+    times->capacity = capacity;
+  }
+  times->entries[times->count++] = entry;
 }
 
 void tw_note_launch(tw_context* context, int32_t kernel_index, uint64_t begin, uint64_t end) {
   context->nanoseconds[kernel_index] += end - begin;
   context->calls[kernel_index] += 1;
-  if (context->launches_missing || context->num_launches == TW_MOST_LAUNCHES) {
-    ++context->launches_missing;
-    return;
-  }
-  if (context->num_launches == context->launch_capacity) {
-    int64_t capacity = 2 * context->launch_capacity + 256;
-    tw_launch_time* larger = tw_memory_allocate((size_t)capacity * sizeof *larger);
-    if (!larger) {
-      ++context->launches_missing; /* the sums above stay right */
-      return;
-    }
-    if (context->num_launches)
-      __builtin_memcpy(larger, context->launches, (size_t)context->num_launches * sizeof *larger);
-    tw_memory_free(context->launches);
-    context->launches = larger;
-    context->launch_capacity = capacity;
-  }
-  context->launches[context->num_launches++] = (tw_launch_time){kernel_index, 0, begin, end};
+  keep_time(&context->launches, (tw_launch_time){kernel_index, 0, begin, end});
 }
 
 int32_t tw_launch(tw_context* context, int32_t kernel_index, tw_kernel kernel, int64_t extent, int64_t grain,
@@ -730,8 +756,12 @@ int32_t tw_launch(tw_context* context, int32_t kernel_index, tw_kernel kernel, i
   }
   uint64_t before = tw_clock();
   tw_pool_launch(context->pool, kernel, extent, grain, buffers, dims);
-  tw_note_launch(context, kernel_index, before - context->profile_start,
-                 tw_clock() - context->profile_start);
+  uint64_t after = tw_clock(), start = context->profile_start, begin, end;
+  tw_note_launch(context, kernel_index, before - start, after - start);
+  for (int32_t i = 0; extent > 0 && i < tw_pool_threads(context->pool); ++i) {
+    if (tw_pool_worked(context->pool, i, &begin, &end))
+      keep_time(&context->threads, (tw_launch_time){kernel_index, i, begin - start, end - start});
+  }
   return 0;
 }
 

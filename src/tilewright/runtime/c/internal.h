@@ -147,6 +147,11 @@ void tw_pool_destroy(tw_pool* pool);
 int32_t tw_pool_threads(const tw_pool* pool);
 /* Sets the scratch memory: thread t gets the `stride` bytes from base + t * stride. */
 void tw_pool_set_scratch(tw_pool* pool, uint8_t* base, size_t stride);
+/* Lets launches keep when each thread works (`on` != 0), or not. */
+void tw_pool_measure(tw_pool* pool, int on);
+/* The times, by tw_clock, of a thread's first begin and last end in the last launch; returns 0 if it did not
+ * work in it. */
+int tw_pool_worked(const tw_pool* pool, int32_t thread, uint64_t* begin, uint64_t* end);
 /* Runs a kernel as tw_launch does. */
 void tw_pool_launch(tw_pool* pool, tw_kernel kernel, int64_t extent, int64_t grain, void* const* buffers,
                     const int64_t* dims);

@@ -32,6 +32,7 @@ enum { IDLE, POSTED, ASLEEP, STOP };
 typedef struct {
   _Alignas(TW_CACHE_LINE) _Atomic uint32_t state;
   _Alignas(TW_CACHE_LINE) _Atomic uint32_t cursor; /* the next unclaimed slice of this thread's part */
+  _Alignas(TW_CACHE_LINE) uint64_t begin, end; /* of a measured launch: when this thread worked, or 0 */
 #if TW_THREADS
   tw_parking parking;
   tw_thread thread;
@@ -58,6 +59,7 @@ struct tw_pool {
   _Alignas(TW_CACHE_LINE) int32_t threads; /* including the caller */
   int32_t requested; /* the number of threads that the options ask for, including the caller */
   int started;
+  int measured; /* launches keep when each thread works */
   int pinned;
   int32_t first_cpu;          /* the processor of the calling thread when the workers were started */
   int64_t process_id;         /* of the process that started the workers; a forked child has none of them */
@@ -67,6 +69,15 @@ struct tw_pool {
   tw_parking parking;
 #endif
 };
+
+/* Runs a range of the kernel with the scratch memory of thread `thread`. */
+static void run_range(tw_pool* pool, int64_t begin, int64_t end, int32_t thread) {
+  worker* own = &pool->workers[thread];
+  if (pool->measured && !own->begin) own->begin = tw_clock();
+  pool->kernel(begin, end, pool->buffers, pool->dims,
+               pool->scratch + (size_t)thread * pool->scratch_stride);
+  if (pool->measured) own->end = tw_clock();
+}
 
 /* Runs the slices of part `part` that no thread has claimed, with the scratch memory of thread `thread`. */
 static void run_part(tw_pool* pool, int32_t part, int32_t thread) {
@@ -81,8 +92,7 @@ static void run_part(tw_pool* pool, int32_t part, int32_t thread) {
     int64_t to = from + slice < count ? from + slice : count;
     int64_t begin = (first + from) * pool->grain;
     int64_t end = first + to >= grains ? pool->extent : (first + to) * pool->grain;
-    pool->kernel(begin, end, pool->buffers, pool->dims,
-                 pool->scratch + (size_t)thread * pool->scratch_stride);
+    run_range(pool, begin, end, thread);
   }
 }
 
@@ -257,20 +267,30 @@ void tw_pool_set_scratch(tw_pool* pool, uint8_t* base, size_t stride) {
   pool->scratch_stride = stride;
 }
 
+void tw_pool_measure(tw_pool* pool, int on) { pool->measured = on; }
+
+int tw_pool_worked(const tw_pool* pool, int32_t thread, uint64_t* begin, uint64_t* end) {
+  *begin = pool->workers[thread].begin;
+  *end = pool->workers[thread].end;
+  return *begin != 0;
+}
+
 void tw_pool_launch(tw_pool* pool, tw_kernel kernel, int64_t extent, int64_t grain, void* const* buffers,
                     const int64_t* dims) {
   if (extent <= 0) return;
   if (grain < 1) grain = 1;
   if (extent > grain && !pool->started) start_threads(pool);
+  for (int32_t i = 0; pool->measured && i < pool->threads; ++i)
+    pool->workers[i].begin = pool->workers[i].end = 0;
+  pool->kernel = kernel;
+  pool->buffers = buffers;
+  pool->dims = dims;
   if (extent <= grain || pool->threads == 1) {
-    kernel(0, extent, buffers, dims, pool->scratch);
+    run_range(pool, 0, extent, 0);
     return;
   }
   int64_t grains = extent / grain + (extent % grain != 0);
   int32_t parts = grains < pool->threads ? (int32_t)grains : pool->threads;
-  pool->kernel = kernel;
-  pool->buffers = buffers;
-  pool->dims = dims;
   pool->extent = extent;
   pool->grain = grain;
   pool->parts = parts;

@@ -243,7 +243,7 @@ TW_API int tw_profile_read(tw_context* context, uint64_t* nanoseconds, uint64_t*
  * it (Metal). */
 typedef struct {
   int32_t kernel;
-  int32_t reserved;
+  int32_t thread; /* of tw_profile_threads: the thread's number, 0 is the calling thread; else 0 */
   uint64_t begin;
   uint64_t end;
 } tw_launch_time;
@@ -256,6 +256,11 @@ typedef struct {
  * Errors: ARGUMENT, BUSY. */
 TW_API int tw_profile_launches(tw_context* context, tw_launch_time* launches, int64_t capacity,
                                int64_t* count);
+
+/* Copies, for each of these launches, the times of the threads that have worked in it: from the begin of a
+ * thread's first slice to the end of its last one. They lie within the launch's. Launches on a device have
+ * none. Parameters, limits and errors are those of tw_profile_launches. */
+TW_API int tw_profile_threads(tw_context* context, tw_launch_time* threads, int64_t capacity, int64_t* count);
 
 /* Devices. A library that was compiled for a GPU has the functions above, and those below in addition. Its
  * `device` in the metadata's "target" is the device's type in DLPack: 2 CUDA, 4 OpenCL, 7 Vulkan, 8 Metal, 10
