@@ -3,6 +3,7 @@ model are answered.
 
     python -m tests.explorer.sweep                          # all models; results to tests/explorer/sweep.json
     python -m tests.explorer.sweep -m MiniLM --keep FOLDER  # one model; its page and screenshots stay
+    python -m tests.explorer.sweep --again FOLDER           # the models kept there, with today's page
 
 Each model is compiled, and its page measured, in a process of its own. For each page: seconds from the
 request to the first picture; frames per second while the graph zooms and moves, as it opens and with all
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import gzip
 import json
 import statistics
 import subprocess
@@ -155,27 +157,34 @@ def troubles_of(browser: Any, file: Path, pictures: Path | None) -> list[str]:
     return found
 
 
-def one(name: str, keep: Path | None) -> dict[str, Any]:
-    """Compile a model, write its page and measure it."""
+def one(name: str, keep: Path | None, again: Path | None) -> dict[str, Any]:
+    """Compile a model, or take the document that `again` keeps of it; write its page and measure it."""
     from tilewright.explorer.page import write_page
 
     with tempfile.TemporaryDirectory() as temporary:
-        folder = keep or Path(temporary)
+        folder = again or keep or Path(temporary)
         file = folder / f"{name.replace(' ', '-')}.html"
-        begin = time.perf_counter()
-        model = MODELS[name]()
+        kept = file.with_suffix(".json.gz")
+        if again is None:
+            begin = time.perf_counter()
+            made = {"document": MODELS[name](), "seconds": time.perf_counter() - begin}
+            with gzip.open(kept, "wt") as to:
+                json.dump(made, to)
+        else:
+            with gzip.open(kept, "rt") as stream:
+                made = json.load(stream)
+        model = made["document"]
         write_page([model], file)
-        seconds = time.perf_counter() - begin
         counts = {
             "operators": sum(len(f["operators"]) for f in model["functions"]),
             "kernels": len(model["kernels"]),
             "launches": len(model["profile"]["launches"]) if model["profile"] else 0,
+            "seconds to compile and time": made["seconds"],
         }
-        del model
         with chromium() as browser:
             found = measured(browser, name, file)
-            found["serious troubles by axe"] = troubles_of(browser, file, keep)
-    return {"model": name, **counts, "seconds to compile and write": seconds, **found}
+            found["serious troubles by axe"] = troubles_of(browser, file, again or keep)
+    return {"model": name, **counts, **found}
 
 
 def misses(result: dict[str, Any]) -> list[str]:
@@ -189,25 +198,37 @@ def misses(result: dict[str, Any]) -> list[str]:
     return [f"{result['model']}: {text}" for text in [*found, *result["serious troubles by axe"]]]
 
 
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
+    return round(value, 3) if isinstance(value, float) else value
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("-m", "--models", help="names, separated by commas; the default is all")
     parser.add_argument("--keep", type=Path, help="folder in which pages and screenshots stay")
+    parser.add_argument("--again", type=Path, help="folder of an earlier --keep: no model is compiled")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.keep:
         options.keep.mkdir(parents=True, exist_ok=True)
     if options.one:
-        print(json.dumps(one(options.one, options.keep)))
+        print(json.dumps(one(options.one, options.keep, options.again)))
         return 0
     names = options.models.split(",") if options.models else list(MODELS)
+    if options.again and not options.models:
+        names = [name for name in names if (options.again / f"{name.replace(' ', '-')}.json.gz").exists()]
     known = json.loads(RESULTS.read_text())["pages"] if RESULTS.exists() else []
     results = {result["model"]: result for result in known}
     missed = []
     for name in names:
         command = [sys.executable, "-m", "tests.explorer.sweep", "--one", name]
-        if options.keep:
-            command += ["--keep", str(options.keep)]
+        for option in ("keep", "again"):
+            if getattr(options, option):
+                command += [f"--{option}", str(getattr(options, option))]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         results[name] = json.loads(done.stdout.splitlines()[-1])
         missed += misses(results[name])
@@ -218,7 +239,7 @@ def main() -> int:
         "cores": machine()["cores"],
         "pages": [results[name] for name in MODELS if name in results],
     }
-    RESULTS.write_text(json.dumps(whole, indent=1) + "\n")
+    RESULTS.write_text(json.dumps(_rounded(whole), indent=1) + "\n")
     print("\n".join(missed))
     return 1 if missed else 0
 
