@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         UnsupportedOperatorError,
         WeightsError,
     )
-    from tilewright.explorer import explore
+    from tilewright.explorer import Live, explore
     from tilewright.frontends.trace import (
         State,
         Tensor,
@@ -89,6 +89,7 @@ __all__ = [
     "Kernel",
     "KernelError",
     "KernelFamily",
+    "Live",
     "QuantizationAwareModel",
     "QuantizedModel",
     "ScheduleMismatchError",
@@ -180,6 +181,7 @@ _HOME = {
     "simulate": "tilewright.runtime.simulator.simulate",
     "tune": "tilewright.tuning.tune",
     **dict.fromkeys(("TrainStep", "train_step"), "tilewright.training"),
+    "Live": "tilewright.explorer",
     "explore": "tilewright.explorer",
     "package": "tilewright.packages",
     **dict.fromkeys(

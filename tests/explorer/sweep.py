@@ -76,6 +76,8 @@ def visit(browser: Any, file: Path, screen: str = "desktop", scheme: str = "ligh
     )
     page = context.new_page()
     page.set_default_timeout(60_000)
+    page.troubles = []
+    page.on("pageerror", lambda error: page.troubles.append(str(error)))
     page.goto(file.resolve().as_uri(), wait_until="commit")
     page.wait_for_function("document.body?.dataset.ready")
     shown = "new Promise((done) => requestAnimationFrame(() => setTimeout(() => done(performance.now()))))"
@@ -101,6 +103,7 @@ def measured(browser: Any, name: str, file: Path) -> dict[str, Any]:
     found["seconds to open all modules"] = time.perf_counter() - begin
     found["frames per second, all open"] = page.evaluate(MOVES, 60)
     found |= _answers(page, name)
+    assert not page.troubles, page.troubles
     page.context.close()
     return found
 
@@ -153,6 +156,7 @@ def troubles_of(browser: Any, file: Path, pictures: Path | None) -> list[str]:
                 found += [f"{view}, {screen}, {scheme}: {name}" for name, _ in serious(page)]
                 if pictures is not None:
                     page.screenshot(path=pictures / f"{file.stem}-{view}-{screen}-{scheme}.png")
+            assert not page.troubles, page.troubles
             page.context.close()
     return found
 
@@ -233,13 +237,13 @@ def main() -> int:
         results[name] = json.loads(done.stdout.splitlines()[-1])
         missed += misses(results[name])
         print(name, {k: v for k, v in results[name].items() if "second" in k or k == "bytes"}, flush=True)
-    whole = {
-        "date": datetime.date.today().isoformat(),
-        "machine": machine()["processor"],
-        "cores": machine()["cores"],
-        "pages": [results[name] for name in MODELS if name in results],
-    }
-    RESULTS.write_text(json.dumps(_rounded(whole), indent=1) + "\n")
+        whole = {
+            "date": datetime.date.today().isoformat(),
+            "machine": machine()["processor"],
+            "cores": machine()["cores"],
+            "pages": [results[known] for known in MODELS if known in results],
+        }
+        RESULTS.write_text(json.dumps(_rounded(whole), indent=1) + "\n")
     print("\n".join(missed))
     return 1 if missed else 0
 

@@ -19,10 +19,15 @@ import tilewright as tw
 from tests.explorer.network import Network
 from tilewright.artifact.structure import read_structure
 from tilewright.cli import cli
+from tilewright.driver.compile import Compilation
+from tilewright.driver.tuned import keys_for
+from tilewright.driver.tuning_database import Database, Trial
 from tilewright.errors import ArtifactError
 from tilewright.explorer.document import split_functions
 from tilewright.explorer.page import collect
 from tilewright.explorer.recorder import Recorder
+from tilewright.lowering.groups_to_kernels import kernel_names
+from tilewright.lowering.kernel_forms import structure_of
 from tilewright.runtime.model import CompiledModel
 
 X = np.zeros((8, 64), np.float32)
@@ -204,6 +209,26 @@ def test_the_command_says_why(tmp_path: Path) -> None:
     assert CliRunner().invoke(cli, ["explore", model, "--why", "layer_norm"]).output == done.output
     missing = CliRunner().invoke(cli, ["explore", model, "--why", "softmax"])
     assert missing.exit_code == 2 and "no two neighbouring kernels" in missing.output
+
+
+def test_a_kernel_shows_its_trials(library: CompiledModel, tmp_path: Path) -> None:
+    compilation = library.origin
+    assert isinstance(compilation, Compilation)
+    names = kernel_names(compilation.grouped())
+    group = next(group for group, name in names.items() if name == "matmul_gelu")
+    key = keys_for(compilation.target, None)(structure_of(group))
+    database = Database(tmp_path / "tuned.jsonl")
+    database.add(
+        Trial(key, {"tile": 4}, "a", "race", speedup=1.25, lower=1.2, upper=1.3, date="2026-01-01"),
+        Trial(key, {"tile": 8}, "b", "race", failure="crash", date="2026-01-02"),
+        Trial(key, {"tile": 4}, "a", "chosen", speedup=1.25, lower=1.2, upper=1.3, date="2026-01-03"),
+    )
+    kernels = {k["name"]: k for k in collect(library, None, tuned=database.path)["kernels"]}
+    race, failed, chosen = kernels["matmul_gelu"]["trials"]
+    assert race["speedup"] == 1.25 and race["choices"] == {"tile": 4} and not race["used"]
+    assert failed["failure"] == "crash" and "speedup" not in failed
+    assert chosen["stage"] == "chosen" and chosen["used"]
+    assert not kernels["layer_norm"]["trials"]
 
 
 def test_one_function_of_several_has_its_own_graph() -> None:

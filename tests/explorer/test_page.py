@@ -29,7 +29,15 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with Recorder() as recorder:
         library = tw.compile(Network().eval(), (X,), dims=dims, cache=False, dump=recorder)
     other = tw.compile(Network().eval(), (X,), dims=dims, opt="O0")
-    documents = [collect(library, [X], "network", recorder), collect(other, [X], "network, O0")]
+    trial = {"stage": "race", "choices": {"tile": 4}, "date": "2026-01-01", "used": False}
+    first = collect(library, [X], "network", recorder)
+    kernel = next(k for k in first["kernels"] if k["name"] == "matmul_gelu")
+    kernel["trials"] = [
+        {**trial, "speedup": 1.25, "lower": 1.2, "upper": 1.3},
+        {**trial, "failure": "crash"},
+        {**trial, "stage": "chosen", "speedup": 1.25, "used": True},
+    ]
+    documents = [first, collect(other, [X], "network, O0")]
     return write_page(documents, tmp_path_factory.mktemp("explorer") / "page.html")
 
 
@@ -121,6 +129,15 @@ def test_passes_show_changed_lines(page: Any) -> None:
     page.click("#tab-passes")
     page.click(".passes button:has-text('fuse-elementwise')")
     assert page.locator(".diff .added").count() and page.locator(".diff .removed").count()
+
+
+def test_a_kernel_shows_its_trials(page: Any) -> None:
+    page.click("#tab-code")
+    page.select_option("select[aria-label=Kernel]", "matmul_gelu")
+    text = page.inner_text("#view > section:last-child")
+    assert "2 trials, 1 failed. The kernel uses tile = 4, 1.250× as fast as by default." in text
+    page.select_option("select[aria-label=Kernel]", "layer_norm")
+    assert "trials" not in page.inner_text("#view")
 
 
 def test_launches_have_a_lane_for_each_thread(page: Any) -> None:

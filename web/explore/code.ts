@@ -12,6 +12,7 @@ import { element } from "../page/dom.js";
 import { apartSection } from "./apart.js";
 import type { Context } from "./context.js";
 import { button, splitPlace } from "./details.js";
+import { trialsSection } from "./trials.js";
 
 const LABELS: Record<string, string> = {
   source: "Source",
@@ -75,6 +76,8 @@ export function codeView(context: Context, into: HTMLElement): void {
     [from, to].some((step) => steps[step]?.kernel === name),
   );
   if (apart) into.append(apart);
+  const trials = trialsSection(kernels.find((kernel) => kernel.name === name)?.trials ?? []);
+  if (trials) into.append(trials);
 }
 
 function levels(context: Context, kernel: string, operators: readonly number[]): Map<string, Level> {

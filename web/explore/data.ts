@@ -58,6 +58,18 @@ export interface ModelFunction {
   apart: Apart[];
 }
 
+/** A measured candidate of `tilewright tune`; times are the default's over the candidate's. */
+export interface Trial {
+  stage: string;
+  choices: Record<string, unknown>;
+  date: string;
+  used: boolean;
+  speedup?: number;
+  lower?: number;
+  upper?: number;
+  failure?: string;
+}
+
 export interface Kernel {
   name: string;
   kind: string;
@@ -70,6 +82,7 @@ export interface Kernel {
   variant_of?: string;
   when?: string;
   schedule: string;
+  trials: Trial[];
   levels: Record<string, string>;
 }
 

@@ -7,6 +7,7 @@ import { Context, type View } from "./context.js";
 import { readData } from "./data.js";
 import { graphView } from "./graph.js";
 import { kernelsView } from "./kernels.js";
+import { followRun } from "./live.js";
 import { memoryView } from "./memory.js";
 import { passesView } from "./passes.js";
 import { timeView } from "./time.js";
@@ -23,6 +24,10 @@ const VIEWS: Record<View, [string, (context: Context, into: HTMLElement) => void
 };
 
 async function start(): Promise<void> {
+  if (document.body.dataset.live !== undefined) {
+    followRun(document.body.dataset.live);
+    return;
+  }
   const [model, other] = await readData();
   if (!model) throw new Error("the page holds no model");
   const context = new Context(model, other ?? null, (view) => {

@@ -20,6 +20,7 @@ from .common import (
     input_options,
     is_artifact,
     progress_display,
+    require_file,
     source_of,
 )
 
@@ -30,6 +31,9 @@ from .common import (
 @input_options
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the page to this file.")
 @click.option("--against", "baseline", metavar="MODEL", help="A second model or artifact to compare with.")
+@click.option(
+    "--tuned", metavar="FILE", help="Database of `tilewright tune`: its choices are used, its trials shown."
+)
 @click.option(
     "--why",
     metavar="TEXT",
@@ -52,6 +56,7 @@ def command(
     function: str,
     output: str | None,
     baseline: str | None,
+    tuned: str | None,
     why: str | None,
     no_times: bool,
     no_browser: bool,
@@ -65,7 +70,13 @@ def command(
     if why is not None:
         print(_why(model, why, target, dims, threads, precision))
         return
-    about: dict[str, Any] = {"function": function, "files": files, "sizes": sizes, "seed": seed}
+    about: dict[str, Any] = {
+        "function": function,
+        "files": files,
+        "sizes": sizes,
+        "seed": seed,
+        "tuned": tuned,
+    }
     documents = [
         _document(name, target, dims, threads, precision, no_times, about)
         for name in (model, baseline)
@@ -113,7 +124,9 @@ def _document(
     from .inspect import metadata_of
 
     title = Path(model.partition(":")[0]).name
-    recorder = None
+    recorder, tuned = None, about.get("tuned")
+    if tuned is not None:
+        require_file(tuned)
     if is_artifact(model):
         if no_times and (metadata := metadata_of(model)) is not None:
             return document(metadata, title=title)
@@ -124,16 +137,16 @@ def _document(
         # The passes run only in a compilation, so the cache is not used.
         with Recorder() as recorder:
             library = compile_source(
-                source_of(model), target, dims, threads, precision, dump=recorder, cache=False
+                source_of(model), target, dims, threads, precision, dump=recorder, cache=False, tuned=tuned
             )
     if no_times:
-        return collect(library, None, title, recorder)
+        return collect(library, None, title, recorder, tuned)
     called = function_of(library, about["function"])
     inputs = list(gather_inputs(called.metadata, about["files"], about["sizes"], about["seed"]).values())
     try:
         with progress_display() as progress:
             progress("timing a call")
-            return collect(called, inputs, title, recorder)
+            return collect(called, inputs, title, recorder, tuned)
     except TilewrightError as error:
         console().print(f"no times: {error}", highlight=False, markup=False)
-        return collect(library, None, title, recorder)
+        return collect(library, None, title, recorder, tuned)

@@ -52,6 +52,7 @@ _LINES_EVERY = 10.0
     metavar="ADDRESS",
     help="Measure on the workers of the Dask scheduler at ADDRESS, such as tcp://10.0.0.5:8786.",
 )
+@click.option("--live", is_flag=True, help="Serve a page on this machine that follows the search.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the search.")
 @click.option(
     "--merge", is_flag=True, help="Join the databases given in place of MODEL, without measuring anything."
@@ -73,6 +74,7 @@ def command(
     database: str,
     shapes: int | None,
     scheduler: str | None,
+    live: bool,
     seed: int,
     merge: bool,
     replay: bool,
@@ -101,11 +103,12 @@ def command(
     source = source_of(model[0])
     last: list[Progress] = []
     interrupted = False
-    with _display() as show:
+    with _display() as show, _followed(model[0], live) as follow:
 
         def report(progress: Progress) -> None:
             last[:] = [progress]
             show(progress)
+            follow(progress)
 
         try:
             tw.tune(
@@ -171,6 +174,19 @@ def _display() -> Iterator[Callable[[Progress], None]]:
 
     with Live(console=Console(stderr=True), refresh_per_second=4, transient=True) as live:
         yield lambda progress: live.update(_table(progress))
+
+
+@contextmanager
+def _followed(model: str, live: bool) -> Iterator[Callable[[Progress], None]]:
+    """A function that sends the progress to a page, if one is wanted."""
+    if not live:
+        yield lambda _: None
+        return
+    import tilewright as tw
+
+    with tw.Live(f"tuning {Path(model.partition(':')[0]).name}") as page:
+        print(f"the search can be followed at {page.address}", file=sys.stderr, flush=True)
+        yield page.progress
 
 
 def _lines() -> Callable[[Progress], None]:

@@ -16,9 +16,11 @@ from ..driver.origins import compiled_here
 from ..errors import CompileError
 from ..runtime.kernels import describe_kernels
 from .neighbours import neighbours
+from .trials import trials_of
 
 if TYPE_CHECKING:
     from ..driver.compile import Compilation
+    from ..driver.tuning_database import Database
     from ..runtime.model import CompiledModel
     from ..runtime.timeline import Timeline
     from ..tools.roofline import Roofline
@@ -39,6 +41,7 @@ def document(
     timeline: Timeline | None = None,
     machine: Roofline | None = None,
     sizes: Mapping[str, int] | None = None,
+    tuned: Database | None = None,
 ) -> dict[str, Any]:
     """The data of one model that the page shows.
 
@@ -50,6 +53,7 @@ def document(
         timeline: A call's launches.
         machine: The roofline of the machine that the timeline is from.
         sizes: The dynamic dimensions of the timeline's call.
+        tuned: Trials of kernels.
     """
     functions = metadata.get("functions") or {getattr(library, "name", "main"): metadata}
     structure = read_structure(metadata)
@@ -60,6 +64,7 @@ def document(
             compilations = compiled_here(whole)
         except CompileError:
             compilations = []  # loaded from a file
+    trials = {} if tuned is None else trials_of(compilations, tuned)
     return {
         "format": FORMAT,
         "title": title,
@@ -80,7 +85,7 @@ def document(
             for name, entry in functions.items()
         ],
         "states": metadata.get("states", []),
-        "kernels": _kernels(metadata, whole, compilations),
+        "kernels": _kernels(metadata, whole, compilations, trials),
         "sources": _sources(compilations),
         "passes": [] if recorder is None else [asdict(record) for record in recorder.passes],
         "profile": None if timeline is None else _profile(metadata, timeline, machine, dict(sizes or {})),
@@ -104,7 +109,10 @@ def _facts(metadata: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _kernels(
-    metadata: Mapping[str, Any], library: CompiledModel | None, compilations: Sequence[Compilation]
+    metadata: Mapping[str, Any],
+    library: CompiledModel | None,
+    compilations: Sequence[Compilation],
+    trials: Mapping[str, list[dict[str, Any]]],
 ) -> list[dict[str, Any]]:
     entries = metadata.get("kernels", [])
     schedules = {
@@ -121,6 +129,7 @@ def _kernels(
             **({"variant_of": entry["variant_of"], "when": entry["when"]} if "variant_of" in entry else {}),
             "choices": entry.get("choices", []),
             "schedule": schedules.get(entry["name"], ""),
+            "trials": trials.get(entry["name"], []),
             "levels": {
                 **texts.get(entry.get("variant_of", entry["name"]), {}),
                 **code.get(entry["name"], {}),

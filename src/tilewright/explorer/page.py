@@ -13,6 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..driver.tuning_database import Database
 from ..errors import ArtifactError, TilewrightError
 from .document import document
 
@@ -27,6 +28,7 @@ def explore(
     *,
     title: str | None = None,
     baseline: CompiledModel | None = None,
+    tuned: Database | str | Path | None = None,
 ) -> Path:
     """Write a page that shows a compiled model at every level.
 
@@ -39,6 +41,8 @@ def explore(
         title: The name of the model; the default is that of its source.
         baseline: Another compiled model, whose kernels, operators and memory the page compares with the
             first; with `inputs` it is timed, too.
+        tuned: A database of `tilewright.tune`, whose trials on this machine the page shows with their
+            kernels; for models that were compiled.
 
     Returns:
         The path of the page.
@@ -47,18 +51,24 @@ def explore(
         ArtifactError: The file cannot be written.
         ShapeError: An input does not fit the model.
     """
-    documents = [collect(x, inputs, title) for x in (library, baseline) if x is not None]
+    documents = [collect(x, inputs, title, tuned=tuned) for x in (library, baseline) if x is not None]
     return write_page(documents, path)
 
 
 def collect(
-    library: CompiledModel, inputs: Sequence[Any] | None, title: str | None = None, recorder: Any = None
+    library: CompiledModel,
+    inputs: Sequence[Any] | None,
+    title: str | None = None,
+    recorder: Any = None,
+    tuned: Database | str | Path | None = None,
 ) -> dict[str, Any]:
     """The document of a library, with the times of a call if `inputs` are given."""
     source = library.metadata.get("source", {})
     title = title or source.get("name") or "model"
+    if tuned is not None and not isinstance(tuned, Database):
+        tuned = Database(tuned)
     if inputs is None:
-        return document(library.metadata, title=title, library=library, recorder=recorder)
+        return document(library.metadata, title=title, library=library, recorder=recorder, tuned=tuned)
     from ..tools.roofline import machine
 
     timeline = library.timeline(*inputs)
@@ -72,15 +82,29 @@ def collect(
         timeline=timeline,
         machine=None if on_device else machine(None),
         sizes=sizes,
+        tuned=tuned,
     )
 
 
 def page_text(documents: Sequence[Mapping[str, Any]]) -> str:
     """The HTML of the page for one model, or for two that are compared."""
     data = base64.b64encode(gzip.compress(json.dumps(list(documents)).encode(), 6)).decode()
+    return _page(documents[0]["title"], data)
+
+
+def live_text(title: str) -> str:
+    """The HTML of the page of `tilewright.Live`, which may read events from the server that it is from."""
+    return (
+        _page(title, "")
+        .replace("default-src 'none'", "default-src 'none'; connect-src 'self'", 1)
+        .replace("<body>", f'<body data-live="{html.escape(title)}">', 1)
+    )
+
+
+def _page(title: str, data: str) -> str:
     return (
         _built("explore.html")
-        .replace("<!-- title -->", html.escape(documents[0]["title"]))
+        .replace("<!-- title -->", html.escape(title))
         .replace("/* style */", _built("explore.css"))
         .replace("/* data */", data)
         # A script must not contain the end of its element.
@@ -112,4 +136,4 @@ def _built(name: str) -> str:
         ) from error
 
 
-__all__ = ["collect", "explore", "page_text", "write_page"]
+__all__ = ["collect", "explore", "live_text", "page_text", "write_page"]
