@@ -109,7 +109,7 @@ def measured(browser: Any, name: str, file: Path) -> dict[str, Any]:
 
 
 def _answers(page: Any, name: str) -> dict[str, Any]:
-    """What the page answers to the questions of the sweep."""
+    """The answers of a page to the questions of the sweep."""
     begin = time.perf_counter()
     page.fill("input[type=search]", SEARCHES[name])
     page.click(".results button")
@@ -145,7 +145,7 @@ def _answers(page: Any, name: str) -> dict[str, Any]:
 
 
 def troubles_of(browser: Any, file: Path, pictures: Path | None) -> list[str]:
-    """What axe finds serious in the views of a page, on each screen in each scheme."""
+    """The serious findings of axe in the views of a page, on each screen in each scheme."""
     found = []
     for screen in SCREENS:
         for scheme in ("light", "dark"):

@@ -1,6 +1,6 @@
-/** A layered layout for graphs of hundreds to many thousands of nodes, in time linear in nodes and edges for
- * each sweep: longest paths give the ranks, and each node moves towards its neighbours (after Sugiyama, Tagawa
- * and Toda, 1981), with the least squares of distances that keep the order and the gaps. */
+/** A layered layout for graphs of hundreds to many thousands of nodes, in time linear in nodes and edges
+ * for each sweep: longest paths give the ranks, and each node moves towards its neighbours (after Sugiyama,
+ * Tagawa and Toda, 1981), with the least squares of distances that keep the order and the gaps. */
 
 export interface Node {
   x: number;

@@ -11,8 +11,8 @@ export interface ModuleNode {
   all: number[];
 }
 
-/** Operators outside of all modules that are shown beside these. More, such as the updates of a training step's
- * parameters, are a module of their own. */
+/** Operators outside of all modules that are shown beside these. More, such as the updates of the parameters
+ * in a training step, are a module of their own. */
 const MOST_OUTSIDE = 24;
 
 /** The modules' path of an operator: "blocks.0.up/linear" lies in blocks, 0, up. */

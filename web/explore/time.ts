@@ -25,12 +25,9 @@ export function timeView(context: Context, into: HTMLElement): void {
     return;
   }
   const width = plotWidth(1100);
+  const took = `A call took ${timeText(profile.seconds)} in ${profile.launches.length} launches.`;
   into.append(
-    element(
-      "p",
-      "summary",
-      `A call took ${timeText(profile.seconds)} in ${profile.launches.length} launches.${threadsText(profile)}`,
-    ),
+    element("p", "summary", took + threadsText(profile)),
     element("h2", "", "Launches"),
     lanes(profile.launches, width),
     element("h2", "", "Layers"),
@@ -48,8 +45,8 @@ function threadsText({ launches, seconds }: Profile): string {
   return ` ${count} threads computed for ${percent(busy / (count * seconds))} of it.`;
 }
 
-/** The launches on a time line: a lane for each thread, or where no threads were measured, such as on a device,
- * for each outermost module. */
+/** The launches on a time line: a lane for each thread, or where no threads were measured, such as on a
+ * device, for each outermost module. */
 function lanes(launches: readonly Launch[], width: number): HTMLElement {
   const threaded = launches.some(({ threads }) => threads.length);
   const parts = threaded

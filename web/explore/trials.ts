@@ -36,11 +36,11 @@ export function trialsSection(trials: readonly Trial[]): HTMLElement | null {
       Plot.line(points, { x: "number", y: "best", stroke: "var(--hot)", curve: "step-after" }),
     ],
   });
-  const text =
-    `${measured.length} trials, ${failed} failed. ` +
-    (used
-      ? `The kernel uses ${choicesText(used.choices)}, ${(used.speedup ?? 1).toFixed(3)}× as fast as by default.`
-      : "The kernel keeps its default.");
+  const speedup = (used?.speedup ?? 1).toFixed(3);
+  const verdict = used
+    ? `The kernel uses ${choicesText(used.choices)}, ${speedup}× as fast as by default.`
+    : "The kernel keeps its default.";
+  const text = `${measured.length} trials, ${failed} failed. ${verdict}`;
   const ranked = measured
     .filter(({ speedup }) => speedup !== undefined)
     .toSorted((a, b) => (b.lower ?? b.speedup!) - (a.lower ?? a.speedup!));

@@ -95,6 +95,7 @@ class Live:
             progress: The progress.
         """
         total = sum(state.seconds for state in progress.kernels) or 1.0
+        states = sorted(progress.kernels, key=lambda state: -state.weight)
         rows = [
             {
                 "kernel": state.kernel.name,
@@ -104,14 +105,15 @@ class Live:
                 "failures": state.failures,
                 "speedup": state.speedup,
             }
-            for state in sorted(progress.kernels, key=lambda state: -state.weight)
+            for state in states
         ]
         with self._changed:
-            for row in rows:
-                if row["trials"] > self._seen.get(str(row["kernel"]), 0):
-                    self._seen[str(row["kernel"])] = row["trials"]
-                    curve = self._curves.setdefault(f"best of {row['kernel']}", [])
-                    curve.append((progress.elapsed, row["speedup"]))
+            for state in states:
+                name = state.kernel.name
+                if state.trials > self._seen.get(name, 0):
+                    self._seen[name] = state.trials
+                    curve = self._curves.setdefault(f"best of {name}", [])
+                    curve.append((progress.elapsed, state.speedup))
             self._tuning = {
                 "stage": progress.stage,
                 "elapsed": progress.elapsed,

@@ -16,7 +16,7 @@ def neighbours(function: Mapping[str, Any], name: str, apart: Iterable[Apart]) -
     Args:
         function: A function of `artifact.structure.read_structure`.
         name: Its name.
-        apart: What rules of fusion left apart.
+        apart: The computations that rules of fusion left apart.
 
     Returns:
         A dictionary for each pair: ``from`` and ``to``, the numbers of the steps; ``operators``, the numbers

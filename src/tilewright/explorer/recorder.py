@@ -63,7 +63,7 @@ class Apart:
     Attributes:
         function: The function that both belong to.
         producers: The numbers of the operators that the computation is a part of, in the optimized graph.
-        readers: Those of the reader.
+        readers: The numbers of the reader's.
         rule: The name of the rule.
         reason: The reason in words.
     """
@@ -81,7 +81,7 @@ class Recorder:
 
     Attributes:
         passes: The passes, in order.
-        apart: What rules of fusion left apart. Later entries of the same computations count.
+        apart: The computations that rules of fusion left apart. Later entries of the same computations count.
     """
 
     def __init__(self) -> None:

@@ -16,11 +16,11 @@ from typing import Any
 from .builder import Builder
 from .core import Constant, Effect, IRError, Operation, OperationT, Value
 from .location import Location
-from .refusal import refused
+from .refusal import Refusal, refused
 from .symbolic import prove_lt
 from .types import TensorType, Type
 
-PatternFunction = Callable[[Any, "Rewriter"], bool]
+PatternFunction = Callable[[Any, "Rewriter"], "bool | Refusal"]
 
 
 @dataclass(frozen=True)

@@ -143,13 +143,13 @@ class _Native(CompiledModel):
             context.native.tw_profile_enable(context.handle, 0)
 
 
-def _read_times(context: Context, read: Any) -> Sequence[_LaunchTime]:
+def _read_times(context: Context, read: Any) -> list[_LaunchTime]:
     """All times of a profile that a function of `tilewright.h` reads."""
     count = ctypes.c_int64()
     context.check(read(context.handle, None, 0, ctypes.byref(count)))
     entries = (_LaunchTime * min(count.value, _MOST_LAUNCHES))()
     context.check(read(context.handle, entries, len(entries), ctypes.byref(count)))
-    return entries
+    return list(entries)
 
 
 _MOST_LAUNCHES = 1 << 20
