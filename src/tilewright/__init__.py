@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from tilewright.quantization import QuantizationAwareModel, QuantizedModel, prepare_qat, quantize
     from tilewright.runtime.simulator.simulate import simulate
     from tilewright.schedule.kernel_schedule import load_schedules, pin, save_schedules, schedule_kernel
+    from tilewright.tools.compare import compare
     from tilewright.tools.measure_libraries import measure_libraries
     from tilewright.tools.minimize import minimize
     from tilewright.tools.schedule_check import check_schedule
@@ -108,6 +109,7 @@ __all__ = [
     "c_kernel",
     "check_schedule",
     "checkpoint",
+    "compare",
     "compile",
     "cond",
     "custom_gradient",
@@ -177,6 +179,7 @@ _HOME = {
     "jit": "tilewright.driver.jit",
     "check_schedule": "tilewright.tools.schedule_check",
     "measure_libraries": "tilewright.tools.measure_libraries",
+    "compare": "tilewright.tools.compare",
     "minimize": "tilewright.tools.minimize",
     "simulate": "tilewright.runtime.simulator.simulate",
     "tune": "tilewright.tuning.tune",

@@ -22,6 +22,7 @@ import tilewright
 
 _COMMANDS = {
     "bench": "Time a compiled model against other engines.",
+    "compare": "Compare a model, layer by layer, with its own framework.",
     "compile": "Compile a model to an artifact.",
     "doctor": "Check this machine, and whether a model is supported.",
     "explore": "Show a model at every level, with its times, on a page.",

@@ -180,11 +180,15 @@ def imported() -> tuple[str, ...]:
 
 
 def input_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of every command that runs a model: --function, --input, --dim, --seed."""
+    """Add the options of every command that runs a model: --function, and `random_input_options`."""
+    return click.option(
+        "--function", default="main", show_default=True, help="Function to run, of a library of several."
+    )(random_input_options(command))
+
+
+def random_input_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options for the inputs of a run: --input, --dim, --seed."""
     for decorate in (
-        click.option(
-            "--function", default="main", show_default=True, help="Function to run, of a library of several."
-        ),
         click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random inputs."),
         click.option(
             "--dim",
@@ -391,7 +395,7 @@ def gather_inputs(
     from tilewright.errors import ShapeError
 
     entries = {entry["name"]: entry for entry in metadata["inputs"]}
-    given = {name: _read_array(path) for name, path in (_with_equals(file, entries) for file in files)}
+    given = read_inputs(files, entries)
     known = dict(sizes)
     for name, array in given.items():
         if name not in entries:
@@ -404,6 +408,13 @@ def gather_inputs(
         return {name: given[name] for name in entries}
     generated = random_inputs(metadata, default_sizes(metadata, known), seed)
     return {name: given.get(name, generated[name]) for name in entries}
+
+
+def read_inputs(files: tuple[tuple[str, str], ...], names: Collection[str] = ()) -> dict[str, np.ndarray]:
+    """The arrays of --input files by name. `names` are the model's inputs, where they are known: an input's
+    name may contain "=".
+    """
+    return {name: _read_array(path) for name, path in (_with_equals(file, names) for file in files)}
 
 
 def _with_equals(file: tuple[str, str], names: Collection[str]) -> tuple[str, str]:

@@ -38,6 +38,19 @@ def users_line(error: BaseException, libraries: str = "", innermost: bool = Fals
     return f"{line[0]}:{line[1]}" + (f": {source}" if source else "")
 
 
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_TORCH = re.compile(r"[/\\]torch[/\\](nn|_|fx|functional|utils)")
+
+
+def last_user_frame(stack: str) -> tuple[str, int]:
+    """Return the file and line of the last call in a stack that PyTorch keeps as text, outside of torch if
+    there is one; ``("", 0)`` without a call.
+    """
+    frames = _FRAME.findall(stack)
+    frames = [frame for frame in frames if not _TORCH.search(frame[0])] or frames
+    return (frames[-1][0], int(frames[-1][1])) if frames else ("", 0)
+
+
 def _is_library(file: str, libraries: str) -> bool:
     package = re.search(r"(site|dist)-packages[/\\]([^/\\]+)", file)
     if package is not None:
@@ -45,4 +58,4 @@ def _is_library(file: str, libraries: str) -> bool:
     return Path(file).is_relative_to(_STANDARD)
 
 
-__all__ = ["users_line"]
+__all__ = ["last_user_frame", "users_line"]

@@ -25,6 +25,20 @@ RTOL = 1e-4
 ATOL = 1e-5
 ROUNDED = {"bf16": 2e-2, "f16": 3e-3}
 """Both tolerances for artifacts of a lower precision: a few times the rounding of one operand."""
+OF_DTYPES = {"float64": (1e-9, 1e-10), "float16": (3e-3, 3e-3), "bfloat16": (2e-2, 2e-2)}
+"""Relative and absolute tolerances of values by their type; other floats have `RTOL` and `ATOL`."""
+
+
+def tolerances(dtype: np.dtype, precision: str = "") -> tuple[float, float]:
+    """The relative tolerance of a value, and the absolute one as a share of its largest magnitude.
+
+    Args:
+        dtype: The value's type.
+        precision: The precision that the library was compiled with, of its metadata.
+    """
+    rtol, atol = OF_DTYPES.get(dtype.name, (RTOL, ATOL))
+    least = ROUNDED.get(precision, 0.0)
+    return max(rtol, least), max(atol, least)
 
 
 @dataclass(frozen=True)
@@ -216,8 +230,10 @@ def _needs(package: str) -> Any:
         raise CompileError(f"running the source model needs {package}: pip install {package}") from None
 
 
-def onnx_runner(model: str | bytes, threads: int = 0) -> tuple[str, Runner]:
-    """Run an ONNX file or serialized model in ONNX Runtime, or in the reference evaluator without it."""
+def onnx_runner(model: str | bytes, threads: int = 0, optimize: bool = True) -> tuple[str, Runner]:
+    """Run an ONNX file or serialized model in ONNX Runtime, or in the reference evaluator without it. With
+    `optimize` off, ONNX Runtime runs the nodes as they are.
+    """
     try:
         import onnxruntime
     except ImportError:
@@ -230,6 +246,8 @@ def onnx_runner(model: str | bytes, threads: int = 0) -> tuple[str, Runner]:
         return "the ONNX reference evaluator", lambda inputs: list(evaluator.run(None, inputs))
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
+    if not optimize:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if threads:
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1

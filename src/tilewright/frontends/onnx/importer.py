@@ -23,6 +23,7 @@ from ..dims import DimsArgument
 from ..refusals import without_location
 from ..unsupported import Unsupported, unsupported
 from .inputs import examples_by_name, input_types, single_inputs
+from .locations import location_of
 from .model import OnnxFile
 from .module_builder import ModuleBuilder
 from .node import (
@@ -163,8 +164,8 @@ class Importer(ModuleBuilder):
 
     def _nodes(self, nodes: Sequence[Any], scope: Scope) -> None:
         for proto in nodes:
-            label = proto.name or f"{proto.op_type}({next((o for o in proto.output if o), '')})"
-            location = Location(f"{scope.path}{label}")
+            location = location_of(proto, scope.path)
+            label = location.name.removeprefix(scope.path)
             inputs = [scope.find(name, label) if scope.is_present(name) else None for name in proto.input]
             if any(x is None and scope.is_present(name) for name, x in zip(proto.input, inputs, strict=True)):
                 # A node above is unsupported, so this node cannot be imported. It is listed too if it is

@@ -33,6 +33,7 @@ from ..complex import Complex, describe_border, flat, joined, part_names
 from ..conversions import conversion_steps
 from ..refusals import refusal
 from ..unsupported import Unsupported, unsupported
+from ..user_location import last_user_frame
 from .checkpoints import Checkpoints, number_of
 from .registry import complex_importers, importers
 from .symbols import SymbolMap, TorchSize, Untranslatable
@@ -328,7 +329,7 @@ class Importer:
 
     def _graph(self, module: torch.nn.Module, graph: torch.fx.Graph) -> Any:
         """Import the nodes that the outputs need; return the argument of the output node."""
-        live = _live_nodes(graph)
+        live = live_nodes(graph)
         for number, nodes in itertools.groupby(graph.nodes, number_of):
             kept = self.checkpoints.collecting(self.builder.block) if number else nullcontext()
             with kept:
@@ -711,7 +712,7 @@ class _Poisoned(Exception):
     """An argument could not be imported."""
 
 
-def _live_nodes(graph: torch.fx.Graph) -> set[Any]:
+def live_nodes(graph: torch.fx.Graph) -> set[Any]:
     """Return the nodes that the output depends on, and assertions about data, but not those about sizes and
     dtypes.
     """
@@ -725,9 +726,6 @@ def _live_nodes(graph: torch.fx.Graph) -> set[Any]:
     return live
 
 
-_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
-
-
 def location_of(node: torch.fx.Node) -> Location:
     """Return the module path with the operator's name, and the last line of the user's stack outside of
     torch.
@@ -736,12 +734,8 @@ def location_of(node: torch.fx.Node) -> Location:
     path = str(stack[-1][0]) if stack else ""
     path = re.sub(r"^L\['self'\]\.?", "", path)
     operator = str(node.target).split(".")[1] if str(node.target).count(".") == 2 else node.name
-    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-    user_frames = [
-        f for f in frames if not re.search(r"[/\\]torch[/\\](nn|_|fx|functional|utils)", f[0])
-    ] or frames
-    file, line = user_frames[-1] if user_frames else ("", "0")
-    return Location(f"{path}/{operator}" if path else operator, file, int(line))
+    file, line = last_user_frame(node.meta.get("stack_trace") or "")
+    return Location(f"{path}/{operator}" if path else operator, file, line)
 
 
 def _hint(name: str) -> str:
@@ -750,4 +744,4 @@ def _hint(name: str) -> str:
     return ""
 
 
-__all__ = ["Importer", "Node", "Number", "Operand", "StateInput"]
+__all__ = ["Importer", "Node", "Number", "Operand", "StateInput", "live_nodes", "location_of"]

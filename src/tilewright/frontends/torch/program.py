@@ -27,10 +27,14 @@ class ProgramImporter(Importer):
     """Builds one module from one exported program."""
 
     def __init__(
-        self, program: torch.export.ExportedProgram, dims: DimsArgument | None, kept: Collection[str] = ()
+        self,
+        program: torch.export.ExportedProgram,
+        dims: DimsArgument | None,
+        kept: Collection[str] = (),
+        shown: Sequence[torch.fx.Node] = (),
     ) -> None:
         super().__init__()
-        self.program, self.kept = program, kept
+        self.program, self.kept, self.shown = program, kept, shown
         self.ranges = program.range_constraints
         self.dims = dims
 
@@ -45,6 +49,8 @@ class ProgramImporter(Importer):
             for name, node, shape in zip(names, nodes, shapes, strict=True)
         ]
         outputs, result_names = self._outputs(signature)
+        outputs += self.shown
+        result_names += [f"shown_{k}" for k in range(len(self.shown))]
         updates = self._updates(signature)
         held = self._held(signature)
         updates |= self._kept(held, placeholders, updates)
@@ -249,10 +255,15 @@ def _output_name(path: Sequence[Any]) -> str:
 
 
 def import_program(
-    program: torch.export.ExportedProgram, dims: DimsArgument | None, kept: Collection[str] = ()
+    program: torch.export.ExportedProgram,
+    dims: DimsArgument | None,
+    kept: Collection[str] = (),
+    shown: Sequence[torch.fx.Node] = (),
 ) -> Module:
-    """Return the graph-level module of a functional ``ExportedProgram``; see `import_torch`."""
-    return ProgramImporter(program, dims, kept).run()
+    """Return the graph-level module of a functional ``ExportedProgram``; see `import_torch`. The values of
+    the nodes `shown`, tensors that the outputs depend on, are further results.
+    """
+    return ProgramImporter(program, dims, kept, shown).run()
 
 
 __all__ = ["ProgramImporter", "import_program"]
