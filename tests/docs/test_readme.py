@@ -43,6 +43,7 @@ def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "doctor",
         "explore",
         "compile",
+        "compare",
         "run",
         "inspect",
         "profile",
