@@ -1,21 +1,25 @@
-"""`tilewright bench MODEL`: a compiled model and other engines on the same inputs, in one process, in
-turns.
+"""`tilewright bench MODEL`: a compiled model, other engines and earlier versions on the same inputs, in one
+process, in turns.
 """
 
 from __future__ import annotations
 
+import datetime
 import logging
 import statistics
 import tempfile
-import time
 import warnings
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
 from rich.table import Table
+
+from tilewright.tools.kept_runs import keep, plot, read_kept
+from tilewright.tools.timings import MARGIN, MARGIN_APART, Change, Turns, change, in_turns, joined, strip
 
 from .common import (
     Source,
@@ -31,6 +35,7 @@ from .common import (
     progress_display,
     source_of,
     write_json,
+    write_text,
 )
 
 if TYPE_CHECKING:
@@ -39,11 +44,12 @@ if TYPE_CHECKING:
     from tilewright.runtime.model import CompiledModel
 
 ENGINES = ("torch", "onnxruntime")
-_PAUSE = 0.05  # seconds between two engines' turns, in which thread pools that spin after a run go to sleep
 
 
-class _Engines(click.ParamType):
-    name = "ENGINE,..."
+class _Rivals(click.ParamType):
+    """Engines, and at most one earlier version: a kept run or an artifact."""
+
+    name = "ENGINE,...|FILE"
 
     def convert(
         self, value: str | tuple[str, ...], param: click.Parameter | None, ctx: click.Context | None
@@ -53,10 +59,20 @@ class _Engines(click.ParamType):
             if isinstance(value, str)
             else value
         )
+        files = [name for name in names if _is_version(name)]
         for name in names:
-            if name not in ENGINES:
-                self.fail(f"unknown engine '{name}'; known: {', '.join(ENGINES)}", param, ctx)
+            if name not in ENGINES and name not in files:
+                known = ", ".join(ENGINES)
+                self.fail(
+                    f"unknown engine '{name}'; known: {known}, a kept run (.json) and an artifact", param, ctx
+                )
+        if len(files) > 1:
+            self.fail(f"one earlier version at a time, not {', '.join(files)}", param, ctx)
         return names
+
+
+def _is_version(name: str) -> bool:
+    return is_artifact(name) or Path(name).suffix == ".json"
 
 
 @click.command("bench")
@@ -65,10 +81,9 @@ class _Engines(click.ParamType):
 @input_options
 @click.option(
     "--against",
-    type=_Engines(),
-    default=",".join(ENGINES),
-    show_default=True,
-    help="Engines to compare with.",
+    type=_Rivals(),
+    help="Engines to compare with, or an earlier version: a file of --keep, or an artifact. The default is "
+    f"{','.join(ENGINES)} for a model, nothing for an artifact.",
 )
 @click.option("--pt2", "pt2_path", help="The model as a .pt2 file, for torch where MODEL is an .onnx file.")
 @click.option(
@@ -78,6 +93,19 @@ class _Engines(click.ParamType):
     show_default=True,
     help="Duration of the measurement.",
 )
+@click.option(
+    "--keep",
+    "kept_path",
+    metavar="FILE.json",
+    help="Keep the run in this file, with a copy of the artifact beside it, for a later --against.",
+)
+@click.option(
+    "--margin",
+    type=click.FloatRange(min=0),
+    help=f"The change of an earlier version's time that counts as none (default: {MARGIN}; {MARGIN_APART} if "
+    "it cannot run any more).",
+)
+@click.option("--plot", "plot_path", metavar="FILE.svg", help="Plot all calls to this file.")
 @json_option
 def command(
     model: str,
@@ -89,36 +117,109 @@ def command(
     sizes: tuple[tuple[str, int], ...],
     seed: int,
     function: str,
-    against: tuple[str, ...],
+    against: tuple[str, ...] | None,
     pt2_path: str | None,
     seconds: float,
+    kept_path: str | None,
+    margin: float | None,
+    plot_path: str | None,
     json_path: str | None,
-) -> None:
-    """Time MODEL (.onnx, .pt2, or FILE.py:NAME), compiled, and other engines on the same inputs.
+) -> int:
+    """Time MODEL: an artifact, or a model that is compiled first (.onnx, .pt2, FILE.py:NAME), with other
+    engines or an earlier version on the same inputs.
 
-    The engines take turns. The first call of each turn is not counted. The result is each engine's median
-    time, and its ratio to Tilewright's: above 1 means slower than Tilewright.
+    All take turns. The first call of each turn is not counted. The result is each engine's median time, and
+    its ratio to Tilewright's: above 1 means slower than Tilewright. If the model is slower than an earlier
+    version beyond the noise, the exit code is 1.
     """
-    if is_artifact(model):
+    if against is None:
+        against = () if is_artifact(model) else ENGINES
+    engines = [name for name in against if not _is_version(name)]
+    version = next((name for name in against if _is_version(name)), None)
+    if is_artifact(model) and engines:
         raise click.UsageError(
-            f"{model} is an artifact; bench takes a model (.onnx or .pt2), which the other engines can run"
+            f"{model} is an artifact, which {engines[0]} cannot run: give the model (.onnx or .pt2), or "
+            "--against a kept run or another artifact"
         )
     from tilewright.driver.cores import usable_cores
 
     count = threads or usable_cores()
-    source = source_of(model)
-    library = function_of(obtain(source, target, dims, count, precision), function)
+    source = None if is_artifact(model) else source_of(model)
+    library = function_of(obtain(source or model, target, dims, count, precision), function)
     inputs = gather_inputs(library.metadata, files, sizes, seed)
+    earlier = None if version is None else _earlier(version, count, function, inputs)
     with progress_display() as progress, tempfile.TemporaryDirectory() as folder:
         calls: dict[str, Callable[[], Any]] = {"tilewright": lambda: library(*inputs.values())}
-        for engine in against:
+        if earlier is not None and (former := earlier.library) is not None:
+            calls[EARLIER] = lambda: former(*inputs.values())
+        for engine in engines:
+            assert source is not None
             progress(f"loading {engine}")
             calls[engine] = _engine(engine, source, pt2_path, inputs, count, Path(folder))
         differences = _differences(calls)
-        times = interleaved(calls, seconds, progress)
-    result = _result(model, library, inputs, count, times, differences)
+        turns = in_turns(calls, seconds, progress)
+    result = _result(model, library, inputs, count, turns, differences)
+    found = None if earlier is None else _change(earlier, turns, margin)
+    if found is not None:
+        result["change"] = {**asdict(found), "slower": found.slower, "faster": found.faster}
+        result["change"]["against"] = version
+    if kept_path is not None:
+        keep(kept_path, result, turns, library)
+    if plot_path is not None:
+        write_text(plot_path, plot(turns, f"{Path(model).name}, {count} threads"))
     if write_json(result, json_path):
-        _show(result)
+        _show(result, turns)
+        if found is not None:
+            console().print(found.text(), highlight=False, soft_wrap=True)
+    return 1 if found is not None and found.slower else 0
+
+
+EARLIER = "earlier"
+
+
+@dataclass(frozen=True)
+class _Earlier:
+    """An earlier version: what can run now, and the times that were kept of it."""
+
+    library: CompiledModel | None
+    turns: Turns
+
+
+def _earlier(version: str, threads: int, function: str, inputs: dict[str, np.ndarray]) -> _Earlier:
+    """The earlier version that --against names.
+
+    Raises:
+        click.UsageError: It ran with other inputs, or, if it cannot run now, on another machine.
+    """
+    import tilewright as tw
+    from tilewright.tools.roofline import processor_name
+
+    if is_artifact(version):
+        return _Earlier(function_of(tw.load(version, threads=threads), function), [])
+    kept = read_kept(version)
+    result = kept["result"]
+    shapes = {name: list(array.shape) for name, array in inputs.items()}
+    if result["inputs"] != shapes:
+        raise click.UsageError(
+            f"{version} was measured with inputs {result['inputs']}, not {shapes}: give the same --dim and "
+            "--input"
+        )
+    if kept["artifact"] is not None:
+        return _Earlier(function_of(tw.load(kept["artifact"], threads=threads), function), [])
+    now = {"processor": processor_name(), "threads": threads}
+    before = {key: result.get(key) for key in now}
+    if now != before:
+        raise click.UsageError(
+            f"{version} is without its artifact, and was measured on {before['processor']} with "
+            f"{before['threads']} threads, not on {now['processor']} with {threads}: measure both here"
+        )
+    return _Earlier(None, kept["turns"]["tilewright"])
+
+
+def _change(earlier: _Earlier, turns: dict[str, Turns], margin: float | None) -> Change:
+    if earlier.library is None:
+        return change(turns["tilewright"], earlier.turns, paired=False, margin=margin)
+    return change(turns["tilewright"], turns[EARLIER], paired=True, margin=margin)
 
 
 def _engine(
@@ -215,50 +316,20 @@ def _differences(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
     }
 
 
-def interleaved(
-    calls: dict[str, Callable[[], Any]], seconds: float, progress: Callable[..., None] = lambda *_: None
-) -> dict[str, list[float]]:
-    """Seconds of single calls. The engines take turns of several calls until `seconds` have passed, at least
-    3 turns each.
-
-    The first call of a turn is not counted: it wakes the engine's threads and refills the caches.
-    """
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    slowest = 0.0
-    for call in calls.values():
-        begin = time.perf_counter()
-        call()
-        slowest = max(slowest, time.perf_counter() - begin)
-    per_turn = max(1, min(20, int(seconds / (10 * len(calls) * slowest)))) if slowest > 0 else 20
-    begin = time.perf_counter()
-    turns = 0
-    while turns < 3 or time.perf_counter() - begin < seconds:
-        progress(
-            "measuring", min(int((time.perf_counter() - begin) * 10), int(seconds * 10)), int(seconds * 10)
-        )
-        for name, call in calls.items():
-            time.sleep(_PAUSE)
-            call()
-            for _ in range(per_turn):
-                start = time.perf_counter()
-                call()
-                times[name].append(time.perf_counter() - start)
-        turns += 1
-    return times
-
-
 def _result(
     model: str,
     library: CompiledModel,
     inputs: dict[str, np.ndarray],
     threads: int,
-    times: dict[str, list[float]],
+    turns: dict[str, Turns],
     differences: dict[str, float],
 ) -> dict[str, Any]:
-    own = statistics.median(times["tilewright"])
+    from tilewright.tools.roofline import processor_name
+
+    own = statistics.median(joined(turns["tilewright"]))
     engines = {}
-    for name, values in times.items():
-        ordered = sorted(values)
+    for name, values in turns.items():
+        ordered = sorted(joined(values))
         median = statistics.median(ordered)
         engines[name] = {
             "median_ms": median * 1e3,
@@ -270,6 +341,8 @@ def _result(
         }
     return {
         "model": str(model),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "processor": processor_name(),
         "threads": threads,
         "inputs": {name: list(array.shape) for name, array in inputs.items()},
         "engines": engines,
@@ -296,11 +369,15 @@ def _roofline(
     }
 
 
-def _show(result: dict[str, Any]) -> None:
+def _show(result: dict[str, Any], turns: dict[str, Turns]) -> None:
     out = console()
+    rows = result["engines"].values()
+    low = min(min(joined(part)) for part in turns.values())
+    high = max(row["p90_ms"] for row in rows) * 1.1e-3
     table = Table(box=None)
     for column in ("engine", "median ms", "p10", "p90", "runs", "ratio", "max difference"):
         table.add_column(column, justify="left" if column == "engine" else "right")
+    table.add_column(f"{low * 1e3:.3g} to {high * 1e3:.3g} ms", no_wrap=True)
     for name, row in result["engines"].items():
         difference = row.get("max_difference")
         add_row(
@@ -312,6 +389,7 @@ def _show(result: dict[str, Any]) -> None:
             str(row["runs"]),
             f"{row['ratio']:.2f}",
             "" if difference is None else f"{difference:.1e}",
+            strip(joined(turns[name]), low, high),
         )
     out.print(table)
     roof = result["roofline"]

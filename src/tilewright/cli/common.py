@@ -548,6 +548,14 @@ def number(value: float, unit: str) -> str:
     return f"{value:.3g} {unit}".rstrip()
 
 
+def write_text(path: str | Path, text: str) -> None:
+    """Write a file that an option names. Raises click.ClickException: it cannot be written."""
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise click.ClickException(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
 def write_json(result: object, path: str | None) -> bool:
     """Write a result to a file, if `path` names one. Returns whether to show it as text as well: not if the
     JSON goes to stdout ('-').

@@ -22,7 +22,7 @@ from typing import Any
 from tilewright.artifact import disk_cache
 from tilewright.driver.cores import usable_cores
 
-_VERSION = 4
+_VERSION = 5
 _CHAINS = 12  # independent chains of fused multiply-adds: at least latency 4 times 2 units
 _DOTS = {
     16: 16,
@@ -35,6 +35,8 @@ _TILE_FLOPS = {
 }  # terms of each of the 16 x 16 sums of one product
 _DOT_FLOPS = {"bf16": 4.0, "int8": 8.0}  # operations of a dot product in each lane: pairs, quads
 _SHARES = (
+    16 << 10,
+    64 << 10,
     256 << 10,
     1 << 20,
     4 << 20,
@@ -108,7 +110,7 @@ def machine(threads: int | None = None) -> Roofline:
     the earlier ones in the disk cache.
     """
     count = threads or usable_cores()
-    processor = _processor()
+    processor = processor_name()
     key = disk_cache.digest(f"{_VERSION}|{processor}|{count}")
     measured = measure(count, processor)
     known = disk_cache.read("machine", key)
@@ -138,7 +140,7 @@ def measure(threads: int, processor: str = "") -> Roofline:
     seconds = min(once() for _ in range(8))
     bandwidth = LARGE / seconds
     cached = tuple((share * threads, share * threads / _again(threads, share, loops)) for share in _SHARES)
-    return Roofline(processor or _processor(), threads, flops, bandwidth, cached=cached, **products)
+    return Roofline(processor or processor_name(), threads, flops, bandwidth, cached=cached, **products)
 
 
 def _again(threads: int, share: int, loops: _Loops) -> float:
@@ -163,8 +165,11 @@ def reader(threads: int, size: int, loops: _Loops | None = None, passes: int = 1
         ctypes.memset(start(buffer), 0, share)  # allocates the pages
 
     def read(buffer: ctypes.Array[ctypes.c_char]) -> None:
-        for _ in range(passes):
-            loops.read(start(buffer), share)
+        if share & (share - 1):
+            for _ in range(passes):
+                loops.read(start(buffer), share, -1)
+        else:  # a call for each pass would take longer than to read a small buffer
+            loops.read(start(buffer), share * passes, share - 1)
 
     return lambda: _timed([partial(read, buffer) for buffer in buffers])
 
@@ -197,7 +202,8 @@ def _timed(work: Sequence[Callable[[], Any]]) -> float:
     return time.perf_counter() - begin
 
 
-def _processor() -> str:
+def processor_name() -> str:
+    """The name of this machine's processor, as Linux has it."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -264,13 +270,13 @@ class _Loops:
             )
             for name, count in operations.items()
         }
-        self.read = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_void_p, ctypes.c_int64)(
+        self.read = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(
             self._engine.get_function_address("read")
         )
 
     def _text(self) -> str:
-        """`multiply_add(n)`: n rounds of one FMA on each chain. `read(p, bytes)`: adds up a buffer, four
-        vectors a round.
+        """`multiply_add(n)`: n rounds of one FMA on each chain. `read(p, bytes, mask)`: adds up bytes,
+        four vectors a round; `mask` is -1, or the size of a buffer that is read again and again, less 1.
         """
         vector = f"<{self.lanes} x float>"
         size = self.lanes * 4
@@ -296,10 +302,10 @@ class _Loops:
         multiply = [
             f"  %b{k} = call {vector} {fma}({vector} %a{k}, {vector} %x, {vector} %y)" for k in range(_CHAINS)
         ]
-        loads = []
+        loads = ["  %m = and i64 %i, %mask"]
         for k in range(ways):
             loads += [
-                f"  %o{k} = add i64 %i, {k * size}",
+                f"  %o{k} = add i64 %m, {k * size}",
                 f"  %p{k} = getelementptr i8, ptr %p, i64 %o{k}",
                 f"  %v{k} = load {vector}, ptr %p{k}, align 64"
                 if size == 64
@@ -323,7 +329,7 @@ class _Loops:
                 "  br i1 %c, label %loop, label %exit",
                 *finish(_CHAINS),
                 "}",
-                "define float @read(ptr %p, i64 %n) #0 {",
+                "define float @read(ptr %p, i64 %n, i64 %mask) #0 {",
                 "entry:",
                 *loop(ways, loads),
                 f"  %j = add i64 %i, {ways * size}",
