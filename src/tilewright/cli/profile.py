@@ -25,11 +25,12 @@ from .common import (
     obtain,
     progress_display,
     show_device_code,
+    write_text,
 )
 
 if TYPE_CHECKING:
     from tilewright.runtime.model import CompiledModel, KernelProfile
-    from tilewright.runtime.timeline import Grouping
+    from tilewright.runtime.timeline import Grouping, Timeline
     from tilewright.tools.roofline import Roofline
 
 
@@ -58,6 +59,21 @@ if TYPE_CHECKING:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write the launches of a call in the Trace Event Format, for Perfetto and Chrome.",
 )
+@click.option(
+    "--flame",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the launches of a call as collapsed stacks of modules, for flame graphs.",
+)
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write a page of the call: a flame graph by module, tables of kernels, layers and lines.",
+)
+@click.option(
+    "--counters",
+    is_flag=True,
+    help="Count cycles, instructions and cache misses of each kernel, where Linux allows it.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print all rows as JSON.")
 def command(
     model: str,
@@ -73,6 +89,9 @@ def command(
     grouping: Grouping,
     cold: bool,
     trace: Path | None,
+    flame: Path | None,
+    html: Path | None,
+    counters: bool,
     as_json: bool,
 ) -> None:
     """Show the time of each kernel of MODEL: an artifact, or a model that is compiled first (a file,
@@ -80,8 +99,22 @@ def command(
     """
     library = function_of(obtain(model, target, dims, threads, precision), function)
     inputs = gather_inputs(library.metadata, files, sizes, seed)
-    if grouping != "kernel" or cold or trace is not None:
-        _show_timeline(library, list(inputs.values()), grouping, cold, trace, top, as_json)
+    if counters:
+        _show_counters(library, list(inputs.values()), top, as_json)
+        return
+    files_of_call = {"trace": trace, "flame graph": flame, "page": html}
+    if grouping != "kernel" or cold or any(files_of_call.values()):
+        timeline = _timeline(library, list(inputs.values()), cold)
+        if trace is not None:
+            write_text(trace, json.dumps(timeline.trace_events()))
+        if flame is not None:
+            write_text(flame, "".join(f"{stack} {count}\n" for stack, count in timeline.stacks().items()))
+        if html is not None:
+            _write_page(html, library, timeline, list(inputs.values()), Path(model.partition(":")[0]).name)
+        _show_timeline(timeline, grouping, cold, top, as_json)
+        for what, path in files_of_call.items() if not as_json else ():
+            if path is not None:
+                console().print(f"{what}: {path}", highlight=False, soft_wrap=True)
         return
     symbols = library.symbols_of([x.shape for x in inputs.values()])
     on_device = any("device" in kernel for kernel in library.metadata.get("kernels", ()))
@@ -129,24 +162,65 @@ def command(
     show_device_code(library.metadata, symbols, library)
 
 
-def _show_timeline(
-    library: CompiledModel,
-    inputs: Sequence[Any],
-    grouping: Grouping,
-    cold: bool,
-    trace: Path | None,
-    top: int,
-    as_json: bool,
-) -> None:
-    """Show one call, launch by launch, and write its trace."""
+def _show_counters(library: CompiledModel, inputs: Sequence[Any], top: int, as_json: bool) -> None:
+    """Show the events of each kernel, and why others are not counted."""
+    from tilewright.tools.counters import counts_of
+
+    with progress_display() as progress:
+        progress("counting")
+        found, refused = counts_of(library, inputs)
+    if as_json:
+        events = {x.event: {"kernels": x.kernels, "outside": x.outside} for x in found}
+        click.echo(json.dumps({"events": events, "refused": refused}, indent=2))
+        return
+    out = console()
+    by_event = {x.event: x for x in found}
+    if found:
+        table = Table(box=None)
+        table.add_column("kernel", overflow="fold")
+        both = {"cycles", "instructions"} <= by_event.keys()
+        for column in (*by_event, *(("instructions a cycle",) if both else ())):
+            table.add_column(column, justify="right", no_wrap=True)
+        names = sorted(found[-1].kernels, key=lambda name: -found[-1].kernels[name])
+        for name in names[:top]:
+            counts = {event: x.kernels.get(name, 0.0) for event, x in by_event.items()}
+            cells = [number(n, "ns" if event == "cpu time" else "") for event, n in counts.items()]
+            if both:
+                cells.append(f"{counts['instructions'] / counts['cycles']:.2f}" if counts["cycles"] else "")
+            add_row(table, name, *cells)
+        add_row(table, "outside of kernels", *(number(x.outside, "") for x in found))
+        out.print(table)
+    for event, reason in refused.items():
+        out.print(f"{event}: not counted: {reason}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _timeline(library: CompiledModel, inputs: Sequence[Any], cold: bool) -> Timeline:
     with progress_display() as progress:
         progress("profiling")
-        timeline = library.timeline(*inputs, cold=cold)
-    if trace is not None:
-        try:
-            trace.write_text(json.dumps(timeline.trace_events()))
-        except OSError as error:
-            raise click.ClickException(f"{trace}: cannot be written: {error.strerror or error}") from error
+        return library.timeline(*inputs, cold=cold)
+
+
+def _write_page(
+    path: Path, library: CompiledModel, timeline: Timeline, inputs: Sequence[Any], title: str
+) -> None:
+    """Write the page of `tilewright explore` for this call; it opens at the view of the times."""
+    from tilewright.explorer.document import document
+    from tilewright.explorer.page import write_page
+
+    on_device = any("device" in kernel for kernel in library.metadata.get("kernels", ()))
+    page = document(
+        library.metadata,
+        title=title,
+        library=library,
+        timeline=timeline,
+        machine=None if on_device else _this_machine(None),
+        sizes=library.symbols_of([x.shape for x in inputs]),
+    )
+    write_page([{**page, "opens": "time"}], path)
+
+
+def _show_timeline(timeline: Timeline, grouping: Grouping, cold: bool, top: int, as_json: bool) -> None:
+    """Show one call by its launches."""
     rows = timeline.by(grouping)
     if as_json:
         shares = [asdict(row) for row in rows]
@@ -167,8 +241,6 @@ def _show_timeline(
     called = f"{timeline.seconds * 1e3:.3f} ms a {'cold ' if cold else ''}call"
     kernels = f"{timeline.in_kernels * 1e3:.3f} ms in {len(timeline.launches)} launches"
     out.print(f"{called}, {kernels}{more}", highlight=False, soft_wrap=True)
-    if trace is not None:
-        out.print(f"trace: {trace}", highlight=False, soft_wrap=True)
 
 
 def _this_machine(threads: int | None) -> Roofline:

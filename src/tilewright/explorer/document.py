@@ -143,11 +143,13 @@ def _code(library: CompiledModel, kernels: Iterable[str]) -> dict[str, dict[str,
     """The target code of each kernel with the functions that it calls, by level."""
     kernels = list(kernels)
     found: dict[str, dict[str, str]] = {name: {} for name in kernels}
+    if library.origin is None:
+        return found  # loaded from a file
     for level in CODE_LEVELS:
         try:
             text = library.ir(level)
         except CompileError:
-            continue  # the target has no such level, or the library was loaded from a file
+            continue  # the target has no such level
         parts = split_functions(text, level)
         for name in kernels:
             code = _of_kernel(name, parts)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
+from time import monotonic_ns
 from types import SimpleNamespace
 from typing import Any, NoReturn, TypeVar
 
@@ -44,6 +45,8 @@ class _Native(CompiledModel):
     library: Library
     index: int
     """The function's number at run time."""
+    profile_began: int = 0
+    """When the last profiled run began, in nanoseconds of the monotonic clock."""
 
     def _calls(self) -> Calls:
         return self.library._context().calls(self, self.index)
@@ -135,6 +138,7 @@ class _Native(CompiledModel):
     def _profiled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Context]:
         """Run once with the profile on; yields the context, whose profile can then be read."""
         context = self.library._context()
+        self.profile_began = monotonic_ns()
         context.check(context.native.tw_profile_enable(context.handle, 1))
         try:
             self(*args, **kwargs)

@@ -13,7 +13,7 @@ import json
 import platform
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -42,6 +42,8 @@ _SHARES = (
     4 << 20,
     16 << 20,
 )  # bytes that each thread reads repeatedly: sizes that levels of caches hold
+_PRIVATE = 1 << 20  # bytes of a thread that the caches of its own core hold
+_PARTS = 16  # parts of a large buffer, of which each is read in some milliseconds
 LARGE = 256 << 20  # bytes that no known cache holds, read by all threads together
 
 
@@ -136,9 +138,7 @@ def measure(threads: int, processor: str = "") -> Roofline:
     products = {
         f"{name}_flops": flops * _rate(loop, threads) for name, (loop, flops) in loops.products.items()
     }
-    once = reader(threads, LARGE, loops)
-    seconds = min(once() for _ in range(8))
-    bandwidth = LARGE / seconds
+    bandwidth = _bandwidth(threads, loops)
     cached = tuple((share * threads, share * threads / _again(threads, share, loops)) for share in _SHARES)
     return Roofline(processor or processor_name(), threads, flops, bandwidth, cached=cached, **products)
 
@@ -146,60 +146,85 @@ def measure(threads: int, processor: str = "") -> Roofline:
 def _again(threads: int, share: int, loops: _Loops) -> float:
     """The seconds of one pass of many over `share` bytes for each thread."""
     passes = max(4, LARGE // 8 // share)
-    once = reader(threads, share * threads, loops, passes)
-    return min(once() for _ in range(4)) / passes
+    buffers = _buffers(threads, share)
+    # A call for each pass would take longer than to read a small buffer.
+    work = [partial(loops.read, _start(buffer), share * passes, share - 1) for buffer in buffers]
+    return _best([work] * 12, shared=share > _PRIVATE) / passes
 
 
-def reader(threads: int, size: int, loops: _Loops | None = None, passes: int = 1) -> Callable[[], float]:
-    """A function that reads `size` bytes of memory `passes` times, a share on each thread, and returns the
-    seconds.
-    """
-    loops = loops or _Loops()
+def _bandwidth(threads: int, loops: _Loops) -> float:
+    """Bytes/s from memory: the best of the parts of a large buffer."""
+    part = LARGE // threads // _PARTS // 4096 * 4096
+    buffers = _buffers(threads, part * _PARTS)
+    runs = [
+        [partial(loops.read, _start(buffer) + k * part, part, -1) for buffer in buffers]
+        for k in (*range(_PARTS), *range(_PARTS), *range(_PARTS))
+    ]
+    return part * threads / _best(runs, shared=True)
+
+
+def reader(threads: int, size: int) -> Callable[[], float]:
+    """A function that reads `size` bytes of memory, a share on each thread, and returns the seconds."""
+    loops = _Loops()
     share = -(-size // threads // 4096) * 4096
+    buffers = _buffers(threads, share)
+    work = [partial(loops.read, _start(buffer), share, -1) for buffer in buffers]
+    return lambda: _timed(work, shared=True)[0]
+
+
+def _buffers(threads: int, share: int) -> list[ctypes.Array[ctypes.c_char]]:
+    """Memory for each thread, its pages allocated."""
     buffers = [ctypes.create_string_buffer(share + 64) for _ in range(threads)]
-
-    def start(buffer: ctypes.Array[ctypes.c_char]) -> int:
-        return ctypes.addressof(buffer) + -ctypes.addressof(buffer) % 64
-
     for buffer in buffers:
-        ctypes.memset(start(buffer), 0, share)  # allocates the pages
+        ctypes.memset(_start(buffer), 0, share)
+    return buffers
 
-    def read(buffer: ctypes.Array[ctypes.c_char]) -> None:
-        if share & (share - 1):
-            for _ in range(passes):
-                loops.read(start(buffer), share, -1)
-        else:  # a call for each pass would take longer than to read a small buffer
-            loops.read(start(buffer), share * passes, share - 1)
 
-    return lambda: _timed([partial(read, buffer) for buffer in buffers])
+def _start(buffer: ctypes.Array[ctypes.c_char]) -> int:
+    return ctypes.addressof(buffer) + -ctypes.addressof(buffer) % 64
 
 
 def _rate(loop: Callable[[int], Any], threads: int) -> float:
     """Rounds/s of a loop on all threads together; the loop takes a number of rounds."""
     rounds = 100_000
     seconds = 0.0
-    while seconds < 0.03:  # long enough to make the start of threads negligible
+    while seconds < 0.003:  # long beside the start of threads, short beside the time slices of the system
         rounds *= 2
-        seconds = _timed([partial(loop, rounds)] * threads)
-    return rounds * threads / min(_timed([partial(loop, rounds)] * threads) for _ in range(8))
+        seconds, _ = _timed([partial(loop, rounds)] * threads, shared=False)
+    return rounds * threads / _best([[partial(loop, rounds)] * threads] * 40, shared=False)
 
 
-def _timed(work: Sequence[Callable[[], Any]]) -> float:
-    """The seconds of all of `work`, each on a thread of its own, started together."""
-    gate = threading.Barrier(len(work) + 1)
+def _timed(work: Sequence[Callable[[], Any]], shared: bool) -> tuple[float, bool]:
+    """The seconds of all of `work`, each on a thread of its own, and whether each thread had its core for
+    itself all the time. Threads that share memory are timed from the first begin to the last end, others by
+    the slowest of them, as a thread may have to wait for a core.
+    """
+    gate = threading.Barrier(len(work))
+    spans: list[tuple[float, float, float]] = []
 
     def body(function: Callable[[], Any]) -> None:
         gate.wait()
+        begin, ran = time.perf_counter(), time.thread_time()
         function()
+        spans.append((begin, time.perf_counter(), time.thread_time() - ran))
 
     threads = [threading.Thread(target=body, args=(function,)) for function in work]
     for thread in threads:
         thread.start()
-    gate.wait()
-    begin = time.perf_counter()
     for thread in threads:
         thread.join()
-    return time.perf_counter() - begin
+    alone = all(ran > 0.97 * (end - begin) - 20e-6 for begin, end, ran in spans)
+    if shared:
+        return max(end for _, end, _ in spans) - min(begin for begin, *_ in spans), alone
+    return max(end - begin for begin, end, _ in spans), alone
+
+
+def _best(runs: Iterable[Sequence[Callable[[], Any]]], shared: bool) -> float:
+    """The seconds of the fastest of several runs. Those that other programs interrupted count only where all
+    are.
+    """
+    timed = [_timed(work, shared) for work in runs]
+    return min([seconds for seconds, alone in timed if alone] or [seconds for seconds, _ in timed])
 
 
 def processor_name() -> str:

@@ -149,20 +149,29 @@ def current() -> Trace | None:
 def tracing(trace: TraceT) -> Iterator[TraceT]:
     """Make `trace` the current one."""
     stack = _active.__dict__.setdefault("stack", [])
+    if not stack:
+        _active.entry = sys._getframe(2)  # beyond this function and the one that makes it a context
     stack.append(trace)
     try:
         yield trace
     finally:
         stack.pop()
+        if not stack:
+            _active.entry = None
 
 
 def user_location(name: str) -> Location:
-    """Return the current line of the user's program, with the path of the `tw.nn` modules around it."""
+    """Return the current line of the user's program, with the path of the `tw.nn` modules around it. There is
+    no line where layers call one another, as in `tw.nn.Sequential`.
+    """
     frame: Any = sys._getframe(1)
-    while frame.f_back is not None and _is_machinery(frame.f_code.co_filename):
+    entry = getattr(_active, "entry", None)
+    while frame.f_back is not None and frame is not entry and _is_machinery(frame.f_code.co_filename):
         frame = frame.f_back
     trace = current()
     path = trace.path[-1] if trace is not None and trace.path else ""
+    if frame is entry:  # the caller of the compiler, which is not the model
+        return Location(f"{path}/{name}" if path else name)
     file = frame.f_code.co_filename
     if file.startswith(_DEFINITIONS):  # The location is the same wherever the package is installed.
         file = Path(file).relative_to(_PACKAGE.parent).as_posix()
