@@ -51,10 +51,11 @@ def segments(binary: Any) -> list[Any]:
 
 def test_the_libraries_are_what_androids_loader_demands(tmp_path: Path) -> None:
     lief = pytest.importorskip("lief")
-    package = packaged(tmp_path, "android")
+    package = packaged(tmp_path, "android", target="aarch64-android,armv7-android,x86_64-android")
     check_no_paths(package)
     folders = sorted(path.name for path in (package / "src/main/jniLibs").iterdir())
-    assert folders == ["arm64-v8a", "x86_64"]
+    assert folders == ["arm64-v8a", "armeabi-v7a", "x86_64"]
+    assert '"arm64-v8a", "armeabi-v7a", "x86_64"' in (package / "build.gradle.kts").read_text()
     for abi in folders:
         binary = lief.ELF.parse(str(package / "src/main/jniLibs" / abi / "libencoder.so"))
         assert set(binary.libraries) <= {"libc.so", "libm.so", "libdl.so"}

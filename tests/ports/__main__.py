@@ -31,9 +31,11 @@ from .models import MODELS, difference
 
 RESULTS = Path(__file__).with_name("results.json")
 TARGETS = (
+    "aarch64-android",
     "aarch64-linux",
     "aarch64-linux:dotprod+i8mm+bf16",
     "aarch64-linux-musl",
+    "armv7-android",
     "armv7-linux",
     "armv7-linux:vfp4",
     "armv7-linux-musl",
@@ -41,6 +43,7 @@ TARGETS = (
     "riscv64-linux:v",
     "riscv64-linux:zvl256b",
     "riscv64-linux-musl",
+    "x86_64-android",
     "x86_64-linux",
     "x86_64-linux-musl",
     "x86_64-windows",

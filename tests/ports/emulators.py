@@ -1,8 +1,9 @@
 """Running artifacts of other targets: which emulator runs them, and a program that runs their models.
 
 Shared libraries of Linux are loaded by a program for the C library in a folder of the system (Debian:
-``libc6-arm64-cross``, ``libc6-armhf-cross``, ``libc6-riscv64-cross``); static libraries are linked into a
-program with musl, which needs none. Windows' libraries are loaded by a program in Wine.
+``libc6-arm64-cross``, ``libc6-armhf-cross``, ``libc6-riscv64-cross``); static libraries, also those of
+Android, are linked into a program with musl, which needs none. Windows' libraries are loaded by a program in
+Wine.
 
 QEMU 7.2 for RISC-V fails its own assertion (``decode_save_opc``) on a vector conversion with a static
 rounding mode, such as ``vfcvt.rtz.x.f.v``, unless an instruction before it in the block sets the mode. QEMU
@@ -32,9 +33,13 @@ from tilewright.runtime.tensors import DTYPES
 from tilewright.targets.cpu.isa import isa_named
 
 RUNNER = Path(__file__).with_name("runner.c")
+ANDROID = Path(__file__).with_name("android.c")
+"""Functions of Android's C library that musl lacks."""
 SECONDS = 280.0
 """The time that a program may take in an emulator."""
 
+_STATIC = ("linux-musl", "android")
+"""Systems whose static libraries are linked with musl."""
 _PROCESSORS = {"aarch64": "aarch64", "armv7": "arm", "riscv64": "riscv64"}
 _FOLDERS = {"aarch64": "aarch64-linux-gnu", "armv7": "arm-linux-gnueabihf", "riscv64": "riscv64-linux-gnu"}
 _MODELS = {"riscv64": "rv64,v=true,vlen={bits}", "aarch64": "max", "armv7": "max"}
@@ -56,7 +61,7 @@ def command_of(target: str) -> list[str]:
         if processor != "x86_64" or (wine := shutil.which("wine64") or shutil.which("wine")) is None:
             raise NoEmulator(f"{target}: Wine is not installed, or does not run this processor's programs")
         return [wine]
-    if system.name not in ("linux", "linux-musl"):
+    if system.name not in ("linux", *_STATIC):
         raise NoEmulator(f"{target}: no emulator runs programs of {system.title}")
     if processor == "x86_64":
         return []
@@ -103,6 +108,24 @@ def _compile(triple: str, arguments: Sequence[str], path: Path) -> None:
     subprocess.run([*command, *arguments, "-o", str(path)], check=True, capture_output=True)
 
 
+def _link_statically(triple: str, arguments: Sequence[str], path: Path) -> None:
+    """Make a program with musl of sources and objects, which may be for Android."""
+    more = [str(ANDROID)] if system_of(triple).name == "android" else []
+    _compile(triple.replace("android", "musl"), ["-static", "-O1", *arguments, *more], path)
+
+
+def run_static(target: str, objects: Sequence[Path], arguments: Sequence[str]) -> str:
+    """What a program of objects for a target says, linked with musl.
+
+    Raises:
+        NoEmulator: It cannot be run here.
+    """
+    command, program = command_of(target), objects[0].with_name("program")
+    _link_statically(isa_named(target).triple, [str(file) for file in objects], program)
+    done = subprocess.run([*command, str(program), *arguments], check=True, capture_output=True, text=True)
+    return done.stdout
+
+
 def run_model(
     library: Any,
     target: str,
@@ -123,11 +146,9 @@ def run_model(
     folder = Path(temporary.folder()) / f"port-{os.urandom(6).hex()}"
     folder.mkdir()
     try:
-        if system_of(triple).name == "linux-musl":
+        if system_of(triple).name in _STATIC:
             file, program = library.save(folder / "model.a"), folder / "program"
-            _compile(
-                triple, ["-static", "-O1", "-DLINKED", f"-I{INCLUDE_DIR}", str(RUNNER), str(file)], program
-            )
+            _link_statically(triple, ["-DLINKED", f"-I{INCLUDE_DIR}", str(RUNNER), str(file)], program)
         else:
             file = library.save(folder / f"model{system_of(triple).suffixes[0]}")
             program = _program(target)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,32 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.artifact import macho, stubs
+from tilewright.artifact import link, macho, stubs
 from tilewright.artifact.link import zig_command
-from tilewright.artifact.sources import EXPORTS
+from tilewright.artifact.sources import EXPORTS, INCLUDE_DIR
 from tilewright.artifact.systems import system_of
 from tilewright.artifact.trailer import verify_file
 from tilewright.errors import ArtifactError
 from tilewright.targets.cpu.isa import isa_named
 from tilewright.targets.cpu.ports import FEATURES, PORTS
 
+from .emulators import NoEmulator, command_of, run_static
+from .models import difference
+
 X = np.ones((2, 8), np.float32)
+READER = """
+#include <stdio.h>
+#include "platform.h"
+int main(int count, char** arguments) {
+  tw_mapping file = {0};
+  const char* problem = tw_map_file(arguments[count - 1], &file);
+  if (problem) return fputs(problem, stderr), 1;
+  printf("%d|%.*s|%.3f", (int)file.size, (int)file.size, (const char*)file.data, (double)tw_clock() / 1e9);
+  tw_unmap_file(&file);
+  return 0;
+}
+"""
+"""A program that says the size and the text of a file, and the seconds of the clock."""
 COLD = {"x86_64-windows", "aarch64-windows"}
 """Targets for which zig first builds a C library, which takes a minute."""
 
@@ -63,50 +80,58 @@ def test_processors_have_the_features_of_llvms_table(processor: str) -> None:
     assert {f"+{x}" for x in found} <= set(isa_named(f"aarch64-linux:{processor}").features)
 
 
-def dynamic_section(data: bytes) -> tuple[list[str], list[str], list[str]]:
-    """The needed libraries, the name, and the undefined symbols of a 64-bit ELF library."""
-    table, size, count = (*struct.unpack_from("<Q", data, 40), *struct.unpack_from("<HH", data, 58))
-    rows = [struct.unpack_from("<IIQQQQIIQQ", data, table + k * size) for k in range(count)]
-
-    def text(section: int, at: int) -> str:
-        start = rows[section][4] + at
-        return data[start : data.index(b"\0", start)].decode()
-
-    entries: list[tuple[int, str]] = []
-    missing = []
-    for row in rows:
-        if row[1] == 6:  # SHT_DYNAMIC
-            for at in range(row[4], row[4] + row[5], 16):
-                tag, value = struct.unpack_from("<qQ", data, at)
-                if tag in (1, 14):
-                    entries.append((tag, text(row[6], value)))
-        if row[1] == 11:  # SHT_DYNSYM
-            for at in range(row[4] + 24, row[4] + row[5], 24):
-                name, _, _, place = struct.unpack_from("<IBBH", data, at)
-                if place == 0:
-                    missing.append(text(row[6], name))
-    needed = [name for tag, name in entries if tag == 1]
-    return needed, [name for tag, name in entries if tag == 14], missing
+ANDROID = [name for name in PORTS if name.endswith("-android")]
 
 
-@pytest.mark.parametrize("target", ["aarch64-android", "x86_64-android"])
+@pytest.mark.parametrize("target", ANDROID)
 def test_android_finds_all_functions_in_its_libraries(target: str, tmp_path: Path) -> None:
-    data = saved(target, tmp_path).read_bytes()
-    needed, name, missing = dynamic_section(data)
-    assert name == ["model.so"]
-    assert needed == ["libc.so"]
+    lief = pytest.importorskip("lief")
+    binary = lief.ELF.parse(str(saved(target, tmp_path)))
+    assert binary[lief.ELF.DynamicEntry.TAG.SONAME].name == "model.so"
+    assert binary.libraries == ["libc.so"]
+    missing = {s.name for s in binary.imported_symbols if s.name}
     # The declaration of dlsym is weak: without the library that has it, it is null.
-    assert set(missing) - {"dlsym"} <= set(stubs.ANDROID["libc.so"])
+    assert missing - {"dlsym"} <= set(stubs.ANDROID["libc.so"])
     assert "__errno_location" not in missing
-    (table,), (count,) = struct.unpack_from("<Q", data, 32), struct.unpack_from("<H", data, 56)
-    segments = [struct.unpack_from("<IIQQQQQQ", data, table + 56 * k) for k in range(count)]
-    assert all(s[7] % 16384 == 0 for s in segments if s[0] == 1)
-    assert not any(s[0] == 7 for s in segments), "thread-local variables need Android 10"
+    segments = {kind: [s for s in binary.segments if s.type.name == kind] for kind in ("LOAD", "TLS")}
+    assert segments["LOAD"] and all(s.alignment % 16384 == 0 for s in segments["LOAD"])
+    assert not segments["TLS"], "thread-local variables need Android 10"
+
+
+@pytest.mark.parametrize("target", ANDROID)
+@pytest.mark.parametrize("name", ["mlp", "int8-mlp"])
+def test_android_code_runs_with_another_c_library(name: str, target: str) -> None:
+    """Models with the runtime for Android, linked statically with musl, compute what ``cpu`` does."""
+    try:
+        command_of(target)
+    except NoEmulator as error:
+        pytest.skip(str(error))
+    assert difference(name, target).startswith("ok")
+
+
+@pytest.mark.parametrize("target", ANDROID)
+def test_android_maps_files_and_reads_the_clock(target: str, tmp_path: Path) -> None:
+    """Sizes, offsets and times have the types of Android's C library, which are not those of the headers."""
+    text = "the weights of a model"
+    (tmp_path / "weights").write_text(text)
+    (tmp_path / "main.c").write_text(READER)
+    triple, folder = PORTS[target].triple, INCLUDE_DIR
+    flags = ["-O1", "-fno-sanitize=undefined"]
+    runtime, main = link.compile_c(
+        [folder / "platform_posix.c", tmp_path / "main.c"], [folder], triple, flags
+    )
+    for name, data in (("runtime.o", runtime), ("main.o", main)):
+        (tmp_path / name).write_bytes(data)
+    try:
+        said = run_static(target, [tmp_path / "main.o", tmp_path / "runtime.o"], [str(tmp_path / "weights")])
+    except NoEmulator as error:
+        pytest.skip(str(error))
+    length, found, seconds = said.split("|")
+    assert (int(length), found) == (len(text), text)
+    assert 0 <= float(seconds) - time.monotonic() + 60 <= 61
 
 
 def test_a_function_that_android_lacks_is_an_error(tmp_path: Path) -> None:
-    from tilewright.artifact import link
-
     source = tmp_path / "f.c"
     source.write_text("extern int backtrace(void); int f(void) { return backtrace(); }\n")
     triple = PORTS["aarch64-android"].triple

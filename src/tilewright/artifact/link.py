@@ -391,7 +391,7 @@ def _compiler(
     zig, target, options = zig_command(), zig_target(name), []
     system, processor = system_of(name), target.partition("-")[0]
     if system is BY_NAME["android"] and linking:  # zig refuses to link for Android without a C library
-        target = f"{processor}-linux-musl"
+        target = zig_target(name.replace("android", "musl"))
     elif system.name in ("android", "ios", "ios-simulator") and not linking:
         options = stubs.include_options(system, zig[0], processor)
     elif system.format == "PE" and not linking:
@@ -424,8 +424,9 @@ def zig_target(name: str) -> str:
         return f"{arch}-wasi" if "wasi" in text else f"{arch}-freestanding"
     if system is UNKNOWN:
         return f"{arch}-freestanding-eabi" if arch.startswith(("arm", "thumb")) else f"{arch}-freestanding"
-    floats = "eabihf" if "eabihf" in text else ""
-    return f"{arch}-{system.zig}{floats}"
+    floats = next((x for x in ("eabihf", "eabi") if x in text), "")
+    base, dot, version = system.zig.partition(".")
+    return f"{arch}-{base}{floats}{dot}{version}"
 
 
 def _run(command: list[str], what: str, environment: Mapping[str, str] | None = None) -> None:

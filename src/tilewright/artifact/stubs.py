@@ -37,8 +37,8 @@ _DYNAMIC = ["dlclose", "dlerror", "dlopen", "dlsym"]
 
 ANDROID = {
     "libc.so": [
-        *_BOTH, "__errno", "__sched_cpucount", "fstat", "getauxval", "gettid", "sched_getaffinity",
-        "sched_getcpu", "sched_setaffinity", "syscall",
+        *_BOTH, "__errno", "__sched_cpucount", "fstat", "getauxval", "gettid", "mmap64",
+        "sched_getaffinity", "sched_getcpu", "sched_setaffinity", "syscall",
     ],
     "libm.so": _FLOATS,
     "libdl.so": _DYNAMIC,

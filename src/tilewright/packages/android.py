@@ -14,7 +14,7 @@ from .templates import write_templates
 from .typed_c import call_name, element_bytes
 from .typed_names import camel_case, method_name
 
-ABIS = {"aarch64": "arm64-v8a", "x86_64": "x86_64"}
+ABIS = {"aarch64": "arm64-v8a", "armv7": "armeabi-v7a", "x86_64": "x86_64"}
 """Android's names of processors."""
 
 _WORDS = frozenset(

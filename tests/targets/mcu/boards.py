@@ -126,9 +126,10 @@ def program_of(name: str, archives: list[Path], main: str, place: Path) -> Path:
         done = subprocess.run(full, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, done.stderr
     program = place / "program.elf"
-    files = [*objects, *map(str, libraries), "-lcompiler_rt", "-nostdlib", f"-Wl,-T,{place / 'link.ld'}"]
+    files = [*objects, *map(str, libraries), "-lcompiler_rt"]
+    options = ["-nostdlib", "-Wl,--gc-sections", f"-Wl,-T,{place / 'link.ld'}", "-o", str(program)]
     done = subprocess.run(
-        [*command, *files, "-o", str(program)], capture_output=True, text=True, timeout=120, check=False
+        [*command, *files, *options], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
     return program

@@ -16,10 +16,27 @@
 #include <unistd.h>
 
 #if defined(__ANDROID__) && !defined(__BIONIC__)
-/* Other headers than Android's declare errno by their own function; Android's C library has this one. */
+/* Other headers than Android's serve here (artifact/stubs.py). They declare errno by their own function, and
+ * number what sysconf tells otherwise; these are the names and numbers of Android's C library. */
 extern int* __errno(void);
 #undef errno
 #define errno (*__errno())
+#undef _SC_NPROCESSORS_ONLN
+#define _SC_NPROCESSORS_ONLN 0x61
+#if !defined(__LP64__)
+/* On 32-bit processors those headers have times and offsets of 64 bits, and name functions for them that
+ * Android lacks. Its functions have times of 32 bits; `struct stat` is equal up to the size of the file. */
+struct short_time {
+  long tv_sec, tv_nsec;
+};
+extern int short_clock_gettime(clockid_t, struct short_time*) __asm__("clock_gettime");
+extern int short_fstat(int, struct stat*) __asm__("fstat");
+extern void* mmap64(void*, size_t, int, int, int, off_t);
+#define timespec short_time
+#define clock_gettime short_clock_gettime
+#define fstat short_fstat
+#define mmap mmap64
+#endif
 #endif
 #if defined(__linux__)
 #include <linux/futex.h>
@@ -60,7 +77,7 @@ void tw_memory_zero(void* pointer, size_t size) {
 
 void tw_memory_reread(const void* pointer, size_t size) {
 #if defined(__linux__)
-  uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+  uintptr_t page = (uintptr_t)getauxval(AT_PAGESZ);
   uintptr_t begin = ((uintptr_t)pointer + page - 1) / page * page;
   uintptr_t end = ((uintptr_t)pointer + size) / page * page;
   if (begin < end) (void)madvise((void*)begin, end - begin, MADV_DONTNEED);

@@ -121,7 +121,14 @@ PROCESSORS = {
     "x86_64": Processor(X86_64_V2),
     "aarch64": Processor(AARCH64),
     "riscv64": Processor(RISCV64),
-    "armv7": Processor(ARMV7, {"linux": "unknown-linux-gnueabihf", "linux-musl": "unknown-linux-musleabihf"}),
+    "armv7": Processor(
+        ARMV7,
+        {
+            "linux": "unknown-linux-gnueabihf",
+            "linux-musl": "unknown-linux-musleabihf",
+            "android": "unknown-linux-androideabi21",
+        },
+    ),
 }
 
 _PHONE = common(64, 256, 8)
@@ -140,6 +147,7 @@ _ROWS: tuple[tuple[str, str, dict[str, object]], ...] = (
     ("armv7", "linux", {}),
     ("armv7", "linux-musl", {}),
     ("aarch64", "android", {"machine": _PHONE}),
+    ("armv7", "android", {}),
     ("x86_64", "android", {"machine": _PHONE}),
     ("aarch64", "macos", {"cpu": "apple-m1", "features": _M1_FEATURES, "machine": _M1}),
     ("x86_64", "macos", {"machine": _DESKTOP}),
