@@ -115,7 +115,7 @@ def _link_statically(triple: str, arguments: Sequence[str], path: Path) -> None:
 
 
 def run_static(target: str, objects: Sequence[Path], arguments: Sequence[str]) -> str:
-    """What a program of objects for a target says, linked with musl.
+    """The text that a program of objects for a target prints, linked with musl.
 
     Raises:
         NoEmulator: It cannot be run here.

@@ -12,8 +12,9 @@ from tilewright import nn, optim
 from tilewright.errors import CompileError
 from tilewright.quantization.aware import fake_quantize
 
+from .models import images, made
 from .test_accuracy import accuracy, digits, network
-from .test_quantize import Block, Chain, images, made, sqnr
+from .test_quantize import Block, Chain, sqnr
 
 Array = np.ndarray[Any, Any]
 

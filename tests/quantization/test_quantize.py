@@ -18,12 +18,9 @@ from tilewright.quantization.equalize import equalize
 from tilewright.quantization.plan import make_plan
 from tilewright.quantization.prepare import main_function, prepared
 
+from .models import images, made
+
 Array = np.ndarray[Any, Any]
-
-
-def images(count: int = 4, channels: int = 3) -> list[Array]:
-    rng = np.random.default_rng(0)
-    return [rng.standard_normal((2, channels, 8, 8)).astype(np.float32) for _ in range(count)]
 
 
 class Block(nn.Module):
@@ -54,11 +51,6 @@ class Chain(nn.Module):
     def forward(self, x: tw.Tensor) -> tw.Tensor:
         x = self.b(nn.functional.relu(self.a(x))).clip(-3.0, 3.0)
         return self.d(nn.functional.relu(self.c(self.norm(x.mean((2, 3))))))
-
-
-def made(kind: type[nn.Module]) -> nn.Module:
-    nn.seed(0)
-    return kind()
 
 
 def sqnr(actual: Array, expected: Array) -> float:

@@ -257,27 +257,12 @@ def _clamp(m: _Model, op: Any) -> str:
 def _conv(m: _Model, op: Any) -> str:
     operands = [m.name(op.x), m.name(op.w)]
     if op.bias is not None:
-        operands.append(_integer_bias(m, op) or m.name(op.bias))
+        operands.append(m.name(op.bias))
     low, high = zip(*op.padding, strict=True)
     return m.node(
         "Conv", operands, strides=list(op.strides), pads=[*low, *high], group=op.groups,
         dilations=list(op.dilations) or None, kernel_shape=list(tensor_type(op.w).shape[2:]),
     )  # fmt: skip
-
-
-def _integer_bias(m: _Model, op: Any) -> str | None:
-    """The bias of a convolution of integers as i32 with the scale of its sums, which ONNX Runtime expects."""
-    x, w = op.x.defining_op, op.w.defining_op
-    bias = array_of(op.bias)
-    if not isinstance(x, g.Dequantize) or not isinstance(w, g.Dequantize) or bias is None:
-        return None
-    of_x, of_w = array_of(x.scale), array_of(w.scale)
-    if of_x is None or of_w is None:
-        return None
-    scale = np.broadcast_to((of_x * of_w).reshape(-1), bias.shape).astype(np.float32)
-    q = np.clip(np.rint(bias.astype(np.float64) / scale), -(2**31), 2**31 - 1).astype(np.int32)
-    inputs = [m.array(q, "bias"), m.array(scale, "scale"), m.array(np.zeros(q.shape, np.int32), "zero")]
-    return m.node("DequantizeLinear", inputs, axis=0)
 
 
 def _pool(m: _Model, op: Any) -> str:

@@ -82,6 +82,8 @@ def insert(module: Module, plan: Plan, scheme: Scheme) -> tuple[Module, dict[Val
         op.set_operand(1, stored_weight(b, layer, scheme.weights))
         if (correction := scheme.corrections.get(layer)) is not None:
             mapping[layer.op.result] = add_correction(op, correction)
+        if isinstance(op, graph.Conv) and (bias := _stored_bias(b, op)) is not None:
+            op.set_operand(2, bias)
     return changed, mapping
 
 
@@ -153,6 +155,25 @@ def stored_weight(b: Builder, layer: Layer, weights: Weights) -> Value:
         scale = scale.reshape(-1)
     stored = new_constant(b, q, "" if w is None else w.name)
     value: Value = b(graph.Dequantize(stored, new_constant(b, scale)))
+    return value
+
+
+def _stored_bias(b: Builder, op: graph.Conv) -> Value | None:
+    """The bias of a convolution of integers as i32 with the scale of its sums, as other programs expect it in
+    files; None if there is none, or 32 bits do not hold it.
+    """
+    bias = None if op.bias is None else array_of(op.bias)
+    factors = [v.defining_op for v in (op.x, op.w)]
+    if bias is None or not all(isinstance(f, graph.Dequantize) for f in factors):
+        return None
+    of_x, of_w = (array_of(f.scale) for f in factors)
+    assert of_x is not None and of_w is not None
+    scale = np.broadcast_to((of_x * of_w).reshape(-1), bias.shape).astype(np.float32)
+    with np.errstate(divide="ignore", over="ignore"):
+        q = np.rint(bias.astype(np.float64) / scale)
+    if not (np.abs(q) < 2.0**31).all():
+        return None
+    value: Value = b(graph.Dequantize(new_constant(b, q.astype(np.int32)), new_constant(b, scale)))
     return value
 
 

@@ -13,6 +13,7 @@ import pytest
 from tests import devices
 from tests.devices import lacks
 from tests.models.test_control_flow import compare, doubled_until, one_of_two, positive_elements
+from tests.quantization.models import Mixed, images, made
 
 import tilewright as tw
 from tilewright.errors import ArtifactError, CompileError, DeviceError, OutOfRangeError
@@ -120,6 +121,15 @@ def test_other_types(target: str) -> None:
     for w, f in zip(wanted, found, strict=True):
         assert w.dtype == f.dtype
         np.testing.assert_allclose(f.astype(np.float64), w.astype(np.float64), rtol=1e-3)
+
+
+@pytest.mark.parametrize("options", [{}, {"precisions": ("int16",)}], ids=["int8", "int16"])
+def test_a_quantized_network(target: str, options: dict[str, Any]) -> None:
+    """Networks of bytes have the bits of ``cpu``; products of 16-bit activations are in floating point."""
+    quantized = tw.quantize(made(Mixed), images(), **options)
+    library, wanted = tw.compile(quantized, target=target), tw.compile(quantized)
+    x = images(1)[0]
+    np.testing.assert_allclose(running(library)(x), wanted(x), rtol=1e-4 if options else 0, atol=0)
 
 
 def test_attention_of_unknown_length(target: str) -> None:

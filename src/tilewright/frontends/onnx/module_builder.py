@@ -192,8 +192,11 @@ class ModuleBuilder(ABC):
         return tuple(self.builder.insert(op).results)
 
     def _folded(self, op: Operation) -> g.Constant | None:
-        """Return an operator's result as a constant if it and all operands are small constants."""
-        if len(op.results) != 1 or not op.operands or isinstance(op, g.Constant):
+        """Return an operator's result as a constant if it and all operands are small constants.
+
+        Quantized weights stay integers, which products of integers need.
+        """
+        if len(op.results) != 1 or not op.operands or isinstance(op, (g.Constant, g.Dequantize)):
             return None
         type = op.results[0].type
         if not type.is_static or type.max_size > FOLD_LIMIT:

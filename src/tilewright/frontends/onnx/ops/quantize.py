@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ....dialects import graph as g
 from ....dialects.graph.base import normalize_axis
+from ....dialects.graph.linear_quantization import STORED
 from ....ir.core import Value
 from ....ir.types import DType, f32, i32
 from ...unsupported import Unsupported
@@ -36,11 +37,30 @@ def _along(n: Node, parameter: Value, x: Value) -> Value:
     return n.emit(g.Slice(repeated, starts=(0,) * rank, stops=stops, steps=(1,) * rank))
 
 
+def _is_linear(dtype: DType, scale: Value, zero: Value | None) -> bool:
+    """Whether numbers of a type with these parameters are those of `graph.quantize` and `graph.dequantize`,
+    which passes find.
+    """
+    return dtype in (*STORED, i32) and scale.type.dtype is f32 and (zero is None or zero.type.dtype is dtype)
+
+
+def _zero(n: Node, x: Value) -> Value | None:
+    """The zero point; None if it is 0 everywhere."""
+    if not n.has(2):
+        return None
+    known = n.value(2).defining_op
+    if isinstance(known, g.Constant) and not known.value.array.any():
+        return None
+    return _along(n, n.value(2), x)
+
+
 @importer("DequantizeLinear", domain="com.microsoft")
 @importer("DequantizeLinear")
 def _dequantize(n: Node) -> Value:
     x, scale = n.value(0), n.value(1)
     dtype = n.dtype_attr("output_dtype") if n.attr("output_dtype", 0) else scale.type.dtype
+    if not n.attr("block_size", 0) and _is_linear(x.type.dtype, scale, n.optional(2)):
+        return cast(n, n.emit(g.Dequantize(x, _along(n, scale, x), _zero(n, x))), dtype)
     wide = f32 if x.type.dtype.is_float else i32
     y = cast(n, x, wide)
     if n.has(2):
@@ -57,6 +77,8 @@ def _quantize(n: Node) -> Value:
         dtype = n.tensor(2).dtype
     else:
         dtype = n.dtype_attr("output_dtype") if n.attr("output_dtype", 0) else DType.named("ui8")
+    if x.type.dtype is f32 and dtype is not i32 and _is_linear(dtype, scale, n.optional(2)):
+        return n.emit(g.Quantize(x, _along(n, scale, x), _zero(n, x), dtype=dtype))
     y = n.emit(g.Div(cast(n, x, f32), _along(n, cast(n, scale, f32), x)))
     if not dtype.is_float:
         y = n.emit(g.Round(y))
@@ -79,6 +101,9 @@ def real(n: Node, index: int, axis: int | None = None) -> Value:
 
 def scaled(n: Node, x: Value, scale: Value, zero: Value | None, axis: int | None = None) -> Value:
     """Return the real numbers that integers represent."""
+    if _is_linear(x.type.dtype, scale, zero):
+        shift = None if zero is None else _per_axis(n, zero, x, axis)
+        return n.emit(g.Dequantize(x, _per_axis(n, scale, x, axis), shift))
     y = cast(n, x, i32)
     if zero is not None:
         y = n.emit(g.Sub(y, _per_axis(n, cast(n, zero, i32), x, axis)))
