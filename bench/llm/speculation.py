@@ -36,7 +36,7 @@ TEXTS = ("modules", "repetition")
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.llm.speculation", description=__doc__)
-    parser.add_argument("--steps", type=int, default=400, help="steps of training of each model")
+    parser.add_argument("--steps", type=int, default=150, help="steps of training of each model")
     parser.add_argument("--tokens", type=int, default=384, help="tokens of an answer")
     parser.add_argument("--guesses", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=60, help="time for each text")
@@ -168,7 +168,7 @@ def markdown(result: dict[str, Any]) -> str:
             [
                 "# Speculation",
                 f"{result['note']}, {here['processor']} ({features(here['flags'])}), {here['cores']} cores.",
-                "Llamas of 8 and 2 layers, 26 and 6.5 million parameters in bf16, vocabulary "
+                "Llamas of 8 and 2 layers, 13.0 and 3.0 million parameters in bf16, vocabulary "
                 f"{VOCABULARY}, trained for "
                 f"{result['training_steps']} steps on the standard library; one user, greedy answers of "
                 f"{result['tokens']} tokens, at most {result['guesses']} guesses a step. The ratio is the "

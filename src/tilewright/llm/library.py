@@ -38,6 +38,7 @@ from .load_weights import load_weights
 from .memory import MemoryEstimate, estimated, must_fit
 from .models.base import CausalLM, LanguageModel, build, family_of, missing_abilities
 from .models.encoder_decoder import EncoderDecoder
+from .page_access import LibraryPages
 from .paged_cache import PagedCache, Pages, token_bytes
 from .quantization import Quantized
 from .quantization.schemes import BLOCK
@@ -50,7 +51,7 @@ from .quantized_linear import (
     factors,
     replace_linears,
 )
-from .runner import PAGE, AdapterSlots, Drawing, Floats, Ints, SourceKind
+from .runner import PAGE, AdapterSlots, Drawing, Floats, Ints, PageAccess, SourceKind
 from .sentences import Sentence, Texts, judges, modules_of, sentence_of, use_of
 from .slot_states import Rows, SlotStates
 from .source_functions import SourceSlots, with_source
@@ -679,6 +680,7 @@ class LibraryRunner:
                 library, description["config"], count, description["max_adapter_rank"], self.max_batch
             )
         self.adapters: AdapterSlots | None = self._adapters
+        self.page_access: PageAccess | None = LibraryPages.of(library, self.pages)
         self.drawing: Drawing | None = None
         if "draw" in self._functions:
             self.drawing = LibraryDrawing(

@@ -122,6 +122,31 @@ class AdapterSlots(Protocol):
         ...
 
 
+class PageAccess(Protocol):
+    """The pages of a KV cache as bytes, for files."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of a page."""
+        ...
+
+    def identity(self) -> bytes:
+        """A hash of everything beside a sequence's tokens on which its pages depend.
+
+        Raises:
+            ArtifactError: It is not known.
+        """
+        ...
+
+    def read(self, page: int) -> bytes:
+        """The content of a page."""
+        ...
+
+    def write(self, page: int, content: bytes) -> None:
+        """Replace the content of a page."""
+        ...
+
+
 class Runner(Protocol):
     """A model with its weights and its KV cache.
 
@@ -149,6 +174,8 @@ class Runner(Protocol):
     """
     adapters: AdapterSlots | None
     """The adapters that sequences may use; None: the model has none."""
+    page_access: PageAccess | None
+    """The pages as bytes; None: they cannot be read and written."""
     drawing: Drawing | None
     """Chooses tokens beside the logits; None: the engine chooses from logits."""
     source_kind: SourceKind | None

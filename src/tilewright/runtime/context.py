@@ -250,6 +250,11 @@ class Context:
         address = _TENSOR.unpack(described)[0]
         return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
 
+    def view_state(self, index: int, size: int) -> np.ndarray:
+        if self.device is not None:
+            raise TypeError("the states of a device cannot be viewed: read and write them")
+        return self._state(index, size)
+
     def read_state(self, index: int, size: int) -> np.ndarray:
         if self.device is None:
             return self._state(index, size).copy()

@@ -70,6 +70,22 @@ class ModelState(Mapping[str, np.ndarray]):
             data = self._memory().read_state(index, int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
         return data.view(dtype).reshape(shape)
 
+    def view(self, name: str) -> np.ndarray:
+        """A state as a NumPy array in the model's own memory, which calls of the model read and write. It
+        must not be used after the model is closed.
+
+        Raises:
+            KeyError: The model has no state of that name.
+            TypeError: The state is not in this process's memory.
+        """
+        index, dtype, shape = self._entry(name)
+        with self._turn:
+            view = getattr(self._memory(), "view_state", None)
+            if view is None:
+                raise TypeError("the model's memory is not this process's own: read and write its states")
+            data: np.ndarray = view(index, int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
+        return data.view(dtype).reshape(shape)
+
     def __setitem__(self, name: str, value: object) -> None:
         """Replace a state's contents.
 

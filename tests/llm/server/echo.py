@@ -46,6 +46,7 @@ class EchoRunner:
     has_state = False
     uniform = True
     drawing = None
+    page_access = None
     source_kind, source, start = None, 0, []
     adapters: Any = None
 

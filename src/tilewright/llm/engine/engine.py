@@ -9,6 +9,7 @@ import time
 from collections import abc
 from concurrent.futures import Future
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -17,12 +18,14 @@ from ..runner import Floats, Runner
 from ..tokenizer import Detokenizer, Tokenizer
 from .adapters import Adapters
 from .outputs import Outputs
+from .replies import Replies
 from .sampling import Sampler, seed_of_choice
 from .scheduler import Scheduler
 from .sequence import Sequence
 from .speculative import DraftModel, Speculation
 from .statistics import Statistics
 from .steps import Steps
+from .stored_prefixes import StoredPrefixes
 from .stream import Request, Stream, failure
 
 log = logging.getLogger(__name__)
@@ -44,6 +47,16 @@ class EngineOptions:
     """
     prefix_cache: bool = True
     """Whether finished requests' pages are kept for later prompts with the same beginning."""
+    replies: bool = True
+    """Whether replies are prefilled while the engine is idle, so that the next turns of their conversations
+    find them in the prefix cache. Needs `prefix_cache`.
+    """
+    page_folder: Path | None = None
+    """The folder of files in which pages of the prefix cache are kept when memory is needed, and over
+    restarts; None: they are not. The same model with the same settings finds them again.
+    """
+    page_folder_bytes: int = 10**10
+    """The most bytes of these files."""
     speculation: Speculation | None = None
     """How tokens are guessed, for the model to check; None: they are not."""
     seed: int | None = None
@@ -104,6 +117,12 @@ class Engine:
         self._steps = Steps(
             runner, self._scheduler, self._outputs, self._statistics, chunk, options.speculation, draft
         )
+        self._replies: Replies | None = None
+        if self._scheduler.share and options.prefix_cache and options.replies and not runner.uniform:
+            self._replies = Replies(self._scheduler.cache, chunk, self._steps.prefill_idle)
+            self._outputs.replies = self._replies
+        if options.page_folder is not None:
+            self._scheduler.stored = self._stored(options.page_folder)
         self._random = random.Random(options.seed)
         self._order = 0
         self._stepping = threading.RLock()
@@ -114,6 +133,19 @@ class Engine:
         self._texts: list[tuple[abc.Callable[[], Floats], Future[Floats]]] = []
         self._thread: threading.Thread | None = None
         self._state: str = ""  # why requests are refused; empty while they are accepted
+
+    def _stored(self, folder: Path) -> StoredPrefixes:
+        access = self.runner.page_access
+        why = (
+            "the model keeps state beside its pages" if not self._scheduler.share
+            else "the prefix cache is off" if not self.options.prefix_cache
+            else "pages of a draft model are not" if self._scheduler.drafts
+            else "the model's memory is not this process's own" if access is None
+            else ""
+        )  # fmt: skip
+        if why or access is None:
+            raise RequestError(f"pages cannot be stored in {folder}: {why}")
+        return StoredPrefixes(self._scheduler.cache, access, folder, self.options.page_folder_bytes)
 
     # Methods for callers.
 
@@ -255,6 +287,11 @@ class Engine:
         statistics.pages_used = scheduler.pool.size - scheduler.pool.free - statistics.pages_kept
         statistics.preemptions = scheduler.preemptions
         statistics.evictions = scheduler.cache.evicted
+        if self._replies is not None:
+            statistics.reply_tokens = self._replies.computed
+        if (stored := scheduler.stored) is not None:
+            statistics.pages_written, statistics.pages_read = stored.written, stored.read
+            statistics.pages_refused = stored.refused
         return statistics
 
     def start(self) -> None:
@@ -289,6 +326,8 @@ class Engine:
         with self._stepping:
             self._receive()
             self._fail_all(EngineError("the engine was stopped before the request was finished"))
+            if self._scheduler.stored is not None:
+                self._scheduler.stored.write_all()
 
     def step(self) -> bool:
         """Run one step: a token for each running choice, and a chunk of one prompt. Return whether there was
@@ -302,6 +341,8 @@ class Engine:
                 worked = self._steps.decode() or worked
                 worked = self._steps.prefill() or worked or bool(self._scheduler.running)
                 self._statistics.steps += worked
+                if not worked and self._replies is not None and not self._state:
+                    worked = self._replies.step()
             except Exception as error:
                 self._fail_all(failure("the engine failed", error))
                 raise
@@ -313,12 +354,17 @@ class Engine:
     def _idle(self) -> bool:
         return not (self._arrived or self._texts or self._scheduler.running or self._scheduler.waiting)
 
+    @property
+    def _busy(self) -> bool:
+        """Whether a step has work: requests, or replies to compute ahead."""
+        return not self._idle or (self._replies is not None and self._replies.waiting and not self._state)
+
     def _run(self) -> None:
         me = threading.current_thread()
         while True:
             with self._changed:
                 self._changed.notify_all()  # wakes a `stop` that waits for an idle engine
-                self._changed.wait_for(lambda: not self._idle or self._cancelled or self._thread is not me)
+                self._changed.wait_for(lambda: self._busy or self._cancelled or self._thread is not me)
                 if self._thread is not me:
                     return
             try:

@@ -8,6 +8,7 @@ from collections import abc
 from ...errors import EngineError, TilewrightError
 from ..tokenizer import Tokenizer
 from .adapters import Adapters
+from .replies import Replies
 from .sampling import TokenLogprob
 from .scheduler import Scheduler
 from .sequence import Sequence
@@ -25,6 +26,8 @@ class Outputs:
     ) -> None:
         self._tokenizer, self._scheduler, self._statistics = tokenizer, scheduler, statistics
         self._adapters = adapters
+        self.replies: Replies | None = None
+        """Remembers finished replies, for the next turns of their conversations."""
 
     def deliver(self, sequence: Sequence, tokens: list[int], probable: list[TokenLogprob] | None) -> None:
         """Append tokens to a sequence and hand them to the reader, up to where the output ends."""
@@ -76,6 +79,8 @@ class Outputs:
         self._measure(sequence, emitted)
         if reason is not None:
             self._scheduler.remove(sequence)
+            if self.replies is not None:
+                self.replies.add(sequence)
             self._end(sequence, reason)
         sequence.stream.put(
             Delta(

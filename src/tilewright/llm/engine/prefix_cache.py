@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -63,6 +63,8 @@ class PrefixCache:
         self.root = PrefixNode(None, b"", -1)
         """The root of the tree of prefixes without an adapter; an adapter has its own."""
         self.evicted = 0
+        self.evicting: Callable[[PrefixNode], object] = lambda node: None
+        """Called with each page that is evicted, before it is free."""
         self._nodes: dict[PrefixNode, None] = {}  # of all trees, each after its parent
         self._idle: OrderedDict[PrefixNode, None] = (
             OrderedDict()
@@ -86,6 +88,7 @@ class PrefixCache:
         page = self.pool.take()
         if page is None and self._idle:
             node, _ = self._idle.popitem(last=False)
+            self.evicting(node)
             self._remove(node)
             self.evicted += 1
             page = self.pool.take()

@@ -13,6 +13,7 @@ from ..runner import PAGE, Ints
 from .pages import PagePool
 from .prefix_cache import PrefixCache, PrefixNode
 from .sequence import Sequence
+from .stored_prefixes import StoredPrefixes
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +64,8 @@ class Scheduler:
         """The page table of each slot."""
         self.drafts = False
         """Whether a draft model's cache uses the same pages: then only tokens in both caches are shared."""
+        self.stored: StoredPrefixes | None = None
+        """Pages in files."""
         self.preemptions = 0
         self.waiting = 0
         self.share = share
@@ -289,6 +292,8 @@ class Scheduler:
         while (end := sequence.held + PAGE) <= goal:
             parent = sequence.nodes[-1] if sequence.nodes else sequence.root
             node = self.cache.child(parent, tokens[sequence.held : end])
+            if node is None and self.stored is not None:
+                node = self.stored.child(parent, tokens[sequence.held : end])
             if node is None:
                 break
             self._join(sequence, [node])

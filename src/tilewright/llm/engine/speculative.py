@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import RequestError
-from ..runner import PAGE, UNDECIDED, Runner
+from ..runner import PAGE, UNDECIDED, Ints, Runner
 from .drawing import Drawn
 from .grammar import LogitRules
 from .sampling import Floats, choose, draw, probabilities
@@ -106,18 +106,20 @@ class DraftModel:
                     f"{getattr(runner, name)}: compile the draft model for at least as many"
                 )
 
-    def prefill(self, tokens: list[int], start: int, scheduler: Scheduler, sequence: Sequence) -> None:
-        """Store these tokens in the draft model's cache too."""
+    def prefill(self, tokens: list[int], start: int, pages: Ints, slot: int) -> None:
+        """Store these tokens in the draft model's cache too; arguments as for `Runner.prefill`, for any
+        number of tokens.
+        """
         for at in range(0, len(tokens), self.runner.chunk):
             part = np.array(tokens[at : at + self.runner.chunk], np.int32)
-            pages = scheduler.pages_of([sequence])[0][: -(-(start + at + len(part)) // PAGE)]
-            (self._drawn or self.runner).prefill(part, start + at, pages, sequence.slot)
+            held = pages[: -(-(start + at + len(part)) // PAGE)]
+            (self._drawn or self.runner).prefill(part, start + at, held, slot)
 
     def catch_up(self, sequences: abc.Sequence[Sequence], scheduler: Scheduler) -> None:
         """Compute what earlier steps without guesses have left out."""
         for s in sequences:
             if s.held - s.drafted > 1:
-                self.prefill(s.tokens[s.drafted : s.held], s.drafted, scheduler, s)
+                self.prefill(s.tokens[s.drafted : s.held], s.drafted, scheduler.pages_of([s])[0], s.slot)
                 s.drafted = s.held
 
     def guess(self, sequences: abc.Sequence[Sequence], count: int, scheduler: Scheduler) -> list[Guess]:

@@ -55,6 +55,14 @@ class Statistics:
     preemptions: int = 0
     evictions: int = 0
     """Pages evicted from the prefix cache to free memory."""
+    reply_tokens: int = 0
+    """Tokens of conversations that were computed while the engine was idle, for their next turns."""
+    pages_written: int = 0
+    """Pages written to files."""
+    pages_read: int = 0
+    """Pages read from files, in place of computing them."""
+    pages_refused: int = 0
+    """Files of pages that were damaged or foreign."""
     steps: int = 0
     proposed_tokens: int = 0
     """Tokens proposed by speculation."""

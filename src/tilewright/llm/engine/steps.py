@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...errors import EngineError, InternalError, TilewrightError
-from ..runner import Floats, Runner
+from ..runner import Floats, Ints, Runner
 from .drawing import Drawn
 from .outputs import Outputs
 from .pace import Pace
@@ -78,7 +78,7 @@ class Steps:
         drafted = sequence.drafted
         if self._draft is not None:
             draft = self._draft
-            if self._try_draft(lambda: draft.prefill(tokens.tolist(), start, self._scheduler, sequence)):
+            if self._try_draft(lambda: draft.prefill(tokens.tolist(), start, pages, sequence.slot)):
                 drafted = end
         logits = None
         try:
@@ -327,6 +327,17 @@ class Steps:
                 f"the model gave logits of shape {values.shape}, not {(*rows, self._runner.vocabulary)}"
             )
         return values
+
+    def prefill_idle(self, tokens: Ints, start: int, pages: Ints, adapter: int) -> None:
+        """Compute tokens that belong to no running sequence, with the adapter of a number, in both caches.
+
+        There must be no running sequence.
+        """
+        if self._runner.adapters is not None:
+            self._runner.adapters.use(0, adapter)
+        if self._draft is not None:
+            self._draft.prefill(tokens.tolist(), start, pages, 0)
+        (self._drawn or self._runner).prefill(tokens, start, pages, 0)
 
     def copy_page(self, source: int, target: int) -> None:
         """Copy a page in the caches of the model and the draft model."""

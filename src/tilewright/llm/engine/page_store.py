@@ -1,0 +1,134 @@
+"""`PageStore`: pages of the KV cache in the files of a folder, kept over restarts."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+from collections import OrderedDict
+from pathlib import Path
+
+from ...errors import RequestError
+
+log = logging.getLogger(__name__)
+
+_MAGIC = b"TWPAGE01"
+_DIGEST = 32
+_NAME = re.compile(r"[0-9a-f]{64}\.page")
+
+
+class PageStore:
+    """Files of pages, each named by its key: a hash of everything on which the page's content depends.
+
+    A file holds its key, and a hash of key and content. One that is cut, damaged or another page's is removed
+    and never used. When the folder is full, the files that were not used for the longest time are removed.
+    Other files in the folder are left alone. Several processes may use one folder; each of them counts the
+    files that it found or wrote.
+
+    Args:
+        folder: The folder, which is created if it does not exist.
+        most: The most bytes of the files together.
+
+    Raises:
+        RequestError: The folder cannot be created or read, or `most` is below 1.
+    """
+
+    def __init__(self, folder: Path, most: int) -> None:
+        if most < 1:
+            raise RequestError(f"the size limit of stored pages is {most} bytes; it must be at least 1")
+        self._folder, self._most = folder, most
+        self.refused = 0
+        """Files that were damaged, or were not what their names say."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            found = [(e.stat(), e.name) for e in os.scandir(folder) if _NAME.fullmatch(e.name)]
+        except OSError as error:
+            raise RequestError(
+                f"{folder}: pages cannot be stored there: {error.strerror or error}"
+            ) from error
+        found.sort(key=lambda entry: entry[0].st_mtime_ns)
+        self._sizes = OrderedDict((name, stat.st_size) for stat, name in found)
+        self._bytes = sum(self._sizes.values())
+        self._shrink(0)
+
+    @property
+    def size(self) -> int:
+        """The size of the files."""
+        return self._bytes
+
+    def __contains__(self, key: bytes) -> bool:
+        return _name(key) in self._sizes
+
+    def put(self, key: bytes, content: bytes) -> bool:
+        """Write a page, unless it is stored already. Return whether it was written.
+
+        An error of the file system is logged: a page that is not stored is computed again.
+        """
+        name = _name(key)
+        data = _MAGIC + key + _sealed(key, content) + content
+        if name in self._sizes or len(data) > self._most:
+            return False
+        self._shrink(len(data))
+        temporary = self._folder / f"{name}.{os.getpid()}.part"
+        try:
+            temporary.write_bytes(data)
+            temporary.replace(self._folder / name)
+        except OSError as error:
+            log.warning("%s: a page of the KV cache cannot be stored: %s", self._folder, error)
+            temporary.unlink(missing_ok=True)
+            return False
+        self._sizes[name] = len(data)
+        self._bytes += len(data)
+        return True
+
+    def get(self, key: bytes, size: int) -> bytes | None:
+        """The content of a page of `size` bytes; None if it is not stored, or its file is damaged."""
+        name = _name(key)
+        if name not in self._sizes:
+            return None
+        path = self._folder / name
+        try:
+            data = path.read_bytes()
+            os.utime(path)
+        except OSError:  # another process may have removed it
+            self._forget(name)
+            return None
+        head = len(_MAGIC) + len(key)
+        content = data[head + _DIGEST :]
+        if (
+            data[:head] != _MAGIC + key
+            or len(content) != size
+            or data[head : head + _DIGEST] != _sealed(key, content)
+        ):
+            self.refused += 1
+            log.warning("%s is damaged or not the page that it is named after: it is removed", path)
+            self._remove(name)
+            return None
+        self._sizes.move_to_end(name)
+        return content
+
+    def _shrink(self, more: int) -> None:
+        while self._sizes and self._bytes + more > self._most:
+            self._remove(next(iter(self._sizes)))
+
+    def _remove(self, name: str) -> None:
+        self._forget(name)
+        try:
+            (self._folder / name).unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("%s: a stored page cannot be removed: %s", self._folder / name, error)
+
+    def _forget(self, name: str) -> None:
+        self._bytes -= self._sizes.pop(name)
+
+
+def _name(key: bytes) -> str:
+    return f"{key.hex()}.page"
+
+
+def _sealed(key: bytes, content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=_DIGEST, key=key).digest()
+
+
+__all__ = ["PageStore"]
