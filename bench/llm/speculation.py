@@ -168,7 +168,7 @@ def markdown(result: dict[str, Any]) -> str:
             [
                 "# Speculation",
                 f"{result['note']}, {here['processor']} ({features(here['flags'])}), {here['cores']} cores.",
-                "Llamas of 8 and 2 layers, 13.0 and 3.0 million parameters in bf16, vocabulary "
+                "Llamas of 8 and 2 layers, 13.4 and 2.9 million parameters in bf16, vocabulary "
                 f"{VOCABULARY}, trained for "
                 f"{result['training_steps']} steps on the standard library; one user, greedy answers of "
                 f"{result['tokens']} tokens, at most {result['guesses']} guesses a step. The ratio is the "

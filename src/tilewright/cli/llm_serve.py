@@ -73,6 +73,20 @@ class MemorySize(click.ParamType):
     "the one that was not used for the longest time is unloaded (default: all are loaded).",
 )
 @click.option(
+    "--prefix-cache-folder",
+    "page_folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Folder that keeps the KV cache of prompts and replies when memory is needed, and over restarts.",
+)
+@click.option(
+    "--prefix-cache-size",
+    "page_folder_bytes",
+    type=MemorySize(),
+    metavar="SIZE",
+    help="Largest size of the files in the folder of --prefix-cache-folder.  [default: 10GB]",
+)
+@click.option(
     "--allow-model-loading",
     "load_models",
     is_flag=True,
@@ -181,6 +195,8 @@ def command(
     port: int,
     names: tuple[str, ...],
     memory_limit: int | None,
+    page_folder: Path | None,
+    page_folder_bytes: int | None,
     load_models: bool,
     api_key_file: str | None,
     origins: tuple[str, ...],
@@ -254,12 +270,16 @@ def command(
         (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048
     )
     lifecycle = Lifecycle()
+    files: dict[str, Any] = {"page_folder": page_folder}
+    if page_folder_bytes is not None:
+        files["page_folder_bytes"] = page_folder_bytes
 
     def opened(name: str, library: Path) -> Service:
         # The server limits the number of waiting requests.
         engine = open_engine(
-            str(library), max_batch, chunk, prefix_cache, speculate, draft, device, simulate, queue=2**31
-        )
+            str(library), max_batch, chunk, prefix_cache, speculate, draft, device, simulate, **files,
+            queue=2**31,
+        )  # fmt: skip
         set_chat_template(engine.tokenizer, chat_template)
         return Service(
             name,

@@ -16,3 +16,4 @@ def test_the_page(capsys: pytest.CaptureFixture[str]) -> None:
     names = run_page("llm/engine.md", runner=runner, tokenizer=tokenizer())
     assert capsys.readouterr().out
     assert isinstance(json.loads(names["answer"].text)["age"], int)
+    assert "</think>" in names["thought"].text

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 
 import pytest
 from tests.llm.fake_runner import FakeRunner
 from tests.llm.small_tokenizer import tokenizer
 
-from tilewright.errors import RequestError
+from tilewright.errors import EngineError, RequestError
 from tilewright.llm.engine.engine import Engine, EngineOptions
 from tilewright.llm.engine.grammar import Grammars
-from tilewright.llm.engine.sampling import SamplingParameters
+from tilewright.llm.engine.sampling import Sampler, SamplingParameters
 from tilewright.llm.engine.speculative import Speculation
 from tilewright.llm.engine.stream import Request
 from tilewright.llm.tokenizer import Tokenizer
@@ -111,3 +112,48 @@ def test_bad_grammars_are_refused(grammars: Grammars, make: object, message: str
 def test_a_tokenizer_without_an_end_of_text_is_refused() -> None:
     with pytest.raises(RequestError, match="no end-of-text token"):
         Grammars(Tokenizer(tokenizer().backend))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("pages", [64, 2])
+def test_the_only_allowed_token_needs_no_step(
+    grammars: Grammars, monkeypatch: pytest.MonkeyPatch, temperature: float, pages: int
+) -> None:
+    """The output is the same as with a step for every token, and so are the pages' contents."""
+    prompt = list(range(2, 62))
+
+    def requests() -> list[Request]:
+        return [
+            Request(
+                prompt,
+                SamplingParameters(temperature, seed=3, frequency_penalty=0.1),
+                grammar=grammars.regex(r"~~~~~~~~[a-z][a-z]~~~~~~~~[0-9]+~~"),
+                max_tokens=most,
+            )
+            for most in (40, 5)
+        ]
+
+    def outputs() -> tuple[list[object], int]:
+        runner = FakeRunner(vocabulary=tokenizer().vocabulary + 3, pages=pages, uniform=False, scale=5)
+        made = Engine(runner, tokenizer())
+        streams = [made.submit(request) for request in requests()]
+        found: list[object] = [stream.collect() for stream in streams]
+        assert not runner.misuses
+        return found, made.stats().forced_tokens
+
+    found, forced = outputs()
+    monkeypatch.setattr(Sampler, "only", lambda self, vocabulary: None)
+    assert outputs() == (found, 0) and forced >= 16
+
+
+def test_tokens_are_not_skipped_where_more_than_the_grammar_decides(grammars: Grammars) -> None:
+    """With log-probabilities every token has a step, and a bias may forbid the only token."""
+    tilde = tokenizer().encode("~")[0]
+    made = engine()
+    asked = Request([5], SamplingParameters(0, logprobs=1), grammar=grammars.regex("~~~~"), max_tokens=9)
+    (choice,) = made.submit(asked).collect()
+    assert choice.text == "~~~~" and [entry.token for entry in choice.logprobs][:4] == [tilde] * 4
+    assert made.stats().forced_tokens == 0
+    banned = Request([5], SamplingParameters(0, logit_bias={tilde: -math.inf}), grammar=grammars.regex("a~"))
+    with pytest.raises(EngineError, match="the grammar allows no token"):
+        made.submit(banned).collect()

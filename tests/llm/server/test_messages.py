@@ -146,3 +146,18 @@ def test_tokens_of_texts_and_chats(server: Running) -> None:
         answer = post(path, **body)
         assert answer.status_code in (400, 404) and answer.json()["error"]["param"] == param
     assert json.loads(post("/detokenize", tokens=[]).content)["prompt"] == ""
+
+
+def test_a_budget_ends_the_reasoning(start: Callable[..., Running]) -> None:
+    """The end of the reasoning takes the place of the model's tokens, of which the echo goes on after it."""
+    server = start(template=THINKING)
+    text = f"<think>{'hm' * 40}</think>Yes."
+    limited = {"type": "enabled", "budget_tokens": 10}
+    answer = ask(client_of(server), text, thinking=limited)
+    assert [block.type for block in answer.content] == ["thinking", "text"]
+    assert answer.content[0].thinking == "hm" * 5
+    free = ask(client_of(server), text, thinking={"type": "enabled", "budget_tokens": 5000})
+    assert free.content[0].thinking == "hm" * 40 and free.content[1].text == "Yes."
+    body = {"model": "echo", "messages": [{"role": "user", "content": text}], "max_reasoning_tokens": 4}
+    message = server.http.post("/v1/chat/completions", json=body).json()["choices"][0]["message"]
+    assert message["reasoning_content"] == "hmhm" and message["content"].endswith("Yes.")

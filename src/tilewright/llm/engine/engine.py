@@ -112,7 +112,9 @@ class Engine:
                 draft = DraftModel(options.speculation.draft)
                 draft.check(runner)
         self._statistics = Statistics(pages=self._scheduler.pool.size)
-        self._outputs = Outputs(tokenizer, self._scheduler, self._statistics, self.adapters)
+        self._outputs = Outputs(
+            tokenizer, self._scheduler, self._statistics, self.adapters, runner.vocabulary
+        )
         chunk = _fit("chunk", options.chunk, runner.chunk)
         self._steps = Steps(
             runner, self._scheduler, self._outputs, self._statistics, chunk, options.speculation, draft

@@ -173,14 +173,17 @@ class _Guidance:
 
     def __init__(self, matcher: llguidance.LLMatcher) -> None:
         self._matcher = matcher
+        self._mask: bytes | None = None  # of the current state
 
     def mask(self) -> bytes:
-        mask: bytes = self._matcher.compute_bitmask()
-        if self._matcher.is_error():
-            raise RequestError(f"the grammar cannot continue: {_reason(self._matcher)}")
-        return mask
+        if self._mask is None:
+            self._mask = self._matcher.compute_bitmask()
+            if self._matcher.is_error():
+                raise RequestError(f"the grammar cannot continue: {_reason(self._matcher)}")
+        return self._mask
 
     def accept(self, token: int) -> None:
+        self._mask = None
         if not self._matcher.consume_token(token):
             raise RequestError(f"the grammar does not allow token {token}: {_reason(self._matcher)}")
 

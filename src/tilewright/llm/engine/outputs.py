@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import abc
+from collections import abc, deque
 
 from ...errors import EngineError, TilewrightError
 from ..tokenizer import Tokenizer
@@ -22,9 +22,15 @@ class Outputs:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, scheduler: Scheduler, statistics: Statistics, adapters: Adapters
+        self,
+        tokenizer: Tokenizer,
+        scheduler: Scheduler,
+        statistics: Statistics,
+        adapters: Adapters,
+        vocabulary: int,
     ) -> None:
         self._tokenizer, self._scheduler, self._statistics = tokenizer, scheduler, statistics
+        self._vocabulary = vocabulary
         self._adapters = adapters
         self.replies: Replies | None = None
         """Remembers finished replies, for the next turns of their conversations."""
@@ -35,10 +41,13 @@ class Outputs:
         most = self._scheduler.limit
         if request.max_tokens is not None:
             most = min(most, len(request.prompt) + request.max_tokens)
-        text, emitted, ended = "", 0, False
+        text, ended = "", False
         reason: FinishReason | None = None
         stop: int | None = None
-        for token in tokens:
+        pending, given = deque(tokens), list[int]()
+        chosen = len(sequence.tokens) + len(tokens)  # the length up to which the model has chosen
+        while pending:
+            token = pending.popleft()
             if token < 0:
                 what = (
                     "the model's logits are NaN"
@@ -51,11 +60,12 @@ class Outputs:
                 )
                 return
             sequence.tokens.append(token)
-            emitted += 1
+            given.append(token)
             if token in request.stop_tokens or (token in self._tokenizer.eos and not request.ignore_eos):
                 reason, stop = "stop", token if token in request.stop_tokens else None
                 break
-            piece, ended = sequence.stops.add(sequence.detokenizer.add((token,)))
+            added = sequence.detokenizer.add((token,))
+            piece, ended = sequence.stops.add(added)
             text += piece
             try:
                 sampler.accept(token)
@@ -68,15 +78,24 @@ class Outputs:
             if len(sequence.tokens) >= most:
                 reason = "length"
                 break
-        sequence.held = min(sequence.held, len(sequence.tokens))
+            if sequence.budget is not None and sequence.budget.add(added):
+                pending = deque(sequence.budget.end)
+                chosen = min(chosen, len(sequence.tokens))
+            elif not pending and request.sampling.logprobs is None:
+                only = sampler.only(self._vocabulary)
+                if only is not None:
+                    pending.append(only)
+                    chosen = min(chosen, len(sequence.tokens))
+                    self._statistics.forced_tokens += 1
+        sequence.held = min(sequence.held, len(sequence.tokens), chosen)
         sequence.drafted = min(sequence.drafted, sequence.held)
         if reason is not None and not ended:
             rest, ended = sequence.stops.finish(sequence.detokenizer.finish())
             text += rest
             reason = "stop" if ended else reason
         # an output token counts as two prompt tokens, as in the fairness paper
-        self._scheduler.charge(sequence, 2 * emitted)
-        self._measure(sequence, emitted)
+        self._scheduler.charge(sequence, 2 * len(given))
+        self._measure(sequence, len(given))
         if reason is not None:
             self._scheduler.remove(sequence)
             if self.replies is not None:
@@ -85,8 +104,8 @@ class Outputs:
         sequence.stream.put(
             Delta(
                 text,
-                tokens[:emitted],
-                probable and probable[:emitted],
+                given,
+                None if probable is None else _reported(probable, given),
                 reason,
                 sequence.index,
                 sequence.stops.found if ended else stop,
@@ -130,6 +149,14 @@ class Outputs:
         self._adapters.left(sequence.adapter)
         self._statistics.finished[reason] += 1
         self._statistics.request_time.observe(time.perf_counter() - sequence.submitted)
+
+
+def _reported(probable: list[TokenLogprob], given: list[int]) -> list[TokenLogprob]:
+    """The log-probabilities of tokens; that of a forced one is 0, since nothing else was possible."""
+    chosen = 0
+    while chosen < min(len(probable), len(given)) and probable[chosen].token == given[chosen]:
+        chosen += 1
+    return [*probable[:chosen], *(TokenLogprob(token, 0.0) for token in given[chosen:])]
 
 
 __all__ = ["Outputs"]

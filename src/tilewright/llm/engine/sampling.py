@@ -199,6 +199,19 @@ class Sampler:
         if self.constraint is not None:
             self.constraint = self._before
 
+    def only(self, vocabulary: int) -> int | None:
+        """The only token below `vocabulary` that the grammar allows next; None if there are more, or none.
+
+        A bias or a number of least tokens may forbid it, too: then the logits decide.
+        """
+        if self.constraint is None or isinstance(self.constraint, LogitRules):
+            return None
+        allowed = int.from_bytes(self.constraint.mask(), "little")
+        if allowed.bit_count() != 1 or self._bias is not None or self._count < self._least:
+            return None
+        token = allowed.bit_length() - 1
+        return token if token < vocabulary else None
+
     def adjust(self, logits: Floats) -> None:
         """Apply penalties, bias and grammar to logits, f32 [vocabulary], in place."""
         p = self.parameters

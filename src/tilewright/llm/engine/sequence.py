@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from ..tokenizer import Detokenizer
 from .adapters import LoadedAdapter
 from .prefix_cache import PrefixNode
+from .reasoning_budget import BudgetState
 from .sampling import Floats, Sampler
 from .stopping import StopStrings
 from .stream import Request, Stream
@@ -32,6 +33,7 @@ class Sequence:
         self.sampler = sampler
         self.detokenizer = detokenizer
         self.stops = StopStrings(request.stop)
+        self.budget = None if request.reasoning is None else BudgetState(request.reasoning)
         self.tokens = list(request.prompt)
         self.held = 0
         """The number of `tokens` in the cache; all but the last during decoding."""

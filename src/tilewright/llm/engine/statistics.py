@@ -52,6 +52,8 @@ class Statistics:
     cached_tokens: int = 0
     """Prompt tokens that were found in the prefix cache."""
     generated_tokens: int = 0
+    forced_tokens: int = 0
+    """Generated tokens that were the only ones a grammar allowed, for which no step was made."""
     preemptions: int = 0
     evictions: int = 0
     """Pages evicted from the prefix cache to free memory."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from ...errors import EngineError, InternalError, RequestError, TilewrightError
 from .grammar import Constraint, LogitRules
+from .reasoning_budget import ReasoningBudget
 from .sampling import SamplingParameters, TokenLogprob
 
 FinishReason = Literal["stop", "length", "cancelled"]
@@ -47,6 +48,8 @@ class Request:
     """
     grammar: Constraint | LogitRules | None = None
     """Constrains the output; made by `Grammars`, or rules of the caller's."""
+    reasoning: ReasoningBudget | None = None
+    """The most tokens of reasoning; None: no limit. Not together with a grammar."""
     source: np.ndarray[Any, Any] | None = None
     """The input of the encoder, of a model that has one beside its decoder: tokens [n], int32, or the
     normalized spectrogram [frames, mels], float32, of a recording. `prompt` is what the decoder begins with.
@@ -106,6 +109,15 @@ class Request:
                 raise RequestError(f"the source has a length of {size}; the encoder takes 1 to {source}")
             if self.source.ndim == 1 and not 0 <= self.source.min() <= self.source.max() < vocabulary:
                 raise RequestError(f"source has a token outside the model's 0 to {vocabulary - 1}")
+        if self.reasoning is not None:
+            end = self.reasoning.end
+            if self.grammar is not None:
+                raise RequestError("a budget of reasoning and a grammar exclude each other")
+            if self.reasoning.tokens < 0 or not 0 <= min(end, default=-1) <= max(end) < vocabulary:
+                raise RequestError(
+                    f"a budget of reasoning needs at least 0 tokens, and an end of tokens from 0 to "
+                    f"{vocabulary - 1}"
+                )
         if not all(self.stop):
             raise RequestError("stop must not contain an empty string")
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from ...errors import RequestError
 from ..engine.grammar import Constraint
+from ..engine.reasoning_budget import ReasoningBudget
 from ..engine.sampling import TokenLogprob
 from ..engine.stream import Delta
 from .call_forms import ReplyForm, form_of, required_form
@@ -51,6 +52,8 @@ class Turn:
     """Whether reasoning that the parser of calls finds is shown as text."""
     shown: frozenset[int] = frozenset()
     """Special tokens whose text the parsers need to see."""
+    budget: ReasoningBudget | None = None
+    """The most tokens of reasoning."""
 
 
 class Answer:
@@ -109,6 +112,7 @@ async def prepare(
     open_answer: bool = True,
     continued: bool = False,
     reasoning: bool = True,
+    budget: int | None = None,
 ) -> Turn:
     """Prepare a chat.
 
@@ -124,6 +128,7 @@ async def prepare(
         open_answer: whether the prompt begins the assistant's answer.
         continued: whether the answer continues the last message.
         reasoning: whether the model's reasoning is parted from the answer.
+        budget: the most tokens of reasoning.
 
     Raises:
         ApiError: 400: the request is contradictory, or the template rejects it.
@@ -168,6 +173,8 @@ async def prepare(
     if tag and thinking and (forced or form):
         # a grammar begins with the answer itself, so nothing can be thought before it
         text, thinking = f"{text.rstrip()}\n\n{TAGS[tag]}\n\n", False
+    if tag and thinking and budget == 0:
+        text, thinking = f"{text.rstrip()}\n\n{TAGS[tag]}\n\n", False
     start = ""
     if style and forced:
         start = style.prefix(named)
@@ -184,6 +191,11 @@ async def prepare(
     grammar = None
     if form is not None:
         grammar = await service.constraint(form, "tools" if forced else "response_format")
+    limit = None
+    if tag and budget is not None and grammar is None:
+        closing = f"\n{TAGS[tag]}\n\n"
+        end = await service.encoding(len(closing), lambda: service.tokenizer.encode(closing, special=False))
+        limit = ReasoningBudget(budget, tag, TAGS[tag], tuple(end), thinking)
     return Turn(
         prompt,
         grammar,
@@ -196,6 +208,7 @@ async def prepare(
         thinking,
         not reasoning,
         frozenset() if style is None else style.shown(special),
+        limit,
     )
 
 
@@ -393,10 +406,18 @@ async def chat(service: Service, request: ChatRequest, user: str) -> Chat:
         else request.add_generation_prompt,
         continued=request.continue_final_message,
         reasoning=request.reasoning_format != "none",
+        budget=request.max_reasoning_tokens,
     )
     limit = service.max_tokens(request.longest, len(turn.prompt), "messages")
     logprobs = (request.top_logprobs or 0) if request.logprobs else None
     asked = service.request(
-        request, turn.prompt, limit, user, logprobs=logprobs, grammar=turn.grammar, shown=turn.shown
+        request,
+        turn.prompt,
+        limit,
+        user,
+        logprobs=logprobs,
+        grammar=turn.grammar,
+        shown=turn.shown,
+        reasoning=turn.budget,
     )
     return Chat(service, request, turn, service.generation([asked]))

@@ -90,7 +90,8 @@ class AnthropicChoice(Model):
 
 class Thinking(Model):
     type: Literal["enabled", "disabled", "adaptive"]
-    budget_tokens: int | None = None
+    budget_tokens: int | None = Field(None, ge=0)
+    """Most tokens of reasoning, after which its end is written for the model."""
     display: str | None = None
 
 
@@ -225,6 +226,7 @@ async def messages(service: Service, request: MessagesRequest, user: str) -> Mes
         user,
         grammar=turn.grammar,
         shown=turn.shown,
+        reasoning=turn.budget,
         stop=request.stop_sequences or (),
     )
     return Messages(request.model, turn, service.generation([asked]))
@@ -254,6 +256,7 @@ async def _turn(service: Service, request: CountRequest) -> Turn:
         None if thinking is None else {"enable_thinking": thinking.type != "disabled"},
         open_answer=not continued,
         continued=continued,
+        budget=None if thinking is None or thinking.type == "disabled" else thinking.budget_tokens,
     )
 
 

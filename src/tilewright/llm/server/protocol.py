@@ -218,6 +218,8 @@ class ChatRequest(Penalized):
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
+    max_reasoning_tokens: int | None = Field(None, ge=0)
+    """Most tokens of reasoning, after which its end is written for the model."""
     reasoning_format: Literal["auto", "deepseek", "none"] = "auto"
     """Whether the model's reasoning is parted from the answer; "none" leaves it in the answer's text."""
 

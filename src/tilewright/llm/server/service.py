@@ -16,6 +16,7 @@ import numpy as np
 from ...errors import CompileError, OverloadedError, RequestError, TilewrightError
 from ..engine.engine import Engine
 from ..engine.grammar import Constraint, Grammars
+from ..engine.reasoning_budget import ReasoningBudget
 from ..engine.sampling import SamplingParameters
 from ..engine.stream import Delta, Request, Stream
 from ..speech.transcription import Transcriber
@@ -220,6 +221,7 @@ class Service:
         prompt_logprobs: int | None = None,
         grammar: Constraint | None = None,
         shown: frozenset[int] = frozenset(),
+        reasoning: ReasoningBudget | None = None,
         stop: Sequence[str] = (),
         stop_tokens: Sequence[int] = (),
     ) -> Request:
@@ -234,6 +236,7 @@ class Service:
             prompt_logprobs: as in `tilewright.llm.engine.stream.Request`.
             grammar: constrains the answer.
             shown: special tokens whose text is part of the answer's.
+            reasoning: the most tokens of reasoning.
             stop: further texts that end the answer.
             stop_tokens: further tokens that end the answer.
         """
@@ -266,6 +269,7 @@ class Service:
             prompt_logprobs=prompt_logprobs,
             grammar=grammar,
             shown=shown,
+            reasoning=reasoning,
             adapter="" if fields.model == self.name else fields.model,
             n=(penalized and penalized.n) or 1,
             user=user,
