@@ -85,6 +85,7 @@ class FakeRunner:
         self.rows, self.uniform = max_batch * speculated, uniform
         self.drawing = None
         self.page_access = None
+        self.window: int | None = None
         self.source_kind, self.source, self.start = None, 0, []
         self.adapters = FakeAdapters(adapters, max_batch) if adapters else None
         self.local, self.scale, self.draft = local, scale, draft

@@ -85,3 +85,32 @@ def test_a_chat_goes_on(runner: LibraryRunner) -> None:
     said = engine.submit(requests()[3]).collect()[0].tokens
     chat = Request([*prompt, *said, 5, 6], SamplingParameters(temperature=0), max_tokens=60, ignore_eos=True)
     assert engine.submit(chat).collect() == Engine(runner, tokenizer()).submit(chat).collect()
+
+
+def test_windows_free_pages(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The outputs of a compiled model with a window are those without freeing, in fewer pages."""
+    import transformers
+
+    folder = tmp_path_factory.mktemp("mistral")
+    config = transformers.MistralConfig(
+        hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, vocab_size=tokenizer().vocabulary, max_position_embeddings=512,
+        sliding_window=70,
+    )  # fmt: skip
+    transformers.MistralForCausalLM(config).save_pretrained(folder)
+    options = LibraryOptions(context=512, chunk=64, max_batch=2, pages=16)
+    with library(folder, "none", options) as found:
+        windowed = LibraryRunner(found)
+        assert windowed.window == 70
+        asked = [
+            Request(list(range(5, end)), SamplingParameters(temperature=0), max_tokens=300, ignore_eos=True)
+            for end in (30, 150)
+        ]
+        results = []
+        for window in (70, None):
+            windowed.window = window
+            engine = Engine(windowed, tokenizer(), EngineOptions(replies=False))
+            streams = [engine.submit(request) for request in asked]
+            results.append([stream.collect()[0].tokens for stream in streams])
+            assert (engine.stats().pages_released > 4) == (window is not None)
+    assert results[0] == results[1]

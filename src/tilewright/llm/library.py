@@ -511,6 +511,14 @@ def cache_bytes(config: Mapping[str, Any], dtype: str, tokens: int) -> int:
     return sum(size * (tokens if window is None else min(tokens, window)) for size, window in layers)
 
 
+def widest_window(config: Mapping[str, Any]) -> int | None:
+    """The widest window of a model's layers; None if one has none."""
+    settings = complete(config)
+    windows = [settings.window(k) for k in range(settings.layers)]
+    found = [window for window in windows if window is not None]
+    return max(found) if found and len(found) == len(windows) else None
+
+
 def _layers_kept(config: Mapping[str, Any], dtype: str) -> list[tuple[int, int | None]]:
     """Bytes of a token in the KV cache, and the window, of each layer."""
     settings = complete(config)
@@ -680,6 +688,7 @@ class LibraryRunner:
                 library, description["config"], count, description["max_adapter_rank"], self.max_batch
             )
         self.adapters: AdapterSlots | None = self._adapters
+        self.window = widest_window(description["config"])
         self.page_access: PageAccess | None = LibraryPages.of(library, self.pages)
         self.drawing: Drawing | None = None
         if "draw" in self._functions:

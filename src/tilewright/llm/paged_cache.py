@@ -15,11 +15,8 @@ from ..frontends.trace.dtypes import DTypeLike, dtype_of
 from ..ir.symbolic import Dim, bounds, smin
 from .cache import ScoreOptions, Source, attend, attend_where
 from .quantized_cache import CACHE_BITS, cache_rotation, packed, quantized, unpacked
-from .runner import PAGE
+from .runner import KEY_BLOCK, LONG_WINDOW, PAGE
 from .slot_states import Rows
-
-LONG, BLOCK = 1024, 512
-"""Windows of at least LONG tokens may be attended in blocks of BLOCK keys."""
 
 
 class Pages:
@@ -182,7 +179,7 @@ class PagedCache:
         """
         width = self._table.shape[1]
         # Blocks of keys begin at the same keys for any chunk, so that partial sums have equal terms.
-        step = 1 if window < LONG else BLOCK // PAGE
+        step = 1 if window < LONG_WINDOW else KEY_BLOCK // PAGE
         first = tnp.maximum(self._positions[:, :1] - (window - 1), 0) // (step * PAGE) * step
         number = first + tnp.arange(smin(width, (window + n - 3) // PAGE + 1 + step))
         table = tnp.take_along_axis(self._table, tnp.minimum(number, width - 1), 1)

@@ -10,6 +10,9 @@ import numpy as np
 PAGE = 64
 """Tokens of a page of the KV cache."""
 
+LONG_WINDOW, KEY_BLOCK = 1024, 512
+"""Windows of at least LONG_WINDOW tokens are attended in blocks of KEY_BLOCK keys."""
+
 ADAPTER = "adapter."
 """The beginning of the names of the states that hold the matrices of adapters."""
 
@@ -23,6 +26,12 @@ UNDECIDED = -2
 """The token of a row in which `Drawing` considers too few tokens: the caller decides from the logits."""
 NONE = -1
 """The token of a row that allows no token, or contains NaN or infinity."""
+
+
+def first_page(position: int, window: int) -> int:
+    """The first page that a model reads for the token at `position` with a window of that many tokens."""
+    step = 1 if window < LONG_WINDOW else KEY_BLOCK // PAGE
+    return max(position - (window - 1), 0) // (step * PAGE) * step
 
 
 class Draws(NamedTuple):
@@ -174,6 +183,10 @@ class Runner(Protocol):
     """
     adapters: AdapterSlots | None
     """The adapters that sequences may use; None: the model has none."""
+    window: int | None
+    """The last tokens that a token sees, itself included, in any layer; None: there are layers that see
+    all.
+    """
     page_access: PageAccess | None
     """The pages as bytes; None: they cannot be read and written."""
     drawing: Drawing | None

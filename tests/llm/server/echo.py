@@ -47,6 +47,7 @@ class EchoRunner:
     uniform = True
     drawing = None
     page_access = None
+    window = None
     source_kind, source, start = None, 0, []
     adapters: Any = None
 

@@ -99,6 +99,7 @@ class Engine:
             keep=options.prefix_cache,
             copy_page=lambda source, target: self._steps.copy_page(source, target),
             begin=self._begin,
+            window=_window(runner, options.speculation),
         )
         self.adapters = Adapters(runner.adapters)
         """The low-rank adapters that requests may choose."""
@@ -289,6 +290,7 @@ class Engine:
         statistics.pages_used = scheduler.pool.size - scheduler.pool.free - statistics.pages_kept
         statistics.preemptions = scheduler.preemptions
         statistics.evictions = scheduler.cache.evicted
+        statistics.pages_released = scheduler.released
         if self._replies is not None:
             statistics.reply_tokens = self._replies.computed
         if (stored := scheduler.stored) is not None:
@@ -438,6 +440,14 @@ class Engine:
         for _, future in texts:
             if future.set_running_or_notify_cancel():
                 future.set_exception(error)
+
+
+def _window(runner: Runner, speculation: Speculation | None) -> int | None:
+    """The last tokens that a token sees in any layer of the model and of a draft model; None: all."""
+    draft = None if speculation is None else speculation.draft
+    windows = [runner.window, *(() if draft is None else (draft.window,))]
+    found = [window for window in windows if window is not None]
+    return max(found) if len(found) == len(windows) else None
 
 
 def _fit(name: str, wanted: int | None, most: int) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from ..runner import PAGE, Ints
+from ..runner import PAGE, Ints, first_page
 from .pages import PagePool
 from .prefix_cache import PrefixCache, PrefixNode
 from .sequence import Sequence
@@ -42,6 +42,7 @@ class Scheduler:
         keep: bool,
         copy_page: Callable[[int, int], None],
         begin: Callable[[Sequence], object] = lambda sequence: None,
+        window: int | None = None,
     ) -> None:
         """Make a scheduler without sequences.
 
@@ -53,6 +54,7 @@ class Scheduler:
             keep: whether pages without readers stay in the prefix cache.
             copy_page: copies one page of the cache to another.
             begin: called with each sequence that gets a slot.
+            window: the last tokens that a token can see in any layer; None: all.
         """
         self.limit = min(context, pages * PAGE)
         """The most tokens of a sequence."""
@@ -70,6 +72,9 @@ class Scheduler:
         self.waiting = 0
         self.share = share
         self._copy_page, self._begin = copy_page, begin
+        self._window = window
+        self.released = 0
+        """Pages that were freed because no later token sees their tokens."""
         self._slots = list(range(slots - 1, -1, -1))
         # each user's waiting sequences, ordered by rank
         self._queues: dict[str, list[tuple[tuple[int, int, int], Sequence]]] = {}
@@ -203,6 +208,20 @@ class Scheduler:
         sequence.held, sequence.drafted = tokens, drafted
         self._publish(sequence)
 
+    def release_unseen(self, sequence: Sequence) -> None:
+        """Free the pages whose tokens no later token of the sequence sees. Pages of the prefix cache stay
+        until the sequence ends.
+        """
+        if self._window is None or sequence.slot < 0:
+            return
+        done = min(sequence.held, sequence.drafted) if self.drafts else sequence.held
+        first = first_page(done, self._window)
+        for at in range(max(sequence.unseen, len(sequence.nodes)), first):
+            self.pool.give_back(sequence.table[at])
+            self._set(sequence, at, -1)
+            self.released += 1
+        sequence.unseen = max(sequence.unseen, first)
+
     def pages_of(self, sequences: abc.Sequence[Sequence]) -> Ints:
         """Return the sequences' page tables, padded with -1: i32 [sequences, most pages]."""
         width = max(len(s.table) for s in sequences)
@@ -256,16 +275,19 @@ class Scheduler:
                 parent = sequence.nodes[-1] if done else sequence.root
                 self.cache.settle(self.cache.insert(parent, rest, sequence.table.pop(done)))
         for page in sequence.table[len(sequence.nodes) :]:
-            self.pool.give_back(page)
+            if page >= 0:
+                self.pool.give_back(page)
         self.cache.leave(sequence.nodes)
         self.tables[sequence.slot] = -1
         self._slots.append(sequence.slot)
-        sequence.slot, sequence.held, sequence.drafted = -1, 0, 0
+        sequence.slot, sequence.held, sequence.drafted, sequence.unseen = -1, 0, 0, 0
         sequence.table, sequence.nodes = [], []
 
     def _shareable(self, sequence: Sequence) -> int:
         """Return how many of the tokens in its pages may be shared."""
         held = min(sequence.held, sequence.drafted) if self.drafts else sequence.held
+        if sequence.unseen > len(sequence.nodes):
+            held = min(held, PAGE * len(sequence.nodes))
         return min(held, sequence.prefix)
 
     def _publish(self, sequence: Sequence) -> None:

@@ -40,7 +40,9 @@ class Sequence:
         self.drafted = 0
         """The number of `tokens` in the draft model's cache."""
         self.table: list[int] = []
-        """The sequence's pages."""
+        """The sequence's pages; -1 for those that were freed because no later token sees them."""
+        self.unseen = 0
+        """The number of pages at the beginning that no later token sees."""
         self.nodes: list[PrefixNode] = []
         """Nodes of the prefix cache that own the first of these pages."""
         self.adapter: LoadedAdapter | None = None

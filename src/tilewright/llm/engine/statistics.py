@@ -65,6 +65,8 @@ class Statistics:
     """Pages read from files, in place of computing them."""
     pages_refused: int = 0
     """Files of pages that were damaged or foreign."""
+    pages_released: int = 0
+    """Pages of running sequences that were freed because no later token sees their tokens."""
     steps: int = 0
     proposed_tokens: int = 0
     """Tokens proposed by speculation."""

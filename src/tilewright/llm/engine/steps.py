@@ -152,6 +152,8 @@ class Steps:
             s.held = min(s.held + n, len(s.tokens))
         self._results = []
         self._finish(sequences, ready, logits)
+        for s in sequences:
+            scheduler.release_unseen(s)
         # Other steps, such as those that decode the tokens of a preempted sequence again, are not comparable.
         if speculation is not None and len(self._results) == len(ready) == len(sequences):
             seconds = time.perf_counter() - begin
