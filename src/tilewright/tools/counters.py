@@ -160,7 +160,7 @@ class Counts:
     Attributes:
         event: The name of the event, of `EVENTS`.
         kernels: The events by kernel.
-        outside: Those outside of kernels.
+        outside: The events outside of kernels.
     """
 
     event: str

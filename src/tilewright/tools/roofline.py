@@ -220,7 +220,7 @@ def _timed(work: Sequence[Callable[[], Any]], shared: bool) -> tuple[float, bool
 
 
 def _best(runs: Iterable[Sequence[Callable[[], Any]]], shared: bool) -> float:
-    """The seconds of the fastest of several runs. Those that other programs interrupted count only where all
+    """The seconds of the fastest of several runs. Runs that other programs interrupted count only where all
     are.
     """
     timed = [_timed(work, shared) for work in runs]
