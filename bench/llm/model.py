@@ -91,6 +91,7 @@ class Size:
 
 SIZES = {
     "1b": Size(2048, 16, 32, 8, 8192, 32000, prompt=256, context=(64, 1024)),
+    "300m": Size(1024, 16, 16, 8, 4096, 32000, prompt=256, context=(64, 256)),
     "tiny": Size(128, 1, 4, 2, 256, 512, prompt=32, context=(16, 64), users=4, steps=3),
 }
 

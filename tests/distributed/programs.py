@@ -106,6 +106,16 @@ def exchange(group: td.Group) -> None:
     }
     for name, (found, wanted) in checks.items():
         assert np.array_equal(np.asarray(found).astype(np.float32), wanted), (name, found, wanted)
+    halves = [list(range(n // 2)), list(range(n // 2, n))]
+    half, mine = group.engine.divided(halves), halves[k >= n // 2]
+    assert half is not None and (half.rank, half.size) == (mine.index(k), len(mine))
+    total = td.all_reduce(x, "sum", td.Group(half, "half"))
+    assert np.array_equal(np.asarray(total), np.sum([whole[j] for j in mine], 0))
+    ends = group.engine.divided([[0, n - 1]])
+    assert (ends is None) == (k not in (0, n - 1))
+    if ends is not None:
+        last = td.broadcast(x, 1, td.Group(ends, "ends"))
+        assert np.array_equal(np.asarray(last), whole[n - 1])
 
 
 def main(name: str, *options: str) -> None:

@@ -218,6 +218,20 @@ def _perplexities(
 @target_option
 @opt_option
 @click.option(
+    "--tensor-parallel",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Number of processes among which matrices, heads and the KV cache are divided.",
+)
+@click.option(
+    "--pipeline-parallel",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Number of stages of processes among which layers are divided.",
+)
+@click.option(
     "--no-memory-check",
     is_flag=True,
     help="Compile even if the library needs more memory than this machine has. Libraries for GPUs are not "
@@ -242,12 +256,15 @@ def compile_command(
     target: str,
     opt: str,
     no_memory_check: bool,
+    tensor_parallel: int,
+    pipeline_parallel: int,
 ) -> None:
     """Compile the model library of MODEL: a folder from `llm convert`, a Hugging Face folder, or a GGUF file.
 
     The weights (model.weights) and the tokenizer (model.tokenizer) are written next to the library. For
     webgpu and wasm32 the output may be a folder, which then has all that a page needs.
     """
+    from dataclasses import replace
     from pathlib import Path
 
     from tilewright.errors import CompileError
@@ -264,6 +281,10 @@ def compile_command(
     from tilewright.llm.weights import Conversion, convert, open_checkpoint
 
     for_page = runs_in_pages(target) and not Path(output).suffix
+    if runs_in_pages(target) and tensor_parallel * pipeline_parallel > 1:
+        raise click.UsageError(
+            "--tensor-parallel, --pipeline-parallel: only libraries for CPUs can be divided among processes"
+        )
     if for_page and max_adapters:
         raise click.UsageError(
             "--max-adapters: pages have no adapters; merge one with `llm convert --adapter`"
@@ -313,15 +334,23 @@ def compile_command(
             max_adapters=max_adapters,
             max_adapter_rank=max_adapter_rank,
             adapter_targets=None if adapter_targets is None else tuple(adapter_targets.split(",")),
+            tensor_parallel=tensor_parallel,
+            pipeline_parallel=pipeline_parallel,
         )
-        library = compile_library(
-            checkpoint, options, target=target, opt=opt, progress=progress, estimate=estimate
-        )
-        progress("writing")
-        if for_page:
-            path = save_web_folder(library, checkpoint, output, Path(model).resolve().stem, shard_size)
-        else:
-            path = save_library(library, checkpoint, output)
+        for rank in reversed(range(options.place.size)):  # rank 0 last: its figures are shown
+            library = compile_library(
+                checkpoint,
+                replace(options, rank=rank),
+                target=target,
+                opt=opt,
+                progress=progress,
+                estimate=estimate,
+            )
+            progress("writing")
+            if for_page:
+                path = save_web_folder(library, checkpoint, output, Path(model).resolve().stem, shard_size)
+            else:
+                path = save_library(library, checkpoint, output)
     show("memory", planned(library.metadata))
     for line in library.report.opt_lines():
         out.print(line, highlight=False, markup=False)

@@ -10,7 +10,6 @@ import click
 
 if TYPE_CHECKING:
     from tilewright.llm.engine.engine import Engine
-    from tilewright.llm.library import LibraryRunner
     from tilewright.llm.runner import Ints
     from tilewright.llm.tokenizer import Tokenizer
     from tilewright.llm.weights import Checkpoint, Conversion
@@ -84,22 +83,42 @@ def open_engine(
     from tilewright.llm.engine.engine import Engine, EngineOptions
     from tilewright.llm.engine.speculative import Speculation
     from tilewright.llm.library import open_library
+    from tilewright.llm.parallel.launch import open_runner
 
     if draft is not None and speculate is None:
         raise click.UsageError("--draft needs --speculate, the number of draft tokens per step")
 
-    def opened(path: str) -> tuple[LibraryRunner, Tokenizer]:
-        runner, tokenizer, _ = open_library(path, device=device or 0, simulate=bool(simulate))
-        return runner, tokenizer
-
-    runner, tokenizer = opened(path)
+    where: dict[str, Any] = {"device": device or 0, "simulate": bool(simulate)}
+    runner, tokenizer = open_runner(path, **where)
     speculation = None
     if speculate is not None:
-        speculation = Speculation(None if draft is None else opened(draft)[0], speculate)
+        guesses = None if draft is None else open_library(draft, **where)[0]
+        speculation = Speculation(guesses, speculate)
     options = EngineOptions(
         max_batch=max_batch, chunk=chunk, prefix_cache=prefix_cache, speculation=speculation, **more
     )
     return Engine(runner, tokenizer, options)
+
+
+def check_processes(path: str, tensor: int | None, pipeline: int | None) -> None:
+    """Check that a library was compiled for numbers of processes, where they are given. Raises
+    click.UsageError: it was compiled for others.
+    """
+    if tensor is None and pipeline is None:
+        return
+    from tilewright.artifact.trailer import read_metadata
+    from tilewright.llm.parallel.place import place_of
+
+    place = place_of(read_metadata(Path(path)) or {})
+    for option, wanted, has in (
+        ("--tensor-parallel", tensor, place.tensor),
+        ("--pipeline-parallel", pipeline, place.pipeline),
+    ):
+        if wanted is not None and wanted != has:
+            raise click.UsageError(
+                f"{option} {wanted}: {path} was compiled for {has}; compile it again with `llm compile "
+                f"{option} {wanted}`"
+            )
 
 
 chat_template_option = click.option(

@@ -14,6 +14,7 @@ import click
 from .common import import_option
 from .llm_model import (
     chat_template_option,
+    check_processes,
     chosen,
     engine_options,
     open_engine,
@@ -183,6 +184,20 @@ class MemorySize(click.ParamType):
     type=click.FloatRange(min=0),
     help="Time limit in seconds to finish answers after SIGTERM.  [default: 60]",
 )
+@click.option(
+    "--tensor-parallel",
+    type=_COUNT,
+    metavar="N",
+    help="Number of processes among which the library's matrices are divided (default: what it was compiled "
+    "for).",
+)
+@click.option(
+    "--pipeline-parallel",
+    type=_COUNT,
+    metavar="N",
+    help="Number of stages of processes among which its layers are divided (default: what it was compiled "
+    "for).",
+)
 @engine_options
 @chat_template_option
 @sampling_options
@@ -218,6 +233,8 @@ def command(
     traces: str | None,
     adapters: tuple[str, ...],
     load_adapters: bool,
+    tensor_parallel: int | None,
+    pipeline_parallel: int | None,
     log_level: str,
     temperature: float | None,
     top_p: float | None,
@@ -234,9 +251,10 @@ def command(
     for package in ("jinja2", "llguidance"):  # requests need them, the start does not
         import_module(package)
     from tilewright.llm.library_size import library_bytes
+    from tilewright.llm.parallel.runner import Leader
     from tilewright.llm.server.app import application
     from tilewright.llm.server.call_forms import FORMS
-    from tilewright.llm.server.http import Lifecycle, make_server
+    from tilewright.llm.server.http import Lifecycle, Server, make_server
     from tilewright.llm.server.limits import Limits, read_keys
     from tilewright.llm.server.models import Models, ServedModel
     from tilewright.llm.server.service import Service
@@ -274,12 +292,27 @@ def command(
     if page_folder_bytes is not None:
         files["page_folder_bytes"] = page_folder_bytes
 
+    leaders: list[Leader] = []
+    lost: list[Exception] = []
+    running: list[Server] = []
+
+    def end(error: Exception) -> None:
+        """The processes of a model are lost."""
+        lost.append(error)
+        click.echo(f"error: {error}; requests fail, and the server ends", err=True)
+        for server in running:
+            server.drain()
+
     def opened(name: str, library: Path) -> Service:
+        check_processes(str(library), tensor_parallel, pipeline_parallel)
         # The server limits the number of waiting requests.
         engine = open_engine(
             str(library), max_batch, chunk, prefix_cache, speculate, draft, device, simulate, **files,
             queue=2**31,
         )  # fmt: skip
+        if isinstance(engine.runner, Leader):
+            leaders.append(engine.runner)
+            engine.runner.when_lost = end
         set_chat_template(engine.tokenizer, chat_template)
         return Service(
             name,
@@ -339,7 +372,12 @@ def command(
         ready,
         log_level=log_level,
     )
+    running.append(server)
     try:
         server.run(sockets=[listener])
     finally:
         models.close()
+        for leader in leaders:
+            leader.close()
+    if lost:
+        raise click.ClickException(f"the server has ended: {lost[0]}")

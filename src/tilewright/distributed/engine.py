@@ -84,6 +84,19 @@ class Engine(ABC):
         """
         return []
 
+    def divided(self, parts: Sequence[Sequence[int]]) -> Engine | None:
+        """Return an engine for one of several smaller groups; None if this process is in none of them.
+
+        All processes of the group call it with the same arguments.
+
+        Args:
+            parts: The ranks of each group, ascending. No rank is in two of them.
+
+        Raises:
+            GroupError: The engine cannot make groups, or a process has ended.
+        """
+        raise GroupError(f"{type(self).__name__} cannot be divided into smaller groups")
+
 
 class TorchEngine(Engine):
     """A process group of ``torch.distributed``, of any backend.
@@ -116,6 +129,15 @@ class TorchEngine(Engine):
         places = {k: self.dist.get_global_rank(self.group, k) if self.group else k for k in range(self.size)}
         silent = Heartbeat.silent(list(places.values()))
         return [k for k, place in places.items() if place in silent]
+
+    def divided(self, parts: Sequence[Sequence[int]]) -> Engine | None:
+        found = None
+        for part in parts:
+            ranks = [self.dist.get_global_rank(self.group, k) if self.group else k for k in part]
+            made = self.dist.new_group(ranks)  # every process makes every group
+            if self.rank in part:
+                found = TorchEngine(made)
+        return found
 
     def _tensor(self, array: Array) -> Any:
         flat = array.reshape(-1)
@@ -202,6 +224,11 @@ class MpiEngine(Engine):
         self.communicator.Set_errhandler(MPI.ERRORS_RETURN)
         self.rank, self.size = self.communicator.Get_rank(), self.communicator.Get_size()
 
+    def divided(self, parts: Sequence[Sequence[int]]) -> Engine | None:
+        mine = [k for k, part in enumerate(parts) if self.rank in part]
+        made = self.communicator.Split(mine[0] if mine else self.MPI.UNDEFINED, self.rank)
+        return MpiEngine(made) if mine else None
+
     def start(self, operation: Operation) -> Callable[[], None]:
         MPI, comm, kind = self.MPI, self.communicator, operation.kind
         narrow = operation.source.dtype.name in ("bfloat16", "float16")
@@ -252,8 +279,17 @@ class ThreadEngine(Engine):
         Args:
             size: The number of threads.
         """
-        shared: dict[str, Any] = {"lock": threading.Condition(), "sources": {}, "left": {}}
+        shared: dict[str, Any] = {"lock": threading.Condition(), "sources": {}, "left": {}, "parts": {}}
         return [ThreadEngine(rank, size, shared) for rank in range(size)]
+
+    def divided(self, parts: Sequence[Sequence[int]]) -> Engine | None:
+        number, self.count = self.count, self.count + 1
+        with self.shared["lock"]:
+            made = self.shared["parts"].setdefault(number, [self.of_size(len(part)) for part in parts])
+        for engines, part in zip(made, parts, strict=True):
+            if self.rank in part:
+                return engines[part.index(self.rank)]
+        return None
 
     def start(self, operation: Operation) -> Callable[[], None]:
         number, lock = self.count, self.shared["lock"]

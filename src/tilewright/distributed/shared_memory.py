@@ -11,15 +11,18 @@ import ctypes
 import os
 import platform
 import secrets
+import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..artifact import disk_cache, link, temporary
 from ..errors import ArtifactError
-from .engine import REDUCTIONS, Array, Engine, GroupError, Operation, TorchEngine
+from .engine import REDUCTIONS, Array, Engine, GroupError, Kind, Operation, TorchEngine
 
 SOURCE = Path(__file__).parent / "c" / "shared_memory.c"
 EXPORTS = (
@@ -121,6 +124,39 @@ class SharedMemoryEngine(Engine):
         lost = [k for k in range(self.size) if self._code.tw_shared_lost(self._handle, k)]
         return lost or (self.other.missing() if self.other else [])
 
+    def divided(self, parts: Sequence[Sequence[int]]) -> Engine | None:
+        mine = next((part for part in parts if self.rank in part), None)
+        place, made = b"", None
+        if mine and mine[0] == self.rank:
+            file = segment(len(mine))
+            place = marked(file).encode()
+            made = SharedMemoryEngine(file, 0, len(mine), self.patience)
+        sent = np.zeros(_PLACE, np.uint8)
+        sent[: len(place)] = np.frombuffer(place, np.uint8)
+        places = np.empty((self.size, _PLACE), np.uint8)
+        self.start(Operation(Kind.ALL_GATHER, sent, places))()
+        if mine is not None and made is None:
+            path, _, mark = bytes(places[mine[0]]).rstrip(b"\0").decode().partition(" ")
+            made = SharedMemoryEngine(opened(path, mark), mine.index(self.rank), len(mine), self.patience)
+        self.start(Operation(Kind.ALL_GATHER, sent, places))()  # waits until all have joined
+        return made
+
+    def joined(self, seconds: float, here: Callable[[], bool] = lambda: True) -> None:
+        """Wait until all processes have joined: until then an operation would take them for ended ones.
+
+        Args:
+            seconds: The most seconds to wait.
+            here: Whether the others may still join.
+
+        Raises:
+            GroupError: One has not joined.
+        """
+        end = time.monotonic() + seconds
+        while lost := [k for k in range(self.size) if self._code.tw_shared_lost(self._handle, k)]:
+            if time.monotonic() > end or not here():
+                raise GroupError(f"the processes of rank {', '.join(map(str, lost))} have not joined")
+            time.sleep(0.01)
+
     def _told(self, status: int, source: Array) -> str:
         return {
             -1: "a process has ended before it took part",
@@ -168,12 +204,11 @@ def of_one_machine(engine: TorchEngine, patience: float) -> SharedMemoryEngine |
     try:
         _library()
         if rank == 0:
-            mark, file = secrets.token_hex(_MARK // 2), segment(size)
-            os.pwrite(file, mark.encode(), os.fstat(file).st_size - _MARK)
-            answer = f"/proc/{os.getpid()}/fd/{file} {mark}"
+            file = segment(size)
+            answer = marked(file)
         else:
             path, _, mark = store.get(f"{place}/0").decode().partition(" ")
-            file = _opened(path, mark)
+            file = opened(path, mark)
             answer = "yes"
         shared = SharedMemoryEngine(file, rank, size, patience, engine)
     except (ArtifactError, OSError):
@@ -185,10 +220,19 @@ def of_one_machine(engine: TorchEngine, patience: float) -> SharedMemoryEngine |
 
 _MARK = 32
 """Bytes of the random mark at the end of a new segment."""
+_PLACE = 128
+"""Bytes that are enough for what `marked` returns."""
 
 
-def _opened(path: str, mark: str) -> int:
-    """A descriptor of the segment with this mark.
+def marked(file: int) -> str:
+    """Return the path by which other processes open a segment, and a new random mark at its end."""
+    mark = secrets.token_hex(_MARK // 2)
+    os.pwrite(file, mark.encode(), os.fstat(file).st_size - _MARK)
+    return f"/proc/{os.getpid()}/fd/{file} {mark}"
+
+
+def opened(path: str, mark: str) -> int:
+    """Return a descriptor of the segment with this mark.
 
     Raises:
         OSError: It is not on this machine.
@@ -202,4 +246,4 @@ def _opened(path: str, mark: str) -> int:
     return file
 
 
-__all__ = ["SharedMemoryEngine", "of_one_machine", "segment"]
+__all__ = ["SharedMemoryEngine", "marked", "of_one_machine", "opened", "segment"]

@@ -40,6 +40,8 @@ from .models.base import CausalLM, LanguageModel, build, family_of, missing_abil
 from .models.encoder_decoder import EncoderDecoder
 from .page_access import LibraryPages
 from .paged_cache import PagedCache, Pages, token_bytes
+from .parallel.divide import Division
+from .parallel.place import Place, part_path, place_of
 from .quantization import Quantized
 from .quantization.schemes import BLOCK
 from .quantization.tables import TABLES
@@ -112,10 +114,21 @@ class LibraryOptions:
     """The last parts of the names of the linear layers that adapters may change, such as "q_proj"; None: all
     but the head.
     """
+    tensor_parallel: int = 1
+    """The processes among which matrices, heads and the KV cache are divided; see `parallel.place.Place`."""
+    pipeline_parallel: int = 1
+    """The stages of processes among which the layers are divided."""
+    rank: int = 0
+    """The number of the process, of ``tensor_parallel * pipeline_parallel``, that runs the library."""
     draws: bool | None = None
     """Whether tokens are chosen where the logits are, by the functions of `drawing_functions`. None: for
     devices and WebAssembly, whose logits the caller would have to copy.
     """
+
+    @property
+    def place(self) -> Place:
+        """The place of the library's process."""
+        return Place(self.tensor_parallel, self.pipeline_parallel, self.rank)
 
     @property
     def pages_of_sequence(self) -> int:
@@ -172,7 +185,7 @@ def compile_library(
     """
     checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
     options = options or LibraryOptions()
-    model = model_of(checkpoint, options.context)
+    model = model_of(checkpoint, options.context, options.place)
     for what in missing_abilities(model, checkpoint):
         warnings.warn(
             f"the compiled library does not support {what}, which the model in {checkpoint.path} takes: the "
@@ -189,6 +202,7 @@ def compile_library(
     if has_state or encoder:  # Speculated tokens cannot be rolled back.
         options = replace(options, speculated=1)
     options = for_target(options, target)
+    _check_place(options, texts)
     if options.max_adapters:
         _let_adapt(model, options, texts)
     module = import_model(functions_of(model, options, texts), None, {}, None)
@@ -218,6 +232,22 @@ def compile_library(
         extra_metadata={"llm": description},
         cache=False,  # The cache would keep whole artifacts.
     )
+
+
+def _check_place(options: LibraryOptions, texts: Texts) -> None:
+    """Check that a library of one of several processes has no function that only one process can have.
+
+    Raises:
+        CompileError: It has adapters, draws tokens itself, or does not generate text.
+    """
+    reasons = {
+        "only models that generate text can be divided": texts.task != "generate",
+        "adapters cannot be divided: leave --max-adapters out": options.max_adapters > 0,
+        "only libraries for CPUs, which do not draw tokens themselves, can be divided": bool(options.draws),
+    }
+    for reason, holds in reasons.items():
+        if options.place.size > 1 and holds:
+            raise CompileError(f"a library for {options.place.size} processes: {reason}")
 
 
 def _let_adapt(model: LanguageModel, options: LibraryOptions, texts: Texts) -> None:
@@ -306,7 +336,8 @@ def save_library(library: CompiledModel, checkpoint: Checkpoint, path: str | Pat
     Args:
         library: The compiled library.
         checkpoint: The checkpoint that it was compiled from, which has the tokenizer's files.
-        path: The file of the library; the other names follow from it.
+        path: The file of the library; the other names follow from it. If the library is one of several
+            processes', it is the file of rank 0.
 
     Returns:
         The path of the library.
@@ -315,8 +346,10 @@ def save_library(library: CompiledModel, checkpoint: Checkpoint, path: str | Pat
         ArtifactError: A file cannot be written.
     """
     path = Path(path)
-    _write_files(checkpoint, path.with_suffix(TOKENIZER))
-    saved: Path = library.save(path, weights="beside")
+    rank = library.metadata["llm"]["rank"]
+    if rank == 0:
+        _write_files(checkpoint, path.with_suffix(TOKENIZER))
+    saved: Path = library.save(part_path(path, rank), weights="beside")
     return saved
 
 
@@ -374,21 +407,31 @@ def open_library(
     Raises:
         ArtifactError: It is damaged or built for another machine, or its weights or tokenizer are missing.
         DeviceError: The driver of its device is missing, or there is no such device.
-        CompileError: It is not a language model, or `threads` is not a whole number above 0.
+        CompileError: It is not a language model, or `threads` is not a whole number above 0, or the library
+            is one of several processes': see `parallel.launch.open_parallel`.
     """
     runner = LibraryRunner(load(path, threads=threads, device=device, simulate=simulate))
+    if (size := place_of(runner.library.metadata).size) > 1:
+        raise CompileError(
+            f"{path}: this library needs {size} processes, which `tilewright llm serve` and `chat` start"
+        )
     return runner, Tokenizer.from_folder(Path(path).with_suffix(TOKENIZER)), runner.description["config"]
 
 
-def model_of(checkpoint: Checkpoint, context: int | None = None) -> LanguageModel:
-    """The model of a checkpoint, with its weights.
+def model_of(checkpoint: Checkpoint, context: int | None = None, place: Place | None = None) -> LanguageModel:
+    """The model of a checkpoint, with its weights; of several processes, the part of the one at `place`.
 
     Linear layers, including those of experts, stay quantized if products can use their groups.
+
+    Raises:
+        CompileError: The model cannot be divided like this, or its weights do not fit it.
     """
     model = build(checkpoint.config, context=context)
     model.adapt(checkpoint)
+    division = Division(model, place) if place is not None and place.size > 1 else None
+    tensors: Mapping[str, LazyTensor] = checkpoint if division is None else division.weights(checkpoint)
     quantized: dict[str, dict[int | None, LazyTensor]] = {}
-    for name, tensor in checkpoint.items():
+    for name, tensor in tensors.items():
         destination = model.destination(name)
         keeps = destination is not None and destination.transposed == tensor.transposed and _stays(tensor)
         if destination is not None and keeps and destination.name.endswith(".weight"):
@@ -436,7 +479,9 @@ def model_of(checkpoint: Checkpoint, context: int | None = None) -> LanguageMode
     replace_linears(model, replacement)
     replace_linears(model, replacement, Embedding)
     replace_linears(model, grouped, GroupedLinear)
-    load_weights(model, {name: tensor for name, tensor in checkpoint.items() if name not in kept})
+    load_weights(model, {name: tensor for name, tensor in tensors.items() if name not in kept})
+    if division is not None:
+        division.connect()
     return model
 
 
@@ -695,6 +740,10 @@ class LibraryRunner:
             self.drawing = LibraryDrawing(
                 self._call, self.vocabulary, self.max_batch, self.context, self._beside
             )
+
+    def close(self) -> None:
+        """Free the model's memory; it cannot be called any more."""
+        self.library.close()
 
     def _beside(self, slots: Ints | int) -> tuple[Ints, ...]:
         """The arguments of calls that stand for what sequences in `slots`, one or several, have besides

@@ -282,13 +282,13 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def checkpoint(name: str, folder: Path, context: int | None = None) -> Any:
+def checkpoint(name: str, folder: Path, context: int | None = None, **other: Any) -> Any:
     """Return a model of `transformers`, saved in `folder`, in which every parameter affects the logits; for
-    `context` tokens instead of its own number.
+    `context` tokens instead of its own number, and with `other` values of its configuration.
     """
     architecture, numbers = MODELS[name]
     limits = {"max_position_embeddings", "n_positions", "context_length"}
-    numbers = {k: context if context and k in limits else v for k, v in numbers.items()}
+    numbers = {k: context if context and k in limits else v for k, v in numbers.items()} | other
     cls = getattr(transformers, architecture)
     torch.manual_seed(0)
     model = cls(cls.config_class(**numbers)).float().eval()

@@ -5,25 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from ...frontends.nn import Embedding, LayerNorm, Linear, Module
+from ...frontends.nn import Embedding, LayerNorm, Module
 from ...frontends.trace import Tensor
 from ...frontends.trace.tensor import TensorLike
 from ..cache import Cache
 from ..config import Config
-from ..layers import MLP, Attention
+from ..layers import MLP, JointAttention
 from .base import CausalLM, register
-
-
-class GPT2Attention(Attention):
-    def make_projections(self, config: Config, bias: bool, out_bias: bool) -> None:
-        self.c_attn, self.o_proj = (
-            Linear(config.hidden, 3 * config.hidden),
-            Linear(config.hidden, config.hidden),
-        )
-
-    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        y, n = self.c_attn(x), x.shape[-1]
-        return y[..., :n], y[..., n : 2 * n], y[..., 2 * n :]
 
 
 @register("gpt2")
@@ -34,6 +22,7 @@ class GPT2(CausalLM):
         # Some checkpoints omit the prefix.
         r"^(transformer\.)?(h|wte|wpe|ln_f)\.": r"model.\2.",
         r"\.(c_attn|c_proj|c_fc)\.weight$": r".\1.weight.T",
+        r"\.c_attn\.": ".qkv_proj.",
         r"\.attn\.c_proj\.": ".attn.o_proj.",
         r"\.c_fc\.": ".up_proj.",
         r"\.c_proj\.": ".down_proj.",
@@ -63,7 +52,7 @@ class GPT2(CausalLM):
     def attention(self, layer: int) -> Module:
         scale = self.config.head_dim**-0.5 if self.config.get("scale_attn_weights", True) else 1.0
         scale /= layer + 1 if self.config.get("scale_attn_by_inverse_layer_idx", False) else 1
-        return GPT2Attention(self.config, layer, scale=scale)
+        return JointAttention(self.config, layer, bias=True, scale=scale)
 
     def mlp(self, layer: int) -> Module:
         return MLP(self.config)

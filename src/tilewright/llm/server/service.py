@@ -79,9 +79,9 @@ class Service:
         self.threads.shutdown(wait=False)
         speculation = self.engine.options.speculation
         for runner in (self.engine.runner, speculation and speculation.draft):
-            library = getattr(runner, "library", None)
-            if library is not None:
-                library.close()
+            close = getattr(runner, "close", None)
+            if close is not None:
+                close()
 
     def load_adapter(self, name: str, folder: str | Path, replace: bool = False) -> None:
         """Load a low-rank adapter, which requests choose as their model.
