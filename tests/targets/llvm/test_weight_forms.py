@@ -182,14 +182,40 @@ def test_products_of_bf16(name: str) -> None:
     check_products_of_bf16(made(name, 33))
 
 
-def check_products_of_bf16(weights: Weights) -> None:
-    with tw.compile(product(weights, bf16), cache=False) as library:
+def check_products_of_bf16(weights: Weights, **choices: Any) -> None:
+    schedules = [tw.pin("quantized_matmul_2", **choices)] if choices else []
+    with tw.compile(product(weights, bf16), cache=False, schedules=schedules) as library:
         for m in (1, 17):
             x = np.random.default_rng(m).standard_normal((m, weights.values.shape[1])).astype(np.float32)
             left, right = (a.astype(ml_dtypes.bfloat16).astype(np.float64) for a in (x, weights.matrix))
             np.testing.assert_allclose(
                 library(x), left @ right.T, rtol=0, atol=2e-4 * (np.abs(left) @ np.abs(right).T).max()
             )
+
+
+def in_units(groups: int, size: int, units: int, minimum_units: int) -> Weights:
+    """Values of 4 bits with scales and minimums of 8 bits, whose units cover as many groups each."""
+    rows = 33
+    parts = {
+        "scales": integers(rows, groups, 1, 64, np.uint8),
+        "units": numbers(rows, groups // units),
+        "minimums": integers(rows, groups, 0, 64, np.uint8),
+        "minimum_units": numbers(rows, groups // minimum_units),
+    }
+    return Weights(integers(rows, groups * size, 0, 16, ml_dtypes.uint4), parts, 4)
+
+
+@pytest.mark.parametrize(("size", "units", "minimum_units"), ((16, 3, 3), (32, 2, 3)))
+def test_pieces_of_a_sum_have_whole_units_and_chunks(size: int, units: int, minimum_units: int) -> None:
+    """Two pieces of nine groups would cut a chunk of two groups, or a unit of two."""
+    with tw.compile(product(in_units(12, size, units, minimum_units), bf16), cache=False) as library:
+        if "simd.dequantize" not in library.ir("loop"):
+            pytest.skip("this machine has no products of bf16")
+    check_products_of_bf16(in_units(12, size, units, minimum_units), depth_pieces=2)
+    weights = in_units(18, size, units, minimum_units)
+    check_products_of_bf16(weights, depth_pieces=3)
+    with pytest.raises(tw.CompileError, match="depth_pieces cannot be 2; its values are 1, 3"):
+        check_products_of_bf16(weights, depth_pieces=2)
 
 
 @pytest.mark.parametrize("name", ("q3_k", "q5_k", "q6_k", "mxfp4", "iq4_xs"))
