@@ -142,7 +142,7 @@ def _measure(options: argparse.Namespace, engines: list[Engine], folder: Path) -
         if options.build:
             continue
         with holding(options.lock):
-            roof = measure_roof(options.threads)
+            start = measure_roof(options.threads)
             run = Run(engines, pythons, here, case, options.timeout)
             try:
                 run.check()
@@ -150,12 +150,13 @@ def _measure(options: argparse.Namespace, engines: list[Engine], folder: Path) -
                 for name, workload in workloads(size).items():
                     if name not in options.workloads:
                         continue
-                    figures, bandwidth = run.turns(workload, options.seconds)
-                    read = replace(roof, bandwidth=bandwidth)
-                    figures = with_ratios(figures, workload.floor_seconds(size, precision, read))
-                    results.merge(file, replace(case, workload=name), figures, read)
-                    print(f"{name} (memory: {bandwidth / 1e9:.1f} GB/s)\n{report.lines(figures)}", flush=True)
-                results.merge(file, case, run.figures, roof)
+                    figures, roof = run.turns(workload, options.seconds)
+                    figures = with_ratios(figures, workload.floor_seconds(size, precision, roof))
+                    results.merge(file, replace(case, workload=name), figures, roof)
+                    peak = roof.flops["bf16" if precision == "bf16" else "int8"]
+                    told = f"memory: {roof.bandwidth / 1e9:.1f} GB/s, peak: {peak / 1e12:.2f} TOP/s"
+                    print(f"{name} ({told})\n{report.lines(figures)}", flush=True)
+                results.merge(file, case, run.figures, start)
             finally:
                 run.close()
         if options.tidy:

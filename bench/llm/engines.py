@@ -15,14 +15,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..machines import machine
 from ..results import source
 from . import sessions
 from .model import Size, write
 
-# The features of the processor are passed explicitly; with GGML_NATIVE, the build would detect them.
+# The features of the processor are passed explicitly; with GGML_NATIVE, the build would detect them. Some
+# processors have AVX512-VNNI without AVX-VNNI, whose instructions the compiler would choose.
 _CMAKE = {
     "GGML_NATIVE": "OFF",
-    **{f"GGML_{name}": "ON" for name in ("AVX", "AVX2", "FMA", "F16C", "BMI2", "AVX_VNNI")},
+    "GGML_AVX_VNNI": "ON" if "avx_vnni" in machine()["flags"] else "OFF",
+    **{f"GGML_{name}": "ON" for name in ("AVX", "AVX2", "FMA", "F16C", "BMI2")},
     **{f"GGML_{name}": "ON" for name in ("AVX512", "AVX512_VBMI", "AVX512_VNNI", "AVX512_BF16")},
     "MTMD_BUILD": "OFF",
 }

@@ -19,9 +19,9 @@ from .build import built
 from .engines import GGUF, OURS, Engine
 from .model import SIZES, Size, prompts
 from .process import Elsewhere
-from .sessions import reading, serving
+from .sessions import bounding, serving
 
-TURN = 0.2  # seconds of reading memory in each round
+TURN = 0.2  # seconds of reading memory in each round, and of each type's products
 MOST_READ = 1 << 30  # bytes
 # Tokens of the checked prompt, tokens after it, and tokens of the greedy answers that are compared.
 CHECKED, FOLLOWING, GREEDY = 24, 8, 16
@@ -97,7 +97,7 @@ class Run:
         self.figures: Figures = {}
         self.children: dict[str, Child] = {}
         self.read = int(min(self.size.step_bytes(case.precision, 1, 0), MOST_READ))
-        self.floor = Elsewhere(Path(sys.executable), reading, self.read, case.threads, threads=case.threads)
+        self.floor = Elsewhere(Path(sys.executable), bounding, self.read, case.threads, threads=case.threads)
         self.floor.first(timeout)
         for engine in engines:
             figure = self.figures[engine.name] = {"settings": engine.settings}
@@ -167,18 +167,19 @@ class Run:
             np.save(kept, reference.logits(self.size, file, tokens))
         return np.load(kept)
 
-    def turns(self, workload: Workload, seconds: float) -> tuple[Figures, float]:
-        """The figures of each engine, and the memory bandwidth in bytes per second measured in the same
-        rounds.
+    def turns(self, workload: Workload, seconds: float) -> tuple[Figures, Roof]:
+        """The figures of each engine, and medians of the machine's bandwidth and peaks in the same rounds,
+        since its clock varies.
         """
         times: dict[str, list[float]] = {name: [] for name in self.children}
-        read: list[float] = self.floor.ask(TURN, self.timeout)
+        found: dict[str, list[float]] = self.floor.ask(TURN, self.timeout)
         turns = dict(self.children)
         end = time.perf_counter() + seconds
         rounds = 0
         while turns and (rounds < ROUNDS or time.perf_counter() < end):
             chosen = prompts(self.size, workload.context, workload.batch, number=2 + rounds * workload.fresh)
-            read += self.floor.ask(TURN, self.timeout)
+            for kind, rates in self.floor.ask(TURN, self.timeout).items():
+                found[kind] += rates
             for name, child in list(turns.items()):
                 try:
                     times[name] += child.ask((workload.method, chosen, self.size.steps), self.timeout)
@@ -188,9 +189,12 @@ class Run:
             rounds += 1
             for name in left_behind(times, rounds):
                 turns.pop(name, None)
-        figures = {name: statistics_of(found) for name, found in times.items()}
+        figures = {name: statistics_of(measured) for name, measured in times.items()}
         figures |= {name: {"failed": f["failed"]} for name, f in self.figures.items() if "failed" in f}
-        return figures, self.read / statistics.median(read)
+        peaks = {kind: statistics.median(rates) for kind, rates in found.items()}
+        bandwidth = peaks.pop("bandwidth")
+        flops = {kind: max(peaks["float32"], peaks.get(kind, 0.0)) for kind in ("float32", "bf16", "int8")}
+        return figures, Roof(self.case.threads, flops, bandwidth)
 
     def close(self) -> None:
         for child in (self.floor, *self.children.values()):

@@ -130,7 +130,8 @@ def _heading(rows: list[Row]) -> str:
         "The share of the floor: of decoding, the time to read weights, keys and values once at the "
         "bandwidth that was measured in the same rounds (a buffer as large as "
         "the weights, at most 1 GiB, read by as many threads), over the time taken; of prefill, the "
-        "arithmetic at the measured peak of products (of int8 for int4, which bf16 products do not reach)."
+        "arithmetic at the peak of products that was measured in the same rounds (medians; of int8 for int4, "
+        "which bf16 products do not reach)."
     )
 
 

@@ -209,20 +209,27 @@ class OpenVino(Session):
         return list(self._answer([prompt], steps).tokens[0])
 
 
-class Memory:
-    """The lower bound for all engines: a sequential read of as many bytes as a decoding step must read."""
+class Machine:
+    """The lower bounds for all engines: a sequential read of as many bytes as a decoding step must read, and
+    products without operands from memory.
+    """
 
     def __init__(self, size: int, threads: int) -> None:
-        from tilewright.tools.roofline import reader
+        from tilewright.tools.roofline import peaks, reader
 
-        self.read = reader(threads, size)
+        self.size, self.read, self.peaks = size, reader(threads, size), peaks(threads)
 
-    def turn(self, seconds: float) -> list[float]:
-        """Seconds of single reads."""
-        times: list[float] = []
-        while not times or sum(times) < seconds:
-            times.append(self.read())
-        return times
+    def turn(self, seconds: float) -> dict[str, list[float]]:
+        """Measurements during `seconds` for each kind: "bandwidth" in bytes/s, and peaks of products by their
+        type in operations/s.
+        """
+        kinds = {"bandwidth": lambda: self.size / self.read(), **self.peaks}
+        found: dict[str, list[float]] = {name: [] for name in kinds}
+        for name, measure in kinds.items():
+            end = time.perf_counter() + seconds
+            while not found[name] or time.perf_counter() < end:
+                found[name].append(measure())
+        return found
 
 
 def serving(session: type[Session], file: Path, size: Size, threads: int, prompt: list[int]) -> Iterator[Any]:
@@ -255,9 +262,9 @@ def serving(session: type[Session], file: Path, size: Size, threads: int, prompt
         answer = getattr(loaded, method)(*arguments)
 
 
-def reading(size: int, threads: int) -> Iterator[Any]:
-    """Child process: `Memory`."""
-    floor = Memory(size, threads)
+def bounding(size: int, threads: int) -> Iterator[Any]:
+    """Child process: `Machine`."""
+    floor = Machine(size, threads)
     answer = None
     while True:
         question = yield answer

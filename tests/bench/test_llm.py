@@ -115,6 +115,10 @@ def test_a_run_of_the_small_size(tmp_path: Path, models: Path, capsys: pytest.Ca
         else:
             assert ours["min_milliseconds"] <= ours["milliseconds"] <= ours["max_milliseconds"]
             assert ours["samples"] >= 3 and ours["roofline_share"] > 0 and row["roof"]["bandwidth"] > 1e8
+            flops = row["roof"]["flops"]
+            assert min(flops["bf16"], flops["int8"]) >= flops["float32"] > 1e8
+    peaks = {row["roof"]["flops"]["float32"] for row in rows}
+    assert len(peaks) == len(rows)  # measured in the turns of each workload
     text = path.with_suffix(".md").read_text()
     assert "| prefill of 32 tokens |" in text and "batch 4 |" in text
     told = capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from tilewright.driver.cores import usable_cores
-from tilewright.tools.roofline import Roofline, machine, measure
+from tilewright.tools.roofline import Roofline, machine, measure, peaks, reader
 
 
 def test_peaks_are_not_beaten_by_numpy() -> None:
@@ -44,6 +45,12 @@ def test_the_best_measurement_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path:
             assert machine(1).flops == expected
     finally:
         machine.cache_clear()
+
+
+def test_single_measurements_keep_their_code_and_memory() -> None:
+    rates, read = peaks(1), reader(1, 1 << 20)
+    gc.collect()
+    assert "float32" in rates and all(rate() > 1e8 for rate in rates.values()) and 0 < read() < 10
 
 
 def test_roofline() -> None:

@@ -134,10 +134,12 @@ def machine(threads: int | None = None) -> Roofline:
 def measure(threads: int, processor: str = "") -> Roofline:
     """Measure now: the best of several short runs of each loop."""
     loops = _Loops()
-    flops = 2.0 * loops.lanes * _CHAINS * _rate(loops.multiply_add, threads)
-    products = {
-        f"{name}_flops": flops * _rate(loop, threads) for name, (loop, flops) in loops.products.items()
+    best = {
+        name: operations / _best([work] * 40, shared=False)
+        for name, (work, operations) in _products(threads, loops).items()
     }
+    flops = best.pop("float32")
+    products = {f"{name}_flops": peak for name, peak in best.items()}
     bandwidth = _bandwidth(threads, loops)
     cached = tuple((share * threads, share * threads / _again(threads, share, loops)) for share in _SHARES)
     return Roofline(processor or processor_name(), threads, flops, bandwidth, cached=cached, **products)
@@ -168,8 +170,12 @@ def reader(threads: int, size: int) -> Callable[[], float]:
     loops = _Loops()
     share = -(-size // threads // 4096) * 4096
     buffers = _buffers(threads, share)
-    work = [partial(loops.read, _start(buffer), share, -1) for buffer in buffers]
-    return lambda: _timed(work, shared=True)[0]
+
+    def once() -> float:
+        work = [partial(loops.read, _start(buffer), share, -1) for buffer in buffers]
+        return _timed(work, shared=True)[0]
+
+    return once
 
 
 def _buffers(threads: int, share: int) -> list[ctypes.Array[ctypes.c_char]]:
@@ -184,14 +190,29 @@ def _start(buffer: ctypes.Array[ctypes.c_char]) -> int:
     return ctypes.addressof(buffer) + -ctypes.addressof(buffer) % 64
 
 
-def _rate(loop: Callable[[int], Any], threads: int) -> float:
-    """Rounds/s of a loop on all threads together; the loop takes a number of rounds."""
-    rounds = 100_000
-    seconds = 0.0
-    while seconds < 0.003:  # long beside the start of threads, short beside the time slices of the system
-        rounds *= 2
-        seconds, _ = _timed([partial(loop, rounds)] * threads, shared=False)
-    return rounds * threads / _best([[partial(loop, rounds)] * threads] * 40, shared=False)
+def peaks(threads: int) -> dict[str, Callable[[], float]]:
+    """For "float32", and for "bf16" and "int8" where the processor has products of them: a function that
+    multiplies for some 3 ms on each thread and returns the operations/s.
+    """
+
+    def rate(work: list[Callable[[], Any]], operations: float) -> Callable[[], float]:
+        return lambda: operations / _timed(work, shared=False)[0]
+
+    return {name: rate(*found) for name, found in _products(threads, _Loops()).items()}
+
+
+def _products(threads: int, loops: _Loops) -> dict[str, tuple[list[Callable[[], Any]], float]]:
+    """For each type of factors, work of some 3 ms for each thread, and the operations of all threads."""
+    found: dict[str, tuple[list[Callable[[], Any]], float]] = {}
+    for name, (loop, operations) in loops.products.items():
+        work: list[Callable[[], Any]] = []
+        rounds, seconds = 100_000, 0.0
+        while seconds < 0.003:  # long beside the start of threads, short beside the time slices of the system
+            rounds *= 2
+            work = [partial(loop, rounds)] * threads
+            seconds, _ = _timed(work, shared=False)
+        found[name] = work, operations * rounds * threads
+    return found
 
 
 def _timed(work: Sequence[Callable[[], Any]], shared: bool) -> tuple[float, bool]:
@@ -258,8 +279,8 @@ def _dot_lanes(features: dict[str, bool]) -> dict[str, int]:
 
 
 class _Loops:
-    """The loops as machine code of this process; `products`: the loops of matrix instructions or dot products
-    and the operations of one round, by the operands' type.
+    """The loops as machine code of this process; `products`: the loops of multiply-adds, matrix instructions
+    or dot products, which take a number of rounds, and the operations of one round, by the operands' type.
     """
 
     def __init__(self) -> None:
@@ -283,21 +304,21 @@ class _Loops:
         )
         self._engine = llvm.create_mcjit_compiler(module, self._machine)
         self._engine.finalize_object()
-        self.multiply_add = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_int64)(
-            self._engine.get_function_address("multiply_add")
-        )
         operations = {name: _TILES * _TILE_FLOPS[name] for name in tiles}
         operations |= {name: _DOTS[n] * _DOT_FLOPS[name] * n for name, n in dots.items()}
-        self.products: dict[str, tuple[Callable[[int], Any], float]] = {
-            name: (
-                ctypes.CFUNCTYPE(None, ctypes.c_int64)(self._engine.get_function_address(f"multiply_{name}")),
-                count,
-            )
+        multiply_add = self._function("multiply_add", ctypes.c_float, ctypes.c_int64)
+        self.products = {"float32": (multiply_add, 2.0 * self.lanes * _CHAINS)}
+        self.products |= {
+            name: (self._function(f"multiply_{name}", None, ctypes.c_int64), count)
             for name, count in operations.items()
         }
-        self.read = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(
-            self._engine.get_function_address("read")
-        )
+        self.read = self._function("read", ctypes.c_float, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+
+    def _function(self, name: str, result: Any, *arguments: Any) -> Any:
+        """The function of the machine code, which it keeps."""
+        function: Any = ctypes.CFUNCTYPE(result, *arguments)(self._engine.get_function_address(name))
+        function.owner = self
+        return function
 
     def _text(self) -> str:
         """`multiply_add(n)`: n rounds of one FMA on each chain. `read(p, bytes, mask)`: adds up bytes,
