@@ -275,7 +275,9 @@ class QuantizedGemm(Statement):
     inner sums fit 32 bits.
 
     A holds 8-bit integers: row m begins at ``a_offset + a_m * m`` and has `groups` groups of `size` elements;
-    its scales begin at ``a_scales_offset + a_scales_m * m``. B and the parts of its `form`
+    its scales begin at ``a_scales_offset + a_scales_m * m``. The sums of its groups, i32, begin at
+    ``a_sums_offset + a_sums_m * m``; `a_sums` is present if the form needs them
+    (`WeightForm.needs_sums`). B and the parts of its `form`
     (`weight_form.WeightForm`, as an attribute) are panels of `nr` columns, see
     `passes.tensor.pack_quantized`. The tile begins with the panel at `b_offset` (bytes), whose parts begin at
     `part_offsets`. The columns of C are contiguous, its rows ``c_m`` elements apart. `memory`, if present, is
@@ -289,6 +291,7 @@ class QuantizedGemm(Statement):
     b: Operand
     c: Operand
     parts: VariadicOperand
+    a_sums: OptionalOperand
     memory: OptionalOperand
     m: Attr
     n: Attr
@@ -298,11 +301,13 @@ class QuantizedGemm(Statement):
     size: Attr
     a_offset: Attr = 0
     a_scales_offset: Attr = 0
+    a_sums_offset: Attr = 0
     b_offset: Attr = 0
     part_offsets: Attr = (0,)
     c_offset: Attr = 0
     a_m: Attr
     a_scales_m: Attr
+    a_sums_m: Attr = 0
     c_m: Attr
 
     @property
@@ -322,9 +327,11 @@ class QuantizedGemm(Statement):
     def touched(self) -> tuple[Elements, ...]:
         panels, depth = ceildiv(self.n, self.nr), self.groups * self.size
         parts = zip(self.parts, self.part_offsets, self.panel_of_parts, strict=True)
+        sums = [(self.m, self.a_sums_m), (self.groups, 1)]
         return (
             self.box(self.a, self.a_offset, [(self.m, self.a_m), (depth, 1)]),
             self.box(self.a_scales, self.a_scales_offset, [(self.m, self.a_scales_m), (self.groups, 1)]),
+            *([] if self.a_sums is None else [self.box(self.a_sums, self.a_sums_offset, sums)]),
             self.box(self.b, self.b_offset, [(panels * self.panel_bytes, 1)]),
             *(self.box(part, offset, [(panels * count, 1)]) for part, offset, count in parts),
             self.box(self.c, self.c_offset, [(self.m, self.c_m), (self.n, 1)], writes=True),

@@ -119,6 +119,13 @@ class WeightForm:
         return self.added if self.table is None else -int(min(self.table))
 
     @property
+    def needs_sums(self) -> bool:
+        """Whether products of bytes need the sums of the groups of a row: for what was added to values, or
+        for minimums.
+        """
+        return bool(self.byte_offset) or "minimums" in self.parts
+
+    @property
     def largest_byte(self) -> int:
         """The largest unsigned byte that stands for a value."""
         return (1 << self.bits) - 1 if self.table is None else int(max(self.table)) + self.byte_offset

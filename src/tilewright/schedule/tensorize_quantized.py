@@ -13,7 +13,7 @@ from ..ir.builder import Builder
 from ..ir.core import Operation
 from ..ir.substitution import linear_in, substitute
 from ..ir.symbolic import Dim, Expr, ceildiv, prove_divisible, smin, symbol
-from ..ir.types import BufferType, bf16, f32, i8, u8
+from ..ir.types import BufferType, bf16, f32, i8, i32, u8
 from .core import ScheduleCore, ScheduleError, only_child, primitive
 
 
@@ -107,7 +107,7 @@ class _QuantizedTile:
     @property
     def is_integer(self) -> bool:
         """Whether rows hold 8-bit integers with a scale each; otherwise they hold bf16."""
-        return len(self.left) == 2
+        return len(self.left) > 1
 
     @property
     def values(self) -> loop.Load:
@@ -166,14 +166,16 @@ class _QuantizedTile:
             )
 
     def _operands(self, loads: list[loop.Load]) -> tuple[list[loop.Load], list[loop.Load]]:
-        """Return the reads of the rows, scales last, and of the weights: their values, then their parts."""
+        """Return the reads of the rows, of sums of their groups and of scales, which may be absent, and of
+        the weights: their values, then their parts.
+        """
         left = [x for x in loads if self.columns.iv not in free_symbols_of(address(x))]
         right = [x for x in loads if x not in left]
-        left = sorted(left, key=lambda x: x.buffer.type.dtype.is_float)
+        left = sorted(left, key=lambda x: (x.buffer.type.dtype.is_float, x.buffer.type.dtype.bits))
         # Values of several bit planes have a read for each plane.
         right = [x for k, x in enumerate(right) if not k or x.buffer is not right[0].buffer]
         if (
-            [x.buffer.type.dtype for x in left] not in ([i8, f32], [bf16])
+            [x.buffer.type.dtype for x in left] not in ([i8, f32], [i8, i32, f32], [bf16])
             or len(right) != 1 + len(self.weights.form.parts)
             or right[0].buffer.type.dtype is not u8
         ):
@@ -195,9 +197,15 @@ class _QuantizedTile:
 
     def multiply_integers(self, unpack: bool) -> None:
         """Write one `simd.quantized_gemm`, with memory for an unpacked panel if `unpack`."""
-        w, (a, a_scales), b = self.weights, self.left, self.values
+        w, (a, *sums, a_scales), b = self.weights, self.left, self.values
+        if len(sums) != w.form.needs_sums:
+            raise ScheduleError(
+                f"tensorize_quantized: block {self.block.sym_name!r} does not read the sums of its rows' "
+                "groups if and only if the form of weights needs them"
+            )
         (a_offset, a_m), (c_offset, c_m) = self._place(a), self._place(self.update)
         a_scales_offset, a_scales_m = self._place(a_scales)
+        a_sums_offset, a_sums_m = self._place(sums[0]) if sums else (0, 0)
         memory = None
         if unpack:
             memory = self.builder(loop.Alloc(buffer=BufferType(i8, (w.depth * w.nr,), "local")))
@@ -208,16 +216,19 @@ class _QuantizedTile:
                 b.buffer,
                 self.update.buffer,
                 [part.buffer for part in self.parts],
+                sums[0].buffer if sums else None,
                 memory,
                 m=self.rows.extent,
                 n=self.columns.extent,
                 a_offset=a_offset,
                 a_scales_offset=a_scales_offset,
+                a_sums_offset=a_sums_offset,
                 b_offset=self._place(b)[0],
                 part_offsets=tuple(self._place(part)[0] for part in self.parts),
                 c_offset=c_offset,
                 a_m=a_m,
                 a_scales_m=a_scales_m,
+                a_sums_m=a_sums_m,
                 c_m=c_m,
                 nr=w.nr,
                 form=w.form.attribute,

@@ -128,6 +128,54 @@ def test_a_row_is_the_same_among_any_others() -> None:
             np.testing.assert_array_equal(library(x[:m]), alone[:m])
 
 
+def test_sums_of_groups_are_made_once() -> None:
+    """Two products of the same rows, which are not merged, share the rounded rows and their groups' sums."""
+    rng = np.random.default_rng(0)
+    module = Module()
+    main = func.Func(sym_name="main", arg_names=("x",), result_names=("y", "z"))
+    module.body.append(main)
+    x, b = main.body.add_arg(TensorType(f32, (symbol("m", 1, 40), 128))), Builder(main.body)
+    results, weights = [], []
+    for bits in (3, 4):
+        qvalues = rng.integers(-(1 << (bits - 1)), 1 << (bits - 1), (48, 128))
+        scales = rng.uniform(0.01, 0.1, (48, 4)).astype(np.float32)
+        arrays = (qvalues.astype(np.int8), f"qvalues{bits}"), (scales, f"scales{bits}")
+        constants = [b(graph.Constant(value=Constant(*array))) for array in arrays]
+        results.append(b(graph.QuantizedMatMul(x, *constants, factors=i8, bits=bits)))
+        weights.append(qvalues * np.repeat(scales.astype(np.float64), 32, -1))
+    b.insert(func.Return(results))
+    with tw.compile(module, cache=False) as library:
+        loops = library.ir("loop")
+        if "simd.quantized_gemm" not in loops:
+            pytest.skip("this machine has no products of bytes")
+        assert loops.count("simd.quantized_gemm") == 2 and loops.count('combiners = ["sum"]') == 1
+        for m in (1, 40):
+            rows = rows_of(m, 128)
+            for y, matrix in zip(library(rows), weights, strict=True):
+                close(y, rows, matrix, 4, 4)
+
+
+@pytest.mark.parametrize("m", (1, 7))
+def test_rows_that_are_given_rounded(m: int) -> None:
+    """Rows that are an argument have a kernel of its own for the sums of their groups."""
+    rng = np.random.default_rng(0)
+    module = Module()
+    main = func.Func(sym_name="main", arg_names=("x", "x_scales"), result_names=("y",))
+    module.body.append(main)
+    x = main.body.add_arg(TensorType(i8, (m, 3, 32)))
+    x_scales, b = main.body.add_arg(TensorType(f32, (m, 3))), Builder(main.body)
+    qvalues, scales = rng.integers(-8, 8, (48, 96)), rng.uniform(0.01, 0.1, (48, 3)).astype(np.float32)
+    arrays = (qvalues.astype(ml_dtypes.int4), "qvalues"), (scales, "scales")
+    weights = [b(graph.Constant(value=Constant(*array))) for array in arrays]
+    b.insert(func.Return([b(graph.ScaledMatMul(x, x_scales, *weights))]))
+    left = rng.integers(-127, 128, (m, 3, 32)).astype(np.int8)
+    powers = 2.0 ** rng.integers(0, 5, (m, 3)).astype(np.float32)
+    matrix = qvalues.reshape(48, 3, 32) * scales[..., None].astype(np.float64)
+    wanted = (left * powers[..., None]).reshape(m, 96) @ matrix.reshape(48, 96).T
+    with tw.compile(module, cache=False) as library:
+        np.testing.assert_allclose(library(left, powers), wanted, rtol=0, atol=1e-6 * np.abs(wanted).max())
+
+
 def test_the_largest_products_are_exact() -> None:
     """Extreme activations times extreme quantized values stay exact where products are summed in 16 bits."""
     module, _ = model((symbol("m", 1, 8),), 128, 16, 1, 4, scale=np.float32)

@@ -81,6 +81,8 @@ def pack_quantized(compute: tensor.Compute, panel: Panel, packed: dict[Any, Valu
     right, *right_parts = (t.wrap(_panels(op, packing, packed)) for op in constants)
     by_name = dict(zip(form.parts, right_parts, strict=True))
 
+    sums = _sums_of_groups(compute, x.source, packed) if x_scales and form.needs_sums else None
+
     def product(*i: Dim) -> Scalar:
         row, n, g, *inside = i[: len(lead)], *i[len(lead) :]
         matrix = [t.wrap(read.source)[row] for read in index]
@@ -104,7 +106,12 @@ def pack_quantized(compute: tensor.Compute, panel: Panel, packed: dict[Any, Valu
 
         if not x_scales:
             return element.cast(f32) * dequantized(value, *numbers())
-        return scaled_term(element, value, lambda: t.wrap(x_scales[0].source)[(*row, g)], numbers)
+        left_scale = lambda: t.wrap(x_scales[0].source)[(*row, g)]  # noqa: E731
+        if sums is None:
+            return scaled_term(element, value, left_scale, numbers)
+        is_first = t.index(k).equals(0)
+        sum_ = is_first.select(t.wrap(sums)[(*row, g)], 0)
+        return _term_of_bytes(form, element, value, sum_, left_scale(), *numbers())
 
     quads = min(CHUNK, size) // 4
     depth = (groups, size // (4 * quads), quads, 4) if form.bits < 8 else (groups, size)
@@ -121,6 +128,40 @@ def pack_quantized(compute: tensor.Compute, panel: Panel, packed: dict[Any, Valu
     compute.result.replace_by(y)
     compute.erase()
     return packing
+
+
+def _sums_of_groups(compute: tensor.Compute, x: Value, packed: dict[Any, Value]) -> Value:
+    """The sums of the groups of rows x [..., groups, size], i32 [..., groups], once for all products of x.
+    `form_groups` puts them into the kernel that rounds the rows.
+    """
+    made = x.defining_op
+    key = "sums", x, None if made is not None else compute.parent
+    if key not in packed:
+        t = TensorBuilder(Builder.before(compute) if made is None else Builder.after(made))
+        rows = t.wrap(x)
+        sums = t.reduce("sum", x.type.shape[:-1], x.type.shape[-1:], lambda *i: rows[i].cast(i32)).value
+        assert sums.defining_op is not None
+        sums.defining_op.location = compute.location
+        packed[key] = sums
+    return packed[key]
+
+
+def _term_of_bytes(
+    form: WeightForm,
+    x: Scalar,
+    value: Scalar,
+    sum_: Scalar,
+    x_scale: Scalar,
+    scale: Scalar,
+    minimum: Scalar | None,
+) -> Scalar:
+    """A term of `graph.scaled_matmul` as kernels compute it: a product with an unsigned byte. The first term
+    of a group subtracts what that adds and the minimum, times the group's sum; `sum_` is 0 in others.
+    """
+    products = x.cast(i32) * (value.cast(i32) + form.byte_offset)
+    less = scale * float(form.byte_offset)
+    less = less if minimum is None else less + minimum
+    return x_scale * (products.cast(f32) * scale - sum_.cast(f32) * less)
 
 
 def _code(t: _WritesIndices, form: WeightForm, byte: Callable[..., Scalar], k: Dim) -> Scalar:

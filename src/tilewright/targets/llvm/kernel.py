@@ -332,6 +332,8 @@ def _emit_quantized(g: KernelContext, op: simd.QuantizedGemm) -> None:
         g.index.pointer(g.pointers[v], offset, v.type.dtype.itemsize)
         for v, offset in zip((op.a, op.a_scales, op.b, op.c, *op.parts), offsets, strict=True)
     ]
+    if op.a_sums is not None:
+        pointers.append(g.index.pointer(g.pointers[op.a_sums], op.a_sums_offset, 4))
     pointers += [g.pointers[op.memory]] if op.memory is not None else []
     arguments = [*(f"ptr {p}" for p in pointers), *(f"i64 {g.index.value(d)}" for d in dims)]
     g.e.line(f"call void @{name}({', '.join(arguments)})")

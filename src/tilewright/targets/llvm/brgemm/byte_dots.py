@@ -21,7 +21,7 @@ from __future__ import annotations
 from ....ir.types import i8, u8
 from ..emitter import Emitter
 from ..isa import Isa
-from .group_step import dot_of_quads, has_quads, multiply_pairs, quad_step
+from .group_step import has_quads, multiply_pairs, quad_step
 
 QUADS_IN_16_BITS = 8
 """Most quads whose products are summed in 16 bits. Fewer add more sums; values of 4 bits allow no more."""
@@ -85,19 +85,6 @@ class ByteDots:
         ones = self.e.splat(self.pairs, "i16", "1") if self._kept else ""
         kept, self._kept, self._quads = self._kept or [""] * len(acc), [], 0
         return [self._add_pairs(x, ones, total) if x else total for x, total in zip(kept, acc, strict=True)]
-
-    def add_weighted(self, x: str, weight: int, total: str) -> str:
-        """`total` plus `weight` (of 8 bits) times the sum of each quad of signed bytes `x`."""
-        e = self.e
-        if self.by_quads or self.relaxed:
-            weights = e.splat(self.bytes, "i8", str(weight if weight < 128 else weight - 256))
-            if self.relaxed:
-                return self._add_quads(x, weights, total)
-            return dot_of_quads(e, self.isa, i8, u8, self.lanes, x, weights, total)
-        x = e.op(f"bitcast {self.bytes} {x} to {self.pairs}")
-        even, odd = self._halves(x, "ashr")
-        sums = e.op(f"add {self.pairs} {even}, {odd}")
-        return self._add_pairs(sums, e.splat(self.pairs, "i16", str(weight)), total)
 
     def _cast(self, value: str, kind: str) -> str:
         return self.e.op(f"bitcast {self.sums} {value} to {kind}")

@@ -2,11 +2,12 @@
 group.
 
 A tile is a few rows times one panel. Its integer sum over a group starts with the correction for the weights'
-zero-point offset. At the end of each group the sum is scaled and added to a float32 sum, in the order of the
-groups, so that a row's result does not depend on the number of rows. With few rows the weights are read from
-memory once and the bandwidth of memory bounds the speed; panels are prefetched `AHEAD` bytes before their
-use. With many rows the dot products bound it: a tile of six rows of two vectors unpacks each quantized value
-for six products.
+zero-point offset: minus the offset times the sum of the row's group, which the kernel that rounds rows
+computes. At the end of each group the sum is scaled and added to a float32 sum, in the order of the groups,
+so that a row's result does not depend on the number of rows. With few rows the weights are read from memory
+once and the bandwidth of memory bounds the speed; panels are prefetched `AHEAD` bytes before their use. With
+many rows the dot products bound it: a tile of six rows of two vectors unpacks each quantized value for six
+products.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ lengthen the code.
 def quantized_function(op: simd.QuantizedGemm, isa: Isa) -> tuple[str, dict[str, str], tuple[Dim, ...]]:
     """The function that computes `op` on pointers already advanced by the operation's offsets.
 
-    Its signature is ``void @name(ptr %a, ptr %a_scales, ptr %b, ptr %c, ptr %part0..., i64...)``.
+    Its signature is ``void @name(ptr %a, ptr %a_scales, ptr %b, ptr %c, ptr %part0..., i64...)``, with
+    ``ptr %a_sums`` and ``ptr %memory`` behind the parts where `op` has these operands.
 
     Returns:
         The function's name; ``{name: definition}`` of it and of the functions that it calls; the symbolic
@@ -62,11 +64,13 @@ def quantized_function(op: simd.QuantizedGemm, isa: Isa) -> tuple[str, dict[str,
     if not has_byte_dots(isa) or op.nr % lanes or op.c.type.dtype is not f32:
         raise NotImplementedError(f"simd.quantized_gemm on {isa.name}")
     form, types = WeightForm.of(op.form), tuple(part.type.dtype for part in op.parts)
-    p = QuantizedProblem(form, op.groups, op.size, lanes, op.nr // lanes, types, op.a_m, op.a_scales_m)
+    strides = op.a_m, op.a_scales_m, op.a_sums_m
+    p = QuantizedProblem(form, op.groups, op.size, lanes, op.nr // lanes, types, *strides)
     writer = _Writer(op, p, isa)
     writer.write()
     dims = writer.dims.dims
     names = ["a", "a_scales", "b", "c", *_part_names(p)]
+    names += ["a_sums"] if op.a_sums is not None else []
     names += ["memory"] if op.memory is not None else []
     parameters = [*(f"ptr %{x}" for x in names), *(f"i64 %d{i}" for i in range(len(dims)))]
     name, text = named("qgemm", parameters, writer.e, isa)
@@ -132,7 +136,7 @@ class _Writer:
         """Compute blocks of rows whose heights differ by at most one; each block takes all panels."""
         e, p, isa = self.e, self.p, self.isa
         limit = _most_rows(p, isa)
-        self.sums = e.alloca(f"[{3 * limit * p.groups} x i32]", 64)
+        self.factors = e.alloca(f"[{3 * limit * p.groups} x i32]", 64)
         if self.m.isdigit():
             m = int(self.m)
             count = -(-m // limit)
@@ -168,7 +172,11 @@ class _Writer:
         """
         e, op = self.e, self.op
         a, a_scales, c = self._row(row)
-        self._call(_sums_function(self.p, height, self.isa), [a, a_scales, self.sums])
+        if self.p.form.needs_sums or left_shift(self.p, self.isa):
+            a_sums = "null"
+            if op.a_sums is not None:
+                a_sums = e.at("%a_sums", e.mul(row, self.dims(op.a_sums_m)), 4)
+            self._call(_factors_function(self.p, height, self.isa), [a_scales, a_sums, self.factors])
         tile = _tile_function(self.p, height, part is not None, self.isa)
 
         def panel(i: str, _: Carried) -> list[str]:
@@ -178,7 +186,7 @@ class _Writer:
                 ahead = e.add(e.mul(self.panels, str(op.panel_bytes)), e.mul(part, str(op.panel_bytes // 2)))
             numbers = self.dims(op.c_m), e.sub(self.n, first)
             self._call(
-                tile, [a, a_scales, self.sums, b, e.at(c, first, 4), e.at(b, ahead, 1), *parts], *numbers
+                tile, [a, a_scales, self.factors, b, e.at(c, first, 4), e.at(b, ahead, 1), *parts], *numbers
             )
             return []
 
@@ -237,108 +245,49 @@ def _most_rows(p: QuantizedProblem, isa: Isa) -> int:
     return max(1, min(MOST_ROWS, spare // (sums * p.vectors)))
 
 
-def _sums_function(p: QuantizedProblem, rows: int, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
-    """The function that computes, for each row and group of a tile, [rows, groups] each: the corrections for
-    the offset of unsigned bytes; where sums are shifted (`left_shift`) the exponents of the rows' scales;
-    where weights have minimums what those are multiplied by, as floats.
+def _factors_function(p: QuantizedProblem, rows: int, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
+    """The function that computes what a tile needs for each row and group, [rows, groups] each: the
+    corrections for the offset of unsigned bytes; where sums are shifted (`left_shift`) the exponents of the
+    rows' scales; where weights have minimums what those are multiplied by, as floats.
 
-    ``void @name(ptr %a, ptr %a_scales, ptr %sums, i64...)`` stores minus the weights' offset times the sum of
-    each group of A, exponents, and minus the group's scale times that sum.
+    ``void @name(ptr %a_scales, ptr %a_sums, ptr %factors, i64...)`` stores minus the weights' offset times
+    the sum of each group of A, exponents, and minus the group's scale times that sum.
     """
     e, dims = Emitter(), SymbolicArguments()
-    lanes = p.lanes
-    kind, numbers = f"<{4 * lanes} x i8>", f"<{lanes} x i32>"
-    dots = ByteDots(e, isa, lanes, p.form.largest_byte)
-    # Partial sums of a group: as many lanes of one vector as the group has quads, or a whole vector.
-    partial_sums = min(p.size // 4, lanes)
-    fits = p.size % (4 * lanes) == 0 or (4 * lanes) % p.size == 0
-    whole = p.groups // lanes * lanes if fits else 0
-    starts = [e.at("%a", e.mul(str(row), dims(p.a_m)), 1) for row in range(rows)]
-
-    def groups_of_lanes(t: str, _: Carried) -> list[str]:
-        """Compute the sums of as many groups as a vector has lanes: add up neighbours until one is left."""
-        for row, start in enumerate(starts):
-            begin = e.at(start, e.mul(t, str(lanes * p.size)), 1)
-            parts = []
-            for v in range(partial_sums):
-                total = "zeroinitializer"
-                for k in range(max(1, p.size // (4 * lanes))):
-                    at = (v * max(4 * lanes, p.size)) + 4 * lanes * k
-                    total = dots.add_weighted(e.load(kind, e.at(begin, str(at), 1), 1), 1, total)
-                parts.append(total)
-            while len(parts) > 1:
-                pairs = zip(parts[::2], parts[1::2], strict=True)
-                parts = [
-                    e.op(
-                        f"add {numbers} {e.shuffle(numbers, x, y, list(range(0, 2 * lanes, 2)))}, "
-                        f"{e.shuffle(numbers, x, y, list(range(1, 2 * lanes, 2)))}"
-                    )
-                    for x, y in pairs
-                ]
-            store(row, parts[0], e.mul(t, str(lanes)), lanes)
-        return []
-
-    def store(row: int, summed: str, g: str, width: int) -> None:
-        """Store what follows from the sums of `width` groups of a row from `g` on."""
-        kind = f"<{width} x i32>"
-        if p.offset:
-            value = e.op(f"mul {kind} {summed}, splat (i32 {-p.offset})")
-            where = e.at("%sums", e.add(str(row * p.groups), g), 4)
-            e.line(f"store {kind} {value}, ptr {where}, align 4")
-        if "minimums" in p.form.parts:
-            floats = f"<{width} x float>"
-            where = e.at("%a_scales", e.add(e.mul(str(row), dims(p.a_scales_m)), g), 4)
-            negative = e.op(f"fneg {floats} {e.op(f'sitofp {kind} {summed} to {floats}')}")
-            value = e.op(f"fmul {floats} {negative}, {e.load(floats, where, 4)}")
-            where = e.at("%sums", e.add(str((2 * rows + row) * p.groups), g), 4)
-            e.line(f"store {floats} {value}, ptr {where}, align 4")
-
-    width = next(w for w in (64, 32, 16, 8, 4) if p.size % w == 0)
-    narrow, wide = f"<{width} x i8>", f"<{width} x i32>"
-
-    def group(g: str, _: Carried) -> list[str]:
-        for row, start in enumerate(starts):
-            begin = e.at(start, e.mul(g, str(p.size)), 1)
-
-            def part(k: str, carried: Carried, begin: str = begin) -> list[str]:
-                value = e.load(narrow, e.at(begin, e.mul(k, str(width)), 1), 1)
-                return [e.op(f"add {wide} {carried[0][1]}, {e.op(f'sext {narrow} {value} to {wide}')}")]
-
-            (total,) = e.loop("0", str(p.size // width), "1", [(wide, "zeroinitializer")], part)
-            summed = e.op(f"call i32 @llvm.vector.reduce.add.v{width}i32({wide} {total})")
-            store(row, e.op(f"insertelement <1 x i32> poison, i32 {summed}, i64 0"), g, 1)
-        return []
-
-    if p.offset or "minimums" in p.form.parts:
-        e.loop("0", str(whole // lanes), "1", [], groups_of_lanes)
-        e.loop(str(whole), str(p.groups), "1", [], group)
-    if left_shift(p, isa):
-        _write_exponents(e, p, rows, dims)
-    name, text = named(
-        "qsums",
-        ["ptr %a", "ptr %a_scales", "ptr %sums", *(f"i64 %d{i}" for i in range(len(dims.dims)))],
-        e,
-        isa,
-        "noinline nounwind",
-    )
-    return name, text, tuple(dims.dims)
-
-
-def _write_exponents(e: Emitter, p: QuantizedProblem, rows: int, dims: SymbolicArguments) -> None:
-    """Store the exponents of the scales of `rows` rows of A, [rows, groups], behind as many sums."""
 
     def write(g: str, width: int) -> list[str]:
-        kind = f"<{width} x i32>"
+        """Store the numbers of `width` groups of each row from `g` on."""
+        kind, floats = f"<{width} x i32>", f"<{width} x float>"
         for row in range(rows):
-            where = e.at("%a_scales", e.add(e.mul(str(row), dims(p.a_scales_m)), g), 4)
-            exponent = e.op(f"lshr {kind} {e.load(kind, where, 4)}, splat (i32 23)")
-            where = e.at("%sums", e.add(str((rows + row) * p.groups), g), 4)
-            e.line(f"store {kind} {e.op(f'sub {kind} {exponent}, splat (i32 127)')}, ptr {where}, align 4")
+            scales = e.at("%a_scales", e.add(e.mul(str(row), dims(p.a_scales_m)), g), 4)
+
+            def store(number: int, kind: str, value: str, row: int = row) -> None:
+                where = e.at("%factors", e.add(str((number * rows + row) * p.groups), g), 4)
+                e.line(f"store {kind} {value}, ptr {where}, align 4")
+
+            if p.form.needs_sums:
+                sums = e.load(kind, e.at("%a_sums", e.add(e.mul(str(row), dims(p.a_sums_m)), g), 4), 4)
+            if p.offset:
+                store(0, kind, e.op(f"mul {kind} {sums}, splat (i32 {-p.offset})"))
+            if left_shift(p, isa):
+                exponent = e.op(f"lshr {kind} {e.load(kind, scales, 4)}, splat (i32 23)")
+                store(1, kind, e.op(f"sub {kind} {exponent}, splat (i32 127)"))
+            if "minimums" in p.form.parts:
+                negative = e.op(f"fneg {floats} {e.op(f'sitofp {kind} {sums} to {floats}')}")
+                store(2, floats, e.op(f"fmul {floats} {negative}, {e.load(floats, scales, 4)}"))
         return []
 
     whole = p.groups // p.lanes * p.lanes
     e.loop("0", str(whole), str(p.lanes), [], lambda g, _: write(g, p.lanes))
     e.loop(str(whole), str(p.groups), "1", [], lambda g, _: write(g, 1))
+    name, text = named(
+        "qfactors",
+        ["ptr %a_scales", "ptr %a_sums", "ptr %factors", *(f"i64 %d{i}" for i in range(len(dims.dims)))],
+        e,
+        isa,
+        "noinline nounwind",
+    )
+    return name, text, tuple(dims.dims)
 
 
 def _tile_function(
@@ -347,7 +296,7 @@ def _tile_function(
     """The function that computes a tile of `rows` rows times one panel, of which `columns` columns are
     stored.
 
-    ``void @name(ptr %a, ptr %a_scales, ptr %sums, ptr %b, ptr %c, ptr %ahead, ptr %part0..., i64 %c_m, i64
+    ``void @name(ptr %a, ptr %a_scales, ptr %factors, ptr %b, ptr %c, ptr %ahead, ptr %part0..., i64 %c_m, i64
     %columns, i64...)``. It prefetches as many bytes from `ahead` on as a panel has, or half of them if
     `shared`.
     """
@@ -401,10 +350,10 @@ def _tile_function(
 
     def group(g: str, b: str, ahead: str, parts: list[str], number: int, totals: list[str]) -> list[str]:
         """Add group `g`, the subgroup `number` of the chunk at `b` if those are smaller than a chunk."""
-        start, first_sum = e.mul(g, str(p.size)), fixed(e.at("%sums", g, 4))
+        start, first_factor = e.mul(g, str(p.size)), fixed(e.at("%factors", g, 4))
         acc = ["zeroinitializer"] * (rows * p.vectors)
         for i in range(rows) if p.offset else ():
-            first = e.load("i32", e.at(first_sum, str(i * p.groups), 4), 4)
+            first = e.load("i32", e.at(first_factor, str(i * p.groups), 4), 4)
             acc[i * p.vectors : (i + 1) * p.vectors] = [e.splat(numbers, "i32", first)] * p.vectors
         if subgroups > 1:
             per = p.size // 4
@@ -434,14 +383,14 @@ def _tile_function(
         a_scale = fixed(e.at("%a_scales", g, 4))
         for i in range(rows):
             if shift is not None:
-                where = e.at(first_sum, str((rows + i) * p.groups), 4)
+                where = e.at(first_factor, str((rows + i) * p.groups), 4)
                 left = e.splat(numbers, "i32", e.load("i32", where, 4))
             else:
                 where = e.at(a_scale, e.mul(str(i), dims(p.a_scales_m)), 4)
                 left = e.splat(floats, "float", e.load("float", where, 4))
             factor = ""
             if right[0][1] is not None:
-                where = e.at(first_sum, str((2 * rows + i) * p.groups), 4)
+                where = e.at(first_factor, str((2 * rows + i) * p.groups), 4)
                 factor = e.splat(floats, "float", e.load("float", where, 4))
             for v, (scale, minimum) in enumerate(right):
                 k = i * p.vectors + v
@@ -490,7 +439,7 @@ def _tile_function(
         for i in range(rows):
             where = e.at("%c", e.add(e.mul(str(i), "%c_m"), str(v * p.lanes)), 4)
             e.masked_store(floats, totals[i * p.vectors + v], where, 4, mask)
-    parameters = [f"ptr %{x}" for x in ("a", "a_scales", "sums", "b", "c", "ahead", *_part_names(p))]
+    parameters = [f"ptr %{x}" for x in ("a", "a_scales", "factors", "b", "c", "ahead", *_part_names(p))]
     parameters += ["i64 %c_m", "i64 %columns", *(f"i64 %d{i}" for i in range(len(dims.dims)))]
     name, text = named("qtile", parameters, e, isa, "noinline nounwind")
     return name, text, tuple(dims.dims)

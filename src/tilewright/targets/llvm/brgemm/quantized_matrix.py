@@ -38,6 +38,7 @@ class QuantizedProblem:
     """The types of the weights' parts."""
     a_m: Dim
     a_scales_m: Dim
+    a_sums_m: Dim
 
     @property
     def bits(self) -> int:
