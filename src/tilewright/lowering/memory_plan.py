@@ -5,7 +5,9 @@ that its body uses is alive in all of its steps. A buffer that a launch writes m
 whose live range ends there (the kernel's note `BUFFER_ALIASES` lists such pairs). Offsets of static sizes are
 numbers: the largest buffers are placed first, each in the smallest gap that fits among those alive at the
 same time ("greedy by size", Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference",
-2020). While more memory is needed than is alive at one time, the topmost buffer is placed first instead.
+2020). While more memory is needed than is alive at one time, the topmost buffer is placed first instead. Then
+the same is tried from orders of lifetimes: what a training step keeps for its backward pass lies together,
+and large buffers of a few kernels find room above it.
 
 Symbolic sizes are placed the same way at the symbols' upper bounds. Only the order of offsets of buffers that
 are alive at the same time is kept. Offsets are then formulas, ``max(offset + size of those below)``: no two
@@ -15,8 +17,10 @@ can overlap at any size, and the arena is only as large as the sizes of a run re
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -36,9 +40,9 @@ LARGEST_FORMULA = 8
 """Most terms of an offset's maximum. With more, simpler placements are tried; a larger value makes `main`
 longer.
 """
-ORDERS, FEW_STORAGES = 64, 256
-"""Orders in which buffers are placed, and the most buffers of which more than one order is tried. Larger
-values save memory, and take longer.
+ORDERS, COMPARISONS = 64, 1 << 23
+"""The most orders in which buffers are placed, from each first order, and the most comparisons of two places
+in all of them, about a second. Larger values save memory, and take longer.
 """
 Loop = host.For | host.While
 Step = host.Launch | host.Copy | host.Yield | host.BindSize | host.Check | host.If | host.While
@@ -421,8 +425,18 @@ def _from_beginning(value: Value) -> bool:
 
 
 def _most_alive(storages: Sequence[_Storage], sizes: Sequence[int]) -> int:
-    alive = list(zip(storages, sizes, strict=True))
-    return max((sum(n for t, n in alive if t.first <= s.first <= t.last) for s in storages), default=0)
+    return _busiest(storages, sizes)[0]
+
+
+def _busiest(storages: Sequence[_Storage], sizes: Sequence[int]) -> tuple[int, int]:
+    """The most bytes that are alive at one time, and the first step with so many."""
+    change: dict[int, int] = defaultdict(int)
+    for s, size in zip(storages, sizes, strict=True):
+        change[s.first] += size
+        change[s.last + 1] -= size
+    steps = sorted(change)
+    alive = accumulate(change[step] for step in steps)
+    return max(zip(alive, steps, strict=True), key=lambda pair: pair[0], default=(0, 0))
 
 
 # -- Placement --
@@ -460,35 +474,54 @@ def _fix(storages: Sequence[_Storage], offsets: Sequence[int], sizes: Sequence[i
 
 
 def _placed(storages: Sequence[_Storage], sizes: Sequence[int]) -> list[int]:
-    """The best offsets that `_greedy` finds in several orders. The first order is by size; in each next one
-    the storage that ended last comes first.
+    """The best offsets that `_greedy` finds in several orders. The first orders are by size, by lifetime, and
+    by lifetime with what is alive at the busiest step in front; in each next one the storage that ended last
+    comes first.
     """
-    least = _most_alive(storages, sizes)
-    order = sorted(range(len(storages)), key=lambda k: (-sizes[k], storages[k].first))
+    least, busiest = _busiest(storages, sizes)
+    meeting = _meeting(storages, sizes)
+    span = [s.first - s.last for s in storages]
+    apart = [not s.first <= busiest <= s.last for s in storages]
+    keys: tuple[Callable[[int], tuple[int, ...]], ...] = (
+        lambda k: (-sizes[k], storages[k].first),
+        lambda k: (span[k], -sizes[k]),
+        lambda k: (apart[k], span[k], -sizes[k]),
+    )
+    orders = min(ORDERS, max(1, COMPARISONS // (len(keys) * sum(map(len, meeting)) + 1)))
     best, smallest = [0] * len(storages), math.inf
-    for _ in range(ORDERS if len(storages) <= FEW_STORAGES else 1):
-        offsets = _greedy(storages, sizes, order)
-        ends = [offset + size for offset, size in zip(offsets, sizes, strict=True)]
-        top = max(ends, default=0)
-        if top < smallest:
-            best, smallest = offsets, top
-        if top <= least:
-            break
-        last = ends.index(top)
-        order = [last, *(k for k in order if k != last)]
+    for key in keys:
+        order = sorted(range(len(storages)), key=key)
+        for _ in range(orders if smallest > least else 0):
+            offsets = _greedy(sizes, order, meeting)
+            ends = [offset + size for offset, size in zip(offsets, sizes, strict=True)]
+            top = max(ends, default=0)
+            if top < smallest:
+                best, smallest = offsets, top
+            if top <= least:
+                break
+            last = ends.index(top)
+            order = [last, *(k for k in order if k != last)]
     return best
 
 
-def _greedy(storages: Sequence[_Storage], sizes: Sequence[int], order: Sequence[int]) -> list[int]:
+def _meeting(storages: Sequence[_Storage], sizes: Sequence[int]) -> list[list[int]]:
+    """For each storage, the numbers of the others that are alive at the same time and have bytes."""
+    first, last = (np.array([getattr(s, end) for s in storages], int) for end in ("first", "last"))
+    some = np.array(sizes) > 0
+    found = [np.flatnonzero(some & (first <= s.last) & (last >= s.first)).tolist() for s in storages]
+    return [[k for k in others if k != own] for own, others in enumerate(found)]
+
+
+def _greedy(sizes: Sequence[int], order: Sequence[int], meeting: Sequence[Sequence[int]]) -> list[int]:
     """Offsets such that storages alive at the same time do not overlap: in an order, each in the smallest gap
     that fits.
     """
-    offsets = [0] * len(storages)
-    placed: list[int] = []
+    offsets = [0] * len(sizes)
+    placed = [False] * len(sizes)
     for k in order:
         if sizes[k] == 0:
             continue
-        others = sorted((offsets[p], offsets[p] + sizes[p]) for p in placed if storages[p].meets(storages[k]))
+        others = sorted((offsets[p], offsets[p] + sizes[p]) for p in meeting[k] if placed[p])
         best, smallest, end = None, math.inf, 0
         for start, stop in others:
             gap = start - end
@@ -496,7 +529,7 @@ def _greedy(storages: Sequence[_Storage], sizes: Sequence[int], order: Sequence[
                 best, smallest = end, gap
             end = max(end, stop)
         offsets[k] = end if best is None else best
-        placed.append(k)
+        placed[k] = True
     return offsets
 
 
