@@ -21,6 +21,7 @@ from .graph.hoist import hoist, hoist_invariants
 from .graph.integer_contractions import integer_contractions
 from .graph.merge_matmuls import merge_matmuls
 from .graph.recognize import recognize
+from .graph.rematerialize import recompute_attention
 from .graph.remove_checks import drop_known_checks
 from .graph.simplify import simplify
 from .graph.start_early import start_early
@@ -68,6 +69,7 @@ PASSES: tuple[PassInfo, ...] = (
     # min_opt=2: rearranges weights and tensors for fewer and better kernels.
     _graph(drop_derivative_marks, required=True),
     _graph(cse),
+    _graph(recompute_attention, min_opt=2),
     _graph(update_slices),
     _graph(integer_contractions, min_opt=1),
     _graph(fold_constants),

@@ -171,9 +171,9 @@ def test_the_pipeline_prints_as_a_list() -> None:
     assert str(graph_pipeline()).splitlines()[:5] == [
         "drop-derivative-marks",
         "cse",
+        "recompute-attention",
         "update-slices",
         "integer-contractions",
-        "fold-constants",
     ]
 
 

@@ -5,6 +5,9 @@ computing again: those of cheap operators (selective recomputation), and those b
 pass where few bytes are alive, from which a whole segment is computed again (Chen et al., "Training Deep Nets
 with Sublinear Memory Cost", 2016). `plans` lists combinations of both, each with less estimated memory and
 more work than the one before.
+
+`recompute_attention` is the pass that does so without a budget, where the price is small: attention's result
+is as large as its queries, which are kept anyway, and takes few operations beside the products around it.
 """
 
 from __future__ import annotations
@@ -39,6 +42,10 @@ STEPS = 4
 """Parts of the cheap values, or of the segments of one number, that are taken one after another. A larger
 value comes closer to a budget with less work, and more plans are lowered to find the first that fits.
 """
+PART = 0.01
+"""The most work, as a part of that of both passes, that is spent on computing attention again without a
+budget. A larger value saves memory of models with long sequences, and takes more time.
+"""
 UNBOUNDED = 1024
 """The size that estimates take for a dimension without an upper bound."""
 UNKNOWN_WORK = 64
@@ -68,6 +75,30 @@ class Plan:
     memory: int
 
 
+def recompute_attention(module: Module) -> None:
+    """Let the backward pass compute results of attention again from its queries, keys and values, which its
+    gradient reads as well, as many as `PART` allows.
+
+    ``y = attention(q, k, v); z = y @ w; ...; dw = y^T @ dz; dq = f(q, k, v, y, dy)`` ->
+    ``y = attention(q, k, v); z = y @ w; ...; u = attention(q, k, v); dw = u^T @ dz; dq = f(q, k, v, u, dy)``
+    """
+    for passes in _passes_of(module):
+        left = PART * sum(map(_work, passes.block.ops))
+        again: set[Value] = set()
+        queries: set[Value] = set()
+        for op in passes.forward:
+            if isinstance(op, g.Attention) and op.result in passes.choices:
+                if passes.read_late.issuperset(passes.uses[op]) and _work(op) <= left:
+                    left -= _work(op)
+                    again.add(op.result)
+                    queries.add(op.q)
+            elif isinstance(op, (*_VIEWS, g.Transpose)) and op.operands[0] in again:
+                again.update(op.results)
+        if again:
+            # Keys and values that waited, too, would be kept as attention reads them, with their biases.
+            _Clones(passes.block, passes.forward, again, passes.read_late - again, queries).insert()
+
+
 class Rematerialization:
     """The plans of a module, in which no pass has run.
 
@@ -75,16 +106,12 @@ class Rematerialization:
     """
 
     def __init__(self, module: Module) -> None:
-        before: dict[Block, set[Operation]] = {}
         drop_derivative_marks(module)
-        for op in module.walk():
-            if notes.BACKWARD.present(op) and op.parent is not None:
-                # In a function that is differentiated twice the last mark stands behind all others.
-                before[op.parent] = set(op.parent.between(None, op))
+        passes = _passes_of(module)
         cse(module)
         dce(module)
         self.module = module
-        self._passes = [_Passes(k, [op for op in k.ops if op in ops]) for k, ops in before.items()]
+        self._passes = [_Passes(p.block, [op for op in p.block.ops if op in p.place]) for p in passes]
 
     def plans(self) -> list[Plan]:
         """The plans of the block that keeps most, by increasing work and decreasing memory."""
@@ -111,6 +138,16 @@ class Rematerialization:
         values = [{mapping[v] for v in group} for group in (plan.again, plan.kept)]
         _Clones(some.parent, forward, *values).insert()
         return copy
+
+
+def _passes_of(module: Module) -> list[_Passes]:
+    """The forward and the backward pass of each block that has both."""
+    marks: dict[Block, Operation] = {}
+    for op in module.walk():
+        if notes.BACKWARD.present(op) and op.parent is not None:
+            # In a function that is differentiated twice the last mark stands behind all others.
+            marks[op.parent] = op
+    return [_Passes(block, block.between(None, mark)) for block, mark in marks.items()]
 
 
 class _Passes:
@@ -219,14 +256,22 @@ class _Passes:
 
 
 class _Clones:
-    """Copies of operators of the forward pass, each in front of its first reader in the backward pass."""
+    """Copies of operators of the forward pass, each in front of its first reader in the backward pass.
+
+    They wait for a value of the backward pass where they read those in `awaiting`, by default all they read.
+    """
 
     def __init__(
-        self, block: Block, forward: Sequence[Operation], again: set[Value], kept: set[Value]
+        self,
+        block: Block,
+        forward: Sequence[Operation],
+        again: set[Value],
+        kept: set[Value],
+        awaiting: set[Value] | None = None,
     ) -> None:
         self.block = block
         self.place = {op: k for k, op in enumerate(forward)}
-        self.again, self.kept = again, kept
+        self.again, self.kept, self.awaiting = again, kept, awaiting
         self.uses = _uses(forward)
         self.copies: dict[Value, Value] = {}
 
@@ -257,7 +302,9 @@ class _Clones:
         for op in sorted(ops, key=self.place.__getitem__):
             inner = {v for x in op.walk() for k in x.regions for y in k.blocks for v in values_of(y)}
             for v in dict.fromkeys(inner_uses(op)):
-                if v not in inner and v not in mapping and not isinstance(v.defining_op, g.Constant):
+                if v in inner or v in mapping or isinstance(v.defining_op, g.Constant):
+                    continue
+                if self.awaiting is None or v in self.awaiting:
                     mapping[v] = b(g.After(v, after))
             self.block.insert_before(anchor, op.clone(mapping))
             self.copies.update((r, mapping[r]) for r in op.results)
