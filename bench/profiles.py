@@ -226,8 +226,8 @@ def main() -> None:
             continue
         models[name] = examine(make(), options.threads)
         print(name, json.dumps(models[name]), flush=True)
-    if options.output is not None:
-        options.output.write_text(json.dumps({**head, "models": models}, indent=1) + "\n")
+        if options.output is not None:
+            options.output.write_text(json.dumps({**head, "models": models}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import pytest
 import tilewright as tw
 from tests.explorer.network import Network
 from tests.web.site import AXE, NO_BROWSER, chromium, serious
-from tilewright.explorer.page import collect, write_page
+from tilewright.explorer.page import collect, page_text, write_page
 from tilewright.explorer.recorder import Recorder
 
 pytestmark = pytest.mark.skipif(bool(NO_BROWSER), reason=NO_BROWSER)
@@ -163,6 +163,15 @@ def test_the_graph_is_used_by_keyboard(page: Any) -> None:
     page.focus("#tab-graph")
     page.keyboard.press("ArrowRight")
     assert page.get_attribute("#tab-kernels", "aria-selected") == "true"
+
+
+def test_the_page_of_a_profile_opens_at_the_times(browser: Any, tmp_path: Path) -> None:
+    library = tw.compile(Network().eval(), (X,))
+    (tmp_path / "page.html").write_text(page_text([{**collect(library, [X]), "opens": "time"}]))
+    page = visit(browser, tmp_path / "page.html", DESKTOP)
+    assert page.get_attribute("#tab-time", "aria-selected") == "true"
+    assert not page.troubles
+    page.context.close()
 
 
 def test_open_all_and_close_all(page: Any) -> None:

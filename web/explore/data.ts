@@ -135,6 +135,8 @@ export interface Model {
   sources: Record<string, string>;
   passes: Pass[];
   profile: Profile | null;
+  /** The view that the page opens at. */
+  opens?: "time";
 }
 
 export async function readData(): Promise<Model[]> {

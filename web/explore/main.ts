@@ -84,7 +84,7 @@ async function start(): Promise<void> {
   };
   const wanted = () => {
     const name = location.hash.slice(1) as View;
-    return views.includes(name) ? name : "graph";
+    return views.includes(name) ? name : (model.opens ?? "graph");
   };
   addEventListener("hashchange", () => {
     if (wanted() !== current) show(wanted());
