@@ -20,6 +20,33 @@ def test_experts() -> None:
     run_page("llm/experts.md")
 
 
+def test_images(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from click.testing import CliRunner
+    from tests.llm.vision.small_models import checkpoint, picture
+
+    from tilewright.cli.llm import command
+    from tilewright.errors import CompileError
+    from tilewright.llm.library import LibraryOptions, compile_library, save_library
+    from tilewright.llm.weights import open_checkpoint
+
+    checkpoint("llava", tmp_path / "model")
+    found = open_checkpoint(tmp_path / "model")
+    with compile_library(found, LibraryOptions(context=256, chunk=64, max_batch=1)) as made:
+        save_library(made, found, tmp_path / "library.so")
+    page = run_page("llm/images.md", library=tmp_path / "library.so", photo=picture(40, 30))
+    assert page["images"].views and page["stream"].collect()[0].tokens
+    picture(40, 30).save(tmp_path / "photo.png")
+    chat = ["chat", str(tmp_path / "library.so"), "--max-tokens", "4", "--image"]
+    chatted = CliRunner().invoke(command, [*chat, str(tmp_path / "photo.png")], input="What is it?\n/stats\n")
+    assert chatted.exit_code == 0 and f"prompt: {len(page['prompt'])}"[:10] in chatted.stdout
+    refused = CliRunner().invoke(command, [*chat, str(tmp_path / "none.png")], input="What is it?\n")
+    assert refused.exit_code == 1 and "none.png: No such file" in refused.stderr
+    with pytest.raises(CompileError, match="adapters of models that take images .* --no-images"):
+        compile_library(found, LibraryOptions(max_adapters=1))
+
+
 def test_gpus(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("transformers")

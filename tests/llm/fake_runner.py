@@ -83,7 +83,7 @@ class FakeRunner:
         self.vocabulary, self.pages, self.chunk = vocabulary, pages, chunk
         self.max_batch, self.context, self.has_state = max_batch, context, has_state
         self.rows, self.uniform = max_batch * speculated, uniform
-        self.drawing = None
+        self.drawing = self.sight = None
         self.page_access = None
         self.window: int | None = None
         self.source_kind, self.source, self.start = None, 0, []
@@ -105,7 +105,7 @@ class FakeRunner:
 
     # Methods that the engine calls.
 
-    def prefill(self, tokens: Ints, start: int, pages: Ints, slot: int) -> Floats:
+    def prefill(self, tokens: Ints, start: int, pages: Ints, slot: int, given: Any = None) -> Floats:
         self._called("prefill", len(tokens))
         if not 0 < len(tokens) <= self.chunk:
             self._misuse(f"prefill of {len(tokens)} tokens")

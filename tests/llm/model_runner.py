@@ -17,10 +17,13 @@ class _Paged:
 
     def __init__(self, runner: ModelRunner, length: int, n: int, pages: Ints, slot: int) -> None:
         self.runner, self.length, self.n, self.pages, self.slot = runner, length, n, pages, slot
+        self.given = None
 
     @property
     def positions(self) -> Any:
         return np.arange(self.length, self.length + self.n)[None]
+
+    places = positions
 
     def attend(self, layer: int, q: Any, k: Any, v: Any, **options: Any) -> Any:
         return attention(q, self._appended(layer, "key", k), self._appended(layer, "value", v), **options)
@@ -54,12 +57,12 @@ class ModelRunner:
             max_batch,
         )
         self.chunk, self.context, self.rows, self.uniform = 48, 256, 4 * max_batch, True
-        self.drawing = self.adapters = self.page_access = self.window = None
+        self.drawing = self.adapters = self.page_access = self.window = self.sight = None
         self.source_kind, self.source, self.start = None, 0, []
         self.cache: dict[tuple[int, str], Any] = {}
         self.states: list[dict[tuple[int, str], Any]] = [{} for _ in range(max_batch)]
 
-    def prefill(self, tokens: Ints, start: int, pages: Ints, slot: int) -> Floats:
+    def prefill(self, tokens: Ints, start: int, pages: Ints, slot: int, given: Any = None) -> Floats:
         return self._run(tokens, start, pages, slot)[-1]
 
     def decode(self, tokens: Ints, lengths: Ints, pages: Ints, slots: Ints) -> Floats:

@@ -216,11 +216,9 @@ def test_what_is_left_out_of_a_model_that_sees() -> None:
     text = {**LLAMA, "hidden_act": "silu", "rms_norm_eps": 1e-6}
     with pytest.raises(
         CompileError,
-        match=r"no model definition for 'llava', which wraps a 'llama'; .* gemma3.*language_model\.save",
+        match=r"no model definition for 'fuyu', which wraps a 'llama'; .* gemma3.*language_model\.save",
     ):
-        build(
-            {"model_type": "llava", "architectures": ["LlavaForConditionalGeneration"], "text_config": text}
-        )
+        build({"model_type": "fuyu", "architectures": ["FuyuForCausalLM"], "text_config": text})
     whole = {
         "model_type": "gemma3",
         "text_config": {**text, **FAMILIES["gemma3_text"], "model_type": "gemma3_text"},

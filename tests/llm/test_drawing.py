@@ -36,14 +36,14 @@ class Runner:
     """A model whose logits depend on the last token and its position only."""
 
     vocabulary, pages, chunk, max_batch, rows, context = VOCABULARY, 16, 64, ROWS, 2 * ROWS, CONTEXT
-    has_state, uniform, adapters = False, True, None
+    has_state, uniform, adapters, sight = False, True, None, None
     source_kind, source, start = None, 0, []
     page_access = window = None
 
     def __init__(self, drawing: Any) -> None:
         self.drawing = drawing
 
-    def prefill(self, tokens: Any, start: int, pages: Any, slot: int) -> Any:
+    def prefill(self, tokens: Any, start: int, pages: Any, slot: int, given: Any = None) -> Any:
         return WEIGHTS[place(tokens[-1], start + len(tokens) - 1)]
 
     def decode(self, tokens: Any, lengths: Any, pages: Any, slots: Any) -> Any:
@@ -64,7 +64,11 @@ class Counting(LibraryDrawing):
 
     def __init__(self, library: Any) -> None:
         call = lambda name, *a: library.functions[name](*a)  # noqa: E731
-        super().__init__(call, VOCABULARY, ROWS, CONTEXT, lambda slots: ())
+        super().__init__(
+            call, VOCABULARY, ROWS, CONTEXT,
+            lambda tokens, start, pages, slot, given: (tokens, np.asarray(start, np.int32), pages),
+            lambda tokens, lengths, pages, slots: (tokens, lengths, pages),
+        )  # fmt: skip
         self.counts = dict.fromkeys(("decode", "draw", "adjusted", "logits"), 0)
 
     def decode(self, tokens: Any, *rest: Any) -> Any:

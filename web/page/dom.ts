@@ -25,6 +25,7 @@ const ICONS = {
   rename: "M4 20h4L19 9l-4-4L4 16zM13 7l4 4",
   remove: "M5 7h14M10 7V4h4v3M7 7l1 13h8l1-13",
   copy: "M9 9h11v11H9zM5 15H4V4h11v1",
+  image: "M4 5h16v14H4zM4 16l5-5l4 4l3-3l4 4M15 9h.01",
   again: "M20 12a8 8 0 1 1-2.5-5.8M20 3v4h-4",
 } as const;
 

@@ -1,9 +1,10 @@
 /** The chat page: conversations with a model that a server runs, or that runs in this page. */
 
+import { allowImages, images, setImages } from "./attach.js";
 import { $, announce, confirmed, fillFacts, icon, input } from "./dom.js";
 import { forgetOffline, keepOffline } from "./offline.js";
 import { PageModel, runsOn } from "./page-model.js";
-import { type Ask, Figures, ReplyError, reply, responseError } from "./reply.js";
+import { type Ask, contentOf, Figures, ReplyError, reply, responseError } from "./reply.js";
 import { setMenu, showConversations } from "./sidebar.js";
 import { type Conversation, Conversations, type Message, newConversation, titleOf } from "./store.js";
 import { replyTrouble, sentence } from "./trouble.js";
@@ -68,8 +69,8 @@ async function open(conversation: Conversation): Promise<void> {
   current = conversation;
   sessionStorage.setItem(CURRENT, conversation.id);
   $("log").replaceChildren();
-  for (const [index, { role, content, note }] of conversation.messages.entries())
-    if (role === "user") showUser(content);
+  for (const [index, { role, content, images, note }] of conversation.messages.entries())
+    if (role === "user") showUser(content, images);
     else {
       const last = index === conversation.messages.length - 1;
       new ReplyView().finish(content, note ?? "", last ? regenerate : undefined);
@@ -112,7 +113,7 @@ async function answer(conversation: Conversation, controller: AbortController): 
   const figures = new Figures();
   const system = input("system").value.trim();
   const before = [...conversation.messages];
-  const messages = before.map(({ role, content }) => ({ role, content }));
+  const messages = before.map(({ role, content, images }) => ({ role, content: contentOf(content, images) }));
   const request = {
     model: pageModel?.info?.name ?? serverModel,
     messages: system ? [{ role: "system", content: system }, ...messages] : messages,
@@ -190,12 +191,15 @@ async function send(): Promise<void> {
     if (!pageModel && !serverModel) await readServerModel();
     if ((!pageModel && !serverModel) || conversation !== current) return;
     const { messages, title } = conversation;
+    const shown = images();
     field.value = "";
+    setImages([]);
     for (const again of document.querySelectorAll(".again")) again.remove();
     if (!messages.length && !conversation.named) conversation.title = titleOf(text);
-    conversation.messages = [...messages, { role: "user", content: text }];
+    const message = { role: "user", content: text, ...(shown.length && { images: shown }) } as const;
+    conversation.messages = [...messages, message];
     conversation.changed = Date.now();
-    showUser(text);
+    showUser(text, shown);
     showWelcome();
     await save(conversation);
     await list();
@@ -204,7 +208,9 @@ async function send(): Promise<void> {
     Object.assign(conversation, { messages, title });
     if (messages.length) await save(conversation);
     else await conversations.remove(conversation.id);
-    if (conversation === current) field.value ||= text;
+    if (conversation !== current) return;
+    field.value ||= text;
+    if (!images().length) setImages(shown);
   });
 }
 
@@ -231,7 +237,9 @@ async function readServerModel(): Promise<void> {
   try {
     const response = await ask("v1/models", { headers: headers() });
     if (!response.ok) throw await responseError(response);
-    serverModel = (await response.json()).data[0].id;
+    const { id, input_modalities } = (await response.json()).data[0];
+    serverModel = id;
+    allowImages(input_modalities?.includes("image") ?? false);
     showState();
   } catch (thrown) {
     showError("", (thrown as Error).message);

@@ -3,10 +3,22 @@
 /** `fetch`, or the model of this page in its place. Paths are relative to the page. */
 export type Ask = (path: string, request?: RequestInit) => Promise<Response>;
 
+/** A part of a message: a text, or an image. */
+export type Part =
+  | { readonly type: "text"; readonly text: string }
+  | { readonly type: "image_url"; readonly image_url: { readonly url: string } };
+
+/** The content of a message: a text, or its parts if it has images. */
+export function contentOf(text: string, images: readonly string[] = []): string | readonly Part[] {
+  if (!images.length) return text;
+  const shown: Part[] = images.map((url) => ({ type: "image_url", image_url: { url } }));
+  return [...shown, { type: "text", text }];
+}
+
 /** The body of a request. Undefined fields are left out. */
 export interface ReplyRequest {
   readonly model: string;
-  readonly messages: readonly { readonly role: string; readonly content: string }[];
+  readonly messages: readonly { readonly role: string; readonly content: string | readonly Part[] }[];
   readonly temperature?: number | undefined;
   readonly top_p?: number | undefined;
   readonly max_tokens?: number | undefined;

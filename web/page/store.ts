@@ -3,6 +3,8 @@
 export interface Message {
   readonly role: "user" | "assistant";
   readonly content: string;
+  /** Images as `data:` URLs, before the content. */
+  readonly images?: readonly string[];
   /** Figures of a reply. */
   readonly note?: string;
 }

@@ -1,10 +1,12 @@
 /** Messages as the page shows them. */
 
+import { picture } from "./attach.js";
 import { $, element, iconButton } from "./dom.js";
 import { renderMarkdown } from "./markdown.js";
 
-export function showUser(text: string): void {
-  const box = element("article", "user", element("div", "content", text));
+export function showUser(text: string, images: readonly string[] = []): void {
+  const shown = images.map((url, place) => picture(url, `Image ${place + 1}`));
+  const box = element("article", "user", ...shown, element("div", "content", text));
   box.setAttribute("aria-label", "You");
   $("log").append(box);
   box.scrollIntoView({ block: "end" });

@@ -209,6 +209,20 @@ def _perplexities(
     "(default: what the model is made for).",
 )
 @click.option(
+    "--images/--no-images",
+    default=True,
+    show_default=True,
+    help="Whether a model that takes images keeps its image encoder. Pages take text only.",
+)
+@click.option(
+    "--image-tokens",
+    type=click.IntRange(min=1),
+    default=512,
+    show_default=True,
+    help="Largest number of tokens of an image, in models where it depends on the image's size; larger "
+    "images are scaled down.",
+)
+@click.option(
     "--pooling",
     metavar="NAME",
     help="Pooling of embeddings: mean, cls, lasttoken, max (default: the model's own, or mean).",
@@ -250,6 +264,8 @@ def compile_command(
     kv_cache: int | None,
     shard_size: int,
     task: str | None,
+    images: bool,
+    image_tokens: int,
     pooling: str | None,
     kv_dtype: str,
     precision: str | None,
@@ -331,6 +347,8 @@ def compile_command(
             pages=pages,
             task=task,
             pooling=pooling,
+            images=images and not for_page,
+            source=image_tokens,
             max_adapters=max_adapters,
             max_adapter_rank=max_adapter_rank,
             adapter_targets=None if adapter_targets is None else tuple(adapter_targets.split(",")),

@@ -7,6 +7,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,6 +18,7 @@ from .llm_model import (
     chat_template_option,
     chosen,
     engine_options,
+    image_reader,
     open_engine,
     sampling_options,
     set_chat_template,
@@ -24,10 +26,13 @@ from .llm_model import (
 
 if TYPE_CHECKING:
     from tilewright.llm.engine.engine import Engine
+    from tilewright.llm.vision.given import Images
+    from tilewright.llm.vision.reader import ImageReader
 
 _HELP = """\
 /reset          start a new conversation
 /system TEXT    set the system message and start a new conversation; without TEXT: remove it
+/image FILE     attach an image to the next message
 /stats          speed of the last reply, and use of the context
 /exit           end the chat (also Ctrl-D)
 Ctrl-C          stop a reply
@@ -41,7 +46,12 @@ class _Chat:
     max_tokens: int | None
     system: str | None
     out: Console
-    messages: list[dict[str, str]] = field(default_factory=list)
+    reader: ImageReader | None = None
+    """Reads images; None: the model takes text only."""
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    """The chat, in which the content of a message is a text, or a list of texts and images."""
+    attached: list[Any] = field(default_factory=list)
+    """Images that the next message shows."""
     held: int = 0
     """Tokens of the chat so far."""
     stats: str = "no reply yet"
@@ -59,13 +69,26 @@ class _Chat:
             f"error: {message}", style="red", markup=False, highlight=False, soft_wrap=True
         )
 
+    def attach(self, path: str) -> None:
+        """Show the image in the file `path` with the next message."""
+        from tilewright.errors import RequestError
+        from tilewright.llm.vision.pixels import open_image
+
+        try:
+            if self.reader is None:
+                raise RequestError("the model takes text only, no images")
+            self.attached.append(open_image(Path(path).read_bytes()))
+        except (OSError, RequestError) as error:
+            self.error(f"{path}: {getattr(error, 'strerror', None) or error}")
+
     def reply(self, text: str) -> None:
         """Answer `text` and print the reply as it arrives. A reply that is stopped is kept up to that point;
         a message that cannot be answered is dropped.
         """
         from tilewright.errors import TilewrightError
 
-        self.messages.append({"role": "user", "content": text})
+        self.messages.append({"role": "user", "content": [*self.attached, text] if self.attached else text})
+        self.attached = []
         said: list[str] = []
         try:
             self._generate(said)
@@ -76,14 +99,26 @@ class _Chat:
         else:
             self.messages.pop()
 
+    def _prompt(self) -> tuple[list[int], Images | None]:
+        """The tokens of the chat, and its images."""
+        from tilewright.llm.vision.reader import as_parts
+
+        tokenizer = self.engine.tokenizer
+        listed = self.reader is not None and "image" in tokenizer.chat_templates["default"]
+        text = tokenizer.render(as_parts(self.messages, listed))
+        images = [p for m in self.messages if isinstance(m["content"], list) for p in m["content"]]
+        images = [image for image in images if not isinstance(image, str)]
+        if self.reader is None or not images:
+            return tokenizer.encode(text, special=False), None
+        return self.reader.prompt(text, images)
+
     def _generate(self, said: list[str]) -> None:
         from tilewright.llm.engine.stream import Request
 
-        tokenizer = self.engine.tokenizer
-        prompt = tokenizer.encode(tokenizer.render(self.messages), special=False)
+        prompt, images = self._prompt()
         begin = time.perf_counter()
         stream = self.engine.submit(
-            Request(prompt=prompt, sampling=self.sampling, max_tokens=self.max_tokens)
+            Request(prompt=prompt, sampling=self.sampling, max_tokens=self.max_tokens, images=images)
         )
         count, first, note = 0, 0.0, ""
         try:
@@ -117,6 +152,13 @@ class _Chat:
     type=click.IntRange(min=1),
     help="Length limit of a reply in tokens (default: the rest of the context).",
 )
+@click.option(
+    "--image",
+    "pictures",
+    multiple=True,
+    metavar="FILE",
+    help="Image that the first message shows (PNG, JPEG, WebP, GIF or BMP). May be repeated.",
+)
 @click.option("--seed", type=int, help="Seed of the sampling; equal seeds give equal replies.")
 @engine_options
 @chat_template_option
@@ -125,6 +167,7 @@ def command(
     library: str,
     system: str | None,
     max_tokens: int | None,
+    pictures: tuple[str, ...],
     seed: int | None,
     max_batch: int | None,
     chunk: int | None,
@@ -151,8 +194,13 @@ def command(
             f"{library}: its model has no chat template: give one by --chat-template FILE, or send prompts "
             "to /v1/completions of 'tilewright llm serve'"
         )
-    chat = _Chat(engine, SamplingParameters(seed=seed, **chosen(**sampling)), max_tokens, system, console())
+    how = SamplingParameters(seed=seed, **chosen(**sampling))
+    chat = _Chat(engine, how, max_tokens, system, console(), image_reader(engine, library))
     chat.reset()
+    for path in pictures:
+        chat.attach(path)
+    if chat.errors:
+        return 1
     engine.start()
     try:
         _converse(chat)
@@ -189,6 +237,8 @@ def _converse(chat: _Chat) -> None:
         elif name == "/system":
             chat.system = rest.strip() or None
             chat.reset()
+        elif name == "/image":
+            chat.attach(rest.strip())
         elif name == "/stats":
             chat.out.print(chat.stats, markup=False, highlight=False)
         elif name == "/help":

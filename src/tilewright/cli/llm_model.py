@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tilewright.llm.engine.engine import Engine
     from tilewright.llm.runner import Ints
     from tilewright.llm.tokenizer import Tokenizer
+    from tilewright.llm.vision.reader import ImageReader
     from tilewright.llm.weights import Checkpoint, Conversion
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -119,6 +120,18 @@ def check_processes(path: str, tensor: int | None, pipeline: int | None) -> None
                 f"{option} {wanted}: {path} was compiled for {has}; compile it again with `llm compile "
                 f"{option} {wanted}`"
             )
+
+
+def image_reader(engine: Engine, path: str) -> ImageReader | None:
+    """The reader of images of the library at `path`; None: its model takes text only.
+
+    Args:
+        engine: The library's engine.
+        path: The library's file.
+    """
+    from tilewright.llm.vision.reader import ImageReader
+
+    return None if engine.runner.sight is None else ImageReader.of_library(engine, path)
 
 
 chat_template_option = click.option(

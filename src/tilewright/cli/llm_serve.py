@@ -17,6 +17,7 @@ from .llm_model import (
     check_processes,
     chosen,
     engine_options,
+    image_reader,
     open_engine,
     sampling_options,
     set_chat_template,
@@ -325,6 +326,7 @@ def command(
             call_form,
             tracing,
             Transcriber.of_library(engine, str(library)) if engine.runner.source_kind == "audio" else None,
+            image_reader(engine, str(library)),
             lifecycle,
         )
 

@@ -5,7 +5,7 @@ compiled library.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypedDict, Unpack
+from typing import Any, NamedTuple, Protocol, TypedDict, Unpack
 
 import numpy as np
 
@@ -47,6 +47,17 @@ class Source(Protocol):
         ...
 
 
+class Given(NamedTuple):
+    """Vectors in place of the embeddings of a call's tokens, and what the tokens see."""
+
+    rows: Tensor
+    """Vectors [m, hidden], float32."""
+    row_of: Tensor
+    """The row of each token [batch, n], integers; negative: its own embedding."""
+    last: Tensor | None = None
+    """The position of the last token that each token sees [batch, n], integers; None: its own."""
+
+
 class Cache(Protocol):
     """The keys and values, or other state, of the earlier tokens of a batch of sequences."""
 
@@ -56,8 +67,20 @@ class Cache(Protocol):
         ...
 
     @property
+    def given(self) -> Given | None:
+        """Vectors in place of embeddings of this call's tokens; None: there are none."""
+        ...
+
+    @property
     def positions(self) -> Tensor:
         """The positions of this call's tokens in their sequences: i64 [batch, n]."""
+        ...
+
+    @property
+    def places(self) -> Tensor:
+        """The positions for rotary embeddings: `positions`, or integers [batch, n, 3] for time, height and
+        width.
+        """
         ...
 
     def attend(
@@ -114,10 +137,15 @@ class NoCache:
     def __init__(self, tokens: TensorLike, source: Source | None = None) -> None:
         self.batch, self.length = tnp.asarray(tokens).shape[:2]
         self.source = source
+        self.given: Given | None = None
 
     @property
     def positions(self) -> Tensor:
         return tnp.broadcast_to(tnp.arange(self.length)[None], (self.batch, self.length))
+
+    @property
+    def places(self) -> Tensor:
+        return self.positions
 
     def attend(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor | int, *, scale: float,
@@ -180,6 +208,7 @@ class DenseCache:
 
     def __init__(self, source: Source | None = None) -> None:
         self.source = source
+        self.given: Given | None = None
         self.length, self._new, self._batch = 0, 0, 0
         self._kept: dict[tuple[int, str], Tensor] = {}
 
@@ -200,6 +229,10 @@ class DenseCache:
         return tnp.broadcast_to(
             tnp.arange(self.length, self.length + self._new)[None], (self._batch, self._new)
         )
+
+    @property
+    def places(self) -> Tensor:
+        return self.positions
 
     def attend(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor | int, *, scale: float,
@@ -240,16 +273,17 @@ def attention(
 def attend_where(
     q: Tensor, k: Tensor, v: Tensor | int, row: Tensor, column: Tensor, *, scale: float,
     causal: bool = False, k_scale: Tensor | None = None, v_scale: Tensor | None = None,
-    **options: Unpack[ScoreOptions],
+    last: Tensor | None = None, **options: Unpack[ScoreOptions],
 ) -> Tensor:  # fmt: skip
-    """Attention over the tokens whose position `column` is at most the query's position `row`.
+    """Attention over the tokens whose position `column` is at most the query's position `row`, or at most
+    `last`.
 
     `q` is [batch, n, heads, d], `k` is [batch, m, kv_heads, d], `v` [batch, m, kv_heads, e] or e; both
     positions broadcast to [batch, 1, n, m]. `causal` states that positions equal indices. `k_scale` and
     `v_scale` [batch, m, kv_heads] multiply quantized keys and values.
     """
     v = k[..., :v] if isinstance(v, int) else v
-    mask = None if causal else column <= row
+    mask = None if causal else column <= (row if last is None else last)
     window, chunk = options.get("window"), options.get("chunk")
     limits = [] if window is None else [column > row - window]
     limits += [] if chunk is None else [column // chunk == row // chunk]
@@ -304,6 +338,7 @@ __all__ = [
     "Cache",
     "DenseCache",
     "DenseSource",
+    "Given",
     "NoCache",
     "ScoreOptions",
     "Source",

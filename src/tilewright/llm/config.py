@@ -123,6 +123,9 @@ class Config:
         self.values: dict[str, Any] = _numbers(
             {**values, **inner} if isinstance(inner, Mapping) else dict(values)
         )
+        if isinstance(inner, Mapping) and values.get("tie_word_embeddings") is not None:
+            # The head belongs to the whole, and text_config may have another class's default.
+            self.values["tie_word_embeddings"] = values["tie_word_embeddings"]
         self._context = context
         self._defaults: frozenset[str] = frozenset()
         """Keys whose values come from the family, not from the file. They need no check, and may be None."""
@@ -148,6 +151,7 @@ class Config:
         """A copy with values for missing keys."""
         missing = {k: v for k, v in defaults.items() if k not in self.values and self.get(k) is None}
         completed = Config({**missing, **self.values, "text_config": None}, self._context)
+        completed.outer = self.outer
         completed._defaults = self._defaults | missing.keys()
         completed._read = self._read
         return completed

@@ -16,6 +16,7 @@ import numpy as np
 from ..frontends.trace import State, Tensor
 from .runner import Adjustments, Draws, Floats, Ints
 from .token_sampling import adjusted, greedy, sample
+from .vision.given import GivenRows
 
 BIASES = 1024
 """The most tokens with a bias in a row of ``draw_adjusted``. A larger value costs one more step of a search
@@ -126,22 +127,23 @@ class LibraryDrawing:
 
     def __init__(
         self, call: Callable[..., Any], vocabulary: int, max_batch: int, context: int,
-        beside: Callable[[Ints | int], tuple[Ints, ...]],
+        of_prompt: Callable[..., tuple[Any, ...]], of_rows: Callable[..., tuple[Any, ...]],
     ) -> None:  # fmt: skip
-        """Take ``call(name, *arguments)``, which calls a function, the sizes of `drawing_functions`, and the
-        arguments for what sequences in given slots have besides pages.
+        """Take ``call(name, *arguments)``, which calls a function, the sizes of `drawing_functions`, and two
+        functions that turn the arguments of `prefill` and of `decode` to those of the library's functions.
         """
-        self._call, self._beside = call, beside
+        self._call, self._of_prompt, self._of_rows = call, of_prompt, of_rows
         self.adjusted = max_batch
         self.occurring, self.biased = min(context, vocabulary), min(BIASES, vocabulary)
 
-    def prefill(self, tokens: Ints, start: int, pages: Ints, slot: int) -> Ints:
-        begin = np.asarray(start, np.int32)
-        result: Ints = self._call("prefill", tokens, begin, pages, *self._beside(slot))
+    def prefill(
+        self, tokens: Ints, start: int, pages: Ints, slot: int, given: GivenRows | None = None
+    ) -> Ints:
+        result: Ints = self._call("prefill", *self._of_prompt(tokens, start, pages, slot, given))
         return result
 
     def decode(self, tokens: Ints, lengths: Ints, pages: Ints, slots: Ints) -> Ints:
-        result: Ints = self._call("decode", tokens, lengths, pages, *self._beside(slots))
+        result: Ints = self._call("decode", *self._of_rows(tokens, lengths, pages, slots))
         return result
 
     def draw(self, rows: Ints, draws: Draws, adjustments: Adjustments | None = None) -> Ints:

@@ -7,60 +7,49 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-import ml_dtypes
 import numpy as np
-import numpy.typing as npt
 
-from ..dialects.weight_form import WeightForm
 from ..driver.compile import compile
 from ..driver.frontend_registry import import_model
 from ..driver.load import load
 from ..driver.opt_levels import DEFAULT
 from ..errors import ArtifactError, CompileError
-from ..frontends.nn import Deferred, Embedding, Linear
 from ..frontends.trace import Tensor
-from ..frontends.trace.tensor import concrete
-from ..ir.constant import Constant
+from ..frontends.trace import numpy as tnp
 from ..ir.types import DType, bf16, i8
 from ..targets.registry import resolve
 from .adapters import LibraryAdapters, adapt, adapters_of
+from .cache import Given
 from .config import Config
 from .cost import decode_work
 from .drawing import LibraryDrawing, drawing_functions, random_words
-from .experts import GroupedLinear
-from .load_weights import load_weights
+from .load_model import model_of, parts_of
 from .memory import MemoryEstimate, estimated, must_fit
-from .models.base import CausalLM, LanguageModel, build, family_of, missing_abilities
+from .models.base import CausalLM, LanguageModel, family_of, missing_abilities
 from .models.encoder_decoder import EncoderDecoder
+from .models.vision import prepared
 from .page_access import LibraryPages
 from .paged_cache import PagedCache, Pages, token_bytes
-from .parallel.divide import Division
 from .parallel.place import Place, part_path, place_of
-from .quantization import Quantized
-from .quantization.schemes import BLOCK
-from .quantization.tables import TABLES
 from .quantized_linear import (
-    PackedEmbedding,
-    QuantizedEmbedding,
-    QuantizedGroupedLinear,
-    QuantizedLinear,
     factors,
-    replace_linears,
 )
-from .runner import PAGE, AdapterSlots, Drawing, Floats, Ints, PageAccess, SourceKind
+from .runner import PAGE, AdapterSlots, Drawing, Floats, Ints, PageAccess, Sight, SourceKind
 from .sentences import Sentence, Texts, judges, modules_of, sentence_of, use_of
 from .slot_states import Rows, SlotStates
 from .source_functions import SourceSlots, with_source
 from .text_use import TextUse
 from .token_sampling import sample
 from .tokenizer import TOKENIZER, Tokenizer
-from .weights import Checkpoint, LazyTensor, open_checkpoint
+from .vision.functions import LibrarySight, described_vision, seeing
+from .vision.given import GivenRows
+from .weights import Checkpoint, open_checkpoint
 
 if TYPE_CHECKING:
     from ..runtime.model import CompiledModel
@@ -105,7 +94,11 @@ class LibraryOptions:
     the checkpoint is made for.
     """
     source: int = 512
-    """Largest number of states of an encoder for a sequence, in models whose own number is not fixed."""
+    """Largest number of states of an encoder for a sequence, or of vectors of an image, in models whose own
+    number is not fixed.
+    """
+    images: bool = True
+    """Whether the library has the image encoder of a model that takes images."""
     max_adapters: int = 0
     """Largest number of low-rank adapters (LoRA) that are loaded at a time; see `LibraryAdapters`."""
     max_adapter_rank: int = 16
@@ -185,8 +178,9 @@ def compile_library(
     """
     checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
     options = options or LibraryOptions()
-    model = model_of(checkpoint, options.context, options.place)
-    for what in missing_abilities(model, checkpoint):
+    images = options.images and options.place.size == 1
+    model = model_of(checkpoint, options.context, options.place, images)
+    for what in missing_abilities(model, checkpoint) if options.images else ():
         warnings.warn(
             f"the compiled library does not support {what}, which the model in {checkpoint.path} takes: the "
             "weights for them are left out",
@@ -199,6 +193,10 @@ def compile_library(
     if isinstance(model, EncoderDecoder):
         options = replace(options, source=model.source_limit(model.config) or options.source)
         encoder = {"source_kind": model.source_kind, "start": model.start()}
+    vision = described_vision(model) if texts.task == "generate" else None
+    if model.vision is not None and vision is not None:
+        least = model.vision.least_chunk(model.config)  # what sees itself must be computed in one call
+        options = replace(options, chunk=min(max(options.chunk, least), options.context))
     if has_state or encoder:  # Speculated tokens cannot be rolled back.
         options = replace(options, speculated=1)
     options = for_target(options, target)
@@ -217,6 +215,7 @@ def compile_library(
         **asdict(options),
         "texts": use_of(checkpoint, texts, model.segments > 1, isinstance(model, CausalLM)).stored(),
         **encoder,
+        "vision": vision,
         "page": PAGE,
         "pages": options.page_count,
         "rows": options.rows,
@@ -260,6 +259,11 @@ def _let_adapt(model: LanguageModel, options: LibraryOptions, texts: Texts) -> N
         raise CompileError(
             f"max_adapters={options.max_adapters}: only a decoder that generates text has adapters; leave "
             "--max-adapters out"
+        )
+    if model.vision is not None:
+        raise CompileError(
+            f"max_adapters={options.max_adapters}: adapters of models that take images are not supported; "
+            "compile with --no-images, or leave --max-adapters out"
         )
     if min(options.max_adapters, options.max_adapter_rank) < 1:
         raise CompileError(
@@ -418,131 +422,6 @@ def open_library(
     return runner, Tokenizer.from_folder(Path(path).with_suffix(TOKENIZER)), runner.description["config"]
 
 
-def model_of(checkpoint: Checkpoint, context: int | None = None, place: Place | None = None) -> LanguageModel:
-    """The model of a checkpoint, with its weights; of several processes, the part of the one at `place`.
-
-    Linear layers, including those of experts, stay quantized if products can use their groups.
-
-    Raises:
-        CompileError: The model cannot be divided like this, or its weights do not fit it.
-    """
-    model = build(checkpoint.config, context=context)
-    model.adapt(checkpoint)
-    division = Division(model, place) if place is not None and place.size > 1 else None
-    tensors: Mapping[str, LazyTensor] = checkpoint if division is None else division.weights(checkpoint)
-    quantized: dict[str, dict[int | None, LazyTensor]] = {}
-    for name, tensor in tensors.items():
-        destination = model.destination(name)
-        keeps = destination is not None and destination.transposed == tensor.transposed and _stays(tensor)
-        if destination is not None and keeps and destination.name.endswith(".weight"):
-            quantized.setdefault(destination.name.removesuffix(".weight"), {})[destination.part] = tensor
-    kept: set[str] = set()
-
-    def replacement(path: str, layer: Linear | Embedding) -> QuantizedLinear | QuantizedEmbedding | None:
-        tensor = quantized.get(path, {}).get(None)
-        if tensor is None:
-            return None
-        weights = tensor.read_quantized()
-        parts = parts_of(weights)
-        order = None if weights.permutation is None else concrete(weights.permutation)
-        if isinstance(layer, Linear):
-            kept.add(tensor.name)
-            return QuantizedLinear(**parts, bias=layer.bias, permutation=order)
-        if order is not None:
-            return None
-        kept.add(tensor.name)
-        scheme = weights.scheme
-        if scheme.bits < 8 and getattr(model, "lm_head", None) is not None:  # no product reads it
-            added = 1 << (scheme.bits - 1) if scheme.symmetric else 0
-            parts["octets"] = concrete(weights.qweight)
-            del parts["qvalues"]
-            return PackedEmbedding(**parts, columns=weights.shape[-1], added=added)
-        return QuantizedEmbedding(**parts)
-
-    def grouped(path: str, layer: GroupedLinear) -> QuantizedGroupedLinear | None:
-        """The quantized layer of matrices that are one tensor, or all stored in the same way."""
-        tensors = quantized.get(path, {})
-        if tensors.keys() == {None}:
-            weights = tensors[None].read_quantized()
-            kept.add(tensors[None].name)
-            return QuantizedGroupedLinear(**parts_of(weights))
-        if tensors.keys() != {*range(layer.count)} or len({t.scheme for t in tensors.values()}) > 1:
-            return None
-        each = [tensors[k].read_quantized() for k in range(layer.count)]
-        if any(w.permutation is not None for w in each):
-            return None
-        kept.update(t.name for t in tensors.values())
-        made = [parts_of(w) for w in each]
-        tensors_of = {n: [parts[n] for parts in made] for n, x in made[0].items() if isinstance(x, Tensor)}
-        return QuantizedGroupedLinear(**made[0] | {n: _stacked(x) for n, x in tensors_of.items()})
-
-    replace_linears(model, replacement)
-    replace_linears(model, replacement, Embedding)
-    replace_linears(model, grouped, GroupedLinear)
-    load_weights(model, {name: tensor for name, tensor in tensors.items() if name not in kept})
-    if division is not None:
-        division.connect()
-    return model
-
-
-def _stays(tensor: LazyTensor) -> bool:
-    """Whether products can use a tensor's quantized values directly."""
-    scheme = tensor.scheme
-    if scheme is None or len(tensor.shape) not in (2, 3):
-        return False
-    columns = tensor.shape[-2 if tensor.transposed else -1]
-    size, groups = scheme.group or columns, scheme.groups(columns)
-    return (
-        columns % size == 0
-        and all(groups % part.covered == 0 for part in scheme.stored_parts)
-        and WeightForm(scheme.bits).fits(groups, size)
-    )
-
-
-_VALUES = {"int8": ml_dtypes.int4, "uint8": ml_dtypes.uint4}
-"""The types of values of at most 4 bits, by the types that they have without packing."""
-
-
-def parts_of(quantized: Quantized) -> dict[str, Any]:
-    """The arguments of `QuantizedMatrix` for a quantized matrix.
-
-    Anything stored in another form is converted when it is needed.
-    """
-    scheme, shape = quantized.scheme, quantized.shape
-    if scheme.kind == "fp8":  # a scale for each row of a block
-        scales = np.repeat(quantized.scales, BLOCK, -2)[..., : shape[-2], :]
-        return {"qvalues": concrete(quantized.qweight), "scales": concrete(np.ascontiguousarray(scales))}
-    parts: dict[str, Any] = {name: concrete(array) for name, array in quantized.parts.items()}
-    if scheme.bits == 8:
-        return {"qvalues": concrete(quantized.qweight), **parts}
-    dtype = np.dtype(np.int8 if scheme.symmetric else np.uint8)
-    dtype = np.dtype(_VALUES[dtype.name]) if scheme.bits <= 4 else dtype
-
-    def write(out: np.ndarray[Any, Any]) -> None:
-        out[...] = quantized.values().reshape(shape).astype(dtype)
-
-    qvalues = _deferred(shape, dtype, write, ("unpacked", id(quantized.qweight)))
-    return {"qvalues": qvalues, "bits": scheme.bits, "table": TABLES.get(scheme.values), **parts}
-
-
-def _deferred(
-    shape: tuple[int, ...], dtype: npt.DTypeLike, write: Callable[[Any], None], recipe: Hashable
-) -> Tensor:
-    made = Constant.made(shape, dtype, write, recipe=recipe)
-    return Deferred(made) if made.is_made else concrete(made.array)
-
-
-def _stacked(parts: Sequence[Tensor]) -> Tensor:
-    """Tensors of equal shape, stacked, in the widest of their types."""
-    dtype = np.result_type(*{p.dtype for p in parts})
-
-    def write(out: np.ndarray[Any, Any]) -> None:
-        for k, part in enumerate(parts):
-            out[k] = part.numpy()
-
-    return _deferred((len(parts), *parts[0].shape), dtype, write, ("stacked", tuple(map(id, parts))))
-
-
 def page_bytes(config: Mapping[str, Any], dtype: str) -> int:
     """Bytes of a page of the KV cache over all layers; 0 if no layer attends."""
     return PAGE * sum(size for size, _ in _layers_kept(config, dtype))
@@ -575,7 +454,7 @@ def _layers_kept(config: Mapping[str, Any], dtype: str) -> list[tuple[int, int |
 def complete(config: Mapping[str, Any]) -> Config:
     """The config.json with its family's defaults."""
     parsed = Config(config)
-    return family_of(parsed).complete(parsed)
+    return family_of(parsed).complete(prepared(parsed))
 
 
 def functions_of(model: LanguageModel, options: LibraryOptions, texts: Texts) -> dict[str, Any]:
@@ -629,20 +508,30 @@ def functions_of(model: LanguageModel, options: LibraryOptions, texts: Texts) ->
         table: Tensor,
         slot: Tensor | None = None,
         adapter: Tensor | None = None,
+        rows: Tensor | None = None,
+        index: Tensor | None = None,
+        last: Tensor | None = None,
+        places: Tensor | None = None,
     ) -> Tensor:
+        given = None
+        if rows is not None and index is not None:
+            given = Given(rows, index[None], None if last is None else tnp.astype(last, "int64")[None])
         cache = PagedCache(
-            pages, tokens.shape[0], start[None], table[None], beside(None if slot is None else slot[None])
-        )
+            pages, tokens.shape[0], start[None], table[None], beside(None if slot is None else slot[None]),
+            given=given, places=None if places is None else places[None],
+        )  # fmt: skip
         with factors(of_prompts), adapters_of(adapter):
             hidden = model.hidden(tokens[None], cache)
         return model.head(hidden[0, -1:])[0]  # Only one row, as in a decoding step.
 
     def decode(
         tokens: Tensor, lengths: Tensor, table: Tensor, slots: Tensor | None = None,
-        adapters: Tensor | None = None,
+        adapters: Tensor | None = None, offsets: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
+        places = None if offsets is None else tnp.astype(lengths + offsets, "int64")[:, None]
+        cache = PagedCache(pages, 1, lengths, table, beside(slots), places=places)
         with adapters_of(adapters):
-            result: Tensor = model(tokens[:, None], PagedCache(pages, 1, lengths, table, beside(slots)))[:, 0]
+            result: Tensor = model(tokens[:, None], cache)[:, 0]
         return result
 
     def copy_page(source: Tensor, target: Tensor) -> None:
@@ -655,18 +544,22 @@ def functions_of(model: LanguageModel, options: LibraryOptions, texts: Texts) ->
     used = states is not None, options.max_adapters > 0
     of_one, of_rows = ([np.zeros(shape, i32) if use else None for use in used] for shape in ((), 2))
     row_dims = {name: {0: batch} for name, use in zip(("slots", "adapters"), used, strict=True) if use}
+    sees = seeing(model, options.source, options.chunk, of_prompts)
+    if sees.offsets is not None:
+        row_dims["offsets"] = {0: batch}
     functions: dict[str, Any] = {
         "prefill": (
             prefill,
-            (np.zeros(2, i32), np.zeros((), i32), np.zeros(2, i32), *of_one),
-            {"tokens": {0: f"tokens<={options.chunk}"}, "table": {0: table}},
+            (np.zeros(2, i32), np.zeros((), i32), np.zeros(2, i32), *of_one, *sees.given),
+            {"tokens": {0: f"tokens<={options.chunk}"}, "table": {0: table}, **sees.sizes},
         ),
         "decode": (
             decode,
-            (np.zeros(2, i32), np.zeros(2, i32), np.zeros((2, 2), i32), *of_rows),
+            (np.zeros(2, i32), np.zeros(2, i32), np.zeros((2, 2), i32), *of_rows, sees.offsets),
             {"tokens": {0: batch}, "lengths": {0: batch}, "table": {0: batch, 1: table}, **row_dims},
         ),
         **embedding,
+        **sees.functions,
     }
     if isinstance(model, EncoderDecoder):
         functions = with_source(model, options, pages, of_prompts)
@@ -735,10 +628,13 @@ class LibraryRunner:
         self.adapters: AdapterSlots | None = self._adapters
         self.window = widest_window(description["config"])
         self.page_access: PageAccess | None = LibraryPages.of(library, self.pages)
+        vision = description.get("vision")
+        self._sight = None if vision is None else LibrarySight(self._call, vision, self.max_batch)
+        self.sight: Sight | None = self._sight
         self.drawing: Drawing | None = None
         if "draw" in self._functions:
             self.drawing = LibraryDrawing(
-                self._call, self.vocabulary, self.max_batch, self.context, self._beside
+                self._call, self.vocabulary, self.max_batch, self.context, self._of_prompt, self._of_rows
             )
 
     def close(self) -> None:
@@ -777,19 +673,32 @@ class LibraryRunner:
         """Bytes that a decoding step reads for a sequence of `tokens` tokens."""
         return cache_bytes(self.description["config"], self.description["cache_dtype"], tokens)
 
-    def prefill(self, tokens: Ints, start: int, pages: Ints, slot: int) -> Floats:
+    def _of_prompt(
+        self, tokens: Ints, start: int, pages: Ints, slot: int, given: GivenRows | None
+    ) -> tuple[Any, ...]:
+        """The arguments of ``prefill``; see `Runner.prefill`."""
+        sees = () if self._sight is None else self._sight.of_prompt(len(tokens), start, given)
+        return tokens, np.asarray(start, np.int32), pages, *self._beside(slot), *sees
+
+    def _of_rows(self, tokens: Ints, lengths: Ints, pages: Ints, slots: Ints) -> tuple[Any, ...]:
+        """The arguments of ``decode``; see `Runner.decode`."""
+        sees = () if self._sight is None else self._sight.of_rows(slots)
+        return tokens, lengths, pages, *self._beside(slots), *sees
+
+    def prefill(
+        self, tokens: Ints, start: int, pages: Ints, slot: int, given: GivenRows | None = None
+    ) -> Floats:
         if self.drawing is not None:
-            self.drawing.prefill(tokens, start, pages, slot)
+            self.drawing.prefill(tokens, start, pages, slot, given)
             return self.drawing.logits(np.zeros(1, np.int32))[0]
-        begin = np.asarray(start, np.int32)
-        result: Floats = self._call("prefill", tokens, begin, pages, *self._beside(slot))
+        result: Floats = self._call("prefill", *self._of_prompt(tokens, start, pages, slot, given))
         return result
 
     def decode(self, tokens: Ints, lengths: Ints, pages: Ints, slots: Ints) -> Floats:
         if self.drawing is not None:
             self.drawing.decode(tokens, lengths, pages, slots)
             return self.drawing.logits(np.arange(len(tokens), dtype=np.int32))
-        result: Floats = self._call("decode", tokens, lengths, pages, *self._beside(slots))
+        result: Floats = self._call("decode", *self._of_rows(tokens, lengths, pages, slots))
         return result
 
     def encode(self, source: Floats | Ints, slot: int) -> None:

@@ -13,7 +13,7 @@ from ..frontends.trace import State, Tensor
 from ..frontends.trace import numpy as tnp
 from ..frontends.trace.dtypes import DTypeLike, dtype_of
 from ..ir.symbolic import Dim, bounds, smin
-from .cache import ScoreOptions, Source, attend, attend_where
+from .cache import Given, ScoreOptions, Source, attend, attend_where
 from .quantized_cache import CACHE_BITS, cache_rotation, packed, quantized, unpacked
 from .runner import KEY_BLOCK, LONG_WINDOW, PAGE
 from .slot_states import Rows
@@ -71,13 +71,15 @@ class PagedCache:
 
     `lengths` [batch] tokens precede this call. `table` [batch, p] has the sequences' page numbers in order,
     padded with any number. `beside` holds the states that are not paged, `source` what an encoder left.
+    `given` has vectors in place of embeddings, `places` the positions for rotary embeddings; None: the
+    tokens' own.
     """
 
     def __init__(
         self, pages: Pages, n: Dim, lengths: Tensor, table: Tensor, beside: Rows | None = None,
-        source: Source | None = None,
+        source: Source | None = None, given: Given | None = None, places: Tensor | None = None,
     ) -> None:  # fmt: skip
-        self._beside, self.source = beside, source
+        self._beside, self.source, self.given, self._places = beside, source, given, places
         self._pages, self._table = pages, tnp.maximum(tnp.astype(table, "int64"), 0)
         self._positions = tnp.astype(lengths, "int64")[:, None] + tnp.arange(n)[None]
         self._page = tnp.take_along_axis(self._table, self._positions // PAGE, 1)
@@ -87,6 +89,10 @@ class PagedCache:
     def positions(self) -> Tensor:
         result: Tensor = self._positions
         return result
+
+    @property
+    def places(self) -> Tensor:
+        return self.positions if self._places is None else self._places
 
     def attend(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor | int, *, scale: float,
@@ -105,9 +111,11 @@ class PagedCache:
             (v, k_scale) if isinstance(v, int) else self._held(f"layer{layer}.value", table, q.dtype)
         )
         row, column = self._positions[:, None, :, None], first + tnp.arange(held.shape[1])
+        last = None if self.given is None else self.given.last
         y = attend_where(
-            q, held, values[0], row, column, scale=scale, k_scale=k_scale, v_scale=values[1], **options
-        )
+            q, held, values[0], row, column, scale=scale, k_scale=k_scale, v_scale=values[1],
+            last=None if last is None else last[:, None, :, None], **options,
+        )  # fmt: skip
         if rotation is None or shared is None:
             return y
         result: Tensor = y @ rotation[:shared, :shared]  # The rotation is its own inverse.

@@ -7,6 +7,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
+from .vision.given import GivenRows, View
+
 PAGE = 64
 """Tokens of a page of the KV cache."""
 
@@ -89,7 +91,9 @@ class Drawing(Protocol):
     biased: int
     """Largest number of tokens in a row of `Adjustments.bias_ids`."""
 
-    def prefill(self, tokens: Ints, start: int, pages: Ints, slot: int) -> Ints:
+    def prefill(
+        self, tokens: Ints, start: int, pages: Ints, slot: int, given: GivenRows | None = None
+    ) -> Ints:
         """As `Runner.prefill`; returns the most probable next token [1], or `NONE`."""
         ...
 
@@ -156,6 +160,23 @@ class PageAccess(Protocol):
         ...
 
 
+class Sight(Protocol):
+    """The image encoder of a model."""
+
+    hidden: int
+    """Elements of the vectors that it gives."""
+
+    def see(self, view: View) -> Floats:
+        """The vectors [rows, hidden], float32, of a view."""
+        ...
+
+    def shift(self, slot: int, offset: int) -> None:
+        """Let `offset` be added to the positions of all tokens that the running sequence `slot` decodes, for
+        rotary embeddings.
+        """
+        ...
+
+
 class Runner(Protocol):
     """A model with its weights and its KV cache.
 
@@ -191,6 +212,8 @@ class Runner(Protocol):
     """The pages as bytes; None: they cannot be read and written."""
     drawing: Drawing | None
     """Chooses tokens beside the logits; None: the engine chooses from logits."""
+    sight: Sight | None
+    """The image encoder; None: the model takes text only."""
     source_kind: SourceKind | None
     """The input of the encoder to whose states the decoder attends; None: the model has no such encoder."""
     source: int
@@ -213,7 +236,9 @@ class Runner(Protocol):
         """
         ...
 
-    def prefill(self, tokens: Ints, start: int, pages: Ints, slot: int) -> Floats:
+    def prefill(
+        self, tokens: Ints, start: int, pages: Ints, slot: int, given: GivenRows | None = None
+    ) -> Floats:
         """The logits [vocabulary], float32, after the last of some tokens.
 
         Args:
@@ -221,6 +246,8 @@ class Runner(Protocol):
             start: The number of tokens that `pages` already hold, which these follow.
             pages: The sequence's pages [any], int32, enough for ``start + n`` tokens.
             slot: The number of the running sequence.
+            given: Vectors in place of embeddings of these tokens, in a model with `sight`; None: there are
+                none.
         """
         ...
 

@@ -66,8 +66,8 @@ class Tokenizer:
     def from_folder(cls, folder: str | Path) -> Tokenizer:
         """The tokenizer of ``tokenizer.json`` in `folder`.
 
-        ``tokenizer_config.json``, ``generation_config.json``, ``config.json`` and ``chat_template.jinja`` add
-        settings.
+        ``tokenizer_config.json``, ``generation_config.json``, ``config.json``, ``chat_template.jinja`` and
+        ``chat_template.json`` add settings.
 
         Raises:
             ArtifactError: there is no tokenizer.json, or one of the files cannot be read.
@@ -98,6 +98,10 @@ class Tokenizer:
             templates["default"] = stored_template
         if (file := folder / "chat_template.jinja").exists():
             templates["default"] = file.read_text(encoding="utf-8")
+        # Models with images may have the template beside the settings of their processor.
+        beside = _json(folder / "chat_template.json").get("chat_template")
+        if "default" not in templates and isinstance(beside, str):
+            templates["default"] = beside
         special = {name: about[name] for name in about if name.endswith("_token") and about[name]}
         special = {name: value for name, value in special.items() if isinstance(value, str | dict)}
         return cls(backend, eos=eos, chat_templates=templates, special=special)

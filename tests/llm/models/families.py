@@ -1,8 +1,8 @@
 """The table of families in docs/llm/families.md, and its figures.
 
 ``python -m tests.llm.models.families`` writes the table from the registry and the recorded figures;
-``--record`` measures all of them first (6 minutes), ``--record NAME...`` those of some of `tiny.MODELS` and
-`pairs.PAIRS`.
+``--record`` measures all of them first (8 minutes), ``--record NAME...`` those of some of `tiny.MODELS`,
+`pairs.PAIRS` and, after ``images: ``, `small_models.MODELS`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ import numpy as np
 from tilewright.llm.library import LibraryOptions, LibraryRunner, compile_library
 from tilewright.llm.models import CausalLM, families
 from tilewright.llm.models.encoder_decoder import EncoderDecoder
+from tilewright.llm.models.vision import Vision, visions
 from tilewright.llm.weights.gguf_names import FAMILIES
 
+from ..vision import small_models
 from . import pairs, tiny
 
 PAGE = Path(__file__).parents[3] / "docs" / "llm" / "families.md"
@@ -30,7 +32,8 @@ BEGIN, END = (
     "<!-- end of families -->\n",
 )
 PROMPT, TOKENS, CHUNK = 100, 32, 64
-NAMES = (*tiny.MODELS, *pairs.PAIRS)
+OF_IMAGES = "images: "
+NAMES = (*tiny.MODELS, *pairs.PAIRS, *(OF_IMAGES + name for name in small_models.MODELS))
 
 
 def figures(name: str) -> dict[str, Any]:
@@ -79,11 +82,38 @@ def figures_of_pair(name: str) -> dict[str, Any]:
     return {"model_type": theirs.config.model_type, "difference": float(f"{difference:.1e}"), "equal": equal}
 
 
+def figures_of_images(name: str) -> dict[str, Any]:
+    """Return what `figures` does, of a model of `small_models.MODELS` after prompts with one and with two
+    images.
+    """
+    differences, equal = [], TOKENS
+    with TemporaryDirectory() as folder:
+        theirs, reader = small_models.checkpoint(name, Path(folder)), small_models.reader_of(Path(folder))
+        options = LibraryOptions(
+            context=448, chunk=CHUNK, max_batch=1, cache_dtype="float32", precision=None,
+            source=small_models.MOST,
+        )  # fmt: skip
+        with compile_library(folder, options) as library:
+            for count in (1, 2):
+                images = small_models.PICTURES[:count]
+                tokens, placed = small_models.prompt_of(reader, images)
+                chosen, found = small_models.greedy(LibraryRunner(library), tokens, placed, TOKENS)
+                wanted = small_models.logits(name, theirs, tokens + chosen, len(tokens), images)
+                wanted = wanted[len(tokens) - 1 : -1]
+                differences.append(float(np.abs(found - wanted).max() / np.abs(wanted).max()))
+                equal = min(equal, int((np.array(chosen) == wanted.argmax(-1)).sum()))
+    kind = theirs.config.model_type
+    return {"model_type": kind, "difference": float(f"{max(differences):.1e}"), "equal": equal}
+
+
 def record(names: Iterable[str]) -> None:
     """Measure models and write their figures beside those of the others."""
     known = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
     for name in names:
-        known[name] = figures(name) if name in tiny.MODELS else figures_of_pair(name)
+        if name.startswith(OF_IMAGES):
+            known[name] = figures_of_images(name.removeprefix(OF_IMAGES))
+        else:
+            known[name] = figures(name) if name in tiny.MODELS else figures_of_pair(name)
         print(name, known[name], flush=True)
         FIGURES.write_text(json.dumps({n: known[n] for n in NAMES if n in known}, indent=1) + "\n")
 
@@ -92,7 +122,7 @@ def table() -> str:
     """Return the table in Markdown, one line for each class of the registry."""
     known = json.loads(FIGURES.read_text())
     names_of: dict[type, list[str]] = {}
-    for name, cls in families().items():
+    for name, cls in [*families().items(), *visions().items()]:
         if cls.__module__.startswith("tilewright."):
             names_of.setdefault(cls, []).append(name)
     rows = [
@@ -102,13 +132,19 @@ def table() -> str:
     for cls, names in sorted(names_of.items(), key=lambda item: item[0].__name__.lower()):
         of_class = [known[n] for n in known if known[n]["model_type"] in names]
         gguf = [name for name, family in FAMILIES.items() if family.model_type in names]
-        if not issubclass(cls, CausalLM) or not of_class:  # a decoder that sees in both directions has none
+        if issubclass(cls, Vision):
+            of_class = [
+                known[n] for n in known if n.startswith(OF_IMAGES) and known[n]["model_type"] in names
+            ]
+        if (
+            not issubclass(cls, CausalLM | Vision) or not of_class
+        ):  # a decoder that sees in both directions has none
             left, shown = "nothing: an encoder", ["", ""]
         else:
-            left = (
-                "pages" if not issubclass(cls, EncoderDecoder) else f"pages; an encoder of {cls.source_kind}"
-            )
-            if cls.has_state:
+            left = "pages; an encoder of images" if issubclass(cls, Vision) else "pages"
+            if issubclass(cls, EncoderDecoder):
+                left = f"pages; an encoder of {cls.source_kind}"
+            elif issubclass(cls, CausalLM) and cls.has_state:
                 left = "pages and state" if _attends(cls) else "state"
             worst, least = max(f["difference"] for f in of_class), min(f["equal"] for f in of_class)
             shown = [f"{worst:.0e}", f"{least} of {TOKENS}"]

@@ -45,7 +45,7 @@ class EchoRunner:
     vocabulary = 259
     has_state = False
     uniform = True
-    drawing = None
+    drawing = sight = None
     page_access = None
     window = None
     source_kind, source, start = None, 0, []
@@ -59,7 +59,7 @@ class EchoRunner:
         self._cache = np.full((pages, PAGE), -1, np.int32)
         self._tokenizer = tokenizer()
 
-    def prefill(self, tokens: Any, start: int, pages: Any, slot: int) -> Any:
+    def prefill(self, tokens: Any, start: int, pages: Any, slot: int, given: Any = None) -> Any:
         for i, token in enumerate(tokens, start):
             self._cache[pages[i // PAGE], i % PAGE] = token
         return self._logits(pages, start + len(tokens))

@@ -11,6 +11,7 @@ import pytest
 from .browser import Browser, executable
 from .conftest import Running
 from .test_http import Slow, until
+from .test_images import seeing_server
 
 pytestmark = pytest.mark.skipif(
     executable() is None, reason="chromium runs the page (apt: chromium-headless-shell)"
@@ -108,6 +109,43 @@ def test_new_chat_during_a_reply(page: Page, at_once: bool) -> None:
     assert page.boxes == [("user", "new"), ("assistant", "new")]
     page.ask("next")
     assert page.sent[1:] == [[("user", "new")], [("user", "new"), ("assistant", "new"), ("user", "next")]]
+
+
+FILE = """(async () => {
+  const canvas = Object.assign(document.createElement("canvas"), { width: 20, height: 15 });
+  const blob = await new Promise((done) => canvas.toBlob(done));
+  const chosen = new DataTransfer();
+  chosen.items.add(new File([blob], "a.png", { type: "image/png" }));
+  $("image").files = chosen.files;
+  $("image").dispatchEvent(new Event("change"));
+})()"""
+
+
+def test_an_image(browser: Browser, page: Page) -> None:
+    """The button for images is there if the model takes them; an image is sent, shown and can be removed."""
+    assert browser.run("$('attach').hidden") is True
+    server = seeing_server()
+    try:
+        seeing = Page(browser, server)
+        browser.until("!$('attach').hidden")
+        browser.run("$('settings').hidden; $('max_tokens').value = 3")
+        for count in (1, 2):
+            browser.run(FILE)
+            browser.until(f"$('attached').children.length === {count}")
+        browser.run("$('attached').querySelector('button').click()")
+        assert browser.run("$('attached').children.length") == 1
+        seeing.ask("What is this?")
+        assert browser.run("document.querySelectorAll('.user img').length") == 1
+        assert browser.run("$('attached').hidden") is True
+        (((role, (image, text)),),) = seeing.sent
+        assert role == "user" and text == {"type": "text", "text": "What is this?"}
+        assert image["type"] == "image_url" and image["image_url"]["url"].startswith("data:image/png;base64,")
+        runner: Any = server.engine.runner
+        assert sum(len(given.rows) for given in runner.given) == 9
+        assert [kind for kind, _ in seeing.boxes] == ["user", "assistant"]
+    finally:
+        browser.run("$('max_tokens').value = ''")
+        server.close()
 
 
 def test_a_message_that_is_too_long(page: Page) -> None:

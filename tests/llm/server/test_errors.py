@@ -20,6 +20,7 @@ CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES = (
     "/v1/embeddings",
     "/v1/responses",
 )
+IMAGE = {"type": "image_url", "image_url": {"url": "data:;base64,AA=="}}
 HI = {"model": "echo", "messages": [{"role": "user", "content": "hi"}]}
 TOOL = {"type": "function", "function": {"name": "f"}}
 
@@ -51,8 +52,23 @@ BAD: list[tuple[str, Any, int, str | None, str]] = [
         CHAT,
         HI | {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
         400,
-        "messages.0.content.0.type",
-        "'text', not 'image_url': the model takes text only",
+        "messages.0.content.0.image_url.url",
+        "the server fetches no images",
+    ),
+    (
+        CHAT,
+        HI
+        | {
+            "messages": [
+                {
+                    "role": "user",
+                    "content": [{"type": "image_url", "image_url": {"url": "data:;base64,AA=="}}],
+                }
+            ]
+        },
+        400,
+        "messages.0.content.0.image_url.url",
+        "the model takes text only, no images",
     ),
     (CHAT, HI | {"temprature": 1}, 400, "temprature", "unknown parameter"),
     (CHAT, HI | {"temperature": 2.5}, 400, "temperature", "less than or equal to 2"),
@@ -170,9 +186,9 @@ BAD: list[tuple[str, Any, int, str | None, str]] = [
         HI | {"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]},
         400,
         "messages.0.content.0.type",
-        "not 'input_audio': the model takes text only",
+        "not 'input_audio': audio is not supported here",
     ),
-    (CHAT, HI | {"modalities": ["audio"]}, 400, "modalities.0", "text only"),
+    (CHAT, HI | {"modalities": ["audio"]}, 400, "modalities.0", "audio is not supported here"),
     (
         RESPONSES,
         {"model": "echo", "input": [{"type": "file_search_call"}]},

@@ -114,8 +114,9 @@ def test_errors_have_the_form_of_the_api(claude: Any, start: Callable[..., Runni
     assert found.value.body["type"] == "error" and found.value.body["error"]["type"] == "not_found_error"
     with pytest.raises(anthropic.BadRequestError, match="unknown parameter: 'mcp_servers'"):
         ask(claude, "x", extra_body={"mcp_servers": []})
-    with pytest.raises(anthropic.BadRequestError, match="not 'image': the model takes text only"):
-        ask(claude, "", messages=[{"role": "user", "content": [{"type": "image", "source": {}}]}])
+    shown = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}
+    with pytest.raises(anthropic.BadRequestError, match="content.0.source.data': the model takes text only"):
+        ask(claude, "", messages=[{"role": "user", "content": [shown]}])
     with pytest.raises(anthropic.BadRequestError, match="needs a name"):
         ask(claude, "x", tools=[ADD], tool_choice={"type": "tool"})
     with pytest.raises(anthropic.BadRequestError, match="'tools.0.input_schema': 'properties' should be an"):

@@ -8,6 +8,7 @@ import numpy as np
 
 from ...errors import TilewrightError
 from ..runner import UNDECIDED, Adjustments, Drawing, Draws, Floats, Ints
+from ..vision.given import GivenRows
 from .grammar import LogitRules
 from .sampling import Sampler
 from .sequence import Guess, Sequence
@@ -25,9 +26,11 @@ class Drawn:
         self._drawing, self._vocabulary = drawing, vocabulary
         self.tokens = np.empty(0, np.int32)
 
-    def prefill(self, tokens: Ints, start: int, pages: Ints, slot: int) -> None:
+    def prefill(
+        self, tokens: Ints, start: int, pages: Ints, slot: int, given: GivenRows | None = None
+    ) -> None:
         """Prefill tokens, and get the most probable token after them."""
-        self.tokens = np.array(self._drawing.prefill(tokens, start, pages, slot))
+        self.tokens = np.array(self._drawing.prefill(tokens, start, pages, slot, given))
 
     def decode(self, tokens: Ints, lengths: Ints, pages: Ints, slots: Ints) -> None:
         """Decode tokens, and get the most probable ones after each of them."""

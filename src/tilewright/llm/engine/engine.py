@@ -110,13 +110,15 @@ class Engine:
                     "the model keeps state that cannot be rolled back: it cannot be used with speculation"
                 )
             if options.speculation.draft is not None:
+                if runner.sight is not None:
+                    raise RequestError("a draft model does not see the images that the model takes")
                 draft = DraftModel(options.speculation.draft)
                 draft.check(runner)
         self._statistics = Statistics(pages=self._scheduler.pool.size)
         self._outputs = Outputs(
             tokenizer, self._scheduler, self._statistics, self.adapters, runner.vocabulary
         )
-        chunk = _fit("chunk", options.chunk, runner.chunk)
+        chunk = self._chunk = _fit("chunk", options.chunk, runner.chunk)
         self._steps = Steps(
             runner, self._scheduler, self._outputs, self._statistics, chunk, options.speculation, draft
         )
@@ -165,6 +167,10 @@ class Engine:
             OverloadedError: The queue is full, or the engine is being stopped.
         """
         request.check(self.runner.vocabulary, self.limit, self.runner.source)
+        if request.images is not None:
+            if self.runner.sight is None:
+                raise RequestError("the model takes no images")
+            request.images.check(len(request.prompt), self._chunk)
         constraints = [
             request.grammar.fork() if request.grammar is not None else None for _ in range(request.n)
         ]
@@ -420,6 +426,9 @@ class Engine:
     def _begin(self, sequence: Sequence) -> None:
         if self.runner.adapters is not None:
             self.runner.adapters.use(sequence.slot, sequence.adapter_number)
+        if self.runner.sight is not None:
+            images = sequence.request.images
+            self.runner.sight.shift(sequence.slot, 0 if images is None else images.offset)
 
     def _embed(self) -> bool:
         with self._changed:

@@ -13,7 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from ...errors import InternalError
+from ..vision.given import Images
 from .pages import PagePool
+
+CONTENTS = 1 << 14
+"""The most contents of images whose numbers are remembered."""
 
 
 class PrefixNode:
@@ -65,6 +69,8 @@ class PrefixCache:
         self.evicted = 0
         self.evicting: Callable[[PrefixNode], object] = lambda node: None
         """Called with each page that is evicted, before it is free."""
+        self._contents: OrderedDict[bytes, int] = OrderedDict()  # digests of images, and their numbers
+        self._next = -1
         self._nodes: dict[PrefixNode, None] = {}  # of all trees, each after its parent
         self._idle: OrderedDict[PrefixNode, None] = (
             OrderedDict()
@@ -110,6 +116,24 @@ class PrefixCache:
         near = [(n, _common(n.key, key)) for n in node.children[max(at - 1, 0) : at + 1]]
         best = max(near, key=lambda match: match[1], default=None)
         return best if best and best[1] else None
+
+    def contents(self, prompt: Sequence[int], images: Images) -> list[int]:
+        """The numbers that tell the tokens of a prompt with images apart: a negative one for each content, in
+        place of the tokens whose keys and values depend on it.
+
+        Numbers are not used again. A content that was not seen for long gets a new one, and its pages are
+        computed again.
+        """
+        found = list(prompt)
+        for start, end, digest in images.contents:
+            if digest not in self._contents:
+                self._contents[digest] = self._next
+                self._next -= 1
+            self._contents.move_to_end(digest)
+            found[start:end] = [self._contents[digest]] * (end - start)
+        while len(self._contents) > CONTENTS:
+            self._contents.popitem(last=False)
+        return found
 
     def use(self, node: PrefixNode) -> None:
         """Count one more user of the node. The same user must already use the node's parent."""

@@ -90,6 +90,8 @@ class Scheduler:
         """Add a new sequence to the queue."""
         for each in (sequence, *sequence.forks):
             each.root = self.cache.root if each.adapter is None else each.adapter.root
+            if each.request.images is not None:
+                each.contents = self.cache.contents(each.request.prompt, each.request.images)
         self._count(sequence.request.user)
         self._wait(sequence)
 
@@ -147,6 +149,8 @@ class Scheduler:
             start, end = sequence.held, min(sequence.held + chunk, sequence.prefix)
             if end < sequence.prefix and end - end % PAGE > start:
                 end -= end % PAGE  # the sequence can continue with shared pages only from a page's border
+            if sequence.request.images is not None:
+                end = sequence.request.images.cut(start, end)
             if not self._grow(sequence, end):
                 continue
             self._virtual = sequence.service
@@ -238,7 +242,7 @@ class Scheduler:
         available = self.cache.available
         if self._blocked is not None and self._blocked[0] is sequence and available <= self._blocked[1]:
             return False
-        node, shared, tokens = sequence.root, 0, sequence.tokens
+        node, shared, tokens = sequence.root, 0, sequence.known_by(0, len(sequence.tokens))
         while self.share and (shared + 1) * PAGE <= min(sequence.prefix, len(tokens) - 1):
             child = self.cache.child(node, tokens[shared * PAGE : (shared + 1) * PAGE])
             if child is None or not child.users:
@@ -271,7 +275,7 @@ class Scheduler:
         if keep:
             self._publish(sequence)
             done = len(sequence.nodes)
-            if self.share and (rest := sequence.tokens[done * PAGE : self._shareable(sequence)]):
+            if self.share and (rest := sequence.known_by(done * PAGE, self._shareable(sequence))):
                 parent = sequence.nodes[-1] if done else sequence.root
                 self.cache.settle(self.cache.insert(parent, rest, sequence.table.pop(done)))
         for page in sequence.table[len(sequence.nodes) :]:
@@ -296,7 +300,8 @@ class Scheduler:
             return
         for i in range(len(sequence.nodes), self._shareable(sequence) // PAGE):
             parent = sequence.nodes[-1] if i else sequence.root
-            node = self.cache.insert(parent, sequence.tokens[i * PAGE : (i + 1) * PAGE], sequence.table[i])
+            known = sequence.known_by(i * PAGE, (i + 1) * PAGE)
+            node = self.cache.insert(parent, known, sequence.table[i])
             self.cache.use(node)
             sequence.nodes.append(node)
             # another sequence's page, if that one computed the same tokens meanwhile
@@ -309,7 +314,8 @@ class Scheduler:
         """
         if not self.share or sequence.held != len(sequence.nodes) * PAGE:
             return
-        tokens, goal = sequence.tokens, min(sequence.prefix, len(sequence.tokens) - 1)
+        tokens = sequence.known_by(0, len(sequence.tokens))
+        goal = min(sequence.prefix, len(tokens) - 1)
         before = sequence.held
         while (end := sequence.held + PAGE) <= goal:
             parent = sequence.nodes[-1] if sequence.nodes else sequence.root

@@ -35,6 +35,10 @@ class Sequence:
         self.stops = StopStrings(request.stop)
         self.budget = None if request.reasoning is None else BudgetState(request.reasoning)
         self.tokens = list(request.prompt)
+        self.contents: list[int] = []
+        """The numbers that tell the prompt's tokens apart in the prefix cache if it has images; empty: the
+        tokens themselves. The scheduler sets it.
+        """
         self.held = 0
         """The number of `tokens` in the cache; all but the last during decoding."""
         self.drafted = 0
@@ -64,6 +68,12 @@ class Sequence:
         self.uniform = True
         """Whether prefill and decoding give the same values: see `Runner.uniform`."""
         self.finished = False
+
+    def known_by(self, start: int, end: int) -> list[int]:
+        """The numbers that tell the tokens `start` to `end` apart in the prefix cache."""
+        if not self.contents:
+            return self.tokens[start:end]
+        return [*self.contents[start:end], *self.tokens[max(start, len(self.contents)) : end]]
 
     @property
     def adapter_number(self) -> int:

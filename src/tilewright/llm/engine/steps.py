@@ -11,7 +11,9 @@ import numpy as np
 
 from ...errors import EngineError, InternalError, TilewrightError
 from ..runner import Floats, Ints, Runner
+from ..vision.given import GivenRows
 from .drawing import Drawn
+from .images import SeenRows
 from .outputs import Outputs
 from .pace import Pace
 from .sampling import TokenLogprob, choose, logprobs
@@ -65,6 +67,7 @@ class Steps:
         self._pace = Pace(speculation.tokens, speculation.adaptive) if speculation else Pace(0)
         self._results: list[tuple[int, int]] = []  # guessed and accepted tokens of the sequences of a step
         self._drawn = None if runner.drawing is None else Drawn(runner.drawing, runner.vocabulary)
+        self._seen = None if runner.sight is None else SeenRows(runner.sight)
         scheduler.drafts = draft is not None
 
     def prefill(self) -> bool:
@@ -84,10 +87,15 @@ class Steps:
         try:
             if not start and (source := sequence.request.source) is not None:
                 self._runner.encode(source, sequence.slot)
+            given: tuple[GivenRows, ...] = ()
+            if self._seen is not None and sequence.request.images is not None:
+                given = (self._seen.given(sequence.request.images, start, end),)
             if self._drawn is not None:
-                self._drawn.prefill(tokens, start, pages, sequence.slot)
+                self._drawn.prefill(tokens, start, pages, sequence.slot, *given)
             else:
-                logits = self._checked(self._runner.prefill(tokens, start, pages, sequence.slot))[None]
+                logits = self._checked(self._runner.prefill(tokens, start, pages, sequence.slot, *given))[
+                    None
+                ]
             self._score(sequence, end - 1, 0, 1, logits)
         except Exception as error:
             self._outputs.fail([sequence], failure("the model failed", error))

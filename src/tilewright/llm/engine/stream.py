@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ...errors import EngineError, InternalError, RequestError, TilewrightError
+from ..vision.given import Images
 from .grammar import Constraint, LogitRules
 from .reasoning_budget import ReasoningBudget
 from .sampling import SamplingParameters, TokenLogprob
@@ -54,6 +55,8 @@ class Request:
     """The input of the encoder, of a model that has one beside its decoder: tokens [n], int32, or the
     normalized spectrogram [frames, mels], float32, of a recording. `prompt` is what the decoder begins with.
     """
+    images: Images | None = None
+    """The images of the prompt, of a model that takes images; `vision.reader.ImageReader` makes both."""
     shown: frozenset[int] = frozenset()
     """Special tokens whose text appears in the output, as that of others does not."""
     adapter: str = ""
@@ -120,6 +123,8 @@ class Request:
                 )
         if not all(self.stop):
             raise RequestError("stop must not contain an empty string")
+        if self.images is not None and self.prompt_logprobs is not None:
+            raise RequestError("log-probabilities of a prompt with images are not computed")
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from ...ir.plugins import call_plugins
 from ..cache import Bidirectional, Cache, NoCache
 from ..config import Config, shortened
 from ..layers import Attention, Block, GatedMLP, RotaryEmbedding, RotaryEmbeddingByKind, pooled
+from .vision import VISION, Vision, prepared, renamed_by, vision_of, visions
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,10 @@ class LanguageModel(Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
+        self.vision: Vision | None = None
+        """The image encoder beside the model; None: the model takes text only."""
+        self.vision_family: type[Vision] | None = None
+        """The class of the image encoder that the model's checkpoints have, also where `vision` is None."""
 
     @classmethod
     def defaults(cls, config: Config) -> Mapping[str, Any]:
@@ -119,9 +124,30 @@ class LanguageModel(Module):
 
     def adapt(self, names: Iterable[str]) -> None:
         """Leave out what a checkpoint with arrays of these names lacks by right, before it is loaded."""
+        if self.vision_family is not None and not self.has_images(names):
+            self.vision = None
+
+    def has_images(self, names: Iterable[str]) -> bool:
+        """Whether there are arrays of the image encoder among those of these names."""
+        family = self.vision_family
+        return family is not None and any(renamed_by(family, n).startswith(VISION) for n in names)
 
     def destination(self, name: str) -> Destination | None:
         """Return where the checkpoint's array of that name is stored; None if it is not needed."""
+        if self.vision_family is not None:
+            name = renamed_by(self.vision_family, name)
+            if name.startswith(VISION):
+                counted = name.endswith((".position_ids", ".inv_freq"))
+                found = None if self.vision is None or counted else self.vision.destination(name)
+                return None if found is None else Destination(found)
+        return self.own_destination(name)
+
+    def own_destination(self, name: str) -> Destination | None:
+        """Return where an array of the language model is stored; None if it is not needed.
+
+        Args:
+            name: Its name in a checkpoint without an image encoder.
+        """
         if any(re.search(pattern, name) for pattern in (*self.ignored, *self.left_out)):
             return None
         return self.translated(name)
@@ -139,9 +165,10 @@ class LanguageModel(Module):
 def missing_abilities(model: LanguageModel, names: Iterable[str]) -> list[str]:
     """Return the abilities that a checkpoint with arrays of these names has and the model lacks."""
     names = list(names)
-    return [
+    missing = [
         what for pattern, what in model.left_out.items() if any(re.search(pattern, name) for name in names)
     ]
+    return [*missing, *(["images"] if model.vision is None and model.has_images(names) else [])]
 
 
 _Model = TypeVar("_Model", bound=type[LanguageModel])
@@ -183,12 +210,12 @@ def family_of(config: Config) -> type[LanguageModel]:
     """
     known = families()
     names = [config.model_type, *map(str, config.get("architectures", ()))]
-    if config.outer is not None and config.outer not in known:
+    if config.outer is not None and config.outer not in known and vision_of(config) is None:
+        wrapping = {*visions(), *(name for name, cls in known.items() if cls.left_out)}
         raise CompileError(
             f"no model definition for {config.outer!r}, which wraps a {config.model_type!r}; of such models "
-            f"these are supported: {', '.join(sorted(n for n, cls in known.items() if cls.left_out))}. Save "
-            "the "
-            "language model alone, with transformers: model.language_model.save_pretrained(...)"
+            f"these are supported: {', '.join(sorted(wrapping))}. Save the language model alone, with "
+            "transformers: model.language_model.save_pretrained(...)"
         )
     cls = next((known[n] for n in names if n in known), None)
     if cls is None:
@@ -211,14 +238,16 @@ def _near(names: Iterable[str], known: Iterable[str]) -> str:
 
 
 def build(
-    config: Config | Mapping[str, Any] | str | Path, *, context: int | None = None, dtype: DTypeLike = float
-) -> LanguageModel:
+    config: Config | Mapping[str, Any] | str | Path, *, context: int | None = None, dtype: DTypeLike = float,
+    images: bool = True,
+) -> LanguageModel:  # fmt: skip
     """Build the model that a config.json describes, without weights; `load_weights` loads them.
 
     Args:
         config: The file's path, its folder, or its content.
         context: Most tokens of a sequence, if less than the model supports.
         dtype: The parameters' type.
+        images: Whether the model has the image encoder that the file describes.
 
     Raises:
         CompileError: No definition is registered for the model, or config.json asks for a feature that the
@@ -228,9 +257,13 @@ def build(
         config = Config(config, context) if isinstance(config, Mapping) else Config.read(config, context)
     cls = family_of(config)
     try:
-        completed = cls.complete(config)
+        sees = vision_of(config)
+        completed = cls.complete(prepared(config))
         with placeholders(dtype):
             model = cls(completed)
+            model.vision_family = sees
+            if sees is not None and images and config.get("vision_config") is not None:
+                model.vision = sees(completed)
         if unread := completed.unread():
             raise CompileError(
                 f"config.json of a {config.model_type or 'model'} asks for what {cls.__name__} lacks: "
@@ -409,7 +442,7 @@ class CausalLM(LanguageModel):
             return RotaryEmbeddingByKind(self.config)
         return RotaryEmbedding(self.config.rope(), self.interleaved)
 
-    def destination(self, name: str) -> Destination | None:
+    def own_destination(self, name: str) -> Destination | None:
         # Checkpoints of embedding models have no prefix.
         if re.match(r"(embed_tokens|layers|norm)\.", name):
             name = f"model.{name}"
@@ -424,7 +457,7 @@ class CausalLM(LanguageModel):
             and int(layer[1]) >= self.config.layers
         ):
             return None
-        return super().destination(name)
+        return super().own_destination(name)
 
     def embed(self, tokens: TensorLike, cache: Cache) -> Tensor:
         """Return embeddings [batch, n, hidden], of the parameters' type, of token ids `tokens` [batch, n].
@@ -438,7 +471,10 @@ class CausalLM(LanguageModel):
         `cache`.
         """
         x = self.embed(tokens, cache)
-        rotation = None if self.rotary is None else self.rotary(cache.positions)
+        if (given := cache.given) is not None:
+            rows = tnp.astype(given.rows, x.dtype)[tnp.maximum(given.row_of, 0)]
+            x = tnp.where((given.row_of >= 0)[..., None], rows, x)
+        rotation = None if self.rotary is None else self.rotary(cache.places)
         for layer in self.model.layers:
             x = layer(x, cache, rotation)
         result: Tensor = self.model.norm(x)

@@ -382,6 +382,8 @@ def _model(model: ServedModel, name: str) -> dict[str, Any]:
     about |= {"loaded": model.service is not None}
     if model.service is not None:
         about |= {"max_model_len": model.service.context}  # the name that load generators look for
+        images = ["image"] if model.service.images is not None else []
+        about |= {"input_modalities": ["text", *images]}
     return about if name == model.name else about | {"parent": model.name}
 
 

@@ -19,10 +19,12 @@ from ..engine.grammar import Constraint
 from ..engine.reasoning_budget import ReasoningBudget
 from ..engine.sampling import TokenLogprob
 from ..engine.stream import Delta
+from ..vision.given import Images
 from .call_forms import ReplyForm, form_of, required_form
 from .errors import ApiError
 from .forms import Form, asked_format, structured
-from .protocol import ChatRequest, Function, Message, NamedTool
+from .images import Attached, encode, from_url, seen
+from .protocol import ChatRequest, Function, Message, NamedTool, TextPart
 from .reasoning import TAGS, ReasoningParser, Thought, opened, tag_of
 from .service import Generation, Service
 from .streaming import DONE, event
@@ -36,6 +38,7 @@ class Turn:
     """A prepared chat: the prompt, the grammar of the answer, and how to parse tool calls."""
 
     prompt: list[int]
+    images: Images | None = None
     grammar: Constraint | None = None
     calls: ReplyForm | None = None
     functions: tuple[Function, ...] = ()
@@ -155,10 +158,11 @@ async def prepare(
             "with a call: omit tool_choice" if forced else "a new one: send 'add_generation_prompt': false"
         )
         raise ApiError(400, message, param="continue_final_message", code="invalid_value")
+    shown, images = seen(service, messages)
     try:
         text = await asyncio.to_thread(
             service.tokenizer.render,
-            [_thinking(message, style) for message in messages],
+            [_thinking(message, style) for message in shown],
             tools=[{"type": "function", "function": f.model_dump(exclude_none=True)} for f in offered]
             or None,
             add_generation_prompt=open_answer,
@@ -186,7 +190,7 @@ async def prepare(
     elif style and (form or continued):
         start = style.answer_opening
         text += "" if continued else start
-    prompt = await service.encode(text, special=False, param=param)
+    prompt, placed = await encode(service, text, images, param)
     # last, because it is the most expensive step
     grammar = None
     if form is not None:
@@ -198,6 +202,7 @@ async def prepare(
         limit = ReasoningBudget(budget, tag, TAGS[tag], tuple(end), thinking)
     return Turn(
         prompt,
+        placed,
         grammar,
         style,
         offered,
@@ -221,7 +226,10 @@ def _thinking(message: Mapping[str, Any], style: ReplyForm | None) -> Mapping[st
 
 def _continued(text: str, message: Mapping[str, Any], param: str) -> str:
     """Return a rendered chat up to the end of its last message's text, so that the answer continues it."""
-    said = str(message.get("content") or "").strip()
+    content = message.get("content") or ""
+    said = (
+        content if isinstance(content, str) else "".join(p for p in content if isinstance(p, str))
+    ).strip()
     end = text.rfind(said)
     if not said or end < 0:
         what = "has no text" if not said else "does not appear in the chat template's output"
@@ -241,7 +249,7 @@ def rendered(message: Message, index: int) -> dict[str, Any]:
         raise ApiError(400, f"'{where}.content': Field required", param=f"{where}.content")
     result: dict[str, Any] = {
         "role": "system" if message.role == "developer" else message.role,
-        "content": message.text or "",
+        "content": _content(message, where),
     }
     if message.tool_calls:
         result["tool_calls"] = [
@@ -251,6 +259,21 @@ def rendered(message: Message, index: int) -> dict[str, Any]:
         if (value := getattr(message, name)) is not None:
             result[name] = value
     return result
+
+
+def _content(message: Message, where: str) -> str | list[str | Attached]:
+    """Return the text of a message, or its texts and images if it has images."""
+    parts = message.content if isinstance(message.content, list) else []
+    if all(isinstance(part, TextPart) for part in parts):
+        return message.text or ""
+    if message.role != "user":
+        raise ApiError(400, f"'{where}.content': only a user's message has images", param=f"{where}.content")
+    return [
+        part.text
+        if isinstance(part, TextPart)
+        else from_url(part.image_url.url, f"{where}.content.{place}.image_url.url")
+        for place, part in enumerate(parts)
+    ]
 
 
 def call_for_template(id: str, name: str, arguments: str, where: str) -> dict[str, Any]:
@@ -418,6 +441,7 @@ async def chat(service: Service, request: ChatRequest, user: str) -> Chat:
         logprobs=logprobs,
         grammar=turn.grammar,
         shown=turn.shown,
+        images=turn.images,
         reasoning=turn.budget,
     )
     return Chat(service, request, turn, service.generation([asked]))

@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 
 from .chat import Answer, Turn, prepare
 from .errors import ApiError
+from .images import Attached, ImageSource, from_base64, from_url
 from .protocol import Function, FunctionName, Model, ModelRequest, Parameters, Sampling
 from .reasoning import Thought
 from .service import Generation, Service
@@ -43,6 +44,11 @@ class TextBlock(Block):
     citations: None = None
 
 
+class ImageBlock(Block):
+    type: Literal["image"]
+    source: ImageSource
+
+
 class ThinkingBlock(Block):
     type: Literal["thinking"]
     thinking: str
@@ -65,7 +71,7 @@ class ToolResultBlock(Block):
 
 
 ContentBlock = Annotated[
-    TextBlock | ThinkingBlock | ToolUseBlock | ToolResultBlock, Field(discriminator="type")
+    TextBlock | ImageBlock | ThinkingBlock | ToolUseBlock | ToolResultBlock, Field(discriminator="type")
 ]
 
 
@@ -227,6 +233,7 @@ async def messages(service: Service, request: MessagesRequest, user: str) -> Mes
         grammar=turn.grammar,
         shown=turn.shown,
         reasoning=turn.budget,
+        images=turn.images,
         stop=request.stop_sequences or (),
     )
     return Messages(request.model, turn, service.generation([asked]))
@@ -245,7 +252,10 @@ async def _turn(service: Service, request: CountRequest) -> Turn:
     continued = request.messages[-1].role == "assistant"
     return await prepare(
         service,
-        [*_system(request.system), *(m for message in request.messages for m in _rendered(message))],
+        [
+            *_system(request.system),
+            *(m for k, message in enumerate(request.messages) for m in _rendered(message, f"messages.{k}")),
+        ],
         [
             Function(name=t.name, description=t.description, parameters=t.input_schema)
             for t in request.tools or ()
@@ -264,15 +274,29 @@ def _system(system: str | list[TextBlock] | None) -> list[dict[str, Any]]:
     return [{"role": "system", "content": _text(system)}] if system else []
 
 
-def _rendered(message: MessageParam) -> list[dict[str, Any]]:
-    """Convert a message for chat templates, in which each result of a tool is a message."""
+def _rendered(message: MessageParam, where: str) -> list[dict[str, Any]]:
+    """Convert a message for chat templates, in which each result of a tool is a message.
+
+    Args:
+        message: The message.
+        where: The request's field, which errors name.
+    """
     if isinstance(message.content, str):
         return [{"role": message.role, "content": message.content}]
     rest: dict[str, Any] = {"role": message.role, "content": ""}
     results: list[dict[str, Any]] = []
-    for block in message.content:
+    parts: list[str | Attached] = []
+    for place, block in enumerate(message.content):
         if isinstance(block, TextBlock):
             rest["content"] += block.text
+            parts.append(block.text)
+        elif isinstance(block, ImageBlock):
+            source, field = block.source, f"{where}.content.{place}.source"
+            parts.append(
+                from_url(source.url, f"{field}.url")
+                if source.type == "url"
+                else from_base64(source.data, f"{field}.data")
+            )
         elif isinstance(block, ToolUseBlock):
             function = {"name": block.name, "arguments": block.input}
             call = {"id": block.id, "type": "function", "function": function}
@@ -282,6 +306,8 @@ def _rendered(message: MessageParam) -> list[dict[str, Any]]:
             results.append({"role": "tool", "tool_call_id": block.tool_use_id, "content": text})
         else:
             rest["reasoning_content"] = rest.get("reasoning_content", "") + block.thinking
+    if any(isinstance(part, Attached) for part in parts):
+        rest["content"] = parts
     return [*results, rest] if len(rest) > 2 or rest["content"] or not results else results
 
 

@@ -24,6 +24,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from .errors import ApiError
+from .images import ImagePart
 
 MAX_STOP = 16
 MAX_CHOICES = 128
@@ -126,7 +127,7 @@ class ToolCall(Model):
 
 class Message(Model):
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
+    content: str | list[Annotated[TextPart | ImagePart, Discriminator("type")]] | None = None
     name: str | None = None
     refusal: str | None = None
     reasoning_content: str | None = None
@@ -139,7 +140,7 @@ class Message(Model):
     @property
     def text(self) -> str | None:
         if isinstance(self.content, list):
-            return "".join(part.text for part in self.content)
+            return "".join(part.text for part in self.content if isinstance(part, TextPart))
         return self.content
 
 
@@ -403,8 +404,8 @@ def parse(kind: type[RequestT], body: bytes) -> RequestT:
                 message = f"Input should be {first['ctx']['expected_tags']}"
             if kind in ("literal_error", "union_tag_invalid") and isinstance(value, str):
                 message += f", not {value[:64]!r}"
-                if value.removeprefix("input_").partition("_")[0] in _NOT_TEXT:
-                    message += ": the model takes text only"
+                if (form := value.removeprefix("input_").partition("_")[0]) in _NOT_TEXT:
+                    message += f": {form} is not supported here"
             message = f"'{where}': {message}" if where else message
         raise ApiError(400, message, param=where or None, code=code) from None
 

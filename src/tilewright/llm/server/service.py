@@ -22,6 +22,8 @@ from ..engine.stream import Delta, Request, Stream
 from ..speech.transcription import Transcriber
 from ..text_use import TextUse
 from ..tokenizer import Tokenizer
+from ..vision.given import Images
+from ..vision.reader import ImageReader
 from .call_forms import ReplyForm
 from .errors import ApiError
 from .forms import Form
@@ -53,6 +55,8 @@ class Service:
     """Makes spans of requests; None: there are none."""
     transcriber: Transcriber | None = None
     """Transcribes recordings, if the model takes audio."""
+    images: ImageReader | None = None
+    """Reads images, if the model takes images."""
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
 
     def __post_init__(self) -> None:
@@ -222,6 +226,7 @@ class Service:
         grammar: Constraint | None = None,
         shown: frozenset[int] = frozenset(),
         reasoning: ReasoningBudget | None = None,
+        images: Images | None = None,
         stop: Sequence[str] = (),
         stop_tokens: Sequence[int] = (),
     ) -> Request:
@@ -237,6 +242,7 @@ class Service:
             grammar: constrains the answer.
             shown: special tokens whose text is part of the answer's.
             reasoning: the most tokens of reasoning.
+            images: the images of the prompt.
             stop: further texts that end the answer.
             stop_tokens: further tokens that end the answer.
         """
@@ -268,6 +274,7 @@ class Service:
             ignore_eos=fields.ignore_eos,
             prompt_logprobs=prompt_logprobs,
             grammar=grammar,
+            images=images,
             shown=shown,
             reasoning=reasoning,
             adapter="" if fields.model == self.name else fields.model,

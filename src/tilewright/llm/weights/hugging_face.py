@@ -27,6 +27,8 @@ ACCOMPANYING = (
     "vocab.json",
     "merges.txt",
     "tokenizer.model",
+    "preprocessor_config.json",
+    "processor_config.json",
     MODULES,
     "config_sentence_transformers.json",
     "sentence_bert_config.json",

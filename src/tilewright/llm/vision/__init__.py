@@ -1,0 +1,1 @@
+"""Images in prompts: reading them, the encoders' common parts, and their places among a prompt's tokens."""
