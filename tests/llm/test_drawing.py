@@ -36,7 +36,7 @@ class Runner:
     """A model whose logits depend on the last token and its position only."""
 
     vocabulary, pages, chunk, max_batch, rows, context = VOCABULARY, 16, 64, ROWS, 2 * ROWS, CONTEXT
-    has_state, uniform, adapters, sight = False, True, None, None
+    has_state, uniform, adapters, sight, window, page_access = False, True, None, None, None, None
     source_kind, source, start = None, 0, []
     page_access = window = None
 
