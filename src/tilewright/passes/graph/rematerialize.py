@@ -161,7 +161,7 @@ class _Passes:
         self.uses = _uses(forward)
         own = {r for op in forward for r in op.results if not isinstance(op, g.Constant)}
         returned = {_viewed(v) for op in late if op.terminator for v in op.operands}
-        self.read_late = {v for op in late for v in inner_uses(op) if v in own}
+        self.read_late: set[Value] = {v for op in late for v in inner_uses(op) if v in own}
         """Values of the forward pass that the backward pass reads."""
         self.choices = [
             r
