@@ -50,7 +50,6 @@ class Leader(LibraryRunner):
 
     def __init__(self, library: CompiledModel, world: Group) -> None:
         super().__init__(library)
-        self.page_access = None  # The other processes hold parts of every page.
         self.page_access = None  # the other processes have the rest of each page
         self.lost: GroupError | None = None
         """The error that ended the group."""
