@@ -64,6 +64,9 @@ def test_prefix_cache(seeing: Any) -> None:
         outputs.append((stream.collect()[0].tokens, stream.cached_tokens))
     assert outputs[0][0] == outputs[2][0] != outputs[1][0] == outputs[3][0]
     assert [stream.collect()[0].tokens for stream in streams] == [tokens for tokens, _ in outputs]
+    while engine.step():
+        pass
+    assert engine.stats().reply_tokens == 0, "replies after images are not computed ahead: images lack there"
     fresh = [Engine(runner, own, EngineOptions(prefix_cache=False)) for _ in requests]
     alone = [
         engine.submit(request).collect()[0].tokens for engine, request in zip(fresh, requests, strict=True)

@@ -46,8 +46,11 @@ class Replies:
         """Tokens that were computed ahead."""
 
     def add(self, choice: Choice) -> None:
-        """Remember a choice that has ended, unless its pages can be shared as they are."""
-        if choice.prefix == len(choice.request.prompt) and choice.output >= _LEAST:
+        """Remember a choice that has ended, unless its pages can be shared as they are, or its prompt has
+        images, whose vectors are not computed here.
+        """
+        shows = choice.request.images is not None
+        if not shows and choice.prefix == len(choice.request.prompt) and choice.output >= _LEAST:
             self._waiting.append((choice.tokens, choice.root, choice.adapter))
 
     @property

@@ -109,9 +109,9 @@ class LlavaVision(FixedVision):
         return result
 
     @classmethod
-    def fitted(cls, image: Image, size: int, reading: Reading) -> Image:
+    def fitted(cls, image: Image, edge: int, reading: Reading) -> Image:
         settings = reading.settings
-        wanted = settings.get("size") or {"shortest_edge": size}
+        wanted = settings.get("size") or {"shortest_edge": edge}
         if settings.get("do_pad") and image.width != image.height:
             image = squared(image, [int(255 * x) for x in settings.get("image_mean") or cls.mean])
         if isinstance(wanted, int) or "shortest_edge" in wanted:
@@ -123,8 +123,8 @@ class LlavaVision(FixedVision):
             )
         else:
             image = resized(image, int(wanted["height"]), int(wanted["width"]), settings, cls.resample)
-        if image.size != (size, size) or settings.get("do_center_crop"):
-            image = center(image, size, size)
+        if image.edge != (edge, edge) or settings.get("do_center_crop"):
+            image = center(image, edge, edge)
         return image
 
     @classmethod

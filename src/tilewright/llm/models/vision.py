@@ -85,22 +85,38 @@ class Vision(Module):
 
     @classmethod
     def text_defaults(cls, config: Config) -> Mapping[str, Any]:
-        """Return values for keys that the language model's part of config.json may leave out."""
+        """Return values for keys that the language model's part of config.json may leave out.
+
+        Args:
+            config: The configuration of the whole model.
+        """
         return {}
 
     @classmethod
     def image_token(cls, config: Config) -> int:
-        """Return the number of the token that vectors replace."""
+        """Return the number of the token that vectors replace.
+
+        Args:
+            config: The configuration of the whole model.
+        """
         return int(config.get("image_token_id", config.get("image_token_index")))
 
     @classmethod
     def placeholder(cls, config: Config) -> int:
-        """Return the number of the token that stands for an image in a chat template's text."""
+        """Return the number of the token that stands for an image in a chat template's text.
+
+        Args:
+            config: The configuration of the whole model.
+        """
         return cls.image_token(config)
 
     @classmethod
     def least_chunk(cls, config: Config) -> int:
-        """Return the number of tokens that a call of ``prefill`` must be able to take."""
+        """Return the number of tokens that a call of ``prefill`` must be able to take.
+
+        Args:
+            config: The configuration of the whole model.
+        """
         return 1
 
     @classmethod
@@ -137,7 +153,11 @@ class Vision(Module):
         raise NotImplementedError
 
     def destination(self, name: str) -> str | None:
-        """Return the parameter of this module in which a renamed array is stored; None: it is not needed."""
+        """Return the parameter of this module in which a renamed array is stored; None: it is not needed.
+
+        Args:
+            name: The array's name after `renamed`.
+        """
         return name
 
 
@@ -155,20 +175,36 @@ class FixedVision(Vision):
         return (np.zeros((self.count, self.inputs), np.float32),), {}
 
     @classmethod
-    def fitted(cls, image: Image, size: int, reading: Reading) -> Image:
-        """Return the image in `size` x `size` pixels."""
-        return resized(image, size, size, reading.settings, cls.resample)
+    def fitted(cls, image: Image, edge: int, reading: Reading) -> Image:
+        """Return the image in `edge` x `edge` pixels.
+
+        Args:
+            image: The image.
+            edge: The length of an edge, in pixels.
+            reading: The circumstances of the reading.
+        """
+        return resized(image, edge, edge, reading.settings, cls.resample)
 
     @classmethod
     def view(cls, image: Image, reading: Reading, rows: int) -> View:
-        """Return the view of an image that gives `rows` x `rows` vectors."""
+        """Return the view of an image that gives `rows` x `rows` vectors.
+
+        Args:
+            image: The image.
+            reading: The circumstances of the reading.
+            rows: The number of vectors along an edge.
+        """
         tower = cls.tower_config(reading.config)
         x = values(cls.fitted(image, int(tower["image_size"]), reading), reading.settings, cls.mean, cls.std)
         return View((patches(x, int(tower["patch_size"])),), (rows, rows))
 
     @classmethod
     def side(cls, config: Config) -> int:
-        """Return the number of patches along an edge."""
+        """Return the number of patches along an edge.
+
+        Args:
+            config: The configuration of the whole model.
+        """
         tower = cls.tower_config(config)
         return int(tower["image_size"]) // int(tower["patch_size"])
 
@@ -188,7 +224,11 @@ _REGISTERED: dict[str, type[Vision]] = {}
 
 
 def register_vision(*names: str) -> Callable[[_Vision], _Vision]:
-    """Register a class as the image encoder of models with one of these values of ``model_type``."""
+    """Register a class as the image encoder of models with one of these values of ``model_type``.
+
+    Args:
+        *names: Values of ``model_type``.
+    """
 
     def registered(cls: _Vision) -> _Vision:
         _REGISTERED.update(dict.fromkeys(names, cls))
@@ -203,12 +243,20 @@ def visions() -> Mapping[str, type[Vision]]:
 
 
 def vision_of(config: Config) -> type[Vision] | None:
-    """Return the image encoder's class of a config.json; None: the model has none, or none is known."""
+    """Return the image encoder's class of a config.json; None: the model has none, or none is known.
+
+    Args:
+        config: The configuration of the whole model.
+    """
     return _REGISTERED.get(config.model_type if config.outer is None else config.outer)
 
 
 def prepared(config: Config) -> Config:
-    """Return a configuration with what the model's image encoder changes in the language model's part."""
+    """Return a configuration with what the model's image encoder changes in the language model's part.
+
+    Args:
+        config: The configuration of the whole model.
+    """
     family = vision_of(config)
     if family is None:
         return config
@@ -216,7 +264,12 @@ def prepared(config: Config) -> Config:
 
 
 def renamed_by(cls: type[Vision], name: str) -> str:
-    """Return the name of a checkpoint's array in the language model or, from ``vision.`` on, in `cls`."""
+    """Return the name of a checkpoint's array in the language model or, from ``vision.`` on, in `cls`.
+
+    Args:
+        cls: The encoder's class.
+        name: The array's name in the checkpoint.
+    """
     for pattern, other in cls.renamed.items():
         name = re.sub(pattern, other, name)
     return name

@@ -9,9 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
-
-from pydantic import BaseModel, ConfigDict, Field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...errors import RequestError
 from ..vision.given import Images
@@ -21,36 +19,6 @@ from .errors import ApiError
 
 if TYPE_CHECKING:
     from .service import Service
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class ImageUrl(_Model):
-    url: str
-    detail: Literal["auto", "low", "high"] | None = None
-
-
-class ImagePart(_Model):
-    """An image in a message of OpenAI's API."""
-
-    type: Literal["image_url"]
-    image_url: ImageUrl
-
-
-class Base64Source(_Model):
-    type: Literal["base64"]
-    media_type: str
-    data: str
-
-
-class UrlSource(_Model):
-    type: Literal["url"]
-    url: str
-
-
-ImageSource = Annotated[Base64Source | UrlSource, Field(discriminator="type")]
 
 
 class Attached(NamedTuple):
@@ -160,4 +128,4 @@ async def encode(
     return tokens, placed
 
 
-__all__ = ["Attached", "ImagePart", "ImageSource", "ImageUrl", "encode", "from_base64", "from_url", "seen"]
+__all__ = ["Attached", "encode", "from_base64", "from_url", "seen"]

@@ -15,7 +15,8 @@ from pydantic import Field, model_validator
 
 from .chat import Answer, Turn, prepare
 from .errors import ApiError
-from .images import Attached, ImageSource, from_base64, from_url
+from .image_parts import ImageSource
+from .images import Attached, from_base64, from_url
 from .protocol import Function, FunctionName, Model, ModelRequest, Parameters, Sampling
 from .reasoning import Thought
 from .service import Generation, Service

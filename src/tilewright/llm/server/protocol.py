@@ -24,7 +24,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from .errors import ApiError
-from .images import ImagePart
+from .image_parts import ImagePart
 
 MAX_STOP = 16
 MAX_CHOICES = 128

@@ -35,6 +35,9 @@ class ImageReader:
         tokenizer: The model's tokenizer.
         most: The most vectors of one image, for encoders whose number varies.
         vocabulary: The number of the model's tokens.
+
+    Raises:
+        ArtifactError: The tokenizer lacks the token that stands for an image.
     """
 
     def __init__(
