@@ -38,7 +38,7 @@ def seeing(request: Any, tmp_path_factory: Any) -> Iterator[tuple[LibraryRunner,
     checkpoint(request.param, folder)
     found = open_checkpoint(folder)
     options = LibraryOptions(
-        context=320, chunk=192 if request.param == "paligemma" else 48, max_batch=3, pages=7, source=MOST
+        context=320, chunk=192 if request.param == "paligemma" else 48, max_batch=3, pages=5, source=MOST
     )
     with compile_library(found, options) as library:
         runner, own = LibraryRunner(library), tokenizer_of(found)

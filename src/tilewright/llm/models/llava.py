@@ -123,7 +123,7 @@ class LlavaVision(FixedVision):
             )
         else:
             image = resized(image, int(wanted["height"]), int(wanted["width"]), settings, cls.resample)
-        if image.edge != (edge, edge) or settings.get("do_center_crop"):
+        if image.size != (edge, edge) or settings.get("do_center_crop"):
             image = center(image, edge, edge)
         return image
 
