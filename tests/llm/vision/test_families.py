@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -133,3 +134,11 @@ def test_wrong_prompts(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="the prompt has 17 images; at most 16 are read"):
         reader.prompt("<image>" * 17, PICTURES[:1] * 17)
     assert reader.prompt("a", [])[1] is None
+
+
+def test_parts_of_another_size(tmp_path: Path) -> None:
+    checkpoint("smolvlm", tmp_path)
+    file = tmp_path / "preprocessor_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "max_image_size": {"longest_edge": 32}}))
+    with pytest.raises(RequestError, match="parts of 32 x 32 pixels .*, the model's encoder takes 24 x 24"):
+        reader_of(tmp_path).prompt("<image>", PICTURES[:1])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from ...errors import RequestError
 from ...frontends.nn import Linear
 from ...frontends.trace import Tensor
 from ..config import Config
@@ -62,6 +63,12 @@ class Idefics3Vision(FixedVision):
         tower = cls.tower_config(config)
         size, patch = int(tower["image_size"]), int(tower["patch_size"])
         rows = size // patch // int(config.get("scale_factor", 2))
+        part = int((settings.get("max_image_size") or {}).get("longest_edge", size))
+        if part != size:
+            raise RequestError(
+                f"preprocessor_config.json divides images into parts of {part} x {part} pixels "
+                f"('max_image_size'), the model's encoder takes {size} x {size} ('image_size' of config.json)"
+            )
 
         def view(part: Image) -> View:
             return View((patches(values(part, settings, HALVES, HALVES), patch),), (rows, rows))
