@@ -50,13 +50,17 @@ def open_library(path: str, *, device: int = 0, simulate: bool = False) -> tuple
 
 
 def install() -> None:
-    """Put `open_library`, and a size of all libraries, where the commands look for it."""
-    module: Any = types.ModuleType("tilewright.llm.library")
-    module.open_library = open_library
-    sys.modules["tilewright.llm.library"] = module
-    sizes: Any = types.ModuleType("tilewright.llm.library_size")
-    sizes.library_bytes = lambda path: 1000
-    sys.modules["tilewright.llm.library_size"] = sizes
+    """Put `open_library`, a runner of it, and a size of all libraries, where the commands look for them."""
+    module("library", open_library=open_library, LibraryRunner=Priced)
+    module("library_size", library_bytes=lambda path: 1000)
+    module("parallel.launch", open_runner=lambda path, **where: open_library(path, **where)[:2])
+
+
+def module(name: str, **contents: Any) -> None:
+    """Put a module with these contents in place of one of ``tilewright.llm``."""
+    made = types.ModuleType(f"tilewright.llm.{name}")
+    vars(made).update(contents)
+    sys.modules[made.__name__] = made
 
 
 if __name__ == "__main__":
