@@ -215,6 +215,15 @@ def test_the_folder_keeps_its_limit(tmp_path: Path) -> None:
     assert PageStore(tmp_path, 10**6).get(keys[4], 100) is None
 
 
+def test_files_that_vanish_or_are_no_files_are_passed_over(tmp_path: Path) -> None:
+    """Another server that shares the folder may remove a file between the listing and the look at it."""
+    names = [f"{bytes([i] * 32).hex()}.page" for i in range(3)]
+    (tmp_path / names[0]).symlink_to(tmp_path / "removed")
+    (tmp_path / names[1]).mkdir()
+    (tmp_path / names[2]).write_bytes(bytes(50))
+    assert PageStore(tmp_path, 10**6).size == 50
+
+
 def test_what_cannot_be_stored_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")

@@ -6,7 +6,9 @@ import hashlib
 import logging
 import os
 import re
+import secrets
 from collections import OrderedDict
+from contextlib import suppress
 from pathlib import Path
 
 from ...errors import RequestError
@@ -42,11 +44,16 @@ class PageStore:
         """Files that were damaged, or were not what their names say."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            found = [(e.stat(), e.name) for e in os.scandir(folder) if _NAME.fullmatch(e.name)]
+            entries = [entry for entry in os.scandir(folder) if _NAME.fullmatch(entry.name)]
         except OSError as error:
             raise RequestError(
                 f"{folder}: pages cannot be stored there: {error.strerror or error}"
             ) from error
+        found = []
+        for entry in entries:
+            with suppress(OSError):  # another process may have removed it
+                if entry.is_file():
+                    found.append((entry.stat(), entry.name))
         found.sort(key=lambda entry: entry[0].st_mtime_ns)
         self._sizes = OrderedDict((name, stat.st_size) for stat, name in found)
         self._bytes = sum(self._sizes.values())
@@ -70,13 +77,14 @@ class PageStore:
         if name in self._sizes or len(data) > self._most:
             return False
         self._shrink(len(data))
-        temporary = self._folder / f"{name}.{os.getpid()}.part"
+        temporary = self._folder / f"{name}.{secrets.token_hex(8)}.part"  # others may write the same page
         try:
             temporary.write_bytes(data)
             temporary.replace(self._folder / name)
         except OSError as error:
             log.warning("%s: a page of the KV cache cannot be stored: %s", self._folder, error)
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):
+                temporary.unlink()
             return False
         self._sizes[name] = len(data)
         self._bytes += len(data)
