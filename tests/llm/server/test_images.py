@@ -19,6 +19,7 @@ from tilewright.llm.config import Config
 from tilewright.llm.models.llava import LlavaVision
 from tilewright.llm.tokenizer import Tokenizer
 from tilewright.llm.vision.given import GivenRows, View
+from tilewright.llm.vision.pixels import open_image
 from tilewright.llm.vision.reader import ImageReader
 
 from .conftest import Running
@@ -160,6 +161,25 @@ def test_refusals(seeing: Running, body: Any, param: str, message: str) -> None:
     error = answer.json()["error"]
     assert answer.status_code == 400 and message in error["message"]
     assert error["param"] in (param, f"messages.0.content.0.{param}")
+
+
+def test_small_files_of_many_pixels(seeing: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too many images are refused before one is decoded, and their pixels are bounded together."""
+    opened: list[int] = []
+
+    def noted(data: bytes) -> Any:
+        opened.append(len(data))
+        return open_image(data)
+
+    monkeypatch.setattr("tilewright.llm.server.images.open_image", noted)
+    monkeypatch.setattr("tilewright.llm.server.images.MOST_PIXELS", 700)
+    image = part(f"data:;base64,{png()}")
+    answer = seeing.http.post(CHAT, json=asked(*[image] * 17))
+    assert "the prompt has 17 images; at most 16" in answer.json()["error"]["message"] and not opened
+    answer = seeing.http.post(CHAT, json=asked(*[image] * 5))
+    assert answer.status_code == 400 and len(opened) == 3
+    assert answer.json()["error"]["param"] == "messages.0.content.2.image_url.url"
+    assert "more than 700 pixels together" in answer.json()["error"]["message"]
 
 
 def test_a_template_without_images(seeing: Running) -> None:

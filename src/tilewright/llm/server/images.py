@@ -14,11 +14,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ...errors import RequestError
 from ..vision.given import Images
 from ..vision.pixels import MAX_BYTES, open_image
-from ..vision.reader import as_parts
+from ..vision.reader import MOST_IMAGES, as_parts
 from .errors import ApiError
 
 if TYPE_CHECKING:
     from .service import Service
+
+MOST_PIXELS = 1 << 26
+"""Largest number of pixels of a request's images together, 64 Mi. Small files can hold many, and all are in
+memory at once.
+"""
 
 
 class Attached(NamedTuple):
@@ -109,23 +114,34 @@ async def encode(
     if not images or reader is None:
         return await service.encode(text, special=False, param=param), None
     service.check_length(text, param)
+    if len(images) > MOST_IMAGES:  # before any of them is decoded
+        message = f"the prompt has {len(images)} images; at most {MOST_IMAGES} are read"
+        raise ApiError(400, message, param=param, code="invalid_value")
 
     def read() -> tuple[list[int], Images | None]:
-        opened = []
+        opened, pixels = [], 0
         for image in images:
             try:
                 opened.append(open_image(image.data))
             except RequestError as error:
                 message = f"'{image.where}': {error}"
                 raise ApiError(400, message, param=image.where, code="invalid_value") from None
+            pixels += opened[-1].width * opened[-1].height
+            if pixels > MOST_PIXELS:
+                message = (
+                    f"'{image.where}': the request's images have more than {MOST_PIXELS} pixels together: "
+                    "scale them down"
+                )
+                raise ApiError(400, message, param=image.where, code="invalid_value")
         return reader.prompt(text, opened)
 
     try:
-        tokens, placed = await service.encoding(len(text) + sum(len(i.data) for i in images), read)
+        async with service.images_turn:  # decoded images take much memory, whatever their files' size
+            tokens, placed = await service.encoding(len(text), read)
     except RequestError as error:
         raise ApiError(400, str(error), param=param, code="invalid_value") from None
     service.check_prompt(tokens, param)
     return tokens, placed
 
 
-__all__ = ["Attached", "encode", "from_base64", "from_url", "seen"]
+__all__ = ["MOST_PIXELS", "Attached", "encode", "from_base64", "from_url", "seen"]

@@ -66,6 +66,8 @@ class Service:
         # For transcriptions, each of which waits in a thread; those of asyncio are for short work.
         self.threads = ThreadPoolExecutor(self.admission.concurrency, "tilewright-audio")
         self._long = asyncio.Semaphore()
+        self.images_turn = asyncio.Semaphore()
+        """Held while a request's images are decoded."""
 
     @property
     def context(self) -> int:
