@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 from openai import APIStatusError, OpenAI
 
 from tilewright.errors import ArtifactError, RequestError
+from tilewright.llm.engine.adapters import Adapters
 from tilewright.llm.engine.engine import Engine
 from tilewright.llm.server.app import application
 from tilewright.llm.server.http import Lifecycle, make_server
@@ -225,6 +228,53 @@ def test_clients_load_and_unload_models(several: Callable[..., Several]) -> None
 def test_loading_models_must_be_allowed(several: Callable[..., Several]) -> None:
     response = several("a", "b").http.post("/v1/unload_model", json={"model": "a"})
     assert response.status_code == 403 and "--allow-model-loading" in response.text
+
+
+def test_models_with_adapters_leave_no_room(
+    several: Callable[..., Several], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that can never get room fails at once, so that others need not wait behind it."""
+    server = several("a", "b", memory=15)
+    monkeypatch.setattr(Adapters, "names", ["tuned"])
+    server.models.limits = Limits(request_timeout=1000)
+    with pytest.raises(APIStatusError, match="'a' have adapters and hold") as error:
+        server.ask("b")
+    assert error.value.status_code == 503 and server.ask("a") == "hello"
+
+
+def test_waiting_requests_share_one_time_limit(several: Callable[..., Several]) -> None:
+    """The time limit begins when a request arrives, not when it is the first of those that wait."""
+    models = several("a", "b", "c", memory=15).models
+    models.limits = Limits(request_timeout=0.3)
+
+    async def ask() -> float:
+        (await models.take("a")).used = 0
+        begin = time.monotonic()
+        found = await asyncio.gather(*map(models.take, "bcbc"), return_exceptions=True)
+        assert [getattr(error, "status", None) for error in found] == [503] * 4
+        return time.monotonic() - begin
+
+    # a fresh lock belongs to this loop, apart from the server's
+    models._turn = asyncio.Lock()
+    assert asyncio.run(ask()) < 0.9, "four limits in a row are 1.2 s"
+
+
+def test_a_model_that_failed_to_load_is_not_loaded_by_others(several: Callable[..., Several]) -> None:
+    models = several("a", memory=15).models
+    models.limits = Limits(request_timeout=0.1)
+    models._turn = asyncio.Lock()
+
+    async def ask() -> list[Any]:
+        used = await models.take("a")
+        loads = asyncio.create_task(models.load("new", Path("/models/new")))
+        await asyncio.sleep(0)
+        waits = asyncio.create_task(models.take("new"))
+        found = await asyncio.gather(loads, waits, return_exceptions=True)
+        used.release()
+        return found
+
+    assert [getattr(error, "status", None) for error in asyncio.run(ask())] == [503, 404]
+    assert models.names == ["a"]
 
 
 def test_models_must_differ_and_fit() -> None:

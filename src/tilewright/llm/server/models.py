@@ -152,13 +152,15 @@ class Models:
 
         Raises:
             ApiError: As for `find`; 500: it cannot be loaded; 503: models that are busy left no room for it
-                in the time limit of an answer.
+                in the time limit of an answer, or models with adapters never will.
         """
         model = self.find(name)
         if model.service is None or self._waiting:
+            end = asyncio.get_running_loop().time() + self.limits.request_timeout
             async with self._turn:
+                model = self.find(name)  # a new model that could not be loaded is no longer known
                 if model.service is None:
-                    await self._load(model)
+                    await self._load(model, end)
                 model.users += 1
         else:
             model.users += 1
@@ -183,7 +185,7 @@ class Models:
                 raise ApiError(400, str(error), param="path", code="invalid_model") from None
         try:
             (await self.take(name)).release()
-        except ApiError:
+        except Exception:
             if path is not None:
                 del self._models[name]
             raise
@@ -237,17 +239,23 @@ class Models:
     def _held(self) -> int:
         return sum(model.bytes for model in self if model.service is not None)
 
-    async def _load(self, model: ServedModel) -> None:
-        """Make room for a model and load it; `_turn` is held."""
+    async def _load(self, model: ServedModel, end: float) -> None:
+        """Make room for a model until the time `end` and load it; `_turn` is held."""
         loop = asyncio.get_running_loop()
-        end, self._waiting = loop.time() + self.limits.request_timeout, True
+        self._waiting = True
         try:
             while not await self._make_room(model.bytes):
-                if loop.time() > end:
-                    busy = ", ".join(repr(m.name) for m in self if m.service is not None)
+                # Models with adapters stay, and requests for loaded models must not wait behind this one.
+                stays = [m for m in self if m.service is not None and len(m.names) > 1]
+                never = sum(m.bytes for m in stays) + model.bytes > (self.memory or 0)
+                if never or loop.time() > end:
+                    holders = stays if never else [m for m in self if m.service is not None]
+                    why = "have adapters" if never else "are busy"
                     message = (
-                        f"model {model.name!r} needs {_size(model.bytes)}; {busy} are busy and hold "
-                        f"{_size(self._held)} of {_size(self.memory or 0)}: try again later"
+                        f"model {model.name!r} needs {_size(model.bytes)}; "
+                        f"{', '.join(repr(m.name) for m in holders)} {why} and hold "
+                        f"{_size(sum(m.bytes for m in holders))} of {_size(self.memory or 0)}: "
+                        + ("unload adapters" if never else "try again later")
                     )
                     raise ApiError(503, message, code="server_busy", headers={"Retry-After": "10"})
                 await asyncio.sleep(_POLL)
