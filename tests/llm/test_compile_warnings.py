@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +68,7 @@ def test_quantization_of_a_gguf_file(kind: str, scheme: str, tmp_path: Path, des
 
 
 def test_a_model_that_sees(tmp_path: Path, described: Any) -> None:
+    """Processes that share a model leave its encoder out, which is told; otherwise nothing is left out."""
     text = {
         "vocab_size": 96,
         "hidden_size": 64,
@@ -88,18 +91,16 @@ def test_a_model_that_sees(tmp_path: Path, described: Any) -> None:
     config = transformers.Gemma3Config(text_config=text, vision_config=seeing, mm_tokens_per_image=4)
     folder_of(transformers.Gemma3ForConditionalGeneration(config), tmp_path / "both")
     with pytest.warns(UserWarning, match=r"does not support images, which the model in .*both takes"):
-        described(tmp_path / "both")
+        compile_library(tmp_path / "both", replace(SMALL, tensor_parallel=2))
     folder_of(small_model("gemma3_text"), tmp_path / "text")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        described(tmp_path / "both")
         described(tmp_path / "text")
-    llava = transformers.LlavaConfig(
-        text_config={"model_type": "llama", **text},
-        vision_config={"model_type": "clip_vision_model", **seeing},
-    )
-    folder_of(transformers.LlavaForConditionalGeneration(llava), tmp_path / "llava")
-    with pytest.raises(CompileError, match=r"no model definition for 'llava', which wraps a 'llama'"):
-        described(tmp_path / "llava")
+    config_file = tmp_path / "both" / "config.json"
+    config_file.write_text(json.dumps({**json.loads(config_file.read_text()), "model_type": "unknown"}))
+    with pytest.raises(CompileError, match=r"no model definition for 'unknown', which wraps a 'gemma3_text'"):
+        described(tmp_path / "both")
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

@@ -136,7 +136,8 @@ def test_64_clients_get_what_each_gets_alone(
     until(lambda: server.engine.stats().running == server.engine.stats().waiting == 0)
     stats = server.engine.stats()
     assert stats.preemptions > 0 and stats.cached_tokens > 0 and stats.finished["cancelled"] > 0
-    assert (stats.accepted_tokens > 0) == (speculation is not None) and stats.pages_used == 0
+    assert (stats.accepted_tokens > 0) == (speculation is not None)
+    until(lambda: server.engine.stats().pages_used == 0)  # replies are still being computed ahead
     assert answers(server)
 
 
