@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -100,6 +103,42 @@ def test_it_stops_cleanly_with_open_pages() -> None:
     assert threading.active_count() == before
     with pytest.raises(OSError):
         asked(live, "/")
+
+
+def test_a_connection_that_asks_for_nothing_does_not_hold_up_the_end() -> None:
+    """Browsers open connections in advance."""
+    live = tw.Live()
+    port = int(live.address.rstrip("/").rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port)):
+        asked(live, "/").read()  # the connection before is accepted by now
+        closing = threading.Thread(target=live.close, daemon=True)
+        closing.start()
+        closing.join(10)
+        assert not closing.is_alive()
+
+
+UNCLOSED = """
+import http.client
+import tilewright as tw
+
+live = tw.Live()
+live.scalar("loss", 1.0)
+connection = http.client.HTTPConnection(live.address.removeprefix("http://").rstrip("/"), timeout=10)
+connection.request("GET", "/events")
+connection.getresponse().readline()
+"""
+
+
+def test_a_program_that_does_not_close_it_ends() -> None:
+    """With a page open, as when an error ends the run."""
+    subprocess.run([sys.executable, "-c", UNCLOSED], check=True, timeout=120)
+
+
+def test_places_that_are_not_finite_are_left_out() -> None:
+    with tw.Live() as live:
+        live.scalar("loss", 1.0, at=float("inf"))
+        live.scalar("loss", 2.0)
+        assert next(events(asked(live, "/events")))["curves"] == {"loss": [[0, 2.0]]}
 
 
 def test_a_page_that_was_closed_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

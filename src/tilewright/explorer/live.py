@@ -5,7 +5,10 @@ from __future__ import annotations
 import http.server
 import json
 import math
+import sys
 import threading
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -20,6 +23,12 @@ MOST_POINTS = 4000
 """Points of a curve that are kept. When there are more, every second one is dropped."""
 QUIET = 10.0
 """Seconds after which a line without meaning is sent, which tells whether the page is still there."""
+PATIENCE = 5.0
+"""Seconds that `Live.close` waits for open pages to take the last event."""
+SILENCE = 30.0
+"""Seconds after which a connection that asks for nothing, or takes nothing, is dropped: browsers open some in
+advance.
+"""
 
 
 class Live:
@@ -53,6 +62,7 @@ class Live:
         self._version = 0
         self._ended = False
         self._seen: dict[str, int] = {}
+        self._followers: set[threading.Thread] = set()
         try:
             self._server = _Server(("127.0.0.1", port), _Handler)
         except OSError as error:
@@ -74,13 +84,14 @@ class Live:
         Args:
             name: The name of the curve, such as ``loss``.
             value: A number, or a tensor of one element. One that is not finite is left out.
-            at: Its place on the horizontal axis; None: the one behind the last.
+            at: Its place on the horizontal axis; None: the one behind the last. A point whose place is not
+                finite is left out.
         """
         number = float(value)
         with self._changed:
             curve = self._curves.setdefault(name, [])
             place = float(curve[-1][0] + 1 if curve else 0) if at is None else float(at)
-            if not math.isfinite(number):
+            if not (math.isfinite(number) and math.isfinite(place)):
                 return
             curve.append((place, number))
             if len(curve) > MOST_POINTS:
@@ -124,15 +135,21 @@ class Live:
             self._tell()
 
     def close(self) -> None:
-        """Tell open pages that the run is over, and end the server. May be called twice."""
+        """Tell open pages that the run is over, and end the server. May be called twice. A page that takes
+        nothing any more, as on a computer that sleeps, holds it up for a few seconds only.
+        """
         with self._changed:
             if self._ended:
                 return
             self._ended = True
+            followers = list(self._followers)
             self._tell()
         self._server.shutdown()
-        self._server.server_close()  # waits for the pages' threads
+        self._server.server_close()
         self._thread.join()
+        end = time.monotonic() + PATIENCE
+        for follower in followers:
+            follower.join(max(0.0, end - time.monotonic()))
 
     def __enter__(self) -> Live:
         return self
@@ -149,8 +166,18 @@ class Live:
     def _page(self) -> bytes:
         return live_text(self._title).encode()
 
-    def _follow(self, write: Any) -> None:
+    def _follow(self, write: Callable[[bytes], None]) -> None:
         """Write events until the run ends."""
+        own = threading.current_thread()
+        with self._changed:
+            self._followers.add(own)
+        try:
+            self._write_events(write)
+        finally:
+            with self._changed:
+                self._followers.discard(own)
+
+    def _write_events(self, write: Callable[[bytes], None]) -> None:
         version, thinned, sent = -1, -1, dict[str, int]()
         while True:
             with self._changed:
@@ -179,12 +206,17 @@ class Live:
 
 
 class _Server(http.server.ThreadingHTTPServer):
-    daemon_threads = False
+    daemon_threads = True  # open pages do not hold up the end of a program that never calls `close`
     live: Live
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), OSError):  # such as of a page that was closed while it loads
+            super().handle_error(request, client_address)
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     server: _Server
+    timeout = SILENCE
 
     def do_GET(self) -> None:
         host = self.headers.get("Host", "").partition(":")[0]
