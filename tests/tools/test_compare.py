@@ -20,6 +20,7 @@ import tilewright as tw
 from tilewright.errors import CompileError
 from tilewright.passes import register_pass, unregister_pass
 from tilewright.tools.compare.places import Place, layers
+from tilewright.tools.verify import verify
 
 FILE = Path(compared.__file__)
 MODEL = "tests.tools.compared:make"
@@ -110,6 +111,16 @@ def test_a_function_of_jax() -> None:
     assert found.passed and found.framework.startswith("JAX")
     lines = {row.place.source.rpartition(":")[0] for row in found.layers}
     assert lines == {__file__} and len(found.layers) > 1
+
+
+def test_inputs_that_numpy_has_no_type_for() -> None:
+    import torch
+
+    model = torch.nn.Linear(8, 8).bfloat16()
+    x = torch.ones(2, 8, dtype=torch.bfloat16)
+    found = tw.compare(model, (x,))
+    assert found.passed and found.outputs[0].dtype == "bfloat16"
+    assert verify(tw.compile(model, (x,)), model, (x,), rtol=2e-2, atol=2e-2).passed
 
 
 def test_a_lower_precision_has_its_own_tolerance() -> None:

@@ -282,6 +282,9 @@ def torch_runner(
     torch = _needs("torch")
     from torch.utils import _pytree as pytree
 
+    from ..frontends.torch.tensors import array_of
+    from ..runtime.tensors import like
+
     if isinstance(model, torch.export.ExportedProgram):
         structure = model.call_spec.in_spec
         example: list[Any] = pytree.tree_leaves(model.example_inputs) if model.example_inputs else []
@@ -303,10 +306,10 @@ def torch_runner(
             raise CompileError(f"the library has {len(inputs)} inputs, the torch model {len(places)} tensors")
         leaves = list(example)
         for place, array in zip(places, inputs.values(), strict=True):
-            leaves[place] = torch.from_numpy(np.ascontiguousarray(array))
+            leaves[place] = like(np.ascontiguousarray(array), leaves[place])
         call_args, call_kwargs = pytree.tree_unflatten(leaves, structure)
         with torch.no_grad():
             result = callee(*call_args, **call_kwargs)
-        return [t.numpy() for t in pytree.tree_leaves(result) if isinstance(t, torch.Tensor)]
+        return [array_of(t, "a result") for t in pytree.tree_leaves(result) if isinstance(t, torch.Tensor)]
 
     return f"PyTorch {torch.__version__}", run

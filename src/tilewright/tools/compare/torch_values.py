@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...runtime.tensors import like
 from .places import Array, InnerValues, Place, Visit
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class TorchValues(InnerValues):
             if kind != "USER_INPUT":
                 arguments.append(None if spec.target is None else held[spec.target])
             elif argument == "TensorArgument":
-                arguments.append(torch.from_numpy(np.array(next(given))))
+                arguments.append(like(np.array(next(given)), torch.empty(0)))
             else:
                 arguments.append(getattr(spec.arg, "value", None))
 
