@@ -92,7 +92,7 @@ def test_the_command_finds_a_slower_version(
     for name in ("six", "ten"):
         assert run("compile", f"model.py:{name}", "-o", f"{name}.so", "--threads", "1") == 0
     assert run("bench", "six.so", *options, "--keep", "kept.json", "--plot", "kept.svg") == 0
-    assert Path("kept.so").exists() and "<svg" in Path("kept.svg").read_text()
+    assert Path("kept.json.so").exists() and "<svg" in Path("kept.svg").read_text()
     assert read_kept("kept.json")["turns"]["tilewright"]
     capsys.readouterr()
     assert run("bench", "six.so", *options, "--against", "kept.json") == 0
@@ -101,7 +101,7 @@ def test_the_command_finds_a_slower_version(
     assert "slower" in capsys.readouterr().out
     assert run("bench", "six.so", *options, "--against", "ten.so") == 0
     assert "faster" in capsys.readouterr().out
-    Path("kept.so").unlink()
+    Path("kept.json.so").unlink()
     assert run("bench", "ten.so", *options, "--against", "kept.json") == 1
     assert "an earlier run" in capsys.readouterr().out
     assert run("bench", "ten.so", "--threads", "2", "--against", "kept.json") == 2

@@ -37,7 +37,8 @@ def keep(
         ArtifactError: A file cannot be written.
     """
     path = Path(path)
-    artifact = path.with_suffix(_suffix(library))
+    # A name that is only this run's: `model.json` must not replace the user's `model.so`.
+    artifact = path.with_name(path.name + _suffix(library))
     try:
         getattr(library, "library", library).save(artifact)
         name = artifact.name
