@@ -169,7 +169,7 @@ def _stored_bias(b: Builder, op: graph.Conv) -> Value | None:
     of_x, of_w = (array_of(f.scale) for f in factors)
     assert of_x is not None and of_w is not None
     scale = np.broadcast_to((of_x * of_w).reshape(-1), bias.shape).astype(np.float32)
-    with np.errstate(divide="ignore", over="ignore"):
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         q = np.rint(bias.astype(np.float64) / scale)
     if not (np.abs(q) < 2.0**31).all():
         return None
