@@ -27,7 +27,7 @@ SHOWN = {
 
 TESTS = "\n".join(
     path.read_text()
-    for folder in ("docs", "llm/engine")
+    for folder in ("docs", "llm/engine", "llm/parallel")
     for path in (ROOT / "tests" / folder).glob("test_*.py")
 )
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in [*ROOT.glob("*.md"), *DOCS.rglob("*.md")])

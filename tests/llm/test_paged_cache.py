@@ -131,8 +131,8 @@ def test_chunks_do_not_matter_to_windows(monkeypatch: pytest.MonkeyPatch) -> Non
     rule = import_module("tilewright.targets.llvm.rules.chain")
     monkeypatch.setattr(rule, "COLUMNS", 128)
     monkeypatch.setattr(rule, "most_columns", lambda *_: 128)
-    monkeypatch.setattr(paged_cache, "LONG", 100)
-    monkeypatch.setattr(paged_cache, "BLOCK", 128)
+    monkeypatch.setattr(paged_cache, "LONG_WINDOW", 100)
+    monkeypatch.setattr(paged_cache, "KEY_BLOCK", 128)
     random = np.random.default_rng(0)
     q, k, v = (
         random.standard_normal((1, 300, h, SIZE)).astype(np.float32) for h in (HEADS, KV_HEADS, KV_HEADS)

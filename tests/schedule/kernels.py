@@ -153,12 +153,18 @@ def decayed(h: Any, kept: Any, added: Any) -> list[Any]:
 
 
 def quantized() -> loop.Kernel:
-    """b0 = rows of 8-bit integers times packed qvalues, in two groups of four; b1 = b0 + 1."""
+    """b0 = the sums of the groups of rows; b1 = rows of 8-bit integers times packed qvalues, in two groups of
+    four, as unsigned bytes, whose first term in a group subtracts 128 times the group's sum; b2 = b1 + 1.
+    """
 
     def body(t: TensorBuilder, x: Any, x_scales: Any, qvalues: Any, scales: Any) -> list[Any]:
+        sums = t.reduce("sum", (N, 2), (4,), lambda i, g, k: x[i, g, k].cast(i32))
+
         def product(i: Any, j: Any, g: Any, k: Any) -> Any:
-            inner = x[i, g, k].cast(i32) * (qvalues[j // 4, g, k // 4, j % 4, k % 4].cast(i32) - 128)
-            return inner.cast(f32) * (x_scales[i, g] * scales[j // 4, g, j % 4])
+            inner = x[i, g, k].cast(i32) * qvalues[j // 4, g, k // 4, j % 4, k % 4].cast(i32)
+            scale = scales[j // 4, g, j % 4]
+            less = t.index(k).equals(0).select(sums[i, g], 0).cast(f32) * (scale * 128.0)
+            return x_scales[i, g] * (inner.cast(f32) * scale - less)
 
         y = t.reduce("sum", (N, 10), (2, 4), product)
         return [t.compute((N, 10), lambda i, j: y[i, j] + 1.0)]

@@ -17,6 +17,7 @@ import sys
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -186,7 +187,8 @@ def count(
     rings: list[_Ring] = []
     try:
         for thread in os.listdir("/proc/self/task"):
-            rings.append(_Ring(event, int(thread)))
+            with suppress(ProcessLookupError):  # a thread that has ended counts nothing
+                rings.append(_Ring(event, int(thread)))
         kernels: dict[str, float] = {}
         outside = 0.0
         period = EVENTS[event][2]

@@ -1,1 +1,0 @@
-async function m(){let r=globalThis;if(r.process?.versions?.node&&r.require===void 0){let{createRequire:a}=await import("node:module");r.require=a(import.meta.url),r.__filename=new URL(import.meta.url).pathname}let e=await import("./chunk-XTETOYZM.js");return e.Grammar?e:r.xgrammar}export{m as a};

@@ -1,0 +1,1 @@
+async function m(){let r=globalThis;if(r.process?.versions?.node&&r.require===void 0){let{createRequire:a}=await import("node:module");r.require=a(import.meta.url),r.__filename=new URL(import.meta.url).pathname}let e=await import("./chunk-E2VCWX7X.js");return e.Grammar?e:r.xgrammar}export{m as a};
