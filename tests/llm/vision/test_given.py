@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 
 from tilewright.errors import RequestError
+from tilewright.llm.config import Config
 from tilewright.llm.engine.images import SeenRows
 from tilewright.llm.engine.pages import PagePool
 from tilewright.llm.engine.prefix_cache import PrefixCache
+from tilewright.llm.models.llava import LlavaVision
+from tilewright.llm.models.vision import Reading
 from tilewright.llm.vision.given import Images, View, placed
 from tilewright.llm.vision.pixels import MAX_BYTES, open_image
 
@@ -53,6 +56,16 @@ def test_ends_of_calls() -> None:
         whole.check(11, 10)
     with pytest.raises(RequestError, match="placed in 11 tokens, the prompt has 12"):
         whole.check(12, 99)
+
+
+@pytest.mark.parametrize("two_way", ["", "images", "prompt"])
+def test_the_longest_range(two_way: str) -> None:
+    """Ranges of neighboring images are told apart."""
+    for tokens in ([9] * 7, [9, 9, 9, 9, 9, 9, 5, 9, 6], [5, *[9] * 7]):
+        found = placed(tokens, 9, [view(2, 3), view(1, 1, 1.0)], two_way)
+        ranges = [int(last) - found.start_of(k) + 1 for k, last in enumerate(found.last) if last > k]
+        assert found.longest == max(ranges, default=1)
+    assert placed([], 9, []).longest == 1
 
 
 def test_contents_in_the_prefix_cache() -> None:
@@ -105,6 +118,8 @@ def test_files() -> None:
         out = io.BytesIO()
         image.save(out, kind)
         assert open_image(out.getvalue()).size == (6, 4) and open_image(out.getvalue()).mode == "RGB"
+        if kind in ("PNG", "WEBP"):
+            assert open_image(out.getvalue()).getpixel((0, 0)) == (255, 255, 255), "it is transparent"
     turned, exif = io.BytesIO(), pillow.Exif()
     exif[0x0112] = 6
     image.convert("RGB").save(turned, "JPEG", exif=exif)
@@ -121,3 +136,19 @@ def test_files() -> None:
     ):
         with pytest.raises(RequestError, match=message):
             open_image(wrong)
+
+
+def test_long_images() -> None:
+    """An image of one column is not scaled to billions of pixels."""
+    config = {
+        "model_type": "llava",
+        "text_config": {"model_type": "llama"},
+        "vision_config": {"model_type": "clip_vision_model", "patch_size": 14, "image_size": 336},
+    }
+    for settings in ({}, {"do_pad": True}):
+        reading = Reading(Config(config), settings, str, 1)
+        with pytest.raises(
+            RequestError, match="1 x 30000 pixels would be scaled to .*: give one whose edges"
+        ):
+            LlavaVision.pieces(pillow.new("RGB", (1, 30_000)), reading)
+        assert len(LlavaVision.pieces(pillow.new("RGB", (10, 900)), reading)) == 1

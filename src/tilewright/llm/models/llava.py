@@ -12,7 +12,7 @@ from ...frontends.trace import numpy as tnp
 from ..config import Config
 from ..layers import ACTIVATIONS
 from ..vision.given import View
-from ..vision.pixels import CLIP_MEAN, CLIP_STD, center, resized
+from ..vision.pixels import CLIP_MEAN, CLIP_STD, center, check_size, resized
 from ..vision.towers import CLIP, SIGLIP, TOWER_NAMES, PatchTower
 from .vision import FixedVision, Reading, Vision, register_vision
 
@@ -136,10 +136,15 @@ class LlavaVision(FixedVision):
 
 
 def squared(image: Image, color: list[int]) -> Image:
-    """An image in the middle of a square with a background of `color`."""
+    """An image in the middle of a square with a background of `color`.
+
+    Raises:
+        RequestError: The square is too large.
+    """
     from PIL import Image as pillow
 
     side = max(image.size)
+    check_size(image, side, side)
     square = pillow.new("RGB", (side, side), tuple(color))
     square.paste(image, ((side - image.width) // 2, (side - image.height) // 2))
     return square

@@ -84,8 +84,10 @@ class Images:
     def longest(self) -> int:
         """The most tokens that must be computed in one call."""
         index = np.arange(len(self.last))
-        reach = np.flatnonzero(self.last > index)
-        return max((int(self.last[k]) - self.start_of(int(k)) + 1 for k in reach), default=1)
+        joined = np.zeros(len(index), bool)  # whether a token is in the range of the token before it
+        joined[1:] = (self.last[1:] == self.last[:-1]) & (self.last[:-1] >= index[1:])
+        start = np.maximum.accumulate(np.where(joined, 0, index))
+        return int((self.last - start + 1).max(initial=1))
 
     def start_of(self, token: int) -> int:
         """The first token of the range of tokens that see one another, which has this token."""

@@ -50,7 +50,7 @@ def open_image(data: bytes) -> Image:
             raise RequestError(
                 f"the image has {width} x {height} pixels; at most {MAX_PIXELS} are read: scale it down"
             )
-        return ImageOps.exif_transpose(image).convert("RGB")
+        return as_rgb(ImageOps.exif_transpose(image))
     except RequestError:
         raise
     except (pillow.DecompressionBombError, pillow.DecompressionBombWarning):
@@ -63,6 +63,34 @@ def open_image(data: bytes) -> Image:
         raise RequestError(f"the image is damaged: {error}") from None
 
 
+def as_rgb(image: Image) -> Image:
+    """An image in RGB, before white where it is transparent, as the image processors of `transformers` do."""
+    from PIL import Image as pillow
+
+    if "A" not in image.getbands() and image.info.get("transparency") is None:
+        return image.convert("RGB")
+    whole = image.convert("RGBA")
+    return pillow.alpha_composite(pillow.new("RGBA", whole.size, "white"), whole).convert("RGB")
+
+
+def check_size(image: Image, height: int, width: int) -> None:
+    """Check the size that an image is going to have, since a small one may become large if it is very long.
+
+    Args:
+        image: The image before.
+        height: The new height in pixels.
+        width: The new width in pixels.
+
+    Raises:
+        RequestError: It has too many pixels.
+    """
+    if height * width > 2 * MAX_PIXELS:
+        raise RequestError(
+            f"the image of {image.width} x {image.height} pixels would be scaled to {width} x {height}, more "
+            f"than {2 * MAX_PIXELS} pixels: give one whose edges differ less"
+        )
+
+
 def resized(image: Image, height: int, width: int, settings: Mapping[str, Any], default: int) -> Image:
     """Scale an image.
 
@@ -72,7 +100,11 @@ def resized(image: Image, height: int, width: int, settings: Mapping[str, Any], 
         width: The new width in pixels.
         settings: The image processor's; ``resample`` is the number of Pillow's filter.
         default: The filter where the settings have none.
+
+    Raises:
+        RequestError: The new size is too large.
     """
+    check_size(image, height, width)
     resample = settings.get("resample")
     return image.resize((width, height), default if resample is None else int(resample))
 
@@ -126,7 +158,9 @@ __all__ = [
     "LANCZOS",
     "MAX_BYTES",
     "MAX_PIXELS",
+    "as_rgb",
     "center",
+    "check_size",
     "open_image",
     "patches",
     "resized",

@@ -14,7 +14,7 @@ from ..models.base import family_of
 from ..models.vision import Reading, Vision, prepared, vision_of
 from ..tokenizer import TOKENIZER, Tokenizer
 from .given import Images, View, placed
-from .pixels import open_image
+from .pixels import as_rgb, open_image
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -127,7 +127,7 @@ class ImageReader:
         whole, views = parts[0], list[View]()
         for number, (image, rest) in enumerate(zip(images, parts[1:], strict=True)):
             try:
-                opened = open_image(image) if isinstance(image, bytes) else image.convert("RGB")
+                opened = open_image(image) if isinstance(image, bytes) else as_rgb(image)
                 pieces = self._family.pieces(opened, self._reading)
             except RequestError as error:
                 raise RequestError(f"image {number}: {error}") from None
