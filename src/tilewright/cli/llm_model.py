@@ -85,12 +85,15 @@ def open_engine(
     from tilewright.llm.engine.speculative import Speculation
     from tilewright.llm.library import open_library
     from tilewright.llm.parallel.launch import open_runner
+    from tilewright.llm.parallel.runner import Leader
 
     if draft is not None and speculate is None:
         raise click.UsageError("--draft needs --speculate, the number of draft tokens per step")
 
     where: dict[str, Any] = {"device": device or 0, "simulate": bool(simulate)}
     runner, tokenizer = open_runner(path, **where)
+    if isinstance(runner, Leader) and (context := click.get_current_context(silent=True)) is not None:
+        context.call_on_close(runner.close)  # lets the other processes end
     speculation = None
     if speculate is not None:
         guesses = None if draft is None else open_library(draft, **where)[0]

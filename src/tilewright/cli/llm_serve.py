@@ -252,6 +252,7 @@ def command(
     for package in ("jinja2", "llguidance"):  # requests need them, the start does not
         import_module(package)
     from tilewright.llm.library_size import library_bytes
+    from tilewright.llm.parallel.place import launched_rank
     from tilewright.llm.parallel.runner import Leader
     from tilewright.llm.server.app import application
     from tilewright.llm.server.call_forms import FORMS
@@ -284,10 +285,14 @@ def command(
     defaults = chosen(
         temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, repetition_penalty=repetition_penalty
     )
-    # Checked before the model is loaded, which may take a while.
-    listener = socket.create_server(
-        (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048
-    )
+
+    def listen() -> socket.socket:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=2048)
+
+    # Checked before the model is loaded, which may take a while. Other ranks of torchrun and mpirun never
+    # listen: they follow rank 0, which may have the port on the same machine.
+    early = None if launched_rank() else listen()
     lifecycle = Lifecycle()
     files: dict[str, Any] = {"page_folder": page_folder}
     if page_folder_bytes is not None:
@@ -314,6 +319,8 @@ def command(
         if isinstance(engine.runner, Leader):
             leaders.append(engine.runner)
             engine.runner.when_lost = end
+            if engine.runner.lost is not None:  # while it was being opened
+                end(engine.runner.lost)
         set_chat_template(engine.tokenizer, chat_template)
         return Service(
             name,
@@ -346,6 +353,7 @@ def command(
         assert models.only is not None
         assert models.only.service is not None
         models.only.service.load_adapter(adapter_name, folder)
+    listener = early or listen()
     shown = f"[{host}]" if ":" in host else host
     base = f"http://{shown}:{listener.getsockname()[1]}"
 

@@ -29,6 +29,8 @@ from tests.llm.small_tokenizer import tokenizer
 from tilewright.cli.llm import command
 from tilewright.errors import CompileError
 from tilewright.llm.library import open_library
+from tilewright.llm.parallel.launch import open_runner
+from tilewright.llm.parallel.runner import Leader
 
 from .programs import main
 
@@ -132,7 +134,9 @@ def test_a_part_alone_is_refused(compiled: Callable[..., Path]) -> None:
     assert run.exit_code == 2 and "was compiled for 1; compile it again" in run.output
 
 
-def serving(path: Path) -> tuple[subprocess.Popen[str], str]:
+def serving(
+    path: Path, port: int = 0, environment: dict[str, str] | None = None
+) -> tuple[subprocess.Popen[str], str]:
     """A server in a process of its own, with its address."""
     server = subprocess.Popen(
         [
@@ -143,11 +147,12 @@ def serving(path: Path) -> tuple[subprocess.Popen[str], str]:
             "serve",
             str(path),
             "--port",
-            "0",
+            str(port),
             "--tensor-parallel",
             "2",
         ],
         cwd=ROOT,
+        env={**os.environ, **(environment or {})},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -213,6 +218,47 @@ def test_signals_end_the_server_and_its_worker(compiled: Callable[..., Path]) ->
         assert not psutil.pid_exists(workers[0].pid) or workers[0].status() == psutil.STATUS_ZOMBIE
     finally:
         server.kill()
+
+
+def test_a_server_of_torchrun(compiled: Callable[..., Path]) -> None:
+    """Both ranks run the same command on one machine, and rank 0 alone has the port."""
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "GLOO_SOCKET_IFNAME": "lo"}
+    shared |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    port = free_port()
+    words = [sys.executable, "-m", "tilewright", "llm", "serve", str(compiled(2)), "--port", str(port)]
+    other = subprocess.Popen(
+        words, cwd=ROOT, env={**os.environ, **shared, "RANK": "1"}, stderr=subprocess.PIPE, text=True
+    )
+    server, url = serving(compiled(2), port, {**shared, "RANK": "0"})
+    try:
+        assert answer(url).status_code == 200
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(20) == 0
+        assert other.wait(20) == 0, other.communicate()[1]
+    finally:
+        server.kill()
+        other.kill()
+
+
+def test_a_chat_lets_its_worker_end(compiled: Callable[..., Path], tmp_path: Path) -> None:
+    template = tmp_path / "template.jinja"
+    template.write_text("{% for m in messages %}{{ m['content'] }}{% endfor %}")
+    words = ["chat", str(compiled(2)), "--chat-template", str(template), "--max-tokens", "4"]
+    run = subprocess.run(
+        [sys.executable, "-m", "tilewright", "llm", *words],
+        cwd=ROOT, input="one two\n", capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert run.returncode == 0 and run.stdout.strip()
+    assert "has ended" not in run.stderr, run.stderr
+
+
+def test_a_runner_closes_after_a_worker_was_killed(compiled: Callable[..., Path]) -> None:
+    runner, _ = open_runner(compiled(2))
+    assert isinstance(runner, Leader)
+    runner.workers[0].kill()
+    runner.workers[0].wait()
+    runner.close()
+    runner.close()
 
 
 def test_the_page(compiled: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,7 @@ from ...driver.load import load
 from ...errors import ArtifactError, TilewrightError
 from ..library import LibraryRunner
 from ..tokenizer import TOKENIZER, Tokenizer
-from .place import part_path, place_of
+from .place import MPI_RANKS, part_path, place_of
 from .runner import Leader, follow
 
 if TYPE_CHECKING:
@@ -35,8 +35,6 @@ PATIENCE = 600.0
 """Seconds without progress after which a process that has not ended counts as lost. A smaller value would
 take the longest chunk of a prompt on a slow machine for a loss.
 """
-_MPI = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
-"""Variables by which launchers of MPI tell a process its rank."""
 
 
 def launched() -> Group | None:
@@ -47,7 +45,7 @@ def launched() -> Group | None:
     """
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         return init()
-    return init_mpi() if any(name in os.environ for name in _MPI) else None
+    return init_mpi() if any(name in os.environ for name in MPI_RANKS) else None
 
 
 def open_parallel(library: CompiledModel, path: Path, threads: int | None = None) -> Leader:
@@ -83,8 +81,7 @@ def open_parallel(library: CompiledModel, path: Path, threads: int | None = None
     try:
         leader = Leader(library, world)
     except BaseException:
-        for worker in workers:
-            worker.kill()
+        killed(workers)
         raise
     leader.workers = workers
     return leader
@@ -135,11 +132,18 @@ def started(path: Path, size: int, threads: int) -> tuple[Group, list[subprocess
     ]
     try:
         engine.joined(JOINING, alive(workers))
-    except GroupError:
-        for worker in workers:
-            worker.kill()
+    except BaseException:
+        killed(workers)
         raise
     return Group(engine), workers
+
+
+def killed(workers: Sequence[subprocess.Popen[bytes]]) -> None:
+    """End processes at once."""
+    for worker in workers:
+        worker.kill()
+    for worker in workers:
+        worker.wait()
 
 
 def alive(workers: Sequence[subprocess.Popen[bytes]]) -> Callable[[], bool]:

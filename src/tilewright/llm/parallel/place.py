@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +12,9 @@ from typing import Any
 from ...distributed.engine import Engine, GroupError, Operation
 from ...distributed.groups import Group
 from ...errors import CompileError
+
+MPI_RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
+"""Variables by which launchers of MPI tell a process its rank."""
 
 
 class PlannedEngine(Engine):
@@ -132,4 +136,11 @@ def part_path(path: Path, rank: int) -> Path:
     return path.with_name(f"{path.stem}.rank{rank}{path.suffix}") if rank else path
 
 
-__all__ = ["Place", "PlannedEngine", "part_path", "place_of"]
+def launched_rank() -> int:
+    """The rank that ``torchrun`` or ``mpirun`` gave this process; 0 if neither started it."""
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        return int(os.environ["RANK"])
+    return next((int(os.environ[name]) for name in MPI_RANKS if name in os.environ), 0)
+
+
+__all__ = ["MPI_RANKS", "Place", "PlannedEngine", "launched_rank", "part_path", "place_of"]

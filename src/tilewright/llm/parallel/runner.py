@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
@@ -100,7 +101,8 @@ class Leader(LibraryRunner):
         with self._one:
             if self.lost is None:
                 self.lost = GroupError("the processes of the model have been ended")
-                self._calls.send(END)
+                with contextlib.suppress(GroupError):  # one has ended, so the others do as well
+                    self._calls.send(END)
         self._watch.join()
         for worker in self.workers:
             try:
