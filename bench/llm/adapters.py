@@ -10,7 +10,6 @@ import argparse
 import time
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from tilewright.llm.library import (
 )
 from tilewright.llm.weights import open_checkpoint
 
-from .model import SIZES, Size, prompts, write
+from .model import SIZES, Size, kept_or_temporary, prompts, write
 
 COUNT = 4
 
@@ -38,11 +37,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--folder", type=Path, help="keeps the libraries for the next run")
     parser.add_argument("--build", action="store_true", help="only compile the libraries")
     options = parser.parse_args(arguments)
-    if options.folder is None:
-        with TemporaryDirectory() as folder:
-            _run(options, Path(folder))
-    else:
-        _run(options, options.folder)
+    with kept_or_temporary(options.folder) as folder:
+        _run(options, Path(folder))
 
 
 def _run(options: argparse.Namespace, folder: Path) -> None:

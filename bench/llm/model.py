@@ -5,8 +5,10 @@ seed, or with a given model's weights.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -94,6 +96,11 @@ SIZES = {
     "300m": Size(1024, 16, 16, 8, 4096, 32000, prompt=256, context=(64, 256)),
     "tiny": Size(128, 1, 4, 2, 256, 512, prompt=32, context=(16, 64), users=4, steps=3),
 }
+
+
+def kept_or_temporary(folder: Path | None) -> AbstractContextManager[str | Path]:
+    """The folder that keeps models and libraries for the next run; without one, a temporary folder."""
+    return TemporaryDirectory() if folder is None else nullcontext(folder)
 
 
 def prompts(size: Size, tokens: int, count: int = 1, number: int = 0) -> list[list[int]]:

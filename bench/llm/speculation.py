@@ -16,7 +16,6 @@ import shutil
 import statistics
 import time
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from tilewright.llm.engine.engine import Engine, EngineOptions
@@ -28,6 +27,7 @@ from tilewright.llm.weights import open_checkpoint
 
 from ..machines import features, machine, results_file
 from ..report import table
+from .model import kept_or_temporary
 from .pair import VOCABULARY, pair, prompts
 
 PROMPT = 128
@@ -43,11 +43,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--folder", type=Path, help="keeps models and libraries for the next run")
     parser.add_argument("--build", action="store_true", help="only train and compile")
     options = parser.parse_args(arguments)
-    if options.folder is None:
-        with TemporaryDirectory() as folder:
-            _run(options, Path(folder))
-    else:
-        _run(options, options.folder)
+    with kept_or_temporary(options.folder) as folder:
+        _run(options, Path(folder))
 
 
 def _run(options: argparse.Namespace, folder: Path) -> None:
