@@ -31,7 +31,8 @@ class Named:
 
 
 def progress(elapsed: float, trials: int, speedup: float, stage: Any = "searching") -> Progress:
-    state = KernelState(Named("matmul"), 2e-3, 1e-3, "searches", "", trials, 1, speedup)  # type: ignore[arg-type]
+    matmul: Any = Named("matmul")
+    state = KernelState(matmul, 2e-3, 1e-3, "searches", "", trials, 1, speedup)
     other = KernelState(Named("softmax"), 2e-3, 1e-3)  # type: ignore[arg-type]
     return Progress(stage, elapsed, 60.0, (state, other), ("kernel 'x' is left out: it has no choices",))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -67,7 +68,7 @@ def test_few_turns_decide_nothing() -> None:
 
 def test_calls_take_turns_in_changing_order() -> None:
     order: list[str] = []
-    turns = in_turns({name: lambda name=name: order.append(name) for name in "ab"}, 0.2, least=4)  # type: ignore[misc]
+    turns = in_turns({name: partial(order.append, name) for name in "ab"}, 0.2, least=4)
     assert {name: len(parts) for name, parts in turns.items()}.keys() == {"a", "b"}
     text = "".join(order[2:])
     per_turn = 1 + len(turns["a"][0])
