@@ -230,9 +230,11 @@ def test_a_model_with_nothing_to_tune_is_no_error(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.name != "posix", reason="measuring needs fork")
 def test_a_real_session(tmp_path: Path) -> None:
     """Real candidates of a real model. Which of them is faster, if any, depends on the machine."""
-    database = tuned(tmp_path / "a.jsonl", LocalExecutor(QUICK), budget=4)
+    patient = replace(QUICK, least_seconds=60.0)  # on a machine under load, too, no candidate hangs
+    database = tuned(tmp_path / "a.jsonl", LocalExecutor(patient), budget=4)
     trials = [t for t in database if t.stage == "race"]
-    assert trials and all(t.failure is None for t in trials), [t.message for t in trials]
+    assert trials
+    assert [f"{t.choices} {t.failure}: {t.message}" for t in trials if t.failure is not None] == []
     library = tw.compile(model, (X,), tuned=database, threads=2)
     np.testing.assert_allclose(library(X), tw.compile(model, (X,), threads=2)(X), rtol=1e-5, atol=1e-6)
 
