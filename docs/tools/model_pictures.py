@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 IMAGES = Path(__file__).parents[1] / "images"
-RESULTS = Path(__file__).parents[2] / "bench" / "results" / "models-avx512-bf16.json"
+RESULTS = Path(__file__).parents[2] / "bench" / "results" / "models-avx512-avx-vnni.json"
 TARGET = "aarch64-linux"
 INK, QUIET, HOT, COOL, SOFT = "#1b1f24", "#57606a", "#d9542b", "#9db8dd", "#eef0f3"
 

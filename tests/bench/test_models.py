@@ -58,7 +58,9 @@ def test_rows_merge(tmp_path: Path) -> None:
 
 def test_classes_of_machines_stand_beside_each_other(tmp_path: Path) -> None:
     flags = {
-        "amx": ["avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16"],
+        "amx": ["avx512f", "avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "amx_bf16"],
+        "avx512-avx-vnni": ["avx512f", "avx512_vnni", "avx512_bf16", "avx_vnni"],  # Zen 5
+        "avx512-bf16": ["avx512f", "avx512_vnni", "avx512_bf16"],  # Zen 4
         "avx2": ["avx", "avx2"],
     }
     assert [class_of(found) for found in flags.values()] == list(flags)
