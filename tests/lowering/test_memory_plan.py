@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from collections.abc import Sequence
 from typing import Any
 
@@ -227,6 +228,19 @@ def test_a_training_step_of_many_layers_needs_little_more_than_is_alive() -> Non
     plan = program.plan()
     check(program, plan, {})
     assert plan.largest.arena_bytes <= 1.005 * plan.largest.live_bytes
+
+
+def test_buffers_that_are_alive_together_take_memory_in_proportion() -> None:
+    program = Program((1,))
+    kept = [program.launch([program.args[0]], (k % 50 + 1,)) for k in range(1500)]
+    program.launch(kept, program.args[-1])
+    program.builder.insert(func.Return(()))
+    tracemalloc.start()
+    plan = plan_memory(program.module)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert plan.largest.arena_bytes == plan.largest.live_bytes == plan.largest.unplanned_bytes
+    assert peak < 4 << 20  # a list of pairs takes 18 MB for its pointers
 
 
 def test_weights_are_placed_once() -> None:

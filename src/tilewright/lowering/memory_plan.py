@@ -24,6 +24,7 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..dialects import func, host, loop
 from ..ir import notes
@@ -44,6 +45,8 @@ ORDERS, COMPARISONS = 64, 1 << 23
 """The most orders in which buffers are placed, from each first order, and the most comparisons of two places
 in all of them, about a second. Larger values save memory, and take longer.
 """
+Steps = npt.NDArray[np.int64]
+"""For each storage the number of a step."""
 Loop = host.For | host.While
 Step = host.Launch | host.Copy | host.Yield | host.BindSize | host.Check | host.If | host.While
 """Operations that read or write buffers."""
@@ -479,7 +482,7 @@ def _placed(storages: Sequence[_Storage], sizes: Sequence[int]) -> list[int]:
     comes first.
     """
     least, busiest = _busiest(storages, sizes)
-    meeting = _meeting(storages, sizes)
+    first, last = (np.array([getattr(s, end) for s in storages], np.int64) for end in ("first", "last"))
     span = [s.first - s.last for s in storages]
     apart = [not s.first <= busiest <= s.last for s in storages]
     keys: tuple[Callable[[int], tuple[int, ...]], ...] = (
@@ -487,49 +490,59 @@ def _placed(storages: Sequence[_Storage], sizes: Sequence[int]) -> list[int]:
         lambda k: (span[k], -sizes[k]),
         lambda k: (apart[k], span[k], -sizes[k]),
     )
-    orders = min(ORDERS, max(1, COMPARISONS // (len(keys) * sum(map(len, meeting)) + 1)))
+    orders = min(ORDERS, max(1, COMPARISONS // (len(keys) * _meetings(first, last, sizes) + 1)))
     best, smallest = [0] * len(storages), math.inf
     for key in keys:
         order = sorted(range(len(storages)), key=key)
         for _ in range(orders if smallest > least else 0):
-            offsets = _greedy(sizes, order, meeting)
+            offsets = _greedy(sizes, order, first, last)
             ends = [offset + size for offset, size in zip(offsets, sizes, strict=True)]
             top = max(ends, default=0)
             if top < smallest:
                 best, smallest = offsets, top
             if top <= least:
                 break
-            last = ends.index(top)
-            order = [last, *(k for k in order if k != last)]
+            topmost = ends.index(top)
+            order = [topmost, *(k for k in order if k != topmost)]
     return best
 
 
-def _meeting(storages: Sequence[_Storage], sizes: Sequence[int]) -> list[list[int]]:
-    """For each storage, the numbers of the others that are alive at the same time and have bytes."""
-    first, last = (np.array([getattr(s, end) for s in storages], int) for end in ("first", "last"))
-    some = np.array(sizes) > 0
-    found = [np.flatnonzero(some & (first <= s.last) & (last >= s.first)).tolist() for s in storages]
-    return [[k for k in others if k != own] for own, others in enumerate(found)]
+def _meetings(first: Steps, last: Steps, sizes: Sequence[int]) -> int:
+    """The number of pairs of a storage and another one that has bytes and is alive at the same time."""
+    some = np.array(sizes, np.int64) > 0
+    begun = np.searchsorted(np.sort(first[some]), last, "right")
+    ended = np.searchsorted(np.sort(last[some]), first, "left")
+    return int((begun - ended - some).sum())
 
 
-def _greedy(sizes: Sequence[int], order: Sequence[int], meeting: Sequence[Sequence[int]]) -> list[int]:
+def _greedy(sizes: Sequence[int], order: Sequence[int], first: Steps, last: Steps) -> list[int]:
     """Offsets such that storages alive at the same time do not overlap: in an order, each in the smallest gap
     that fits.
     """
     offsets = [0] * len(sizes)
-    placed = [False] * len(sizes)
+    # Rows: offset, end, first and last step. Columns: what is placed, sorted by the offset.
+    placed = np.empty((4, len(sizes)), np.int64)
+    lives = list(zip(first.tolist(), last.tolist(), strict=True))
+    count = 0
     for k in order:
-        if sizes[k] == 0:
+        size, (begin, end) = sizes[k], lives[k]
+        if size == 0:
             continue
-        others = sorted((offsets[p], offsets[p] + sizes[p]) for p in meeting[k] if placed[p])
-        best, smallest, end = None, math.inf, 0
-        for start, stop in others:
-            gap = start - end
-            if sizes[k] <= gap < smallest:
-                best, smallest = end, gap
-            end = max(end, stop)
-        offsets[k] = end if best is None else best
-        placed[k] = True
+        starts, stops, begins, ends = placed[:, :count]
+        meets = ((begins <= end) & (ends >= begin)).nonzero()[0]
+        offset = 0
+        if len(meets):
+            tops = np.maximum.accumulate(stops[meets])
+            gaps = starts[meets]
+            gaps[1:] -= tops[:-1]  # free bytes below each
+            fitting = (gaps >= size).nonzero()[0]
+            chosen = fitting[gaps[fitting].argmin()] if len(fitting) else len(gaps)
+            offset = int(tops[chosen - 1]) if chosen else 0
+        at = starts.searchsorted(offset)
+        placed[:, at + 1 : count + 1] = placed[:, at:count]
+        placed[:, at] = offset, offset + size, begin, end
+        count += 1
+        offsets[k] = offset
     return offsets
 
 
