@@ -57,7 +57,8 @@ class Drawn:
         here: list[tuple[Sequence, Guess, int]] = []
         adjusted: list[tuple[int, Sequence, bytes | None]] = []
         for s, guess, row in ready:
-            if s.request.sampling.logprobs is not None or s.forks or guess.probabilities:
+            apart = s.request.sampling.logprobs is not None or s.beams is not None
+            if apart or s.forks or guess.probabilities:
                 continue
             if s.sampler.adjusts:
                 if guess.tokens or not self._takes(s.sampler):

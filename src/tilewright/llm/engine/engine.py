@@ -8,15 +8,16 @@ import threading
 import time
 from collections import abc
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from ...errors import EngineError, OverloadedError, RequestError, TilewrightError
-from ..runner import Floats, Runner
+from ..runner import PAGE, Floats, Runner
 from ..tokenizer import Detokenizer, Tokenizer
 from .adapters import Adapters
+from .beams import Beams, BeamSearch
 from .outputs import Outputs
 from .replies import Replies
 from .sampling import Sampler, seed_of_choice
@@ -171,8 +172,10 @@ class Engine:
             if self.runner.sight is None:
                 raise RequestError("the model takes no images")
             request.images.check(len(request.prompt), self._chunk)
+        if request.beams is not None:
+            self._check_beams(request, request.beams)
         constraints = [
-            request.grammar.fork() if request.grammar is not None else None for _ in range(request.n)
+            request.grammar.fork() if request.grammar is not None else None for _ in range(request.sequences)
         ]
         stream = Stream(request, self._cancel, self._step_unless_running)
         now = time.perf_counter()
@@ -180,17 +183,18 @@ class Engine:
             if self._state:
                 raise OverloadedError(f"the engine accepts no more requests: {self._state}")
             waiting = self._scheduler.waiting + self._arriving
-            if waiting + request.n > self.options.queue:
+            if waiting + request.sequences > self.options.queue:
                 raise OverloadedError(
                     f"the queue is full ({waiting} of {self.options.queue} choices wait): try again later"
                 )
             self._order += 1
             requested_seed = request.sampling.seed
             seed = self._random.getrandbits(64) if requested_seed is None else requested_seed
+            sampling = request.sampling if request.beams is None else replace(request.sampling, temperature=0)
             sequences = []
             for index, constraint in enumerate(constraints):
                 sampler = Sampler(
-                    request.sampling,
+                    sampling,
                     request.prompt,
                     seed_of_choice(seed, index),
                     constraint,
@@ -202,17 +206,34 @@ class Engine:
                 sequence.uniform = self.runner.uniform
                 sequence.submitted = now
                 sequences.append(sequence)
-            adapter = self.adapters.taken(request.adapter, request.n)
+            adapter = self.adapters.taken(request.adapter, request.sequences)
             for sequence in sequences:
                 sequence.adapter = adapter
-            if self._scheduler.share:
+            if request.beams is not None:
+                beams = Beams(request.beams, list(sequences))
+                for sequence in sequences:
+                    sequence.beams = beams
+            if self._scheduler.share or request.beams is not None:
                 sequences[0].forks = sequences[1:]
                 del sequences[1:]
             self._arrived += sequences
-            self._arriving += request.n
+            self._arriving += request.sequences
             self._statistics.requests += 1
             self._changed.notify()
         return stream
+
+    def _check_beams(self, request: Request, beams: BeamSearch) -> None:
+        beams.check(len(self._scheduler.tables))
+        if self.runner.has_state and self.runner.source_kind is None:
+            raise RequestError("the model keeps state that cannot be copied: it has no beam search")
+        tokens = min(self.limit, len(request.prompt) + (request.max_tokens or self.limit))
+        # each running sequence keeps a page in reserve
+        needed, there = beams.width * (-(-tokens // PAGE) + 1), self._scheduler.pool.size
+        if needed > there:
+            raise RequestError(
+                f"a beam search of width {beams.width} over {tokens} tokens needs {needed} pages of the KV "
+                f"cache, which has {there}: lower max_tokens or the width"
+            )
 
     def embed(self, tokens: abc.Sequence[int]) -> Floats:
         """Compute the embedding of a text, f32 [hidden].

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import abc, deque
+from itertools import zip_longest
 
-from ...errors import EngineError, TilewrightError
+from ...errors import TilewrightError
 from ..tokenizer import Tokenizer
 from .adapters import Adapters
+from .beams import Found
 from .replies import Replies
-from .sampling import TokenLogprob
+from .sampling import Floats, TokenLogprob
 from .scheduler import Scheduler
 from .sequence import Sequence
 from .statistics import Statistics
@@ -49,15 +51,7 @@ class Outputs:
         while pending:
             token = pending.popleft()
             if token < 0:
-                what = (
-                    "the model's logits are NaN"
-                    if sampler.constraint is None
-                    else "the grammar allows no token"
-                )
-                self.fail(
-                    [sequence],
-                    EngineError(f"no next token can be chosen after {len(sequence.tokens)} tokens: {what}"),
-                )
+                self.fail([sequence], sampler.no_choice(len(sequence.tokens)))
                 return
             sequence.tokens.append(token)
             given.append(token)
@@ -112,12 +106,55 @@ class Outputs:
             )
         )
 
+    def offer(self, sequence: Sequence, adjusted: Floats, raw: Floats) -> None:
+        """Continue a beam search once all its sequences have been computed, and hand its outputs to the
+        reader at its end.
+
+        Args:
+            sequence: One of them, whose tokens are all in the cache.
+            adjusted: Logits, f32 [vocabulary], after penalties, biases and the grammar.
+            raw: Logits, f32 [vocabulary], of the model or the same, whose log-probabilities are reported.
+        """
+        request, beams = sequence.request, sequence.beams
+        assert beams is not None
+        ends = {*request.stop_tokens, *(() if request.ignore_eos else self._tokenizer.eos)}
+        most = self._scheduler.limit - len(request.prompt)
+        most = most if request.max_tokens is None else min(most, request.max_tokens)
+        lead, reported = beams.members[0], adjusted if request.sampling.adjusted_logprobs else raw
+        try:
+            beams.offer(sequence, adjusted, reported, len(ends))
+            if not beams.ready:
+                return
+            over = beams.advance(self._scheduler, ends, most)
+        except TilewrightError as error:
+            self.fail([sequence], error)
+            return
+        self._scheduler.charge(lead, 2 * beams.live)
+        self._measure(lead, beams.live)
+        if not over:
+            return
+        for member in beams.members:
+            self._scheduler.remove(member)
+        nothing = Found(0.0, [], [], True)
+        for member, found in zip_longest(beams.members, beams.found, fillvalue=nothing):
+            assert isinstance(member, Sequence) and isinstance(found, Found)
+            reason: FinishReason = "stop" if found.ended else "length"
+            self._end(member, reason)
+            if member.index < request.n:
+                last = found.tokens[-1] if found.ended and found.tokens else None
+                written = found.tokens[:-1] if last in ends else found.tokens
+                text = member.detokenizer.add(written) + member.detokenizer.finish()
+                logs = None if request.sampling.logprobs is None else found.logprobs
+                stop = last if last in request.stop_tokens else None
+                member.stream.put(Delta(text, found.tokens, logs, reason, member.index, stop))
+
     def cancel(self, sequence: Sequence) -> None:
         """End a sequence whose reader cancelled it, and those that are to be forked from it."""
         self._scheduler.remove(sequence)
         for choice in (sequence, *sequence.forks):
             self._end(choice, "cancelled")
-            choice.stream.put(Delta("", [], None, "cancelled", choice.index))
+            if choice.index < choice.request.n:
+                choice.stream.put(Delta("", [], None, "cancelled", choice.index))
 
     def fail(self, sequences: abc.Sequence[Sequence], error: TilewrightError) -> None:
         """Fail these sequences and the other choices of their requests.

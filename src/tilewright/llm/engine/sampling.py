@@ -6,6 +6,7 @@ min-p, top-k, top-p. Each of the last three sees the tokens that the previous on
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import RequestError
+from ...errors import EngineError, RequestError
 from .grammar import Constraint, LogitRules
 
 Floats = np.ndarray[Any, Any]
@@ -184,6 +185,21 @@ class Sampler:
             self._output[place] += 1
         if self.constraint is not None:
             self.constraint.accept(token)
+
+    def no_choice(self, tokens: int) -> EngineError:
+        """Make the error of a sequence of `tokens` tokens after which none can be chosen."""
+        what = "the model's logits are NaN" if self.constraint is None else "the grammar allows no token"
+        return EngineError(f"no next token can be chosen after {tokens} tokens: {what}")
+
+    def copy(self) -> Sampler:
+        """Return a sampler of the same state, for another continuation."""
+        result = copy.copy(self)
+        if self._places is not None:
+            result._places = dict(self._places)
+            result._ids, result._output = self._ids.copy(), self._output.copy()
+        if self.constraint is not None:
+            result.constraint = self.constraint.fork()
+        return result
 
     def look_ahead(self) -> None:
         """Mark the current state: tokens accepted from here on are guesses, until `look_back`."""

@@ -76,8 +76,8 @@ class Scheduler:
         self.released = 0
         """Pages that were freed because no later token sees their tokens."""
         self._slots = list(range(slots - 1, -1, -1))
-        # each user's waiting sequences, ordered by rank
-        self._queues: dict[str, list[tuple[tuple[int, int, int], Sequence]]] = {}
+        # each user's waiting sequences, ordered by rank; under None those for which others wait
+        self._queues: dict[str | None, list[tuple[tuple[int, int, int], Sequence]]] = {}
         self._served: dict[str, float] = {}  # service received by users with sequences here
         self._sequences: dict[str, int] = {}  # number of sequences of each user
         self._virtual = 0  # service of the sequence that was prefilled last
@@ -99,17 +99,18 @@ class Scheduler:
         """Start waiting sequences while slots and pages last; return those started."""
         admitted = []
         while self.waiting:
-            user = min(
-                (user for user, queue in self._queues.items() if queue),
-                key=lambda user: (self._queues[user][0][0][0], self._served[user], self._queues[user][0][0]),
-            )
+            user = min((user for user, queue in self._queues.items() if queue), key=self._turn)
             sequence = self._queues[user][0][1]
-            while not (room := self._has_room(sequence)) and self.running[-1].rank[0] > sequence.rank[0]:
+            # Later sequences give way to one that others wait for, so that these do not wait for each other.
+            most = 1 if user is not None else 2
+            while (
+                not (room := self._has_room(sequence)) and self.running[-1].rank[:most] > sequence.rank[:most]
+            ):
                 self.preempt(self.running[-1])
             if not room:
                 break
             heapq.heappop(self._queues[user])
-            self.waiting -= 1
+            self._left(user)
             self._start(sequence)
             admitted.append(sequence)
         return admitted
@@ -123,6 +124,9 @@ class Scheduler:
         self._publish(sequence)
         self._count(fork.request.user)
         rest = sequence.held - PAGE * len(sequence.nodes)
+        if not self.share:
+            self._wait(fork)
+            return False
         if not self._slots or _pages(rest) > min(self.cache.available, 1):
             self._wait(fork)
             return False
@@ -132,6 +136,42 @@ class Scheduler:
             self._copy(fork, sequence.table[len(sequence.nodes)], rest)
         fork.drafted = min(fork.held, sequence.drafted)
         return fork.held == sequence.held
+
+    def replace(self, sequence: Sequence, other: Sequence) -> None:
+        """Give a sequence the tokens of another one with the same prompt, and copies of its pages.
+
+        Pages of tokens that both have in common stay. Where there are no free pages or the other one has
+        none, the rest is computed again.
+        """
+        common = next(
+            (i for i, (a, b) in enumerate(zip(sequence.tokens, other.tokens, strict=False)) if a != b),
+            min(len(sequence.tokens), len(other.tokens)),
+        )
+        sequence.tokens = list(other.tokens)
+        if sequence.slot < 0:
+            return
+        kept = min(common, sequence.held) // PAGE
+        drafted = sequence.drafted
+        for page in sequence.table[max(kept, len(sequence.nodes)) :]:
+            if page >= 0:
+                self.pool.give_back(page)
+        self.cache.leave(sequence.nodes[kept:])
+        del sequence.nodes[kept:], sequence.table[kept:]
+        self.tables[sequence.slot, kept:] = -1
+        sequence.held = kept * PAGE
+        sequence.unseen = min(sequence.unseen, kept)
+        if other.slot >= 0:
+            if kept == len(sequence.nodes):
+                self._join(sequence, other.nodes[kept:])
+            for page in other.table[len(sequence.table) :]:
+                held = min(PAGE, other.held - sequence.held)
+                if page < 0:
+                    self._set(sequence, len(sequence.table), page)
+                    sequence.held += PAGE
+                    sequence.unseen = len(sequence.table)
+                elif held <= 0 or not self.cache.available or not self._copy(sequence, page, held):
+                    break
+        sequence.drafted = min(drafted, kept * PAGE)
 
     def next_prefill(self, chunk: int) -> tuple[Sequence, int, int] | None:
         """Choose the sequence whose prompt continues, and the range (start, end) of its next tokens.
@@ -184,10 +224,10 @@ class Scheduler:
         if sequence.slot >= 0:
             self._stop(sequence, keep)
         else:
-            queue = self._queues[sequence.request.user]
+            queue = self._queues[sequence.queue]
             queue.remove((sequence.rank, sequence))
             heapq.heapify(queue)
-            self.waiting -= 1
+            self._left(sequence.queue)
         user = sequence.request.user
         self._sequences[user] -= 1
         if not self._sequences[user]:
@@ -259,8 +299,19 @@ class Scheduler:
         self._sequences[user] = self._sequences.get(user, 0) + 1
 
     def _wait(self, sequence: Sequence) -> None:
-        heapq.heappush(self._queues.setdefault(sequence.request.user, []), (sequence.rank, sequence))
+        heapq.heappush(self._queues.setdefault(sequence.queue, []), (sequence.rank, sequence))
         self.waiting += 1
+
+    def _left(self, user: str | None) -> None:
+        """Count a sequence that has left the queue of a user."""
+        self.waiting -= 1
+        if user is None and not self._queues[None]:
+            del self._queues[None]
+
+    def _turn(self, user: str | None) -> tuple[object, ...]:
+        """The sort key of the queue of a user: the least comes next."""
+        rank = self._queues[user][0][0]
+        return user is not None, rank[0], 0.0 if user is None else self._served[user], rank
 
     def _start(self, sequence: Sequence) -> None:
         sequence.slot = self._slots.pop()
@@ -345,7 +396,8 @@ class Scheduler:
             self._set(sequence, len(sequence.table), node.page)
             sequence.held += PAGE
 
-    def _copy(self, sequence: Sequence, source: int, tokens: int) -> None:
+    def _copy(self, sequence: Sequence, source: int, tokens: int) -> bool:
+        """Add a copy of a page that holds so many tokens to a sequence. Return whether that succeeded."""
         page = self.cache.take()
         assert page is not None, "the caller checked that a page is available"
         try:
@@ -353,9 +405,10 @@ class Scheduler:
         except Exception:  # a runner may raise anything
             log.exception("a page of the KV cache could not be copied; its tokens are computed again")
             self.pool.give_back(page)
-            return
+            return False
         self._set(sequence, len(sequence.table), page)
         sequence.held += tokens
+        return True
 
     def _set(self, sequence: Sequence, at: int, page: int) -> None:
         sequence.table[at : at + 1] = [page]

@@ -112,7 +112,8 @@ class Steps:
         Preempted sequences feed the tokens that were chosen before. Return whether there was work.
         """
         scheduler = self._scheduler
-        decoding = [s for s in scheduler.running if s.decoding]
+        # members of a beam search that wait for others miss nothing
+        decoding = [s for s in scheduler.running if s.decoding and s.missing]
         if not decoding:
             return False
         begin = time.perf_counter()
@@ -120,7 +121,7 @@ class Steps:
         if speculation is not None and len(decoding) <= speculation.max_batch:
             guessed = self._pace.guesses(len(decoding))
         most = 1 if self._runner.has_state else self._runner.rows // len(decoding)
-        wanted = {s: 1 + guessed if s.missing == 1 else s.missing for s in decoding}
+        wanted = {s: 1 + guessed if s.missing == 1 and s.beams is None else s.missing for s in decoding}
         rows = scheduler.reserve({s: min(n, most) for s, n in wanted.items()})
         if not rows:
             return False
@@ -271,6 +272,8 @@ class Steps:
         entries: list[tuple[Sequence, Guess, int]] = []
         for sequence, guess, row in ready:
             entries.append((sequence, guess, row))
+            if sequence.beams is not None:  # which starts its forks itself
+                continue
             forks, sequence.forks = sequence.forks, []
             entries += [
                 (fork, Guess([]), row) for fork in forks if self._scheduler.start_fork(sequence, fork)
@@ -292,6 +295,9 @@ class Steps:
         for sequence, guess, _ in entries:
             start, end = end, end + len(guess.tokens) + 1
             if sequence.finished:  # another choice of the request failed
+                continue
+            if sequence.beams is not None:
+                self._outputs.offer(sequence, adjusted[start], raw[start])
                 continue
             tokens = accepted(sequence, guess, adjusted[start:end], chosen[start:end])
             sampling = sequence.request.sampling

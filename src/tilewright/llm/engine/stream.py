@@ -15,6 +15,7 @@ import numpy as np
 
 from ...errors import EngineError, InternalError, RequestError, TilewrightError
 from ..vision.given import Images
+from .beams import BeamSearch
 from .grammar import Constraint, LogitRules
 from .reasoning_budget import ReasoningBudget
 from .sampling import SamplingParameters, TokenLogprob
@@ -59,16 +60,28 @@ class Request:
     """The images of the prompt, of a model that takes images; `vision.reader.ImageReader` makes both."""
     shown: frozenset[int] = frozenset()
     """Special tokens whose text appears in the output, as that of others does not."""
+    beams: BeamSearch | None = None
+    """Search for the most probable outputs; None: tokens are chosen one by one as `sampling` says. The
+    outputs arrive when the search has ended, the best first. Not together with stop strings or a budget of
+    reasoning, nor with models that keep state besides pages.
+    """
     adapter: str = ""
     """The name of one of `Engine.adapters`; empty: none."""
     n: int = 1
-    """The number of outputs (choices)."""
+    """The number of outputs (choices); of a beam search, at most its width. If a grammar allows fewer, the
+    other outputs are empty.
+    """
     priority: int = 0
     """Lower values run first; requests of higher values are preempted for them if needed."""
     user: str = ""
     """The user for fair scheduling: users get equal service, however many requests each has."""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     """A name of the request for logs, by default a random one."""
+
+    @property
+    def sequences(self) -> int:
+        """The number of sequences that are computed."""
+        return self.n if self.beams is None else self.beams.width
 
     def check(self, vocabulary: int, limit: int, source: int = 0) -> None:
         """Check a request against a model.
@@ -123,6 +136,14 @@ class Request:
                 )
         if not all(self.stop):
             raise RequestError("stop must not contain an empty string")
+        if self.beams is not None:
+            if self.stop or self.reasoning is not None:
+                what = "stop strings: use stop tokens" if self.stop else "a budget of reasoning"
+                raise RequestError(f"a beam search has no {what}")
+            if self.n > self.beams.width:
+                raise RequestError(
+                    f"n is {self.n}; a beam search gives at most its width, {self.beams.width}"
+                )
         if self.images is not None and self.prompt_logprobs is not None:
             raise RequestError("log-probabilities of a prompt with images are not computed")
 
