@@ -581,8 +581,6 @@ def functions_of(model: LanguageModel, options: LibraryOptions, texts: Texts) ->
         )
     if states is not None:
         return {**functions, "reset": (reset, (np.zeros((), i32),))}
-    if isinstance(model, EncoderDecoder):
-        return functions
     return {**functions, "copy_page": (copy_page, (np.zeros(1, i32), np.zeros(1, i32)))}
 
 
@@ -659,7 +657,7 @@ class LibraryRunner:
                 "score": "scores texts only",
             }
             reason = made[self.texts.task]
-            if self.has_state and name == "copy_page":
+            if self._slot_states and name == "copy_page":
                 reason = "keeps state that cannot be rolled back"
             if name in ("encode", "features"):
                 reason = "has no encoder beside its decoder"

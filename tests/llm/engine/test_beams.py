@@ -14,7 +14,7 @@ from tests.llm.fake_runner import MASK, FakeRunner
 from tests.llm.small_tokenizer import tokenizer
 
 from tilewright.errors import EngineError, RequestError
-from tilewright.llm.engine.beams import BeamSearch
+from tilewright.llm.engine.beam_search import BeamSearch
 from tilewright.llm.engine.engine import Engine, EngineOptions
 from tilewright.llm.engine.grammar import Grammars
 from tilewright.llm.engine.sampling import SamplingParameters

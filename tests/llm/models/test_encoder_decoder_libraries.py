@@ -13,6 +13,7 @@ pytest.importorskip("transformers")
 
 from tests.llm.small_tokenizer import tokenizer
 from tilewright.errors import RequestError
+from tilewright.llm.engine.beam_search import BeamSearch
 from tilewright.llm.engine.engine import Engine
 from tilewright.llm.engine.sampling import SamplingParameters
 from tilewright.llm.engine.stream import Request
@@ -58,6 +59,34 @@ def test_quantized(name: str, scheme: str, tmp_path: Path) -> None:
         expected = logits(theirs, one[None], tokens[k : k + 1, :-1])[0]
         difference = np.sqrt(np.mean((found[k] - expected) ** 2) / np.mean(expected**2))
         assert difference < {"int8": 0.1, "int4_g32": 0.4}[scheme]
+
+
+@pytest.mark.parametrize("name", ["t5", "whisper"])
+def test_beam_search_is_that_of_transformers(name: str, tmp_path: Path) -> None:
+    """Each sequence of a search keeps its own copy of the encoder's states."""
+    import torch
+    from transformers import GenerationMixin
+
+    theirs = checkpoint(name, tmp_path)
+    end, width = 5, 3
+    with compile_library(tmp_path, options(cache_dtype="float32")) as library:
+        runner = LibraryRunner(library)
+        engine = Engine(runner, tokenizer())
+        for n in (90, 5):
+            given = source(name, 1, n)
+            inputs = torch.tensor(given if name == "t5" else given.transpose(0, 2, 1))
+            # Whisper's own `generate` gives the best sequence several times
+            made = GenerationMixin.generate(
+                theirs, **{"input_ids" if name == "t5" else "input_features": inputs},
+                decoder_input_ids=torch.tensor([runner.start]), num_beams=width, num_return_sequences=width,
+                do_sample=False, max_new_tokens=12, eos_token_id=end, pad_token_id=0, use_cache=False,
+            )[:, 1:].tolist()  # fmt: skip
+            wanted = [m[: m.index(end) + 1] if end in m else m for m in made]
+            request = Request(
+                runner.start, SamplingParameters(), source=given[0].astype("i4" if name == "t5" else "f4"),
+                max_tokens=12, ignore_eos=True, stop_tokens=[end], beams=BeamSearch(width), n=width,
+            )  # fmt: skip
+            assert [choice.tokens for choice in engine.submit(request).collect()] == wanted
 
 
 def test_engine(tmp_path: Path) -> None:

@@ -57,6 +57,28 @@ def test_chat(client: OpenAI) -> None:
     assert len("Grüße 🌍!".encode()) <= answer.usage.completion_tokens <= len("Grüße 🌍!".encode()) + 1
 
 
+def test_beam_search(client: OpenAI) -> None:
+    """The most probable answer is first; its log-probabilities say so."""
+    extra = {"use_beam_search": True, "length_penalty": 0.0}
+    answer = client.chat.completions.create(
+        model="echo", messages=ask("abc"), n=3, logprobs=True, extra_body=extra
+    )
+    assert answer.choices[0].message.content == "abc"
+    sums = []
+    for choice in answer.choices:
+        assert choice.logprobs is not None and choice.logprobs.content is not None
+        sums.append(sum(token.logprob for token in choice.logprobs.content))
+    assert sums == sorted(sums, reverse=True) and len(sums) == 3
+    made = client.completions.create(
+        model="echo", prompt="abc", max_tokens=5, n=2, best_of=4, extra_body={"use_beam_search": True}
+    )
+    assert len(made.choices) == 2
+    events = list(
+        client.chat.completions.create(model="echo", messages=ask("abc"), stream=True, extra_body=extra)
+    )
+    assert "".join(e.choices[0].delta.content or "" for e in events if e.choices) == "abc"
+
+
 def test_messages_reach_the_template(client: OpenAI) -> None:
     messages: Any = [
         {"role": "developer", "content": "Be brief."},

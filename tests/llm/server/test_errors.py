@@ -76,6 +76,9 @@ BAD: list[tuple[str, Any, int, str | None, str]] = [
     (CHAT, (json.dumps(HI)[:-1] + ', "top_p": NaN}').encode(), 400, "top_p", "finite"),
     (CHAT, HI | {"top_p": 0}, 400, "top_p", "greater than 0"),
     (CHAT, HI | {"n": 129}, 400, "n", "128"),
+    (CHAT, HI | {"length_penalty": 1}, 400, "length_penalty", "needs 'use_beam_search'"),
+    (CHAT, HI | {"use_beam_search": True, "stop": "a"}, 400, None, "no stop strings: use stop tokens"),
+    (CHAT, HI | {"use_beam_search": True, "n": 17}, 400, None, "the batch allows 1 to 16"),
     (CHAT, HI | {"n": 100}, 400, "n", "limit of 24"),
     (CHAT, HI | {"stop": ["a"] * 17}, 400, "stop", "at most 16"),
     (CHAT, HI | {"logit_bias": {"cat": 1}}, 400, "logit_bias", "'cat' is not a token"),
@@ -235,7 +238,7 @@ BAD: list[tuple[str, Any, int, str | None, str]] = [
         "continue_final_message",
         "cannot both",
     ),
-    (COMPLETIONS, {"model": "echo", "prompt": "x", "best_of": 3}, 400, "best_of", "not supported"),
+    (COMPLETIONS, {"model": "echo", "prompt": "x", "best_of": 3}, 400, "best_of", "width of a beam search"),
     (EMBEDDINGS, {"model": "echo", "input": []}, 400, "input", "1 to 2048"),
     (EMBEDDINGS, {"model": "echo", "input": "x", "dimensions": 9}, 400, "dimensions", "8 dimensions"),
     (

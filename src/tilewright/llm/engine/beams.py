@@ -1,4 +1,4 @@
-"""Beam search: at each step, the most probable continuations of several sequences are kept (Lowerre 1976).
+"""`Beams`: the state of a beam search.
 
 The order of candidates, the length penalty and the end of a search are those of `generate` of transformers.
 """
@@ -7,43 +7,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from ...errors import RequestError
+from .beam_search import BeamSearch
 from .sampling import Floats, Sampler, TokenLogprob, logprobs
-
-if TYPE_CHECKING:
-    from .scheduler import Scheduler
-    from .sequence import Sequence
-
-
-@dataclass(frozen=True)
-class BeamSearch:
-    """Beam search in place of drawing tokens: temperature, top-k, top-p and min-p are not used, penalties and
-    biases are.
-    """
-
-    width: int
-    """The number of sequences that are kept; each takes a place in the batch."""
-    length_penalty: float = 1.0
-    """A finished sequence of n tokens is rated by its log-probability over n to this power: values above 0
-    favor longer outputs.
-    """
-    early_stopping: bool = False
-    """Whether the search ends as soon as `width` sequences have finished. Otherwise it ends when the best
-    unfinished one, as rated at its present length, is no better than the worst of those.
-    """
-
-    def check(self, most: int) -> None:
-        """Check the parameters; `most` is the largest batch.
-
-        Raises:
-            RequestError: One of them is out of its range.
-        """
-        if not 1 <= self.width <= most:
-            raise RequestError(f"a beam search has a width of {self.width}; the batch allows 1 to {most}")
-        if not math.isfinite(self.length_penalty):
-            raise RequestError(f"length_penalty is {self.length_penalty}; it must be a finite number")
+from .scheduler import Scheduler
+from .sequence import Sequence
 
 
 @dataclass
@@ -78,8 +46,6 @@ class Beams:
                 from the first one.
         """
         self.search, self.members = search, members
-        self.begun = False
-        """Whether the prompt is computed: from then on, the members wait for each other."""
         self.found: list[Found] = []
         """Finished outputs, the best first; at most as many as the width."""
         self._live = members[:1]
@@ -131,8 +97,9 @@ class Beams:
             Whether the search has ended; `found` then holds the outputs.
         """
         width, lead = self.search.width, self.members[0]
-        if not self.begun:
-            self.begun = True
+        if not lead.awaited:
+            for member in self.members:
+                member.awaited = True
             forks, lead.forks = lead.forks, []
             for fork in forks:
                 scheduler.start_fork(lead, fork)
@@ -208,4 +175,4 @@ class Beams:
             self._scores[member], self._reports[member] = candidate.score, report
 
 
-__all__ = ["BeamSearch", "Beams", "Found"]
+__all__ = ["Beams", "Found"]

@@ -57,7 +57,7 @@ class Drawn:
         here: list[tuple[Sequence, Guess, int]] = []
         adjusted: list[tuple[int, Sequence, bytes | None]] = []
         for s, guess, row in ready:
-            apart = s.request.sampling.logprobs is not None or s.beams is not None
+            apart = s.request.sampling.logprobs is not None or s.request.beams is not None
             if apart or s.forks or guess.probabilities:
                 continue
             if s.sampler.adjusts:

@@ -17,7 +17,6 @@ from ...errors import EngineError, OverloadedError, RequestError, TilewrightErro
 from ..runner import PAGE, Floats, Runner
 from ..tokenizer import Detokenizer, Tokenizer
 from .adapters import Adapters
-from .beams import Beams, BeamSearch
 from .outputs import Outputs
 from .replies import Replies
 from .sampling import Sampler, seed_of_choice
@@ -167,13 +166,7 @@ class Engine:
             RequestError: The request can never be served.
             OverloadedError: The queue is full, or the engine is being stopped.
         """
-        request.check(self.runner.vocabulary, self.limit, self.runner.source)
-        if request.images is not None:
-            if self.runner.sight is None:
-                raise RequestError("the model takes no images")
-            request.images.check(len(request.prompt), self._chunk)
-        if request.beams is not None:
-            self._check_beams(request, request.beams)
+        self.check(request)
         constraints = [
             request.grammar.fork() if request.grammar is not None else None for _ in range(request.sequences)
         ]
@@ -209,10 +202,6 @@ class Engine:
             adapter = self.adapters.taken(request.adapter, request.sequences)
             for sequence in sequences:
                 sequence.adapter = adapter
-            if request.beams is not None:
-                beams = Beams(request.beams, list(sequences))
-                for sequence in sequences:
-                    sequence.beams = beams
             if self._scheduler.share or request.beams is not None:
                 sequences[0].forks = sequences[1:]
                 del sequences[1:]
@@ -222,13 +211,25 @@ class Engine:
             self._changed.notify()
         return stream
 
-    def _check_beams(self, request: Request, beams: BeamSearch) -> None:
+    def check(self, request: Request) -> None:
+        """Check a request against the model, as `submit` does.
+
+        Raises:
+            RequestError: The request can never be served.
+        """
+        request.check(self.runner.vocabulary, self.limit, self.runner.source)
+        if request.images is not None:
+            if self.runner.sight is None:
+                raise RequestError("the model takes no images")
+            request.images.check(len(request.prompt), self._chunk)
+        beams = request.beams
+        if beams is None:
+            return
         beams.check(len(self._scheduler.tables))
         if self.runner.has_state and self.runner.source_kind is None:
             raise RequestError("the model keeps state that cannot be copied: it has no beam search")
         tokens = min(self.limit, len(request.prompt) + (request.max_tokens or self.limit))
-        # each running sequence keeps a page in reserve
-        needed, there = beams.width * (-(-tokens // PAGE) + 1), self._scheduler.pool.size
+        needed, there = beams.width * -(-tokens // PAGE), self._scheduler.pool.size
         if needed > there:
             raise RequestError(
                 f"a beam search of width {beams.width} over {tokens} tokens needs {needed} pages of the KV "

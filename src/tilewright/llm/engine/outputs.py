@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import time
 from collections import abc, deque
-from itertools import zip_longest
+from weakref import WeakKeyDictionary
 
 from ...errors import TilewrightError
 from ..tokenizer import Tokenizer
 from .adapters import Adapters
-from .beams import Found
+from .beams import Beams, Found
 from .replies import Replies
 from .sampling import Floats, TokenLogprob
 from .scheduler import Scheduler
 from .sequence import Sequence
 from .statistics import Statistics
-from .stream import Delta, FinishReason
+from .stream import Delta, FinishReason, Stream
 
 
 class Outputs:
@@ -34,6 +34,7 @@ class Outputs:
         self._tokenizer, self._scheduler, self._statistics = tokenizer, scheduler, statistics
         self._vocabulary = vocabulary
         self._adapters = adapters
+        self._searches = WeakKeyDictionary[Stream, Beams]()
         self.replies: Replies | None = None
         """Remembers finished replies, for the next turns of their conversations."""
 
@@ -115,8 +116,11 @@ class Outputs:
             adjusted: Logits, f32 [vocabulary], after penalties, biases and the grammar.
             raw: Logits, f32 [vocabulary], of the model or the same, whose log-probabilities are reported.
         """
-        request, beams = sequence.request, sequence.beams
-        assert beams is not None
+        request, search = sequence.request, sequence.request.beams
+        assert search is not None
+        beams = self._searches.get(sequence.stream)
+        if beams is None:
+            beams = self._searches[sequence.stream] = Beams(search, [sequence, *sequence.forks])
         ends = {*request.stop_tokens, *(() if request.ignore_eos else self._tokenizer.eos)}
         most = self._scheduler.limit - len(request.prompt)
         most = most if request.max_tokens is None else min(most, request.max_tokens)
@@ -135,9 +139,9 @@ class Outputs:
             return
         for member in beams.members:
             self._scheduler.remove(member)
-        nothing = Found(0.0, [], [], True)
-        for member, found in zip_longest(beams.members, beams.found, fillvalue=nothing):
-            assert isinstance(member, Sequence) and isinstance(found, Found)
+        missing = len(beams.members) - len(beams.found)
+        outputs = [*beams.found, *([Found(0.0, [], [], True)] * missing)]
+        for member, found in zip(beams.members, outputs, strict=True):
             reason: FinishReason = "stop" if found.ended else "length"
             self._end(member, reason)
             if member.index < request.n:

@@ -288,7 +288,9 @@ class Scheduler:
             if child is None or not child.users:
                 break
             node, shared = child, shared + 1
-        promised = sum(_pages(len(s.tokens) + 1) - len(s.table) + 1 for s in self.running)
+        # a page more each, so that few are preempted; those that wait for others never fill it
+        more = 0 if sequence.awaited else 1
+        promised = sum(_pages(len(s.tokens) + 1) - len(s.table) + more for s in self.running)
         fits = available - promised >= _pages(len(tokens) + 1) - shared
         self._blocked = None if fits else (sequence, available)
         return fits

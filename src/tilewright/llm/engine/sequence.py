@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 from ..tokenizer import Detokenizer
 from .adapters import LoadedAdapter
-from .beams import Beams
 from .prefix_cache import PrefixNode
 from .reasoning_budget import BudgetState
 from .sampling import Floats, Sampler
@@ -56,8 +55,10 @@ class Sequence:
         self.slot = -1
         self.forks: list[Sequence] = []
         """Choices that continue this one's prompt once the cache holds it."""
-        self.beams: Beams | None = None
-        """The beam search to which it belongs."""
+        self.awaited = False
+        """Whether others wait for it, as those of a beam search do for each other once the prompt is
+        computed.
+        """
         self.service = 0
         """Prefilled tokens so far, plus the scheduler's virtual service when the sequence started. The
         sequence with the least is prefilled next.
@@ -86,7 +87,7 @@ class Sequence:
     @property
     def queue(self) -> str | None:
         """The queue in which it waits: that of its user; None: other sequences wait for it."""
-        return None if self.beams is not None and self.beams.begun else self.request.user
+        return None if self.awaited else self.request.user
 
     @property
     def output(self) -> int:

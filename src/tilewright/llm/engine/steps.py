@@ -121,7 +121,8 @@ class Steps:
         if speculation is not None and len(decoding) <= speculation.max_batch:
             guessed = self._pace.guesses(len(decoding))
         most = 1 if self._runner.has_state else self._runner.rows // len(decoding)
-        wanted = {s: 1 + guessed if s.missing == 1 and s.beams is None else s.missing for s in decoding}
+        guessing = {s for s in decoding if s.missing == 1 and s.request.beams is None}
+        wanted = {s: 1 + guessed if s in guessing else s.missing for s in decoding}
         rows = scheduler.reserve({s: min(n, most) for s, n in wanted.items()})
         if not rows:
             return False
@@ -272,7 +273,7 @@ class Steps:
         entries: list[tuple[Sequence, Guess, int]] = []
         for sequence, guess, row in ready:
             entries.append((sequence, guess, row))
-            if sequence.beams is not None:  # which starts its forks itself
+            if sequence.request.beams is not None:  # which starts its forks itself
                 continue
             forks, sequence.forks = sequence.forks, []
             entries += [
@@ -296,7 +297,7 @@ class Steps:
             start, end = end, end + len(guess.tokens) + 1
             if sequence.finished:  # another choice of the request failed
                 continue
-            if sequence.beams is not None:
+            if sequence.request.beams is not None:
                 self._outputs.offer(sequence, adjusted[start], raw[start])
                 continue
             tokens = accepted(sequence, guess, adjusted[start:end], chosen[start:end])

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...errors import EngineError, InternalError, RequestError, TilewrightError
 from ..vision.given import Images
-from .beams import BeamSearch
+from .beam_search import BeamSearch
 from .grammar import Constraint, LogitRules
 from .reasoning_budget import ReasoningBudget
 from .sampling import SamplingParameters, TokenLogprob

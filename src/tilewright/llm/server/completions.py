@@ -196,10 +196,9 @@ def _joined(first: dict[str, list[Any]], second: dict[str, list[Any]]) -> dict[s
 async def completion(service: Service, request: CompletionRequest, user: str) -> TextCompletion:
     """Check and prepare a request to /v1/completions; `user` identifies the client for fair scheduling."""
     n = request.n or 1
-    if request.best_of not in (None, n):
-        raise ApiError(
-            400, "best_of other than n is not supported", param="best_of", code="unsupported_parameter"
-        )
+    if request.best_of not in (None, n) and not (request.use_beam_search and request.best_of > n):
+        message = "'best_of' other than 'n' is the width of a beam search ('use_beam_search'), at least 'n'"
+        raise ApiError(400, message, param="best_of", code="unsupported_parameter")
     if request.max_tokens == 0 and not request.echo:
         message = "'max_tokens' is 0, which needs 'echo': true: there would be no answer"
         raise ApiError(400, message, param="max_tokens", code="invalid_value")
@@ -226,6 +225,7 @@ async def completion(service: Service, request: CompletionRequest, user: str) ->
             prompt_logprobs=request.logprobs if request.echo else None,
             grammar=grammar,
             stop_tokens=ends,
+            width=request.best_of,
         )
         for prompt in prompts
     ]

@@ -104,6 +104,9 @@ class Penalized(Sampling):
     guided_choice: list[str] | None = Field(None, min_length=1, max_length=1024)
     guided_grammar: str | None = None
     n: int | None = Field(None, ge=1, le=MAX_CHOICES)
+    use_beam_search: bool | None = None
+    length_penalty: float | None = Field(None, ge=-100, le=100)
+    early_stopping: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ...errors import CompileError, OverloadedError, RequestError, TilewrightError
+from ..engine.beam_search import BeamSearch
 from ..engine.engine import Engine
 from ..engine.grammar import Constraint, Grammars
 from ..engine.reasoning_budget import ReasoningBudget
@@ -231,6 +232,7 @@ class Service:
         images: Images | None = None,
         stop: Sequence[str] = (),
         stop_tokens: Sequence[int] = (),
+        width: int | None = None,
     ) -> Request:
         """Make the engine's request for one prompt.
 
@@ -247,6 +249,7 @@ class Service:
             images: the images of the prompt.
             stop: further texts that end the answer.
             stop_tokens: further tokens that end the answer.
+            width: the width of a beam search; None: the number of answers.
         """
         penalized = fields if isinstance(fields, Penalized) else None
         if penalized and penalized.stop_token_ids:
@@ -265,7 +268,7 @@ class Service:
                     400, "log-probabilities of a prompt are those of a decoder: the model's is encoded"
                 )
             source, prompt = np.array(prompt, np.int32), list(runner.start)
-        return Request(
+        made = Request(
             prompt=prompt,
             source=source,
             sampling=self.sampling(fields, logprobs),
@@ -281,8 +284,14 @@ class Service:
             reasoning=reasoning,
             adapter="" if fields.model == self.name else fields.model,
             n=(penalized and penalized.n) or 1,
+            beams=None if penalized is None else _beams(penalized, width),
             user=user,
         )
+        try:
+            self.engine.check(made)
+        except RequestError as error:
+            raise refusal(error) from error
+        return made
 
     async def constraint(self, form: Form, param: str) -> Constraint:
         """Make a constraint to a form of answers.
@@ -343,6 +352,17 @@ class Service:
             return await asyncio.wrap_future(submit())
         except TilewrightError as error:
             raise refusal(error) from error
+
+
+def _beams(fields: Penalized, width: int | None) -> BeamSearch | None:
+    """The beam search that a client asks for."""
+    if fields.use_beam_search:
+        penalty = 1.0 if fields.length_penalty is None else fields.length_penalty
+        return BeamSearch(width or fields.n or 1, penalty, bool(fields.early_stopping))
+    for name in ("length_penalty", "early_stopping"):
+        if getattr(fields, name) is not None:
+            raise ApiError(400, f"'{name}' needs 'use_beam_search': true", param=name, code="invalid_value")
+    return None
 
 
 class Generation:
