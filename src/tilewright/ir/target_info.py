@@ -12,11 +12,13 @@ from .types import DType, bf16, f32
 @dataclass(frozen=True)
 class RegisterTile:
     """The part of a contraction's result that the innermost code keeps in registers: `rows` x `columns`
-    elements.
+    elements. `copies_rows` says that the rows of a tile of several such parts are first copied into the order
+    in which instructions take them.
     """
 
     rows: int
     columns: int
+    copies_rows: bool = False
 
 
 @dataclass(frozen=True)

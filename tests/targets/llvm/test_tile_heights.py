@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from tilewright.ir.symbolic import smin, symbol
-from tilewright.targets.llvm.brgemm.driver import _heights
+from tilewright.targets.llvm.brgemm.driver import _blocks, _heights
 
 
 def heights_of(values: list[int], limit: int) -> list[int]:
@@ -37,3 +37,12 @@ def test_any_number_of_rows() -> None:
     assert _heights(smin(8, n), 6) == heights_of(list(range(1, 9)), 6)
     i = symbol("i", 0, 4)
     assert _heights(smin(8, n - 8 * i), 6) == heights_of(list(range(1, 9)), 6)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 9, 66])
+def test_blocks_of_pairs_of_rows(rows: int) -> None:
+    """Only the last block ends in half a pair."""
+    blocks = _blocks(rows, 4, unit=2)
+    assert sum(blocks) == rows and max(blocks) <= 4 and len(blocks) == -(-rows // 4)
+    assert all(height % 2 == 0 for height in blocks[:-1])
+    assert _heights(smin(rows, symbol("n", rows, rows)), 4, 2) == sorted(set(blocks))

@@ -31,7 +31,7 @@ from ...ir.symbolic import (
     symbol,
 )
 from .argsort import order_function
-from .brgemm import brgemm_function, dequantize_function, quantized_function
+from .brgemm import brgemm_function, dequantize_function, elements_of_pairs, quantized_function
 from .c_kernels import scalar_argument, symbol_of
 from .emitter import Emitter
 from .index_expr import IndexCode, lane_numbers
@@ -158,7 +158,8 @@ def _parallel_loop(kernel: loop.Kernel) -> loop.For | None:
 
 
 def _place_allocs(g: KernelContext, kernel: loop.Kernel) -> tuple[dict[str, Dim], Dim]:
-    """Assign a pointer to every local buffer: on the stack if small, else an offset in the scratch memory.
+    """Assign a pointer to every local buffer, and to the pairs of a product's rows: on the stack if small,
+    else an offset in the scratch memory.
 
     Returns the offsets by pointer, and the size of the scratch memory in bytes.
     """
@@ -166,18 +167,22 @@ def _place_allocs(g: KernelContext, kernel: loop.Kernel) -> tuple[dict[str, Dim]
     offsets: dict[str, Dim] = {}
     total: Dim = 0
     for op in kernel.walk():
-        if not isinstance(op, loop.Alloc):
+        size: Dim
+        if isinstance(op, loop.Alloc):
+            size, shape = op.buffer.dtype.itemsize, tuple(op.buffer.shape)
+        elif isinstance(op, simd.BatchReduceGemm) and (elements := elements_of_pairs(op, g.isa)) != 0:
+            size, shape = op.a.type.dtype.itemsize, (elements,)
+        else:
             continue
-        size: Dim = op.buffer.dtype.itemsize
         limit: Dim | None = size
-        for d in op.buffer.shape:
+        for d in shape:
             size = size * d
             over = upper_bound(d, frozenset(kernel.dims))
             limit = None if limit is None or over is None else limit * over
         most = bounds(size)[1]
         if most is not None and stack + most <= g.isa.stack_bytes:
             stack += -(-most // ALIGNMENT) * ALIGNMENT
-            g.pointers[op.result] = g.e.alloca(f"[{max(most, 1)} x i8]", ALIGNMENT)
+            _place(g, op, g.e.alloca(f"[{max(most, 1)} x i8]", ALIGNMENT))
             continue
         if limit is None:
             raise InternalError(
@@ -185,10 +190,17 @@ def _place_allocs(g: KernelContext, kernel: loop.Kernel) -> tuple[dict[str, Dim]
                 f"{kernel.dims}"
             )
         name = f"%scratch{len(offsets)}"
-        g.pointers[op.result] = name
+        _place(g, op, name)
         offsets[name] = total
         total = total + ceildiv(limit, ALIGNMENT) * ALIGNMENT
     return offsets, total
+
+
+def _place(g: KernelContext, op: Operation, pointer: str) -> None:
+    if isinstance(op, loop.Alloc):
+        g.pointers[op.result] = pointer
+    else:
+        g.pairs[op] = pointer
 
 
 def upper_bound(e: Dim, over: frozenset[Expr]) -> Dim | None:
@@ -320,6 +332,7 @@ def _emit_brgemm(g: KernelContext, op: simd.BatchReduceGemm) -> None:
         g.index.pointer(g.pointers[v], offset, v.type.dtype.itemsize)
         for v, offset in ((op.a, op.a_offset), (op.b, op.b_offset), (op.c, op.c_offset))
     ]
+    pointers += [g.pairs[op]] if op in g.pairs else []
     arguments = [*(f"ptr {p}" for p in pointers), *(f"i64 {g.index.value(d)}" for d in dims)]
     g.e.line(f"call void @{name}({', '.join(arguments)})")
 

@@ -21,7 +21,7 @@ from ...lowering.memory_plan import MemoryPlan
 from ...lowering.pipeline import Lowered, LoweringOptions
 from ...runtime.model import CompiledModel, LibraryFunction, goes_beside
 from ..base import KernelObjects, Progress, Target, Weights
-from .brgemm import has_byte_dots, panel_of, rows_at_once, tile_shape
+from .brgemm import has_byte_dots, pairs_rows, panel_of, rows_at_once, tile_shape
 from .c_kernels import compilers_of_kernels, objects_of_kernels
 from .isa import Isa
 from .libraries import libraries_for, load_plugin_libraries, objects_of, reads_row_major
@@ -79,7 +79,9 @@ class LlvmTarget(LinkedTarget):
             matrix_units=tuple(
                 MatrixUnit(16, 16, 64 // t.itemsize, t, f32 if t is bf16 else i32) for t in factors
             ),
-            register_tiles=tuple((t, RegisterTile(*tile_shape(isa, t))) for t in (f32, bf16, i8, u8)),
+            register_tiles=tuple(
+                (t, RegisterTile(*tile_shape(isa, t), pairs_rows(isa, t))) for t in (f32, bf16, i8, u8)
+            ),
             quantized_factors=i8 if has_byte_dots(isa) and not isa.tiles else bf16,
             byte_rows=rows_at_once(isa),
             integer_sums=isa.has("dsp"),

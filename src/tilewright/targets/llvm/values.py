@@ -81,6 +81,8 @@ class KernelContext:
     isa: Isa
     values: dict[Value, Val] = field(default_factory=dict)
     pointers: dict[Value, str] = field(default_factory=dict)
+    pairs: dict[Operation, str] = field(default_factory=dict)
+    """Memory for the rows that a product pairs."""
     helpers: dict[str, str] = field(default_factory=dict)
     masks: list[str] | None = None
     conditional: bool = False

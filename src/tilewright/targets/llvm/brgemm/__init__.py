@@ -26,6 +26,7 @@ from .dequantize import dequantize_function
 from .driver import Driver
 from .group_step import bf16_group, byte_group, has_quads
 from .matrix_tile import ROW, MatrixDriver
+from .paired_rows import PairedRows, paired, paired_elements, pairs_rows
 from .problem import BYTES, LLVM_TYPES, named, problem_of, tile_rows, tile_shape
 from .quantized import quantized_function
 from .vector_rows import VectorRows
@@ -106,13 +107,20 @@ def _supported(op: simd.BatchReduceGemm, a: DType, b: DType, c: DType) -> bool:
     return known and (op.group == 1 or (op.group in (2, 4) and a is bf16 and c is f32))
 
 
+def elements_of_pairs(op: simd.BatchReduceGemm, isa: Isa) -> Dim:
+    """The elements of A that `brgemm_function` copies to memory that it is given; 0 if A is read in place."""
+    found = paired(problem_of(op, isa, op.a.type.dtype, op.c.type.dtype), isa)
+    return paired_elements(found) if found else 0
+
+
 def brgemm_function(op: simd.BatchReduceGemm, isa: Isa) -> tuple[str, dict[str, str], tuple[Dim, ...]]:
     """The function that computes `op` on pointers to A, B and C, already advanced by the operation's offsets.
 
     Returns:
         The function's name; ``{name: definition}`` of it and of the tile functions that it calls; and the
         symbolic sizes to pass, in order, as trailing ``i64`` arguments:
-        ``void @name(ptr %a, ptr %b, ptr %c, i64...)``. Equal static properties give equal names.
+        ``void @name(ptr %a, ptr %b, ptr %c[, ptr %pairs], i64...)``, with memory for `elements_of_pairs` of A
+        if there are any. Equal static properties give equal names.
 
     Raises:
         NotImplementedError: the element types are neither equal floating-point types at most as wide as C's,
@@ -132,10 +140,18 @@ def brgemm_function(op: simd.BatchReduceGemm, isa: Isa) -> tuple[str, dict[str, 
     elif problem.guards:
         raise NotImplementedError("simd.brgemm with guards, of rows that are not copied")
     else:
-        driver = MatrixDriver(problem, isa) if uses_tiles else Driver(problem, isa)
+        in_pairs = paired(problem, isa)
+        driver = (
+            PairedRows(problem, in_pairs, isa)
+            if in_pairs
+            else MatrixDriver(problem, isa)
+            if uses_tiles
+            else Driver(problem, isa)
+        )
     driver.write()
     dims = driver.dims.dims
-    parameters = ["ptr %a", "ptr %b", "ptr %c", *(f"i64 %d{i}" for i in range(len(dims)))]
+    pointers = ["a", "b", "c", *(["pairs"] if isinstance(driver, PairedRows) else [])]
+    parameters = [*(f"ptr %{x}" for x in pointers), *(f"i64 %d{i}" for i in range(len(dims)))]
     name, text = named("brgemm", parameters, driver.emitter, isa)
     return name, {name: text, **driver.definitions}, tuple(dims)
 
@@ -143,7 +159,9 @@ def brgemm_function(op: simd.BatchReduceGemm, isa: Isa) -> tuple[str, dict[str, 
 __all__ = [
     "brgemm_function",
     "dequantize_function",
+    "elements_of_pairs",
     "has_byte_dots",
+    "pairs_rows",
     "panel_of",
     "quantized_function",
     "rows_at_once",

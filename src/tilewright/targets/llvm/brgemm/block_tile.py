@@ -3,8 +3,9 @@ multiplications, and long products of bytes.
 
 A tile has ``ceil(rows / block rows)`` x ``columns / block columns`` accumulators. In a step each group of B's
 rows is multiplied by a group of A's: a vector of B has the groups of `block columns` columns, which lie one
-after another, and a vector of A the groups of `block rows` rows. With blocks of two rows, whole vectors of
-two rows of A are loaded and their halves exchanged. After the sum, vectors of results are taken out of the
+after another, and a vector of A the groups of `block rows` rows. With blocks of two rows, such vectors are
+loaded if rows lie in pairs (`paired_rows`); otherwise whole vectors of two rows of A are loaded and their
+halves exchanged. After the sum, vectors of results are taken out of the
 blocks.
 """
 
@@ -19,6 +20,8 @@ UNROLL = 2
 """Groups in an iteration of the inner loop; one with 16 registers, which do not hold the rows of two. A
 larger value saves loop overhead and lengthens the code.
 """
+PAIRED_UNROLL = 4
+"""The same where rows of A lie in pairs, which take no registers for exchanges."""
 
 
 def block_of(p: Problem, isa: Isa) -> Product | None:
@@ -61,6 +64,8 @@ class BlockTileWriter(VectorTileWriter):
     def _plan(self) -> None:
         few = self.isa.vector_registers < 32
         self.per_vector, self.unroll, self.ahead = self.block.rows, 1 if few else UNROLL, 0
+        if self.problem.paired:
+            self.per_vector, self.unroll = 1, PAIRED_UNROLL
 
     def _rows_of(self, high: int) -> list[int]:
         """The tile's rows in a row of accumulators; the last one is taken twice where rows are odd."""
@@ -85,6 +90,10 @@ class BlockTileWriter(VectorTileWriter):
         e, size = self.emitter, self.problem.dtype.itemsize
         result = []
         for high in range(self._high):
+            if self.problem.paired:
+                where = self._row(a, high * self.block.rows)
+                result.append(e.load(self.factor, where, 2 * size * self.problem.group))
+                continue
             if vectors is not None:
                 value, kind = vectors[2 * high + lane], "<2 x i64>"
             elif self.block.rows == 1 and rows == self.problem.group:

@@ -36,6 +36,9 @@ class Driver:
         self.emitter, self.dims = Emitter(), SymbolicArguments()
         self.definitions: dict[str, str] = {}
         self.part = "0"  # the part of a split panel that is multiplied
+        self.a = "%a"  # the address of A
+        block = block_of(problem, isa)
+        self.unit = block.rows if block else 1  # rows that share an accumulator
 
     def write(self) -> None:
         """Write the loops, panels of columns outermost: a panel of B stays in the nearest cache for all rows
@@ -115,7 +118,7 @@ class Driver:
     def _rows(
         self, b: str, c: str, vectors: int, columns: str | None = None, lanes: int | None = None
     ) -> None:
-        """Compute all rows of one panel, in blocks whose heights differ by at most one.
+        """Compute all rows of one panel, in blocks of nearly equal heights.
 
         `columns` limits the columns that are computed; `lanes` gives vectors of fewer elements than
         `problem.lanes`.
@@ -138,7 +141,7 @@ class Driver:
     def _line(self, b: str, c: str, line: str, vectors: int, columns: str | None, lanes: int | None) -> None:
         p, e = self.problem, self.emitter
         limit = self._tile_rows(vectors)
-        a_line = e.at("%a", e.mul(line, self.dims(p.a_line)), p.dtype.itemsize)
+        a_line = e.at(self.a, e.mul(line, self.dims(p.a_line)), p.dtype.itemsize)
         c_line = e.at(c, e.mul(line, self.dims(p.c_line)), p.c_dtype.itemsize)
 
         def block(height: int, row: str, stream: tuple[str, str] | None) -> None:
@@ -156,11 +159,11 @@ class Driver:
         if isinstance(p.m, int):
             if p.m <= 0:
                 return
-            blocks = -(-p.m // limit)
-            low, tall = divmod(p.m, blocks)
-            stream = self._stream(b, line, str(blocks), vectors)
-            for height, first, number in ((low + 1, 0, tall), (low, tall * (low + 1), blocks - tall)):
-                done = 0 if first == 0 else tall
+            heights = _blocks(p.m, limit, self.unit)
+            stream = self._stream(b, line, str(len(heights)), vectors)
+            first = done = 0
+            for height in sorted(set(heights), reverse=True):
+                number = heights.count(height)
 
                 def body(
                     i: str, _: Carried, height: int = height, first: int = first, done: int = done
@@ -169,25 +172,30 @@ class Driver:
                     return []
 
                 e.loop("0", str(number), "1", [], body)
+                first, done = first + height * number, done + number
             return
         # Each height that may occur has its own tile function. The limit is the smallest that keeps the
         # multiply-add units busy.
         most = bounds(p.m)[1]
         limit = min(limit, max(self._tile_rows(p.width // p.lanes), -(-MIN_CHAINS // vectors)))
         limit = limit if most is None else max(1, min(limit, most))
-        heights = _heights(p.m, limit)
-        m = self.dims(p.m)
+        heights = _heights(p.m, limit, self.unit)
+        m, unit = self.dims(p.m), self.unit
+        most_units = max(1, limit // unit)
         with e.when(e.op(f"icmp sgt i64 {m}, 0")):
-            count = e.divide(e.add(m, str(limit - 1)), limit)
-            low_rows = e.op(f"udiv i64 {m}, {count}")
-            tall_blocks = e.op(f"urem i64 {m}, {count}")
+            units = e.divide(e.add(m, str(unit - 1)), unit)
+            count = e.divide(e.add(units, str(most_units - 1)), most_units)
+            low_units = e.op(f"udiv i64 {units}, {count}")
+            tall_blocks = e.op(f"urem i64 {units}, {count}")
             stream = self._stream(b, line, count, vectors)
 
             def each(i: str, carried: Carried) -> list[str]:
                 row = carried[0][1]
                 where = stream(i)
                 is_tall = e.op(f"icmp ult i64 {i}, {tall_blocks}")
-                height = e.add(low_rows, e.op(f"zext i1 {is_tall} to i64"))
+                height = e.mul(e.add(low_units, e.op(f"zext i1 {is_tall} to i64")), str(unit))
+                if unit > 1:
+                    height = e.op(f"call i64 @llvm.smin.i64(i64 {height}, i64 {e.sub(m, row)})")
                 e.switch(height, {h: partial(block, h, row, where) for h in heights})
                 return [e.add(row, height)]
 
@@ -278,18 +286,27 @@ class Driver:
         e.loop("0", rows, "1", [], row)
 
 
-def _heights(rows: Dim, limit: int) -> list[int]:
-    """The heights that blocks of at most `limit` rows can have, ascending, for the values that `rows` can
-    take.
+def _blocks(rows: int, limit: int, unit: int) -> list[int]:
+    """The heights, descending, of the fewest blocks of at most `limit` rows: multiples of `unit` that differ
+    by at most one unit, but for the last one, which may lack rows of a unit.
     """
+    units = -(-rows // unit)
+    count = -(-units // max(1, limit // unit))
+    low, tall = divmod(units, count)
+    heights = [(low + (i < tall)) * unit for i in range(count)]
+    heights[-1] -= units * unit - rows
+    return heights
+
+
+def _heights(rows: Dim, limit: int, unit: int = 1) -> list[int]:
+    """The heights that `_blocks` can have, ascending, for the values that `rows` can take."""
     least, most = bounds(rows)
     if least is None or most is None or most > _COUNTED:
         return list(range(1, limit + 1))
     found: set[int] = set()
     for count in range(max(1, least), most + 1):
         if _may_be(rows, count):
-            low, tall = divmod(count, -(-count // limit))
-            found |= {low, low + 1} if tall else {low}
+            found |= set(_blocks(count, limit, unit))
     return sorted(found)
 
 

@@ -81,7 +81,7 @@ class Problem:
 
     A panel has ``splits * width`` columns, of which `width`, a multiple of `lanes`, are computed at a time.
     Strides and offsets count elements; `m`, `n`, `k`, `lines` and `reductions` are extents. `guards` and
-    `fill` are those of the operation.
+    `fill` are those of the operation. `paired` says that rows of A lie in pairs (`paired_rows`).
     """
 
     dtype: DType
@@ -111,6 +111,7 @@ class Problem:
     tile: simd.Tile
     guards: tuple[tuple[Dim, ...], ...] = ()
     fill: int = 0
+    paired: bool = False
 
 
 class SymbolicArguments:

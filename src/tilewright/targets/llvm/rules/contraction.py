@@ -568,7 +568,8 @@ def _tile(
     """Choose a tile: its rows, the iterations of the next outer row loop that share it (lines of an image),
     and its columns. None for rows or columns means that the loop stays whole.
 
-    Columns are few panels, so that the tile of the result stays in the first-level cache. Rows are enough to
+    Columns are few panels, so that the tile of the result stays in the first-level cache; they are more if
+    rows are copied for all of them. Rows are enough to
     use packed columns several times, few enough to leave work for all threads, and about equal in all tiles.
     `long` asks for low tiles of equal area with long rows; `tall` for as many rows as fill half of the
     second-level cache.
@@ -579,7 +580,7 @@ def _tile(
     total_n = upper_limit(s.loop(n).extent)
     total_m = upper_limit(s.loop(m).extent, UNKNOWN_EXTENT) if m else 1
     panel = roles.nr if roles.padded else nr
-    columns = max(nr, min(2 * nr, TILE_COLUMNS))
+    columns = max(nr, TILE_COLUMNS if tile.copies_rows else min(2 * nr, TILE_COLUMNS))
     if _few_rows(main, roles) and _lies_wide(main, roles):
         return None, 1, BLOCK_COLUMNS  # all (few) rows of A by columns of B, which is read where it lies
     if total_m <= mr and total_n < TILES_LEFT * info.cores * columns:
