@@ -9,7 +9,7 @@ import pytest
 
 from tilewright.dialects import graph as g
 from tilewright.ir.core import Module
-from tilewright.ir.types import DType, f32, i8, i32, u8
+from tilewright.ir.types import DType, f32, i4, i8, i32, u4, u8
 from tilewright.passes.graph.fold_constants import fold_constants
 from tilewright.passes.graph.integer_contractions import integer_contractions
 
@@ -86,6 +86,19 @@ def test_dequantized_factors_behind_transposes_and_reshapes() -> None:
         )
 
     module = build({"x": ((3, 2, 4), u8)}, body)
+    run(module, integer_contractions, fold_constants)
+    assert factors(module) == [("ui8", "i8")]
+
+
+@pytest.mark.parametrize("weight", [i4, u4])
+@pytest.mark.parametrize("zero", [0, 3])
+def test_weights_of_four_bits_become_bytes(weight: DType, zero: int) -> None:
+    def body(b: Any, x: Any) -> Any:
+        low, high = weight.limits
+        w = literal(b, RNG.integers(low, high + 1, (7, 5)).astype(weight.numpy))
+        return b(g.Matmul(real(b, x, 3, 0.5), real(b, w, zero, 0.25)))
+
+    module = build({"x": ((BATCH, 7), u8)}, body)
     run(module, integer_contractions, fold_constants)
     assert factors(module) == [("ui8", "i8")]
 

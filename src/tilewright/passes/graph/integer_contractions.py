@@ -1,12 +1,12 @@
 """Rewrites contractions of quantized numbers as products of 8-bit integers.
 
 Quantized models state a factor as ``scale * (q - zero)`` with `q` of 8 bits (`DequantizeLinear`,
-`QLinearConv`), or as ``q - zero`` in i32 (`MatMulInteger`). Both are multiplied as integers here: ``sum (a -
-za) (b - zb)`` is the sum of ``a b``, which instructions on bytes compute, minus ``za * sum b`` and ``zb * sum
-(a - za)``. Sums over constants are constants, and the zero point of a constant factor is subtracted from the
-constant if the difference fits 8 bits. The remaining terms are an epilogue on the sums. Integer results are
-those of the original modulo 2**32. Real results differ from the original's by rounding, as with any other
-order of summation: the integer sum is exact.
+`QLinearConv`), or as ``q - zero`` in i32 (`MatMulInteger`). Constants may have fewer bits. Both are
+multiplied as integers here: ``sum (a - za) (b - zb)`` is the sum of ``a b``, which instructions on bytes
+compute, minus ``za * sum b`` and ``zb * sum (a - za)``. Sums over constants are constants, and the zero point
+of a constant factor is subtracted from the constant if the difference fits 8 bits. The remaining terms are an
+epilogue on the sums. Integer results are those of the original modulo 2**32. Real results differ from the
+original's by rounding, as with any other order of summation: the integer sum is exact.
 
 Requantization divides by a scale and rounds: behind an integer contraction, the constant scales of both are
 combined to one factor.
@@ -173,8 +173,8 @@ def _real(value: Value) -> Factor | None:
         cast = producer(x, graph.Cast)
         if cast is None or not _broadcasts(scale, x):
             continue
-        factor = Factor(cast.x) if tensor_type(cast.x).dtype in BYTES else _integers(cast.x)
-        if factor is not None and tensor_type(cast.x).dtype in (i32, *BYTES):
+        factor = Factor(cast.x) if _is_narrow(cast.x) else _integers(cast.x)
+        if factor is not None:
             return replace(factor, scale=scale)
     return None
 
@@ -188,12 +188,18 @@ def _integers(value: Value) -> Factor | None:
         if factor is None or not _broadcasts(difference.b, difference.a):
             return None
         return replace(factor, zero=difference.b)
-    if (cast := producer(value, graph.Cast)) is not None and tensor_type(cast.x).dtype in BYTES:
+    if (cast := producer(value, graph.Cast)) is not None and _is_narrow(cast.x):
         return Factor(cast.x)
     array = array_of(value)
     if array is not None and any(_fits(array, t) for t in BYTES):
         return Factor(value)
     return None
+
+
+def _is_narrow(q: Value) -> bool:
+    """Whether a tensor is of bytes, or a constant of narrower integers, which becomes bytes."""
+    dtype = tensor_type(q).dtype
+    return dtype in BYTES or (dtype.is_integer and dtype.bits < 8 and array_of(q) is not None)
 
 
 def _broadcasts(parameter: Value, x: Value) -> bool:
