@@ -1,7 +1,8 @@
 """Profiles of ten models, checked: `python -m bench.profiles [--model NAME] [--output FILE.json]`.
 
-For each model: whether each launch names a line of the model that another way confirms, the share of the call
-that the kernels' times add up to, the largest share of the roofline, and whether the trace is well formed.
+For each model: whether each launch names a line of the model that another way confirms; the shares of the
+parts of a call; what all parts but the reads of the clock add up to, over the time of calls without a
+profile; the largest share of the roofline; and whether the trace is well formed.
 
 The lines are confirmed without the compiler. Models of PyTorch: the modules and stacks that torch's own
 export keeps. ONNX: the nodes' metadata in the file. `tw.nn`: the named line of the source calls the operator.
@@ -14,6 +15,7 @@ import datetime
 import json
 import re
 import statistics
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -178,11 +180,30 @@ def trace_problems(events: Mapping[str, Any]) -> list[str]:
     return problems
 
 
+def _seconds(library: CompiledModel, arrays: list[np.ndarray]) -> float:
+    """The median time of a call that is not profiled, of as many calls as of a timeline."""
+    library(*arrays)
+    times = []
+    for _ in range(11):
+        start = time.perf_counter()
+        library(*arrays)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
 def examine(case: Case, threads: int) -> dict[str, Any]:
     """The figures of one model."""
     library: CompiledModel = tw.compile(case.model, case.args, dims=case.dims, threads=threads)
-    timelines = [library.timeline(*case.arrays, repeat=11) for _ in range(3)]
+    timelines, plain = [], []
+    for _ in range(5):  # in turns, since the machine's speed changes
+        timelines.append(library.timeline(*case.arrays, repeat=11))
+        plain.append(_seconds(library, case.arrays))
     timeline = timelines[-1]
+    outside = [{share.name: share.seconds for share in t.outside()} for t in timelines]
+    added = [
+        (t.seconds - parts["clock"]) / seconds
+        for t, parts, seconds in zip(timelines, outside, plain, strict=True)
+    ]
     here = machine(threads)
     dtypes = library.metadata.get("contractions", {})
     shares = {
@@ -197,6 +218,13 @@ def examine(case: Case, threads: int) -> dict[str, Any]:
         "launches_with_a_confirmed_line": len(timeline.launches) - len(wrong),
         "wrong_lines": wrong[:5],
         "in_kernels": round(statistics.median(t.in_kernels / t.seconds for t in timelines), 4),
+        **{
+            name.replace(" ", "_"): round(
+                statistics.median(p[name] / t.seconds for p, t in zip(outside, timelines, strict=True)), 4
+            )
+            for name in outside[0]
+        },
+        "added_up_over_a_plain_call": round(statistics.median(added), 4),
         "largest_share_of_the_roofline": round(shares[largest], 3),
         "kernel_of_the_largest_share": largest,
         "trace_problems": trace_problems(timeline.trace_events()),

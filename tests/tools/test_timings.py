@@ -111,6 +111,19 @@ def test_the_command_finds_a_slower_version(
     assert run("bench", "ten.so", "--against", "kept.json,six.so") == 2
 
 
+def test_files_of_results_are_checked_before_measuring(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = str(tmp_path / "missing" / "kept.json")
+    for options, message, code in (
+        (("--keep", "kept.txt"), "ends with .json", 2),
+        (("--keep", missing), "cannot be written", 1),
+        (("--plot", missing), "cannot be written", 1),
+    ):
+        assert run("bench", "no-such-model.onnx", *options) == code  # the model is not read before
+        assert message in capsys.readouterr().err
+
+
 def test_files_that_are_no_kept_runs(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text("{}")
     with pytest.raises(ArtifactError, match="no run"):

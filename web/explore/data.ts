@@ -103,6 +103,10 @@ export interface Launch {
 
 export interface Profile {
   seconds: number;
+  /** Seconds in kernels. */
+  kernels: number;
+  /** Seconds of the parts of the call outside of kernels. */
+  outside: Record<string, number>;
   sizes: Symbols;
   launches: Launch[];
   machine: {

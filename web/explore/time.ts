@@ -28,6 +28,7 @@ export function timeView(context: Context, into: HTMLElement): void {
   const took = `A call took ${timeText(profile.seconds)} in ${profile.launches.length} launches.`;
   into.append(
     element("p", "summary", took + threadsText(profile)),
+    element("p", "summary", partsText(profile)),
     element("h2", "", "Launches"),
     lanes(profile.launches, width),
     element("h2", "", "Layers"),
@@ -43,6 +44,12 @@ function threadsText({ launches, seconds }: Profile): string {
   if (count < 2) return "";
   const busy = parts.reduce((sum, [, begin, end]) => sum + end - begin, 0);
   return ` ${count} threads computed for ${percent(busy / (count * seconds))} of it.`;
+}
+
+/** The parts of the call, in kernels and outside of them. */
+function partsText({ kernels, outside, seconds }: Profile): string {
+  const parts = Object.entries({ kernels, ...outside });
+  return `${parts.map(([name, part]) => `${name} ${percent(part / seconds)}`).join(", ")}.`;
 }
 
 /** The launches on a time line: a lane for each thread, or where no threads were measured, such as on a

@@ -38,6 +38,7 @@ EXPORTS = (
     "tw_profile_read",
     "tw_profile_launches",
     "tw_profile_threads",
+    "tw_profile_run",
 )
 WASM_EXPORTS = (*EXPORTS, "tw_alloc", "tw_free")
 WASM_THREAD_EXPORTS = ("tw_thread_prepare", "tw_thread_run", "tw_thread_end")

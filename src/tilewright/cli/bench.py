@@ -33,6 +33,7 @@ from .common import (
     json_option,
     obtain,
     progress_display,
+    require_writable,
     source_of,
     write_json,
     write_text,
@@ -141,6 +142,11 @@ def command(
             f"{model} is an artifact, which {engines[0]} cannot run: give the model (.onnx or .pt2), or "
             "--against a kept run or another artifact"
         )
+    if kept_path is not None and Path(kept_path).suffix != ".json":
+        raise click.UsageError(f"--keep {kept_path}: give a name that ends with .json, as --against takes it")
+    for path in (kept_path, plot_path):
+        if path is not None:
+            require_writable(path)
     from tilewright.driver.cores import usable_cores
 
     count = threads or usable_cores()

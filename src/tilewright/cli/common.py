@@ -548,6 +548,21 @@ def number(value: float, unit: str) -> str:
     return f"{value:.3g} {unit}".rstrip()
 
 
+def require_writable(path: str | Path) -> None:
+    """Raises click.ClickException if a file that an option names cannot be written: checked before the work
+    whose result it takes.
+    """
+    path = Path(path)
+    new = not path.exists()
+    try:
+        with path.open("a"):
+            pass
+        if new:
+            path.unlink()
+    except OSError as error:
+        raise click.ClickException(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
 def write_text(path: str | Path, text: str) -> None:
     """Write a file that an option names. Raises click.ClickException: it cannot be written."""
     try:

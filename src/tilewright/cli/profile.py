@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.table import Table
 
-from tilewright.errors import ArtifactError, DeviceError
+from tilewright.errors import ArtifactError, DeviceError, TilewrightError
 
 from .common import (
     add_row,
@@ -99,9 +99,8 @@ def command(
     """
     library = function_of(obtain(model, target, dims, threads, precision), function)
     inputs = gather_inputs(library.metadata, files, sizes, seed)
-    if counters:
-        _show_counters(library, list(inputs.values()), top, as_json)
-        return
+    if counters and (grouping != "kernel" or cold):
+        raise click.UsageError("--counters counts warm calls by kernel: leave out --by and --cold")
     files_of_call = {"trace": trace, "flame graph": flame, "page": html}
     if grouping != "kernel" or cold or any(files_of_call.values()):
         timeline = _timeline(library, list(inputs.values()), cold)
@@ -111,10 +110,16 @@ def command(
             write_text(flame, "".join(f"{stack} {count}\n" for stack, count in timeline.stacks().items()))
         if html is not None:
             _write_page(html, library, timeline, list(inputs.values()), Path(model.partition(":")[0]).name)
-        _show_timeline(timeline, grouping, cold, top, as_json)
+        if counters:
+            _show_counters(library, list(inputs.values()), top, as_json)
+        else:
+            _show_timeline(timeline, grouping, cold, top, as_json)
         for what, path in files_of_call.items() if not as_json else ():
             if path is not None:
                 console().print(f"{what}: {path}", highlight=False, soft_wrap=True)
+        return
+    if counters:
+        _show_counters(library, list(inputs.values()), top, as_json)
         return
     symbols = library.symbols_of([x.shape for x in inputs.values()])
     on_device = any("device" in kernel for kernel in library.metadata.get("kernels", ()))
@@ -129,12 +134,19 @@ def command(
         show_device_code(library.metadata, symbols, library)
         console().print(f"lower bounds, not measured: {error}", highlight=False, markup=False)
         return
+    try:
+        call: Timeline | None = _timeline(library, list(inputs.values()), cold=False)
+    except TilewrightError:
+        call = None  # of a target that measures no launches
     dtypes = library.metadata.get("contractions", {})
     rows = [{**asdict(row), "roofline": here and _share(here, row, dtypes)} for row in profiled]
     total = sum(row["seconds"] for row in rows)
     if as_json:
         described = here and asdict(here)
-        click.echo(json.dumps({"seconds": total, "machine": described, "kernels": rows}, indent=2))
+        measured = {} if call is None else {"call": call.seconds, "outside": _outside(call)}
+        click.echo(
+            json.dumps({"seconds": total, **measured, "machine": described, "kernels": rows}, indent=2)
+        )
         return
     table = Table(box=None)
     table.add_column("kernel", overflow="fold")
@@ -159,6 +171,10 @@ def command(
     more = f", the slowest {top} of {len(rows)} kernels shown" if len(rows) > top else ""
     roofs = f"; the roofline of {here.threads} threads: {_roofs(here, dtypes)}" if here else ""
     out.print(f"{total * 1e3:.3f} ms in kernels{more}{roofs}", highlight=False, soft_wrap=True)
+    if call is not None:
+        parts = {"kernels": call.in_kernels, **_outside(call)}
+        text = ", ".join(f"{name} {seconds * 1e3:.3f}" for name, seconds in parts.items())
+        out.print(f"a call takes {call.seconds * 1e3:.3f} ms: {text}", highlight=False, soft_wrap=True)
     show_device_code(library.metadata, symbols, library)
 
 
@@ -219,22 +235,30 @@ def _write_page(
     write_page([{**page, "opens": "time"}], path)
 
 
+def _outside(timeline: Timeline) -> dict[str, float]:
+    """The seconds of a call outside of kernels, by part."""
+    return {share.name: share.seconds for share in timeline.outside()}
+
+
 def _show_timeline(timeline: Timeline, grouping: Grouping, cold: bool, top: int, as_json: bool) -> None:
     """Show one call by its launches."""
     rows = timeline.by(grouping)
     if as_json:
         shares = [asdict(row) for row in rows]
-        click.echo(json.dumps({"seconds": timeline.seconds, "cold": cold, grouping: shares}, indent=2))
+        about = {"seconds": timeline.seconds, "cold": cold, "outside": _outside(timeline)}
+        click.echo(json.dumps({**about, grouping: shares}, indent=2))
         return
     table = Table(box=None)
     table.add_column(grouping, overflow="fold")
     for column in ("launches", "ms", "share"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("" if grouping == "line" else "lines", overflow="fold")
-    for row in rows[:top]:
+    # The parts outside of kernels are always shown, so that the rows add up to the call.
+    outside = [replace(row, name=f"({row.name})") for row in timeline.outside()]
+    for row in (*rows[:top], *outside):
         lines = "" if grouping == "line" else ", ".join(row.sources[:3])
         share = row.seconds / timeline.seconds
-        add_row(table, row.name, str(row.launches), f"{row.seconds * 1e3:.3f}", f"{share:.1%}", lines)
+        add_row(table, row.name, str(row.launches or ""), f"{row.seconds * 1e3:.3f}", f"{share:.1%}", lines)
     out = console()
     out.print(table)
     more = f"; the {top} slowest of {len(rows)} are shown" if len(rows) > top else ""

@@ -240,7 +240,14 @@ def _profile(
             "memory": machine.bandwidth,
             "caches": [[size, rate] for size, rate in machine.cached],
         }
-    return {"seconds": timeline.seconds, "sizes": sizes, "launches": launches, "machine": roofs}
+    return {
+        "seconds": timeline.seconds,
+        "kernels": timeline.in_kernels,
+        "outside": {share.name: share.seconds for share in timeline.outside()},
+        "sizes": sizes,
+        "launches": launches,
+        "machine": roofs,
+    }
 
 
 __all__ = ["FORMAT", "document", "split_functions"]

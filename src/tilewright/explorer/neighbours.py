@@ -23,22 +23,41 @@ def neighbours(function: Mapping[str, Any], name: str, apart: Iterable[Apart]) -
         of two operators, of which the second one reads the first one's result; ``reasons``, pairs of a rule
         and a reason. A pair without reasons is one that no rule has compared.
     """
-    by_operators: dict[tuple[int, int], dict[str, str]] = {}
-    for entry in apart:
-        if entry.function == name:
-            for a in entry.producers:
-                for b in entry.readers:
-                    by_operators.setdefault((a, b), {})[entry.rule] = entry.reason
+    rules = _Rules(entry for entry in apart if entry.function == name)
     found = []
     for (first, second), edges in sorted(_pairs(function).items()):
         producers, readers = (function["steps"][k]["operators"] for k in (first, second))
-        reasons: dict[str, str] = {}
-        for a, b in (*edges, *((a, b) for a in producers for b in readers)):
-            for rule, reason in by_operators.get((a, b), {}).items():
-                reasons.setdefault(rule, reason)
         pair = {"from": first, "to": second, "operators": list(edges[0]) if edges else []}
-        found.append(pair | {"reasons": [[*x] for x in reasons.items()]})
+        found.append(pair | {"reasons": rules.between(producers, readers, edges)})
     return found
+
+
+class _Rules:
+    """The reasons of rules, found by the operators of the computations that they left apart."""
+
+    def __init__(self, apart: Iterable[Apart]) -> None:
+        last = {(e.producers, e.readers, e.rule): e.reason for e in apart}
+        self.entries = [(set(a), set(b), rule, reason) for (a, b, rule), reason in last.items()]
+        self.of_producer: dict[int, list[int]] = {}
+        for number, (producers, *_) in enumerate(self.entries):
+            for k in producers:
+                self.of_producer.setdefault(k, []).append(number)
+
+    def between(
+        self, producers: Iterable[int], readers: Iterable[int], edges: Iterable[tuple[int, int]]
+    ) -> list[list[str]]:
+        """Pairs of a rule and its reason for two sets of operators. Reasons for operators that exchange a
+        value, `edges`, come first, and the last of a rule counts.
+        """
+        second = set(readers)
+        from_, to = {a for a, _ in edges}, {b for _, b in edges}
+        direct: dict[str, str] = {}
+        others: dict[str, str] = {}
+        for number in sorted({k for a in producers for k in self.of_producer.get(a, ())}):
+            a, b, rule, reason = self.entries[number]
+            if not b.isdisjoint(second):
+                (others if a.isdisjoint(from_) or b.isdisjoint(to) else direct)[rule] = reason
+        return [[*x] for x in {**direct, **{k: v for k, v in others.items() if k not in direct}}.items()]
 
 
 def _pairs(function: Mapping[str, Any]) -> dict[tuple[int, int], list[tuple[int, int]]]:

@@ -25,7 +25,7 @@ from ..ir.core import Block, BlockArgument, Module, Operation, Value
 from ..ir.debug import debug_settings
 from ..ir.location import Location, fuse_locations
 from ..ir.substitution import substitute
-from ..ir.symbolic import Dim, Expr, smax, smin
+from ..ir.symbolic import Dim, Expr, free_symbols, smax, smin
 from ..ir.target_info import TargetInfo
 from ..ir.types import TensorType
 from ..schedule import Schedule, ScheduleError, Step, finalize
@@ -411,6 +411,7 @@ def _reads_by_source(computations: Iterable[tensor.Compute | tensor.Scatter]) ->
 
 
 def _touched(value: Value, reads: Reads) -> Dim:
+    """The bytes of a tensor that these reads load, each element once."""
     whole = value.type.size
     if reads and all(r.dynamic for _, r in reads):
         lookups: Dim = 0
@@ -421,7 +422,29 @@ def _touched(value: Value, reads: Reads) -> Dim:
             else:
                 lookups = lookups + product(extent(a) for a in m.axes)
         whole = smin(whole, lookups)
+    elif reads:
+        counts = [_elements(m, r) for m, r in reads]
+        if all(count is not None for count in counts):
+            whole = smin(whole, sum(count for count in counts if count is not None))
     return whole * value.type.dtype.itemsize
+
+
+def _elements(computation: tensor.Compute | tensor.Scatter, read: tensor.Read) -> Dim | None:
+    """A bound of the number of elements that a read loads: the points of the axes in its indices. None where
+    the indices depend on data, or on the step of a loop, whose bytes `_steps` distributes.
+    """
+    used = {symbol for index in read.indices for symbol in free_symbols(index)}
+    place: Operation | None = computation
+    while place is not None:
+        if isinstance(place, tensor.Scan) and place.step in used:
+            return None
+        place = place.parent_op
+    if read.dynamic:
+        return None
+    axes = (*computation.axes, *getattr(computation, "reduce_axes", ()))
+    points = product(extent(a) for a in axes if a in used)
+    # The extent of a reduction axis may depend on a parallel one: count the longest.
+    return points if isinstance(points, int) else substitute(points, {a: a.upper for a in computation.axes})
 
 
 def moved_bytes(block: Block) -> tuple[int, Dim]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
-from time import monotonic_ns
+from time import monotonic_ns, perf_counter
 from types import SimpleNamespace
 from typing import Any, NoReturn, TypeVar
 
@@ -32,7 +32,7 @@ from tilewright.runtime.model import CompiledModel, KernelTime, LibraryFunction
 from tilewright.runtime.native_code import NativeCode, code_of
 from tilewright.runtime.save_copy import Saved
 from tilewright.runtime.tensors import NUMPY
-from tilewright.runtime.timeline import RawLaunch, ThreadTime
+from tilewright.runtime.timeline import RawCall, RawLaunch, RunTime, ThreadTime
 
 _Derived = TypeVar("_Derived", bound="Library")
 
@@ -45,8 +45,6 @@ class _Native(CompiledModel):
     library: Library
     index: int
     """The function's number at run time."""
-    profile_began: int = 0
-    """When the last profiled run began, in nanoseconds of the monotonic clock."""
 
     def _calls(self) -> Calls:
         return self.library._context().calls(self, self.index)
@@ -107,18 +105,21 @@ class _Native(CompiledModel):
         """Run once and measure every kernel; return launches and nanoseconds in the metadata's order."""
         names = self._kernel_names()
         nanoseconds, calls = (ctypes.c_uint64 * len(names))(), (ctypes.c_uint64 * len(names))()
-        with self._profiled(args, kwargs) as context:
+        with self._profiled(args, kwargs) as (context, _, _):
             context.check(context.native.tw_profile_read(context.handle, nanoseconds, calls, len(names)))
         return [KernelTime(*row) for row in zip(names, calls, nanoseconds, strict=True)]
 
-    def launches_raw(self, /, *args: object, **kwargs: object) -> list[RawLaunch]:
-        """Run once; return each launch's kernel, and its and its threads' begin and end in nanoseconds."""
+    def call_raw(self, /, *args: object, **kwargs: object) -> RawCall:
+        """Run once and measure the call, each launch, and the threads' parts in it."""
         native = self.library._context().native
         if native.tw_profile_launches is None:
-            return super().launches_raw(*args, **kwargs)
+            return super().call_raw(*args, **kwargs)
         names = self._kernel_names()
-        with self._profiled(args, kwargs) as context:
+        run = _RunTime()
+        with self._profiled(args, kwargs) as (context, began, seconds):
             launches = _read_times(context, native.tw_profile_launches)
+            if native.tw_profile_run is not None:
+                context.check(native.tw_profile_run(context.handle, ctypes.byref(run)))
             threads = deque(
                 [] if native.tw_profile_threads is None else _read_times(context, native.tw_profile_threads)
             )
@@ -129,20 +130,26 @@ class _Native(CompiledModel):
                 part = threads.popleft()
                 own.append(ThreadTime(part.thread, part.begin, part.end))
             found.append(RawLaunch(names[x.kernel], x.begin, x.end, tuple(own)))
-        return found
+        measured = RunTime(run.begin, run.end, run.reads, run.clock) if run.end else None
+        return RawCall(found, seconds, began, measured)
 
     def _kernel_names(self) -> list[str]:
         return [k["name"] if isinstance(k, dict) else str(k) for k in self.metadata.get("kernels", [])]
 
     @contextmanager
-    def _profiled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Context]:
-        """Run once with the profile on; yields the context, whose profile can then be read."""
+    def _profiled(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Iterator[tuple[Context, int, float]]:
+        """Run once with the profile on; yields the context, whose profile can then be read, the time when the
+        profile was enabled, in nanoseconds of the monotonic clock, and the seconds of the call.
+        """
         context = self.library._context()
-        self.profile_began = monotonic_ns()
         context.check(context.native.tw_profile_enable(context.handle, 1))
+        began = monotonic_ns()  # the runtime's times count from the end of the function above
         try:
+            start = perf_counter()
             self(*args, **kwargs)
-            yield context
+            yield context, began, perf_counter() - start
         finally:
             context.native.tw_profile_enable(context.handle, 0)
 
@@ -169,6 +176,12 @@ class _LaunchTime(ctypes.Structure):
         ("begin", ctypes.c_uint64),
         ("end", ctypes.c_uint64),
     )
+
+
+class _RunTime(ctypes.Structure):
+    """``tw_run_time`` of `tilewright.h`."""
+
+    _fields_ = tuple((name, ctypes.c_uint64) for name in RunTime._fields)
 
 
 class NativeFunction(_Native, LibraryFunction):

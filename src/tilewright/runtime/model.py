@@ -30,7 +30,7 @@ from tilewright.runtime.kernels import KernelDescription, describe_kernels
 from tilewright.runtime.nested import Nested
 from tilewright.runtime.state import Memory, ModelState
 from tilewright.runtime.tensors import DTYPES, dtype_named, like, to_numpy
-from tilewright.runtime.timeline import RawLaunch, Timeline, record_timeline
+from tilewright.runtime.timeline import RawCall, Timeline, record_timeline
 from tilewright.runtime.updates import prepare_updates
 
 
@@ -353,8 +353,8 @@ class CompiledModel(ABC):
         values = self._in_order(args, kwargs) if kwargs or len(args) != len(self._names) else args
         return [to_numpy(v, n, d) for v, n, d in zip(values, self._names, self._dtypes, strict=True)]
 
-    def launches_raw(self, /, *args: object, **kwargs: object) -> list[RawLaunch]:
-        """Run once; return each launch's kernel, its begin and end in nanoseconds, and those of its threads.
+    def call_raw(self, /, *args: object, **kwargs: object) -> RawCall:
+        """Run once and measure the call, each launch, and the threads' parts in it.
 
         Args:
             *args: Inputs, as for a call of the model.

@@ -46,6 +46,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 _LATER_SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tw_profile_launches": (ctypes.c_int, [_VOID, _VOID, ctypes.c_int64, _VOID]),
     "tw_profile_threads": (ctypes.c_int, [_VOID, _VOID, ctypes.c_int64, _VOID]),
+    "tw_profile_run": (ctypes.c_int, [_VOID, _VOID]),
 }
 """Functions that libraries of earlier versions do not export."""
 _DEVICE_SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
@@ -88,6 +89,7 @@ class NativeCode:
     tw_profile_read: Any
     tw_profile_launches: Any = None
     tw_profile_threads: Any = None
+    tw_profile_run: Any = None
     tw_create_on: Any
     tw_state_read: Any
     tw_state_write: Any

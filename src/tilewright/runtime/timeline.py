@@ -17,6 +17,9 @@ Grouping = Literal["kernel", "operator", "layer", "line"]
 FLUSHED = 256 << 20
 """Bytes that are written before a cold call. Larger caches, as some servers have, keep a part of the data."""
 
+WARM = 0.005
+"""Seconds of calls before warm ones are measured: a thread that slept needs about a millisecond to begin."""
+
 
 class ThreadTime(NamedTuple):
     """A thread's part in a launch, from its first slice to its last.
@@ -39,6 +42,38 @@ class RawLaunch(NamedTuple):
     begin: int
     end: int
     threads: tuple[ThreadTime, ...] = ()
+
+
+class RunTime(NamedTuple):
+    """A run of the host program, which launches the kernels, after all checks of the call.
+
+    Attributes:
+        begin: Nanoseconds since the profile was enabled.
+        end: Nanoseconds since the profile was enabled.
+        reads: The number of times that its thread read the clock in between.
+        clock: The nanoseconds that these reads took, by what one takes in a loop.
+    """
+
+    begin: int
+    end: int
+    reads: int
+    clock: int
+
+
+class RawCall(NamedTuple):
+    """A call as the runtime measures it.
+
+    Attributes:
+        launches: The launches, in order.
+        seconds: The time of the whole call.
+        began: When the profile was enabled, in nanoseconds of the monotonic clock.
+        run: The run of the host program; None for artifacts of earlier versions.
+    """
+
+    launches: list[RawLaunch]
+    seconds: float
+    began: int
+    run: RunTime | None = None
 
 
 @dataclass(frozen=True)
@@ -76,6 +111,15 @@ class Launch:
         return self.end - self.begin
 
     @property
+    def waiting(self) -> float:
+        """Seconds of it in which no thread works yet or any more: the start of threads, and the wait for
+        their end. 0 where the times of threads are unknown.
+        """
+        if not self.threads:
+            return 0.0
+        return self.seconds - (max(x.end for x in self.threads) - min(x.begin for x in self.threads))
+
+    @property
     def layer(self) -> str:
         """The path of the module that it belongs to; "" for the model itself."""
         return self.place.rpartition("/")[0] if "/" in self.place else ""
@@ -105,15 +149,46 @@ class Timeline:
     Attributes:
         launches: The launches.
         seconds: The time of the whole call.
+        host: The seconds of its host program, which launches the kernels; None for artifacts of earlier
+            versions.
+        clock: The seconds of one read of the clock.
     """
 
     launches: tuple[Launch, ...]
     seconds: float
+    host: float | None = None
+    clock: float = 0.0
 
     @property
     def in_kernels(self) -> float:
         """Seconds of the call in which a kernel ran."""
-        return sum(x.seconds for x in self.launches)
+        return sum(map(self._working, self.launches))
+
+    def _working(self, launch: Launch) -> float:
+        """The seconds of a launch in which threads work. One of the two reads of the clock lies in them."""
+        return max(launch.seconds - launch.waiting - self.clock, 0.0)
+
+    def outside(self) -> list[Share]:
+        """The parts of the call outside of kernels; with those of `by` they add up to the call.
+
+        ``threads``: launches in which no thread works yet or any more. ``between kernels``: the host program,
+        outside of launches. ``call``: Python, checks and new outputs, before and after the host program.
+        ``clock``: the reads of the clock that measure all this. For artifacts of earlier versions it is one
+        part, ``outside of kernels``.
+        """
+        if self.host is None:
+            return [Share("outside of kernels", 0, max(self.seconds - self.in_kernels, 0.0), ())]
+        launched = sum(x.seconds for x in self.launches)
+        threaded = sum(bool(x.threads) for x in self.launches)
+        # Each measured interval contains one read: that of its end, or parts of both.
+        parts = {
+            "threads": sum(x.waiting for x in self.launches) - 2 * threaded * self.clock,
+            "between kernels": self.host - launched - (len(self.launches) + 1) * self.clock,
+            "call": self.seconds - self.host,
+        }
+        rows = {name: max(seconds, 0.0) for name, seconds in parts.items()}
+        rows["clock"] = max(self.seconds - self.in_kernels - sum(rows.values()), 0.0)
+        return [Share(name, 0, seconds, ()) for name, seconds in rows.items()]
 
     def by(self, grouping: Grouping) -> list[Share]:
         """The launches by what they compute, the slowest first. A launch of several operators counts for the
@@ -130,7 +205,7 @@ class Timeline:
             Share(
                 name,
                 len(part),
-                sum(x.seconds for x in part),
+                sum(map(self._working, part)),
                 tuple(dict.fromkeys(source for x in part for source in x.sources)),
             )
             for name, part in parts.items()
@@ -150,20 +225,37 @@ class Timeline:
             operator = x.place.rpartition("/")[2] or x.source
             frames = ["call", *modules, operator, x.kernel]
             stack = ";".join(f.replace(";", ",") for f in frames if f)
-            found[stack] = found.get(stack, 0) + round(x.seconds * 1e9)
-        outside = round((self.seconds - self.in_kernels) * 1e9)
-        return {**found, "call;outside of kernels": max(outside, 0)}
+            found[stack] = found.get(stack, 0) + round(self._working(x) * 1e9)
+        return {**found, **{f"call;{x.name}": round(x.seconds * 1e9) for x in self.outside()}}
 
     def trace_events(self) -> dict[str, Any]:
-        """The launches in the Trace Event Format, as JSON: Perfetto, Chrome and Speedscope open it.
+        """The launches in the Trace Event Format, as JSON: Perfetto, Chrome and Speedscope open it. One track
+        has the call and its launches, and one for each thread has its parts of them.
 
         The format: "Trace Event Format", the Chromium project. Times are microseconds.
         """
         thread = {"pid": 1, "tid": 1}
+        numbers = sorted({part.thread for x in self.launches for part in x.threads})
+        tracks = {number: {"pid": 1, "tid": 2 + number} for number in numbers}
+        names = {1: "launches"} | {track["tid"]: f"thread {n}" for n, track in tracks.items()}
         events: list[dict[str, Any]] = [
             {"ph": "M", "name": "process_name", **thread, "args": {"name": "tilewright"}},
-            {"ph": "M", "name": "thread_name", **thread, "args": {"name": "launches"}},
-            {"ph": "X", "name": "call", "cat": "call", "ts": 0, "dur": self.seconds * 1e6, **thread},
+            *(
+                {"ph": "M", "name": "thread_name", "pid": 1, "tid": tid, "args": {"name": name}}
+                for tid, name in names.items()
+            ),
+            *(
+                {"ph": "M", "name": "thread_sort_index", "pid": 1, "tid": tid, "args": {"sort_index": tid}}
+                for tid in names
+            ),
+            {
+                "ph": "X",
+                "name": "call",
+                "cat": "call",
+                **_span(0.0, self.seconds),
+                **thread,
+                "args": {f"µs of {x.name}": round(x.seconds * 1e6, 3) for x in self.outside()},
+            },
         ]
         for x in self.launches:
             about = {
@@ -177,13 +269,23 @@ class Timeline:
                     "ph": "X",
                     "name": x.kernel,
                     "cat": "kernel",
-                    "ts": x.begin * 1e6,
-                    "dur": x.seconds * 1e6,
+                    **_span(x.begin, x.end),
                     **thread,
                     "args": {k: v for k, v in about.items() if v},
                 }
             )
+            for part in x.threads:
+                span = {**_span(part.begin, part.end), **tracks[part.thread]}
+                events.append({"ph": "X", "name": x.kernel, "cat": "thread", **span})
         return {"traceEvents": events, "displayTimeUnit": "ns"}
+
+
+def _span(begin: float, end: float) -> dict[str, float]:
+    """The begin and the duration of an event in microseconds. Rounded to nanoseconds, as readers do, the ends
+    of neighbours would overlap if the duration were rounded by itself.
+    """
+    first, last = round(begin * 1e9), round(end * 1e9)
+    return {"ts": first / 1e3, "dur": (last - first) / 1e3}
 
 
 def _key(launch: Launch, grouping: Grouping) -> str:
@@ -203,24 +305,32 @@ class Measured(Protocol):
 
     def __call__(self, /, *args: Any) -> Any: ...
 
-    def launches_raw(self, /, *args: Any) -> list[RawLaunch]: ...
+    def call_raw(self, /, *args: Any) -> RawCall: ...
 
 
 def record_timeline(model: Measured, arrays: Sequence[np.ndarray], repeat: int, cold: bool) -> Timeline:
     """`CompiledModel.timeline` of arrays."""
     model(*arrays)  # the first run allocates memory and starts threads
+    start = time.perf_counter()
+    while not cold and time.perf_counter() - start < WARM:
+        model(*arrays)
     other = np.zeros(FLUSHED, np.uint8) if cold else None
     calls = []
     for number in range(max(repeat, 1)):
         if other is not None:
             other.fill(number & 1)
-        start = time.perf_counter()
-        launches = model.launches_raw(*arrays)
-        calls.append((time.perf_counter() - start, launches))
-    calls.sort(key=lambda call: call[0])
-    seconds, launches = calls[len(calls) // 2]
+        calls.append(model.call_raw(*arrays))
+    calls.sort(key=lambda call: call.seconds)
+    call = calls[len(calls) // 2]
     structure = read_structure(model.metadata).get(getattr(model, "name", "main"), {})
-    return Timeline(tuple(_described(launches, structure, model.metadata.get("kernels", ()))), seconds)
+    launches = tuple(_described(call.launches, structure, model.metadata.get("kernels", ())))
+    # The profile is enabled a moment before the call begins, whose end is never before the last launch's.
+    seconds = max([call.seconds, *(x.end for x in launches[-1:])])
+    if call.run is None:
+        return Timeline(launches, seconds)
+    seconds = max(seconds, call.run.end * 1e-9)
+    clock = call.run.clock * 1e-9 / max(call.run.reads, 1)
+    return Timeline(launches, seconds, (call.run.end - call.run.begin) * 1e-9, clock)
 
 
 def _next_step(
@@ -282,4 +392,14 @@ def _described(
     return made
 
 
-__all__ = ["Grouping", "Launch", "RawLaunch", "Share", "ThreadTime", "Timeline", "record_timeline"]
+__all__ = [
+    "Grouping",
+    "Launch",
+    "RawCall",
+    "RawLaunch",
+    "RunTime",
+    "Share",
+    "ThreadTime",
+    "Timeline",
+    "record_timeline",
+]

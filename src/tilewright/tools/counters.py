@@ -19,9 +19,11 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ..errors import TilewrightError
+from ..runtime.timeline import RawCall
 
 _HARDWARE, _SOFTWARE = 0, 1
 EVENTS: dict[str, tuple[int, int, int]] = {
@@ -34,7 +36,7 @@ EVENTS: dict[str, tuple[int, int, int]] = {
 in nanoseconds; it needs no counters of the processor.
 """
 _PAGES = 64
-_SAMPLE, _LOST = 9, 2
+_SAMPLE, _LOST, _THROTTLE = 9, 2, 5
 _TIME = 1 << 2
 _DISABLED, _NO_KERNEL, _NO_HYPERVISOR, _CLOCK = 1, 1 << 5, 1 << 6, 1 << 25
 _ENABLE, _DISABLE = 0x2400, 0x2401
@@ -129,29 +131,41 @@ class _Ring:
         """The times of the samples, in nanoseconds of the monotonic clock.
 
         Raises:
-            TilewrightError: Samples were lost.
+            TilewrightError: Samples are missing.
         """
         (end,) = struct.unpack_from("Q", self.memory, _HEAD)
         (at,) = struct.unpack_from("Q", self.memory, _TAIL)
-        size = _PAGES * mmap.PAGESIZE
-        ring = self.memory[mmap.PAGESIZE :]
-        times = []
-        while at < end:
-            place = at % size
-            kind, _, length = struct.unpack_from("IHH", ring, place)
-            if kind == _LOST:
-                raise TilewrightError("the counters lost samples: the call is too long for the ring")
-            if kind == _SAMPLE:
-                body = (ring[place + 8 :] + ring[:8])[:8]
-                times.append(struct.unpack("Q", body)[0])
-            at += length
         struct.pack_into("Q", self.memory, _TAIL, end)
-        return times
+        return read_samples(self.memory[mmap.PAGESIZE :], at, end)
 
     def close(self) -> None:
         if hasattr(self, "memory"):
             self.memory.close()
         os.close(self.file)
+
+
+def read_samples(ring: bytes, begin: int, end: int) -> list[int]:
+    """The times of the samples between two places of a ring, which count on behind its end.
+
+    Raises:
+        TilewrightError: Samples are missing: the ring was full, or Linux paused the event.
+    """
+    times = []
+    while begin < end:
+        place = begin % len(ring)
+        kind, _, length = struct.unpack_from("IHH", ring, place)
+        if kind == _LOST:
+            raise TilewrightError("the counters lost samples: the call is too long for the ring")
+        if kind == _THROTTLE:
+            raise TilewrightError(
+                "Linux paused the counter, since it interrupts too often, so its counts would be too low: a "
+                "higher sysctl kernel.perf_event_max_sample_rate, or kernel.perf_cpu_time_max_percent=0, "
+                "prevents it"
+            )
+        if kind == _SAMPLE:
+            times.append(struct.unpack("Q", (ring[place + 8 :] + ring[:8])[:8])[0])
+        begin += length
+    return times
 
 
 @dataclass(frozen=True)
@@ -169,19 +183,16 @@ class Counts:
     outside: float
 
 
-def count(
-    event: str, call: Callable[[], Sequence[tuple[Any, ...]]], began: Callable[[], int], repeat: int = 20
-) -> Counts:
+def count(event: str, call: Callable[[], RawCall], repeat: int = 20) -> Counts:
     """Count events of all threads of this process by the kernel that runs.
 
     Args:
         event: A name of `EVENTS`.
-        call: Runs the model once; returns each launch's kernel, and its begin and end in nanoseconds.
-        began: The time in nanoseconds of the monotonic clock that the last call's launches count from.
+        call: Runs the model once; returns its launches, and the time that they count from.
         repeat: The number of calls.
 
     Raises:
-        TilewrightError: The system refuses the event; the message says why.
+        TilewrightError: The system refuses the event, or samples of it are missing; the message says why.
     """
     call()  # starts the threads
     rings: list[_Ring] = []
@@ -195,15 +206,14 @@ def count(
         for _ in range(repeat):
             for ring in rings:
                 ring.control(_ENABLE)
-            launches = call()
+            launches, _, start, _ = call()
             for ring in rings:
                 ring.control(_DISABLE)
-            start = began()
-            begins = [start + launch[1] for launch in launches]
+            begins = [start + launch.begin for launch in launches]
             for sample in (x for ring in rings for x in ring.samples()):
                 place = bisect_right(begins, sample) - 1
-                if place >= 0 and sample <= start + launches[place][2]:
-                    name = launches[place][0]
+                if place >= 0 and sample <= start + launches[place].end:
+                    name = launches[place].kernel
                     kernels[name] = kernels.get(name, 0.0) + period / repeat
                 else:
                     outside += period / repeat
@@ -229,9 +239,11 @@ def counts_of(library: Any, inputs: Sequence[Any], repeat: int = 20) -> tuple[li
         reason = refusal(event)
         if reason:
             refused[event] = reason
-        else:
-            call = lambda: library.launches_raw(*inputs)  # noqa: E731
-            found.append(count(event, call, lambda: library.profile_began, repeat))
+            continue
+        try:
+            found.append(count(event, partial(library.call_raw, *inputs), repeat))
+        except TilewrightError as error:
+            refused[event] = str(error)
     return found, refused
 
 

@@ -365,6 +365,12 @@ static void profile(void) {
   }
   CHECK(at == parts);
   free(threads);
+  tw_run_time last;
+  CHECK(tw_profile_run(context, &last) == TW_OK && tw_profile_run(context, NULL) == TW_ERROR_ARGUMENT);
+  CHECK(last.begin >= launches[7].end && last.begin <= launches[8].begin && last.end >= launches[9].end);
+  CHECK(last.reads >= 5 && last.reads <= 9); /* two for each launch and two for its work on this thread */
+  CHECK(last.clock > 0 && last.clock < 1000000);
+  CHECK(tw_profile_enable(context, 1) == TW_OK && tw_profile_run(context, &last) == TW_OK && !last.end);
   tw_destroy(context);
   free(c);
 }

@@ -15,14 +15,6 @@ typedef struct {
   int64_t capacity; /* bytes */
 } allocation;
 
-/* Times of a profile, in an allocation of their own. */
-typedef struct {
-  tw_launch_time* entries; /* [capacity] */
-  int64_t count;
-  int64_t capacity;
-  int64_t missing; /* times that were not kept */
-} launch_times;
-
 struct tw_context {
   atomic_flag busy;
   tw_pool* pool;
@@ -33,7 +25,6 @@ struct tw_context {
   allocation arena;
   allocation scratch;
   int32_t num_threads;
-  int profiling;
   const tw_function_desc* function;   /* of the current run */
   int raised_status;                  /* the status that a callback reported in the current run, 0: none */
   const tw_binding* prepared_binding; /* the binding that arena and scratch memory were last prepared for */
@@ -49,11 +40,7 @@ struct tw_context {
   allocation* outputs;          /* [num_outputs], the CPU's memory of outputs that the context provides */
   allocation* run_time_buffers; /* [num_blocks], memory of tw_block */
   void** states;                /* [num_states] */
-  uint64_t* nanoseconds;        /* [num_kernels] */
-  uint64_t* calls;              /* [num_kernels] */
-  launch_times launches;        /* of the profile */
-  launch_times threads;         /* of the profile: each thread's in each of the launches */
-  uint64_t profile_start; /* when the profile was enabled, by tw_clock */
+  tw_profile profile;           /* with two of the arrays */
 };
 
 int32_t tw_abi_version(void) { return TW_ABI_VERSION; }
@@ -142,8 +129,8 @@ static size_t lay_out_context(uint8_t* base, tw_context* context) {
   context->outputs = place_array(base, &offset, room.outputs, sizeof(allocation));
   context->run_time_buffers = place_array(base, &offset, m->num_blocks, sizeof(allocation));
   context->states = place_array(base, &offset, m->num_states, sizeof(void*));
-  context->nanoseconds = place_array(base, &offset, m->num_kernels, sizeof(uint64_t));
-  context->calls = place_array(base, &offset, m->num_kernels, sizeof(uint64_t));
+  context->profile.nanoseconds = place_array(base, &offset, m->num_kernels, sizeof(uint64_t));
+  context->profile.calls = place_array(base, &offset, m->num_kernels, sizeof(uint64_t));
   context->output_dims = place_array(base, &offset, room.dims, sizeof(int64_t));
   return offset;
 }
@@ -275,8 +262,7 @@ void tw_destroy(tw_context* context) {
   tw_device_destroy(context->device);
 #endif
   tw_unmap_file(&context->mapping);
-  tw_memory_free(context->launches.entries);
-  tw_memory_free(context->threads.entries);
+  tw_profile_free(&context->profile);
   tw_memory_free(context);
 }
 
@@ -464,8 +450,9 @@ static int run_program(tw_context* context, const tw_function_desc* f, int64_t* 
   int32_t failed = 0;
   context->raised_status = 0;
   context->function = f;
+  if (context->profile.on) tw_profile_run_begins(&context->profile);
 #if TW_ON_DEVICE
-  status = tw_device_begin(context->device, f, inputs, outputs, copied, context->profiling);
+  status = tw_device_begin(context->device, f, inputs, outputs, copied, context->profile.on);
   if (status) return tw_device_end(context->device, f, inputs, outputs, copied, status);
   failed = tw_device_main(context->device, context, f, symbols, context->states, context->arena.data);
 #else
@@ -481,9 +468,10 @@ static int run_program(tw_context* context, const tw_function_desc* f, int64_t* 
 #if TW_ON_DEVICE
   status = provide_late_outputs(context, f, symbols, outputs, status);
   status = tw_device_end(context->device, f, inputs, outputs, copied, status);
-  if (context->profiling && !status)
+  if (context->profile.on && !status)
     status = tw_device_profile(context->device, context);
 #endif
+  if (context->profile.on) tw_profile_run_ends(&context->profile);
   return status;
 }
 
@@ -512,22 +500,25 @@ static int run(tw_context* context, const tw_function_desc* f, const DLTensor* i
   return status;
 }
 
-/* Marks the context as in use. Returns TW_ERROR_BUSY, without waiting, if another thread uses it. */
-static int acquire(tw_context* context) {
+int tw_acquire(tw_context* context) {
   if (!atomic_flag_test_and_set(&context->busy)) return TW_OK;
   return tw_fail(TW_ERROR_BUSY, "the context is in use by another thread: make one context for each thread");
 }
 
-static void release(tw_context* context) { atomic_flag_clear(&context->busy); }
+void tw_release(tw_context* context) { atomic_flag_clear(&context->busy); }
+
+tw_profile* tw_profile_of(tw_context* context) { return &context->profile; }
+
+tw_pool* tw_pool_of(tw_context* context) { return context->pool; }
 
 int tw_function_run(tw_context* context, int32_t function, const DLTensor* inputs, int32_t num_inputs,
                     DLTensor* outputs, int32_t num_outputs) {
   tw_clear_error();
   int status = check_call(context, function, inputs, num_inputs, outputs, num_outputs);
-  if (!status) status = acquire(context);
+  if (!status) status = tw_acquire(context);
   if (status) return status;
   status = run(context, &tw_module.functions[function], inputs, outputs);
-  release(context);
+  tw_release(context);
   return status;
 }
 
@@ -540,7 +531,7 @@ int tw_function_shapes(tw_context* context, int32_t function, const DLTensor* in
                        DLTensor* outputs, int32_t num_outputs) {
   tw_clear_error();
   int status = check_call(context, function, inputs, num_inputs, outputs, num_outputs);
-  if (!status) status = acquire(context);
+  if (!status) status = tw_acquire(context);
   if (status) return status;
   const tw_function_desc* f = &tw_module.functions[function];
   for (int32_t i = 0; i < num_outputs && !status; ++i)
@@ -549,7 +540,7 @@ int tw_function_shapes(tw_context* context, int32_t function, const DLTensor* in
           tw_fail(TW_ERROR_ARGUMENT, "the size of output '%s' is known only after a run", f->outputs[i].name);
   if (!status) status = solve_shapes(context, f, inputs, CHECK_NO_DATA);
   for (int32_t i = 0; i < num_outputs && !status; ++i) describe_output(context, f, i, &outputs[i]);
-  release(context);
+  tw_release(context);
   return status;
 }
 
@@ -578,7 +569,7 @@ int tw_function_bind(tw_context* context, int32_t function, const DLTensor* inpu
   tw_clear_error();
   int status = check_call(context, function, inputs, num_inputs, outputs, num_outputs);
   if (!status && !binding) status = tw_fail(TW_ERROR_ARGUMENT, "tw_bind: `binding` is a null pointer");
-  if (!status) status = acquire(context);
+  if (!status) status = tw_acquire(context);
   if (status) return status;
   const tw_function_desc* f = &tw_module.functions[function];
   for (int32_t i = 0; i < num_outputs && !status; ++i)
@@ -604,7 +595,7 @@ int tw_function_bind(tw_context* context, int32_t function, const DLTensor* inpu
       copied_of(binding)[i] = context->copied[i];
     context->prepared_binding = NULL; /* the same memory may hold a binding that was prepared before */
   }
-  release(context);
+  tw_release(context);
   return status;
 }
 
@@ -617,7 +608,7 @@ int tw_run_bound(tw_binding* binding) {
   tw_clear_error();
   tw_context* context = binding->context;
   const tw_function_desc* f = &tw_module.functions[binding->function];
-  int status = acquire(context);
+  int status = tw_acquire(context);
   if (status) return status;
   if (context->prepared_binding != binding) {
     status = prepare_memory(context, f, binding->symbols);
@@ -626,7 +617,7 @@ int tw_run_bound(tw_binding* binding) {
   if (!status)
     status = run_program(context, f, binding->symbols, binding->data, binding->data + f->num_inputs,
                          copied_of(binding));
-  release(context);
+  tw_release(context);
   return status;
 }
 
@@ -657,111 +648,19 @@ int tw_state(tw_context* context, int32_t index, DLTensor* state) {
 int tw_reset(tw_context* context) {
   tw_clear_error();
   if (!context) return tw_fail(TW_ERROR_ARGUMENT, "the context is a null pointer");
-  int status = acquire(context);
+  int status = tw_acquire(context);
   if (status) return status;
   status = initialize_states(context);
-  release(context);
+  tw_release(context);
   return status;
-}
-
-int tw_profile_enable(tw_context* context, int on) {
-  tw_clear_error();
-  if (!context) return tw_fail(TW_ERROR_ARGUMENT, "the context is a null pointer");
-  int status = acquire(context);
-  if (status) return status;
-  context->profiling = on;
-  tw_pool_measure(context->pool, on);
-  if (on) {
-    context->launches.count = context->launches.missing = 0;
-    context->threads.count = context->threads.missing = 0;
-    context->profile_start = tw_clock();
-  }
-  for (int32_t i = 0; on && i < tw_module.num_kernels; ++i) context->nanoseconds[i] = context->calls[i] = 0;
-  release(context);
-  return TW_OK;
-}
-
-int tw_profile_read(tw_context* context, uint64_t* nanoseconds, uint64_t* calls, int32_t num_kernels) {
-  tw_clear_error();
-  if (!context || !nanoseconds || !calls)
-    return tw_fail(TW_ERROR_ARGUMENT, "tw_profile_read: an argument is a null pointer");
-  if (num_kernels != tw_module.num_kernels)
-    return tw_fail(TW_ERROR_ARGUMENT, "the model has %d kernels, got counter arrays for %d",
-                   (int64_t)tw_module.num_kernels, (int64_t)num_kernels);
-  int status = acquire(context);
-  if (status) return status;
-  for (int32_t i = 0; i < num_kernels; ++i) {
-    nanoseconds[i] = context->nanoseconds[i];
-    calls[i] = context->calls[i];
-  }
-  release(context);
-  return TW_OK;
-}
-
-static int read_times(tw_context* context, int of_threads, tw_launch_time* to, int64_t capacity,
-                      int64_t* count) {
-  tw_clear_error();
-  if (!context || !count || (!to && capacity > 0))
-    return tw_fail(TW_ERROR_ARGUMENT, "%s: an argument is a null pointer",
-                   of_threads ? "tw_profile_threads" : "tw_profile_launches");
-  int status = acquire(context);
-  if (status) return status;
-  const launch_times* times = of_threads ? &context->threads : &context->launches;
-  *count = times->count + times->missing;
-  int64_t copied = capacity < times->count ? capacity : times->count;
-  if (copied > 0) __builtin_memcpy(to, times->entries, (size_t)copied * sizeof *to);
-  release(context);
-  return TW_OK;
-}
-
-int tw_profile_launches(tw_context* context, tw_launch_time* launches, int64_t capacity, int64_t* count) {
-  return read_times(context, 0, launches, capacity, count);
-}
-
-int tw_profile_threads(tw_context* context, tw_launch_time* threads, int64_t capacity, int64_t* count) {
-  return read_times(context, 1, threads, capacity, count);
-}
-
-static void keep_time(launch_times* times, tw_launch_time entry) {
-  if (times->missing || times->count == TW_MOST_LAUNCHES) {
-    ++times->missing;
-    return;
-  }
-  if (times->count == times->capacity) {
-    int64_t capacity = 2 * times->capacity + 256;
-    tw_launch_time* larger = tw_memory_allocate((size_t)capacity * sizeof *larger);
-    if (!larger) {
-      ++times->missing; /* the sums of the profile stay right */
-      return;
-    }
-    if (times->count) __builtin_memcpy(larger, times->entries, (size_t)times->count * sizeof *larger);
-    tw_memory_free(times->entries);
-    times->entries = larger;
-    times->capacity = capacity;
-  }
-  times->entries[times->count++] = entry;
-}
-
-void tw_note_launch(tw_context* context, int32_t kernel_index, uint64_t begin, uint64_t end) {
-  context->nanoseconds[kernel_index] += end - begin;
-  context->calls[kernel_index] += 1;
-  keep_time(&context->launches, (tw_launch_time){kernel_index, 0, begin, end});
 }
 
 int32_t tw_launch(tw_context* context, int32_t kernel_index, tw_kernel kernel, int64_t extent, int64_t grain,
                   void* const* buffers, const int64_t* dims) {
-  if (!context->profiling) {
+  if (context->profile.on)
+    tw_profile_launch(&context->profile, context->pool, kernel_index, kernel, extent, grain, buffers, dims);
+  else
     tw_pool_launch(context->pool, kernel, extent, grain, buffers, dims);
-    return 0;
-  }
-  uint64_t before = tw_clock();
-  tw_pool_launch(context->pool, kernel, extent, grain, buffers, dims);
-  uint64_t after = tw_clock(), start = context->profile_start, begin, end;
-  tw_note_launch(context, kernel_index, before - start, after - start);
-  for (int32_t i = 0; extent > 0 && i < tw_pool_threads(context->pool); ++i) {
-    if (tw_pool_worked(context->pool, i, &begin, &end))
-      keep_time(&context->threads, (tw_launch_time){kernel_index, i, begin - start, end - start});
-  }
   return 0;
 }
 
@@ -786,11 +685,11 @@ static int move_state(tw_context* context, int32_t index, void* to, const void* 
   if (!status && size != state_bytes(index))
     status = tw_fail(TW_ERROR_ARGUMENT, "state '%s' has %d bytes, got %d",
                      tw_module.states[index].tensor.name, (int64_t)state_bytes(index), (int64_t)size);
-  if (!status) status = acquire(context);
+  if (!status) status = tw_acquire(context);
   if (status) return status;
   status = to ? tw_device_download(context->device, to, context->states[index], (size_t)size)
               : tw_device_upload(context->device, context->states[index], from, (size_t)size);
-  release(context);
+  tw_release(context);
   return status;
 }
 
@@ -806,10 +705,10 @@ int tw_stream_wait(tw_context* context, void* stream) {
   tw_clear_error();
   if (!context || !stream)
     return tw_fail(TW_ERROR_ARGUMENT, "tw_stream_wait: `context` or `stream` is a null pointer");
-  int status = acquire(context);
+  int status = tw_acquire(context);
   if (status) return status;
   status = tw_device_wait(context->device, stream);
-  release(context);
+  tw_release(context);
   return status;
 }
 

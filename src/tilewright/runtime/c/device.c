@@ -528,7 +528,7 @@ int tw_device_profile(tw_device* device, tw_context* context) {
     if (!status) status = tw_queue_elapsed(device->queue, 2 * i, 2 * i + 1, &time);
     if (begin < last) begin = last; /* Metal measures from the beginning of each launch's own commands */
     last = begin + time;
-    tw_note_launch(context, device->launched[i], begin, last);
+    tw_profile_note(tw_profile_of(context), device->launched[i], begin, last);
   }
   tw_driver_leave(device->shared->driver);
   return status;

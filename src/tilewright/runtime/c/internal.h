@@ -107,8 +107,6 @@ int tw_device_end(tw_device* device, const tw_function_desc* function, void* con
                   void* const* outputs, const int64_t* copied, int status);
 /* Notes the launches of the last run, which was profiled, from its first launch on. Returns a tw_status. */
 int tw_device_profile(tw_device* device, tw_context* context);
-/* Notes a launch of a profiled run; times are nanoseconds. */
-void tw_note_launch(tw_context* context, int32_t kernel_index, uint64_t begin, uint64_t end);
 /* Copies between the CPU and the device, and waits. Returns a tw_status. */
 int tw_device_download(tw_device* device, void* to, const void* from, size_t size);
 int tw_device_upload(tw_device* device, void* to, const void* from, size_t size);
@@ -133,6 +131,12 @@ static inline const char* tw_data_place(tw_device* device) { return (void)device
 
 #endif
 
+/* context.c */
+
+/* Marks the context as in use. Returns TW_ERROR_BUSY, without waiting, if another thread uses it. */
+int tw_acquire(tw_context* context);
+void tw_release(tw_context* context);
+
 /* pool.c: the thread pool of one context. Only the thread that uses the context may call its functions. */
 
 typedef struct tw_pool tw_pool;
@@ -155,5 +159,40 @@ int tw_pool_worked(const tw_pool* pool, int32_t thread, uint64_t* begin, uint64_
 /* Runs a kernel as tw_launch does. */
 void tw_pool_launch(tw_pool* pool, tw_kernel kernel, int64_t extent, int64_t grain, void* const* buffers,
                     const int64_t* dims);
+/* Returns the pool of a context. */
+tw_pool* tw_pool_of(tw_context* context);
+
+/* profile.c: the times of a context. */
+
+/* Times in an allocation of their own. */
+typedef struct {
+  tw_launch_time* entries; /* [capacity] */
+  int64_t count;
+  int64_t capacity;
+  int64_t missing; /* times that were not kept */
+} tw_launch_times;
+
+typedef struct {
+  int on;
+  uint64_t* nanoseconds; /* [num_kernels] */
+  uint64_t* calls;       /* [num_kernels] */
+  tw_launch_times launches;
+  tw_launch_times threads; /* each thread's in each of the launches */
+  tw_run_time run;         /* the last one, without `clock` */
+  uint64_t start;          /* when the profile was enabled, by tw_clock */
+  uint64_t clock;          /* the nanoseconds of a fixed number of reads of the clock */
+} tw_profile;
+
+/* Returns the profile of a context. */
+tw_profile* tw_profile_of(tw_context* context);
+/* Notes the begin of a run's host program, and its end, on a device that of the device's work. */
+void tw_profile_run_begins(tw_profile* profile);
+void tw_profile_run_ends(tw_profile* profile);
+/* Notes a launch; times are nanoseconds since the start. */
+void tw_profile_note(tw_profile* profile, int32_t kernel_index, uint64_t begin, uint64_t end);
+/* Runs a kernel as tw_pool_launch does, and notes its times. */
+void tw_profile_launch(tw_profile* profile, tw_pool* pool, int32_t kernel_index, tw_kernel kernel,
+                       int64_t extent, int64_t grain, void* const* buffers, const int64_t* dims);
+void tw_profile_free(tw_profile* profile);
 
 #endif /* TILEWRIGHT_INTERNAL_H_ */

@@ -72,23 +72,31 @@ struct tw_pool {
 
 /* Runs a range of the kernel with the scratch memory of thread `thread`. */
 static void run_range(tw_pool* pool, int64_t begin, int64_t end, int32_t thread) {
-  worker* own = &pool->workers[thread];
-  if (pool->measured && !own->begin) own->begin = tw_clock();
   pool->kernel(begin, end, pool->buffers, pool->dims,
                pool->scratch + (size_t)thread * pool->scratch_stride);
-  if (pool->measured) own->end = tw_clock();
 }
 
-/* Runs the slices of part `part` that no thread has claimed, with the scratch memory of thread `thread`. */
-static void run_part(tw_pool* pool, int32_t part, int32_t thread) {
+/* Keeps that the thread has worked since `begin`, if launches are measured. */
+static void note_work(tw_pool* pool, int32_t thread, uint64_t begin) {
+  if (!pool->measured) return;
+  worker* own = &pool->workers[thread];
+  if (!own->begin) own->begin = begin;
+  own->end = tw_clock();
+}
+
+static uint64_t measured_clock(const tw_pool* pool) { return pool->measured ? tw_clock() : 0; }
+
+/* Runs the slices of part `part` that no thread has claimed, with the scratch memory of thread `thread`.
+ * Returns whether there were any. */
+static int run_part(tw_pool* pool, int32_t part, int32_t thread) {
   int64_t grains = pool->extent / pool->grain + (pool->extent % pool->grain != 0);
   int64_t share = grains / pool->parts, extra = grains % pool->parts;
   int64_t first = part * share + (part < extra ? part : extra);
   int64_t count = share + (part < extra);
   int64_t slice = (count + SLICES_PER_PART - 1) / SLICES_PER_PART;
-  for (;;) {
+  for (int ran = 0;; ran = 1) {
     int64_t from = slice * atomic_fetch_add_explicit(&pool->workers[part].cursor, 1, memory_order_relaxed);
-    if (from >= count) return;
+    if (from >= count) return ran;
     int64_t to = from + slice < count ? from + slice : count;
     int64_t begin = (first + from) * pool->grain;
     int64_t end = first + to >= grains ? pool->extent : (first + to) * pool->grain;
@@ -98,7 +106,10 @@ static void run_part(tw_pool* pool, int32_t part, int32_t thread) {
 
 /* Runs the thread's own part, then unclaimed slices of the other parts. */
 static void run_parts(tw_pool* pool, int32_t thread) {
-  for (int32_t i = 0; i < pool->parts; ++i) run_part(pool, (thread + i) % pool->parts, thread);
+  uint64_t begin = measured_clock(pool);
+  int ran = 0;
+  for (int32_t i = 0; i < pool->parts; ++i) ran |= run_part(pool, (thread + i) % pool->parts, thread);
+  if (ran) note_work(pool, thread, begin);
 }
 
 #if TW_THREADS
@@ -193,7 +204,9 @@ static void join_parts(tw_pool* pool) {
   for (int32_t i = 1; i < pool->parts; ++i) {
     uint32_t expected = POSTED;
     if (!atomic_compare_exchange_strong(&pool->workers[i].state, &expected, IDLE)) continue;
-    run_part(pool, i, 0); /* runs nothing if other threads have claimed all slices */
+    /* Runs nothing if other threads have claimed all slices. */
+    uint64_t begin = measured_clock(pool);
+    if (run_part(pool, i, 0)) note_work(pool, 0, begin);
     atomic_fetch_sub(&pool->remaining, 1);
   }
   uint32_t left;
@@ -286,7 +299,9 @@ void tw_pool_launch(tw_pool* pool, tw_kernel kernel, int64_t extent, int64_t gra
   pool->buffers = buffers;
   pool->dims = dims;
   if (extent <= grain || pool->threads == 1) {
+    uint64_t begin = measured_clock(pool);
     run_range(pool, 0, extent, 0);
+    note_work(pool, 0, begin);
     return;
   }
   int64_t grains = extent / grain + (extent % grain != 0);

@@ -262,6 +262,21 @@ TW_API int tw_profile_launches(tw_context* context, tw_launch_time* launches, in
  * none. Parameters, limits and errors are those of tw_profile_launches. */
 TW_API int tw_profile_threads(tw_context* context, tw_launch_time* threads, int64_t capacity, int64_t* count);
 
+/* The host program of the last run in a profile, after all checks of shapes: its begin and end in nanoseconds
+ * since the profile was enabled, on a device with the copies and the wait for the device. `reads`: how often
+ * its thread read the clock in between; `clock`: the nanoseconds that these reads took, by what one takes in
+ * a loop. */
+typedef struct {
+  uint64_t begin;
+  uint64_t end;
+  uint64_t reads;
+  uint64_t clock;
+} tw_run_time;
+
+/* Copies the times of the last run since the profile was enabled; all are 0 if there was none.
+ * Errors: ARGUMENT, BUSY. */
+TW_API int tw_profile_run(tw_context* context, tw_run_time* run);
+
 /* Devices. A library that was compiled for a GPU has the functions above, and those below in addition. Its
  * `device` in the metadata's "target" is the device's type in DLPack: 2 CUDA, 4 OpenCL, 7 Vulkan, 8 Metal, 10
  * ROCm. It runs on the device that tw_create_on chooses; tw_create uses device 0.
