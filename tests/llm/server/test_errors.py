@@ -243,10 +243,17 @@ BAD: list[tuple[str, Any, int, str | None, str]] = [
     (EMBEDDINGS, {"model": "echo", "input": "x", "dimensions": 9}, 400, "dimensions", "8 dimensions"),
     (
         RESPONSES,
-        {"model": "echo", "input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+        {"model": "echo", "input": [{"role": "user", "content": [{"type": "input_file"}]}]},
         400,
         "input.0.content.0.type",
         "'input_text'",
+    ),
+    (
+        RESPONSES,
+        {"model": "echo", "input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+        400,
+        "input.0.content.0.image_url",
+        "Field required",
     ),
     (
         RESPONSES,

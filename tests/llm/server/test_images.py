@@ -114,6 +114,41 @@ def test_images_of_both_apis(seeing: Running) -> None:
     assert seeing.http.get("/v1/models").json()["data"][0]["input_modalities"] == ["text", "image"]
 
 
+def test_images_of_responses(seeing: Running) -> None:
+    """An image stays in a chat that `previous_response_id` continues."""
+    runner: Any = seeing.engine.runner
+    runner.given.clear()
+    seeing.engine._scheduler.cache.clear()
+    image = {"type": "input_image", "image_url": f"data:image/png;base64,{png(255)}", "detail": "auto"}
+    message = {"role": "user", "content": [{"type": "input_text", "text": "What is this?"}, image]}
+    body = {"model": "echo", "input": [message], "max_output_tokens": 2}
+    first = seeing.http.post("/v1/responses", json=body)
+    assert first.status_code == 200, first.text
+    more = {
+        "model": "echo",
+        "input": "And now?",
+        "max_output_tokens": 2,
+        "previous_response_id": first.json()["id"],
+    }
+    second = seeing.http.post("/v1/responses", json=more)
+    assert second.status_code == 200, second.text
+    assert second.json()["usage"]["input_tokens"] > first.json()["usage"]["input_tokens"]
+    shown = [given.rows for given in runner.given if given is not None]
+    assert len(shown) >= 1 and all((rows > 1.9).all() for rows in shown)
+    for wrong, message_of in (
+        ([image | {"image_url": "https://example.com/a.png"}], "the server fetches no images"),
+        ([image | {"file_id": "file-1"}], "file_id"),
+    ):
+        answer = seeing.http.post(
+            "/v1/responses", json=body | {"input": [{"role": "user", "content": wrong}]}
+        )
+        assert answer.status_code == 400 and message_of in answer.text
+    answer = seeing.http.post(
+        "/v1/responses", json=body | {"input": [{"role": "system", "content": [image]}]}
+    )
+    assert answer.status_code == 400 and "only a user's message has images" in answer.text
+
+
 def test_text_alone(seeing: Running) -> None:
     """Texts keep their places in templates that expect lists."""
     runner: Any = seeing.engine.runner

@@ -23,7 +23,7 @@ from ..vision.given import Images
 from .call_forms import ReplyForm, form_of, required_form
 from .errors import ApiError
 from .forms import Form, asked_format, structured
-from .images import Attached, encode, from_url, seen
+from .images import Attached, encode, from_url, only_users, seen
 from .protocol import ChatRequest, Function, Message, NamedTool, TextPart
 from .reasoning import TAGS, ReasoningParser, Thought, opened, tag_of
 from .service import Generation, Service
@@ -263,17 +263,15 @@ def rendered(message: Message, index: int) -> dict[str, Any]:
 
 def _content(message: Message, where: str) -> str | list[str | Attached]:
     """Return the text of a message, or its texts and images if it has images."""
-    parts = message.content if isinstance(message.content, list) else []
-    if all(isinstance(part, TextPart) for part in parts):
+    if not isinstance(message.content, list):
         return message.text or ""
-    if message.role != "user":
-        raise ApiError(400, f"'{where}.content': only a user's message has images", param=f"{where}.content")
-    return [
+    parts = [
         part.text
         if isinstance(part, TextPart)
         else from_url(part.image_url.url, f"{where}.content.{place}.image_url.url")
-        for place, part in enumerate(parts)
+        for place, part in enumerate(message.content)
     ]
+    return only_users(parts, message.role, where)
 
 
 def call_for_template(id: str, name: str, arguments: str, where: str) -> dict[str, Any]:

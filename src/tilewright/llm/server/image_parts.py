@@ -1,4 +1,6 @@
-"""The parts of messages that are images: OpenAI's ``image_url`` and the sources of Anthropic's ``image``."""
+"""The parts of messages that are images: OpenAI's ``image_url`` and ``input_image``, and the sources of
+Anthropic's ``image``.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +25,15 @@ class ImagePart(_Model):
     image_url: ImageUrl
 
 
+class InputImage(_Model):
+    """An image in the input of OpenAI's responses."""
+
+    type: Literal["input_image"]
+    image_url: str
+    file_id: None = None
+    detail: Literal["auto", "low", "high"] | None = None
+
+
 class Base64Source(_Model):
     type: Literal["base64"]
     media_type: str
@@ -36,4 +47,4 @@ class UrlSource(_Model):
 
 ImageSource = Annotated[Base64Source | UrlSource, Field(discriminator="type")]
 
-__all__ = ["Base64Source", "ImagePart", "ImageSource", "ImageUrl", "UrlSource"]
+__all__ = ["Base64Source", "ImagePart", "ImageSource", "ImageUrl", "InputImage", "UrlSource"]

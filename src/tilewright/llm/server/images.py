@@ -71,6 +71,25 @@ def from_base64(data: str, where: str) -> Attached:
         raise ApiError(400, message, param=where, code="invalid_value") from None
 
 
+def only_users(parts: Sequence[str | Attached], role: str, where: str) -> str | list[str | Attached]:
+    """Return the content of a message: a text, if it has no images.
+
+    Args:
+        parts: The parts of the message.
+        role: Its role.
+        where: The request's field, which errors name.
+
+    Raises:
+        ApiError: 400: the message has images, but is not the user's.
+    """
+    texts = [part for part in parts if isinstance(part, str)]
+    if len(texts) == len(parts):
+        return "".join(texts)
+    if role != "user":
+        raise ApiError(400, f"'{where}.content': only a user's message has images", param=f"{where}.content")
+    return list(parts)
+
+
 def seen(service: Service, messages: Sequence[Mapping[str, Any]]) -> tuple[list[Any], list[Attached]]:
     """Return messages as the chat template reads them, and their images in order.
 
@@ -144,4 +163,4 @@ async def encode(
     return tokens, placed
 
 
-__all__ = ["MOST_PIXELS", "Attached", "encode", "from_base64", "from_url", "seen"]
+__all__ = ["MOST_PIXELS", "Attached", "encode", "from_base64", "from_url", "only_users", "seen"]

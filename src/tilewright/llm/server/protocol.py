@@ -24,7 +24,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from .errors import ApiError
-from .image_parts import ImagePart
+from .image_parts import ImagePart, InputImage
 
 MAX_STOP = 16
 MAX_CHOICES = 128
@@ -276,7 +276,7 @@ class InputText(Model):
 class InputMessage(Model):
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[InputText]
+    content: str | list[Annotated[InputText | InputImage, Discriminator("type")]]
     id: str | None = None
     status: str | None = None
     phase: str | None = None
@@ -452,4 +452,7 @@ _ALTERNATIVES = {
     "function_call",
     "function_call_output",
     "reasoning",
+    "input_text",
+    "output_text",
+    "input_image",
 }

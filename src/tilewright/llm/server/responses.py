@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import secrets
 import sqlite3
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from ...errors import ArtifactError
 from .chat import Answer, Turn, call_for_template, prepare
 from .errors import ApiError
 from .forms import asked_format
+from .images import Attached, from_url, only_users
 from .protocol import (
     Function,
     InputCall,
@@ -71,7 +73,7 @@ class ResponseStore:
             raise ArtifactError(f"{path}: cannot be used to store responses: {error}") from error
 
     def put(self, response: dict[str, Any], messages: list[dict[str, Any]], owner: str) -> None:
-        value = json.dumps([response, messages])
+        value = json.dumps([response, [_with_content(message, _written) for message in messages]])
         row = (response["id"], owner, len(value), value)
         self._rows.execute("INSERT INTO responses (id, owner, size, value) VALUES (?, ?, ?, ?)", row)
         self._left -= len(value)
@@ -87,7 +89,8 @@ class ResponseStore:
         Raises:
             ApiError: 404: there is none, or it belongs to another client.
         """
-        return _Stored(*json.loads(self._find(id, owner, param)[2]))
+        response, messages = json.loads(self._find(id, owner, param)[2])
+        return _Stored(response, [_with_content(message, _read) for message in messages])
 
     def remove(self, id: str, owner: str) -> None:
         self._drop(*self._find(id, owner)[:2])
@@ -292,7 +295,9 @@ async def responses(
         param="input",
     )
     limit = service.max_tokens(request.max_output_tokens, len(turn.prompt), "max_output_tokens")
-    asked = service.request(request, turn.prompt, limit, owner, grammar=turn.grammar, shown=turn.shown)
+    asked = service.request(
+        request, turn.prompt, limit, owner, grammar=turn.grammar, shown=turn.shown, images=turn.images
+    )
     return Responses(service, request, turn, service.generation([asked]), messages, store, owner)
 
 
@@ -306,7 +311,7 @@ def _messages(request: ResponsesRequest) -> list[dict[str, Any]]:
     for index, item in enumerate(request.input):
         if isinstance(item, InputMessage):
             role = "system" if item.role == "developer" else item.role
-            messages.append({"role": role, "content": _text(item.content)})
+            messages.append({"role": role, "content": _content(item, f"input.{index}")})
         elif isinstance(item, InputCall):
             call = call_for_template(item.call_id, item.name, item.arguments, f"input.{index}")
             _add_call(messages, call)
@@ -331,6 +336,37 @@ def _add_call(messages: list[dict[str, Any]], call: dict[str, Any]) -> None:
     if not messages or messages[-1]["role"] != "assistant":
         messages.append({"role": "assistant", "content": ""})
     messages[-1].setdefault("tool_calls", []).append(call)
+
+
+def _content(item: InputMessage, where: str) -> str | list[str | Attached]:
+    """Return the text of a message, or its texts and images if it has images."""
+    if isinstance(item.content, str):
+        return item.content
+    parts = [
+        part.text
+        if isinstance(part, InputText)
+        else from_url(part.image_url, f"{where}.content.{place}.image_url")
+        for place, part in enumerate(item.content)
+    ]
+    return only_users(parts, item.role, where)
+
+
+def _with_content(message: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return a message with each part of its content changed, if it has parts."""
+    content = message["content"]
+    return message | {"content": [change(part) for part in content]} if isinstance(content, list) else message
+
+
+def _written(part: str | Attached) -> str | dict[str, str]:
+    """A part of a message as JSON holds it."""
+    return part if isinstance(part, str) else {"image": base64.b64encode(part.data).decode()}
+
+
+def _read(part: str | dict[str, str]) -> str | Attached:
+    """The part that `_written` wrote."""
+    if isinstance(part, str):
+        return part
+    return Attached(base64.b64decode(part["image"]), "previous_response_id")
 
 
 def _text(content: str | list[InputText]) -> str:
