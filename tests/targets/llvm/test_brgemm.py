@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -287,6 +288,18 @@ def test_rows_that_fit_half_a_panel_are_one_block(m: int, n: int, k: int) -> Non
     name, definitions, _ = brgemm_function(op, WIDE)
     (tile,) = (text for other, text in definitions.items() if other != name)
     assert tile.count("store <16 x float>") == 2 * m  # Two vectors in every row.
+
+
+def test_columns_that_fill_half_a_vector_take_halves_where_these_take_half_the_time() -> None:
+    zen4 = replace(WIDE, name="two steps", features=("+avx512bf16", "+gfni"))
+    assert zen4.two_steps and not replace(zen4, features=(*zen4.features, "+avxvnni")).two_steps
+    for n, is_packed in ((4, True), (24, True), (24, False), (52, False), (56, True), (84, True)):
+        check(zen4, 11, n, 7, is_packed=is_packed, accumulate=n == 56)
+    common = {"m": 9, "n": 24, "k": 7, "nr": 64, "a_m": 7, "b_panel": 448, "b_k": 64, "c_m": 24}
+    for isa, stores in ((zen4, 3 * 9), (WIDE, 0)):
+        name, definitions, _ = brgemm_function(make_op(padded=True, **common), isa)
+        (tile,) = (text for other, text in definitions.items() if other != name)
+        assert tile.count("store <8 x float>") == stores
 
 
 def test_register_budget() -> None:

@@ -78,6 +78,13 @@ class Isa:
         """Whether there are tile registers and products of 8-bit integers in them (AMX)."""
         return self.has("amx-tile") and self.has("amx-int8")
 
+    @property
+    def two_steps(self) -> bool:
+        """Whether a vector of half the width takes half the time: Zen 4 computes 512 bits in two steps. Of
+        the processors with BF16 and GFNI it is the one without AVX-VNNI.
+        """
+        return self.has("avx512bf16") and self.has("gfni") and not self.has("avxvnni")
+
     def lanes(self, bits: int) -> int:
         """Return the number of elements of `bits` bits in a vector register."""
         return self.vector_bits // bits

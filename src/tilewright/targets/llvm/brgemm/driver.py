@@ -82,11 +82,13 @@ class Driver:
         return e.at("%b", start, p.dtype.itemsize), e.at("%c", e.mul(group, str(p.width)), p.c_dtype.itemsize)
 
     def _known_columns(self, b: str, c: str, rest: int) -> None:
-        p = self.problem
-        if rest % p.lanes == 0:
-            self._rows(b, c, rest // p.lanes)
+        p, lanes = self.problem, self.problem.lanes
+        if self.isa.two_steps and p.group == 1 and 0 < rest % lanes <= lanes // 2:
+            lanes //= 2  # Otherwise the last vector would be multiplied in full for half of its columns.
+        if rest % lanes == 0:
+            self._rows(b, c, rest // lanes, lanes=lanes)
         elif self.isa.masked or p.padded:
-            self._rows(b, c, -(-rest // p.lanes), str(rest))
+            self._rows(b, c, -(-rest // lanes), str(rest), lanes)
         else:
             self._narrowing(b, c, str(rest))
 
@@ -130,17 +132,18 @@ class Driver:
 
         self.emitter.loop("0", self.dims(self.problem.lines), "1", [], body)
 
-    def _tile_rows(self, vectors: int) -> int:
+    def _tile_rows(self, vectors: int, lanes: int) -> int:
         p = self.problem
         if block := block_of(p, self.isa):
-            most = block_rows(self.isa, block, vectors * p.lanes)
+            most = block_rows(self.isa, block, vectors * lanes)
         else:
             most = tile_rows(self.isa, vectors) - is_shifted(self.isa, p)
-        return min(most, p.tile.rows) if p.tile.rows and vectors * p.lanes == p.width else most
+        return min(most, p.tile.rows) if p.tile.rows and vectors * lanes == p.width else most
 
     def _line(self, b: str, c: str, line: str, vectors: int, columns: str | None, lanes: int | None) -> None:
         p, e = self.problem, self.emitter
-        limit = self._tile_rows(vectors)
+        lanes = lanes or p.lanes
+        limit = self._tile_rows(vectors, lanes)
         a_line = e.at(self.a, e.mul(line, self.dims(p.a_line)), p.dtype.itemsize)
         c_line = e.at(c, e.mul(line, self.dims(p.c_line)), p.c_dtype.itemsize)
 
@@ -148,7 +151,7 @@ class Driver:
             a_row = e.at(a_line, e.mul(row, self.dims(p.a_m)), p.dtype.itemsize)
             c_row = e.at(c_line, e.mul(row, self.dims(p.c_m)), p.c_dtype.itemsize)
             self._call(
-                VectorTile(p, height, vectors, lanes or p.lanes, p.accumulate),
+                VectorTile(p, height, vectors, lanes, p.accumulate),
                 a_row,
                 b,
                 c_row,
@@ -160,7 +163,7 @@ class Driver:
             if p.m <= 0:
                 return
             heights = _blocks(p.m, limit, self.unit)
-            stream = self._stream(b, line, str(len(heights)), vectors)
+            stream = self._stream(b, line, str(len(heights)), vectors * lanes)
             first = done = 0
             for height in sorted(set(heights), reverse=True):
                 number = heights.count(height)
@@ -177,7 +180,7 @@ class Driver:
         # Each height that may occur has its own tile function. The limit is the smallest that keeps the
         # multiply-add units busy.
         most = bounds(p.m)[1]
-        limit = min(limit, max(self._tile_rows(p.width // p.lanes), -(-MIN_CHAINS // vectors)))
+        limit = min(limit, max(self._tile_rows(p.width // p.lanes, p.lanes), -(-MIN_CHAINS // vectors)))
         limit = limit if most is None else max(1, min(limit, most))
         heights = _heights(p.m, limit, self.unit)
         m, unit = self.dims(p.m), self.unit
@@ -187,7 +190,7 @@ class Driver:
             count = e.divide(e.add(units, str(most_units - 1)), most_units)
             low_units = e.op(f"udiv i64 {units}, {count}")
             tall_blocks = e.op(f"urem i64 {units}, {count}")
-            stream = self._stream(b, line, count, vectors)
+            stream = self._stream(b, line, count, vectors * lanes)
 
             def each(i: str, carried: Carried) -> list[str]:
                 row = carried[0][1]
@@ -201,7 +204,7 @@ class Driver:
 
             e.loop("0", count, "1", [("i64", "0")], each)
 
-    def _stream(self, b: str, line: str, blocks: str, vectors: int) -> Stream:
+    def _stream(self, b: str, line: str, blocks: str, columns: int) -> Stream:
         """Prefetch the next panel into the second-level cache while the current one is multiplied.
 
         Every row block, in every part of a split panel, prefetches an equal share. Only whole, packed panels
@@ -211,7 +214,7 @@ class Driver:
         steps: Dim = p.k
         for r in p.reductions:
             steps = steps * r
-        if not (p.tile.share and isinstance(steps, int) and p.padded and vectors * p.lanes == p.width):
+        if not (p.tile.share and isinstance(steps, int) and p.padded and columns == p.width):
             return lambda block: None
         size = steps * p.width * p.splits * p.dtype.itemsize
         turns = max(1, steps // (p.tile.unroll or MAX_UNROLL // 2))
