@@ -176,11 +176,14 @@ def test_rows_that_are_given_rounded(m: int) -> None:
         np.testing.assert_allclose(library(left, powers), wanted, rtol=0, atol=1e-6 * np.abs(wanted).max())
 
 
-def test_the_largest_products_are_exact() -> None:
-    """Extreme activations times extreme quantized values stay exact where products are summed in 16 bits."""
-    module, _ = model((symbol("m", 1, 8),), 128, 16, 1, 4, scale=np.float32)
+@pytest.mark.parametrize(("depth", "value"), ((128, 7), (4096, -8), (4128, 7), (8192, -8)))
+def test_the_largest_products_are_exact(depth: int, value: int) -> None:
+    """Extreme activations times extreme quantized values stay exact where products are summed in 16 bits, and
+    in groups up to and beyond the length that biased sums allow.
+    """
+    module, _ = model((symbol("m", 1, 8),), depth, 16, 1, 4, scale=np.float32)
     constants = [op for op in module.walk() if isinstance(op, graph.Constant)]
-    qvalues, scales = np.full((16, 128), 7, ml_dtypes.int4), np.ones((16, 1), np.float32)
+    qvalues, scales = np.full((16, depth), value, ml_dtypes.int4), np.ones((16, 1), np.float32)
     for op, array in zip(constants, (qvalues, scales), strict=True):
         op.value = Constant(array, "extreme")
     for target in ("cpu", PLAIN):
@@ -188,7 +191,9 @@ def test_the_largest_products_are_exact() -> None:
             continue
         with tw.compile(module, target=target, cache=False) as library:
             for m in (1, 8):
-                np.testing.assert_array_equal(library(np.full((m, 128), 127, np.float32)), 7 * 127 * 128)
+                for x in (127, -127):
+                    found = library(np.full((m, depth), x, np.float32))
+                    np.testing.assert_array_equal(found, value * x * depth)
 
 
 def test_qvalues_are_packed_two_to_a_byte() -> None:

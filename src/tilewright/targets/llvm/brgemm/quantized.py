@@ -3,11 +3,11 @@ group.
 
 A tile is a few rows times one panel. Its integer sum over a group starts with the correction for the weights'
 zero-point offset: minus the offset times the sum of the row's group, which the kernel that rounds rows
-computes. At the end of each group the sum is scaled and added to a float32 sum, in the order of the groups,
-so that a row's result does not depend on the number of rows. With few rows the weights are read from memory
-once and the bandwidth of memory bounds the speed; panels are prefetched `AHEAD` bytes before their use. With
-many rows the dot products bound it: a tile of six rows of two vectors unpacks each quantized value for six
-products.
+computes. A bias makes the sum's bits those of a float (`biases_sums`). At the end of each group the sum is
+scaled and added to a float32 sum, in the order of the groups, so that a row's result does not depend on the
+number of rows. With few rows the weights are read from memory once and the bandwidth of memory bounds the
+speed; panels are prefetched `AHEAD` bytes before their use. With many rows the dot products bound it: a tile
+of six rows of two vectors unpacks each quantized value for six products.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from ..isa import Isa
 from .byte_dots import ByteDots, has_byte_dots
 from .problem import SymbolicArguments, named
 from .quantized_matrix import (
+    BIAS,
     HEIGHT,
     QuantizedProblem,
     add_scaled,
+    biases_sums,
     configure,
     fits_matrix,
-    left_shift,
     matrix_function,
     unpack_function,
 )
@@ -172,7 +173,7 @@ class _Writer:
         """
         e, op = self.e, self.op
         a, a_scales, c = self._row(row)
-        if self.p.form.needs_sums or left_shift(self.p, self.isa):
+        if self.p.form.needs_sums or biases_sums(self.p):
             a_sums = "null"
             if op.a_sums is not None:
                 a_sums = e.at("%a_sums", e.mul(row, self.dims(op.a_sums_m)), 4)
@@ -245,15 +246,21 @@ def _most_rows(p: QuantizedProblem, isa: Isa) -> int:
     return max(1, min(MOST_ROWS, spare // (sums * p.vectors)))
 
 
-def _factors_function(p: QuantizedProblem, rows: int, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
-    """The function that computes what a tile needs for each row and group, [rows, groups] each: the
-    corrections for the offset of unsigned bytes; where sums are shifted (`left_shift`) the exponents of the
-    rows' scales; where weights have minimums what those are multiplied by, as floats.
+def _starts(p: QuantizedProblem) -> bool:
+    """Whether the sums of groups start with other numbers than 0."""
+    return bool(p.offset) or biases_sums(p)
 
-    ``void @name(ptr %a_scales, ptr %a_sums, ptr %factors, i64...)`` stores minus the weights' offset times
-    the sum of each group of A, exponents, and minus the group's scale times that sum.
+
+def _factors_function(p: QuantizedProblem, rows: int, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
+    """The function that computes what a tile needs for each row and group, [rows, groups] each: the numbers
+    with which sums start; the sums' bias (`biases_sums`); where weights have minimums what those are
+    multiplied by, as floats.
+
+    ``void @name(ptr %a_scales, ptr %a_sums, ptr %factors, i64...)`` stores the bias minus the weights' offset
+    times the sum of each group of A, the bias, and minus the group's scale times that sum.
     """
     e, dims = Emitter(), SymbolicArguments()
+    starts = _starts(p)
 
     def write(g: str, width: int) -> list[str]:
         """Store the numbers of `width` groups of each row from `g` on."""
@@ -267,11 +274,15 @@ def _factors_function(p: QuantizedProblem, rows: int, isa: Isa) -> tuple[str, st
 
             if p.form.needs_sums:
                 sums = e.load(kind, e.at("%a_sums", e.add(e.mul(str(row), dims(p.a_sums_m)), g), 4), 4)
+            first = "zeroinitializer"
+            if biases_sums(p):
+                first = e.op(f"add {kind} {e.load(kind, scales, 4)}, splat (i32 {BIAS})")
+                store(1, kind, first)
             if p.offset:
-                store(0, kind, e.op(f"mul {kind} {sums}, splat (i32 {-p.offset})"))
-            if left_shift(p, isa):
-                exponent = e.op(f"lshr {kind} {e.load(kind, scales, 4)}, splat (i32 23)")
-                store(1, kind, e.op(f"sub {kind} {exponent}, splat (i32 127)"))
+                correction = e.op(f"mul {kind} {sums}, splat (i32 {p.offset})")
+                first = e.op(f"sub {kind} {first}, {correction}")
+            if starts:
+                store(0, kind, first)
             if "minimums" in p.form.parts:
                 negative = e.op(f"fneg {floats} {e.op(f'sitofp {kind} {sums} to {floats}')}")
                 store(2, floats, e.op(f"fmul {floats} {negative}, {e.load(floats, scales, 4)}"))
@@ -306,7 +317,7 @@ def _tile_function(
     numbers, floats, raw = f"<{p.lanes} x i32>", f"<{p.lanes} x float>", f"<{4 * p.lanes} x i8>"
     line = 4 * p.lanes
     share, near = (2, 2) if shared else (1, 3)
-    shift = left_shift(p, isa)
+    biased = biases_sums(p)
     # A chunk of values shares bytes: 32 of fewer than 8 bits, in one vector for each bit, or a quad of bytes.
     values, vectors = (4, 1) if p.bits == 8 else (CHUNK, p.bits)
     subgroups = max(1, values // p.size)
@@ -352,7 +363,7 @@ def _tile_function(
         """Add group `g`, the subgroup `number` of the chunk at `b` if those are smaller than a chunk."""
         start, first_factor = e.mul(g, str(p.size)), fixed(e.at("%factors", g, 4))
         acc = ["zeroinitializer"] * (rows * p.vectors)
-        for i in range(rows) if p.offset else ():
+        for i in range(rows) if _starts(p) else ():
             first = e.load("i32", e.at(first_factor, str(i * p.groups), 4), 4)
             acc[i * p.vectors : (i + 1) * p.vectors] = [e.splat(numbers, "i32", first)] * p.vectors
         if subgroups > 1:
@@ -382,19 +393,18 @@ def _tile_function(
         ]
         a_scale = fixed(e.at("%a_scales", g, 4))
         for i in range(rows):
-            if shift is not None:
+            if biased:
                 where = e.at(first_factor, str((rows + i) * p.groups), 4)
-                left = e.splat(numbers, "i32", e.load("i32", where, 4))
             else:
                 where = e.at(a_scale, e.mul(str(i), dims(p.a_scales_m)), 4)
-                left = e.splat(floats, "float", e.load("float", where, 4))
+            left = e.splat(floats, "float", e.load("float", where, 4))
             factor = ""
             if right[0][1] is not None:
                 where = e.at(first_factor, str((2 * rows + i) * p.groups), 4)
                 factor = e.splat(floats, "float", e.load("float", where, 4))
             for v, (scale, minimum) in enumerate(right):
                 k = i * p.vectors + v
-                results[k] = add_scaled(e, isa, p.lanes, acc[k], left, scale, results[k], shift)
+                results[k] = add_scaled(e, isa, p.lanes, acc[k], left, scale, results[k], biased)
                 if minimum is not None:
                     results[k] = e.fma(floats, factor, minimum, results[k], isa.fma)
         return results

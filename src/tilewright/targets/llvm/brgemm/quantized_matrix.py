@@ -21,6 +21,8 @@ HEIGHT = 16
 """Rows of a matrix register, and 32-bit lanes of a row."""
 AHEAD = 3
 """Groups that are being multiplied or wait for scaling."""
+BIAS = 0x4B400000 - 0x3F800000
+"""What is added to the bits of a power of two to multiply it by ``1.5 * 2**23``."""
 A, B = AHEAD, AHEAD + 2
 """The first registers of the rows of A and of the columns of B."""
 
@@ -65,31 +67,32 @@ class QuantizedProblem:
 
 
 def add_scaled(
-    e: Emitter, isa: Isa, lanes: int, sums: str, left: str, right: str, total: str, shift: str | None = None
+    e: Emitter, isa: Isa, lanes: int, sums: str, left: str, right: str, total: str, biased: bool = False
 ) -> str:
     """``total + sums * left * right`` for a group's integer sums and both operands' scales.
 
-    `left` is a vector of one power of two as float32, or, if `shift` is the intrinsic of `left_shift`, of its
-    exponents. Shifted sums fit 32 bits, so both have the same result to the bit. All tiles end a group this
-    way, so that a row's result does not depend on the tile that computes it.
+    `left` is a vector of one scale as float32; if the sums are `biased`, of what they are biased by. Both
+    have the same result to the bit. All tiles end a group this way, so that a row's result does not depend on
+    the tile that computes it.
     """
     numbers, floats = f"<{lanes} x i32>", f"<{lanes} x float>"
-    if shift is not None:
-        sums = e.op(f"call {numbers} @{shift}({numbers} {sums}, {numbers} {left})")
-    scaled = e.op(f"sitofp {numbers} {sums} to {floats}")
-    if shift is None:
-        scaled = e.op(f"fmul {floats} {scaled}, {left}")
+    if biased:
+        scaled = e.op(f"fsub {floats} {e.op(f'bitcast {numbers} {sums} to {floats}')}, {left}")
+    else:
+        scaled = e.op(f"fmul {floats} {e.op(f'sitofp {numbers} {sums} to {floats}')}, {left}")
     return e.fma(floats, scaled, right, total, isa.fma)
 
 
-def left_shift(p: QuantizedProblem, isa: Isa) -> str | None:
-    """The intrinsic that shifts each integer of a vector by a count of its own, for sums whose left scales
-    are powers of two; None without AVX-512.
+def biases_sums(p: QuantizedProblem) -> bool:
+    """Whether a group's sum starts with a bias, the bits of the float32 number ``1.5 * 2**23 * left``, where
+    the row's scale `left` is a power of two.
 
-    Zen 5 multiplies floats in the two units that compute dot products of bytes, and shifts in the others.
+    The bits of the sum are then those of that number plus ``sum * left``, and a subtraction of floats takes
+    the place of a conversion and a multiplication. It is exact for sums of at most 2**22. Zen 4 and Zen 5
+    multiply floats in the two units that compute dot products of bytes, and add them in the others.
     """
-    fits = p.form.shifts_sums and p.lanes == 16 and isa.has("avx512f")
-    return "llvm.x86.avx512.psllv.d.512" if fits else None
+    largest = max(p.offset, p.form.largest_byte - p.offset)
+    return p.form.shifts_sums and p.size * largest * 128 <= 1 << 22
 
 
 def upper_qvalues(e: Emitter, lanes: int, x: str) -> str:
@@ -228,10 +231,11 @@ def matrix_function(p: QuantizedProblem, isa: Isa) -> tuple[str, str, tuple[Dim,
 __all__ = [
     "HEIGHT",
     "QuantizedProblem",
+    "BIAS",
     "add_scaled",
+    "biases_sums",
     "configure",
     "fits_matrix",
-    "left_shift",
     "matrix_function",
     "unpack_function",
     "upper_qvalues",
