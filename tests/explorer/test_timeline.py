@@ -81,7 +81,7 @@ def test_parts_of_a_known_call() -> None:
     )
     timeline = Timeline(launches, 400 * nano, 180 * nano, 1 * nano)
     found = {x.name: round(x.seconds / nano, 3) for x in timeline.outside()}
-    # Of a: 10 before and 10 after 80, of b 5 and 5 around 30; a read of the clock ends each of them.
+    # 10 of a before and 10 after 80, 5 and 5 of b around 30; a read of the clock ends each of them.
     assert found == {"threads": 30 - 4, "between kernels": 180 - 140 - 3, "call": 220, "clock": 9}
     assert [round(x.seconds / nano, 3) for x in timeline.by("kernel")] == [79, 29]
     older = Timeline(launches, 400 * nano)
