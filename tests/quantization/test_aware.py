@@ -40,9 +40,10 @@ def test_gradients_are_those_of_learned_step_sizes() -> None:
     assert np.isclose(float(ds), slope * scale * np.log(2) / np.sqrt(5 * high), rtol=1e-5)
 
 
-def test_the_prediction_is_that_of_the_integers() -> None:
+@pytest.mark.parametrize("weight_bits", [4, 8])
+def test_the_prediction_is_that_of_the_integers(weight_bits: int) -> None:
     x = images()
-    aware = tw.prepare_qat(made(Block), x)
+    aware = tw.prepare_qat(made(Block), x, weight_bits=weight_bits)
     exact = tw.compile(made(Block), (x[0],))(x[0])
     step = tw.train_step(aware, squared, optim.SGD(lr=0.0), (x[0], exact))
     assert sqnr(tw.compile(aware.convert())(x[0]), step.predict(x[0])) > 45

@@ -94,3 +94,12 @@ def test_an_operator_that_onnx_lacks(tmp_path: Path) -> None:
         quantized.save(tmp_path / "model.onnx")
     with pytest.raises(CompileError, match=r"saved as \.onnx or \.tw"):
         quantized.save(tmp_path / "model.so")
+
+
+def test_weights_of_four_bits_take_half_a_byte(tmp_path: Path) -> None:
+    path = tmp_path / "block.onnx"
+    check(tw.quantize(made(Block), images(), weight_bits=4), path, {"x": images()[0]})
+    stored = {x.name: x for x in onnx.load(path).graph.initializer if x.name.endswith(".weight")}
+    assert len(stored) == 4
+    for x in stored.values():
+        assert x.data_type == onnx.TensorProto.INT4 and len(x.raw_data) == -(-np.prod(x.dims) // 2)

@@ -14,6 +14,7 @@ from tilewright import nn
 from tilewright.dialects import graph
 from tilewright.errors import CompileError
 from tilewright.ir.interpreter import Interpreter
+from tilewright.ir.types import i4
 from tilewright.quantization.equalize import equalize
 from tilewright.quantization.plan import make_plan
 from tilewright.quantization.prepare import main_function, prepared
@@ -73,6 +74,22 @@ def test_products_are_of_bytes() -> None:
     assembly = library.ir("asm")
     assert assembly.count("vpdpbusd") > 20
     assert not library.report.slower and "xf32> {strides" not in library.ir("graph")
+
+
+def test_weights_of_four_bits_are_multiplied_as_bytes() -> None:
+    quantized = tw.quantize(made(Block), images(), weight_bits=4)
+    weights = [
+        op.x.defining_op.value.array
+        for op in quantized.module.walk()
+        if isinstance(op, graph.Dequantize) and op.x.type.dtype is i4
+    ]
+    assert len(weights) == 4 and {int(abs(w.astype(int)).max()) for w in weights} == {7}
+    library = tw.compile(quantized)
+    assert "xf32> {strides" not in library.ir("graph")
+    (expected,) = Interpreter(quantized.module).run("main", [images()[0]])
+    assert sqnr(library(images()[0]), expected) > 80
+    exact = np.concatenate([tw.compile(made(Block), (x,))(x) for x in images()])
+    assert sqnr(np.concatenate([library(x) for x in images()]), exact) > 12
 
 
 @pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v3"])
@@ -205,6 +222,7 @@ def broken(value: float) -> list[Array]:
         ([*images(1), images(1)[0].astype(np.int32)], {}, "batch 1 .* does not fit: .*int32"),
         (images(), {"observer": "median"}, "unknown observer 'median'; known: minmax, percentile"),
         (images(), {"activations": "signed"}, "unknown activations='signed'"),
+        (images(), {"weight_bits": 3}, "unknown weight_bits=3; known: 4, 8"),
         (images(), {"percentile": 3, "observer": "percentile"}, "percentile=3"),
         (images(), {"smooth": 2.0}, "smooth=2.0 is not between 0 and 1"),
         (images(), {"max_drop": 0.5}, "max_drop needs metric"),

@@ -51,6 +51,8 @@ from .common import (
 @click.option("--per-tensor", is_flag=True, help="One scale for each weight, not one for each channel.")
 @click.option("--weight-observer", type=click.Choice(["minmax", "mse"]), default="minmax", show_default=True,
               help="How scales of weights are chosen.")  # fmt: skip
+@click.option("--weight-bits", type=click.Choice(["4", "8"]), default="8", show_default=True,
+              help="Bits of weights.")  # fmt: skip
 @click.option("--equalize", is_flag=True, help="Equalize ranges of weights across layers.")
 @click.option("--smooth", type=float, help="Strength of SmoothQuant, from 0 to 1.")
 @click.option("--no-bias-correction", is_flag=True, help="Leave biases as they are.")
@@ -64,6 +66,7 @@ def command(
     output: str,
     dims: tuple[Any, ...],
     per_tensor: bool,
+    weight_bits: str,
     no_bias_correction: bool,
     json_path: str | None,
     **options: Any,
@@ -85,6 +88,7 @@ def command(
             args=source.args,
             dims=dims_argument(dims),
             weights="per_tensor" if per_tensor else "per_channel",
+            weight_bits=int(weight_bits),
             bias_correction=not no_bias_correction,
             progress=progress,
             **options,

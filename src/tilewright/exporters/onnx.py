@@ -193,7 +193,7 @@ class _Model:
         from onnx import numpy_helper
 
         array = np.asarray(array)
-        key = (array.dtype.str, array.shape, array.tobytes()) if array.size <= 64 else None
+        key = (str(array.dtype), array.shape, array.tobytes()) if array.size <= 64 else None
         if key is not None and key in self.known:
             return self.known[key]
         name = self.fresh(hint or "constant")

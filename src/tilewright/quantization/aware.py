@@ -27,13 +27,12 @@ from ..frontends.trace.tensor import traced
 from ..frontends.trace.tracing import current
 from ..ir.builder import Builder
 from ..ir.core import Module, Operation, Value
-from ..ir.types import i8
 from ..passes.graph.match import array_of, new_constant
 from .calibrate import Batch, batches_of
 from .insert import Scheme, Weights, insert, readers
 from .model import QuantizedModel
 from .observers import Array
-from .parameters import Parameters
+from .parameters import WEIGHTS, Parameters, rounded_weight
 from .plan import Group, Layer, Plan
 from .post_training import SAMPLED, calibrated, checked, compare, imported
 from .prepare import main_function
@@ -60,6 +59,7 @@ def prepare_qat(
     activations: str = "asymmetric",
     weights: str = "per_channel",
     weight_observer: str = "minmax",
+    weight_bits: int = 8,
     equalize: bool = False,
     smooth: float | None = None,
     skip: Sequence[str] = (),
@@ -82,6 +82,7 @@ def prepare_qat(
         activations: As for `tilewright.quantize`.
         weights: As for `tilewright.quantize`.
         weight_observer: As for `tilewright.quantize`, for the first scales.
+        weight_bits: As for `tilewright.quantize`.
         equalize: As for `tilewright.quantize`.
         smooth: As for `tilewright.quantize`.
         skip: Names of layers that stay in floating point; ``*`` stands for any text.
@@ -95,8 +96,8 @@ def prepare_qat(
         CompileError: As for `tilewright.quantize`.
     """
     options = checked(
-        observer, percentile, activations, weights, weight_observer, equalize, smooth, False, skip, None,
-        None, None, ("int8",), threads, progress,
+        observer, percentile, activations, weights, weight_observer, weight_bits, equalize, smooth, False,
+        skip, None, None, None, ("int8",), threads, progress,
     )  # fmt: skip
     batches = batches_of(calibration)
     with internal_errors():
@@ -116,13 +117,7 @@ class TrainedWeights(Weights):
         w = array_of(layer.w)
         assert w is not None
         scale = self.scales[layer]
-        low, high = weight_limits()
-        return np.clip(np.rint(w / scale), low, high).astype(np.int8), scale
-
-
-def weight_limits() -> tuple[int, int]:
-    """The least and the greatest integer of a weight."""
-    return -i8.limits[1], i8.limits[1]
+        return rounded_weight(w, scale, self.bits), scale
 
 
 class QuantizationAwareModel:
@@ -194,7 +189,8 @@ class QuantizationAwareModel:
                 (group, "int8"): replace(self._scheme.parameters[group, "int8"], scale=self._scale(group))
                 for group in self.plan.groups
             }
-            weights = TrainedWeights(self._scheme.weights.per_channel, scales=scales)
+            own = self._scheme.weights
+            weights = TrainedWeights(own.per_channel, own.observer, own.bits, scales)
             scheme = Scheme(weights, parameters, self._scheme.precision, {})
             changed, places = insert(self.module, self.plan, scheme)
             report = QuantizationReport(skipped=self.plan.skipped)
@@ -269,6 +265,7 @@ class _Recording:
 
     def __init__(self, aware: QuantizationAwareModel, values: Mapping[str, Tensor]) -> None:
         self.values = values
+        self.bits = aware._scheme.weights.bits
         self.parameters = {(op, k): n for n, (op, k) in aware._places.items()}
         self.layers = {layer.op: layer for layer in aware.plan.layers}
         self.rounded: dict[tuple[Operation, int], tuple[Parameters, str]] = {}
@@ -289,9 +286,9 @@ class _Recording:
             if (name := self.parameters.get((op, k))) is not None:
                 new = value_of(self.values[name])
                 if op in self.layers and k == 1:
-                    low, high = weight_limits()
+                    high = WEIGHTS[self.bits].limits[1]
                     scale = self.values[name + SCALE]
-                    new = value_of(fake_quantize(self.values[name], scale, low, high))
+                    new = value_of(fake_quantize(self.values[name], scale, -high, high))
             elif (op, k) in self.rounded:
                 p, name = self.rounded[op, k]
                 if (operand, name) not in self.made:

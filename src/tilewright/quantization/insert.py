@@ -24,22 +24,24 @@ PRECISIONS = ("int8", "int16", "float")
 @dataclass(frozen=True)
 class Weights:
     """How weights are quantized: with one scale for each output channel or one for all, by ``minmax`` or
-    ``mse``.
+    ``mse``, to integers of 4 or 8 bits.
     """
 
     per_channel: bool = True
     observer: str = "minmax"
+    bits: int = 8
 
     def of(self, layer: Layer) -> tuple[Array, Array]:
         """The integers and scales of a layer's weight."""
         w = array_of(layer.w)
         assert w is not None
-        return quantized_weight(w, layer.weight_axis if self.per_channel else None, self.observer)
+        axis = layer.weight_axis if self.per_channel else None
+        return quantized_weight(w, axis, self.observer, self.bits)
 
     def rounded(self, layer: Layer) -> Array:
         """A layer's weight with the errors of quantization."""
         q, scale = self.of(layer)
-        return q * scale
+        return q.astype(np.float32) * scale
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.types import DType, i8, i16, u8
+from ..ir.types import DType, i4, i8, i16, u8
 
 Array = np.ndarray[Any, Any]
 
@@ -59,13 +59,26 @@ def _scale(length: float, steps: int) -> np.float32:
     return scale if scale >= np.finfo(np.float32).tiny else np.float32(1)
 
 
-def quantized_weight(w: Array, axis: int | None, observer: str) -> tuple[Array, Array]:
-    """A weight as i8 from -127 to 127 and its scale, f32, which broadcasts to it.
+WEIGHTS = {4: i4, 8: i8}
+"""The types of weights by their bits."""
+
+
+def rounded_weight(w: Array, scale: Array, bits: int) -> Array:
+    """The integers of a weight: symmetric, -127 to 127 of 8 bits and -7 to 7 of 4."""
+    dtype = WEIGHTS[bits]
+    high = dtype.limits[1]
+    q: Array = np.clip(np.rint(w / scale), -high, high).astype(dtype.numpy)
+    return q
+
+
+def quantized_weight(w: Array, axis: int | None, observer: str, bits: int = 8) -> tuple[Array, Array]:
+    """A weight as integers (`rounded_weight`) and its scale, f32, which broadcasts to it.
 
     Args:
         w: The weight.
         axis: The axis of the output channels, each with a scale of its own; None: one scale.
         observer: ``minmax``, or ``mse`` for scales of the least squared error.
+        bits: Bits of an integer: 4 or 8.
     """
     rest = None if axis is None else tuple(d for d in range(w.ndim) if d != axis % w.ndim)
     keep = axis is not None
@@ -74,18 +87,19 @@ def quantized_weight(w: Array, axis: int | None, observer: str) -> tuple[Array, 
         return np.asarray(function(x, axis=rest, keepdims=keep))
 
     peak = over(np.max, np.abs(w)).astype(np.float64)
-    scale = np.where(peak > 0, peak, 127.0) / 127
+    high = WEIGHTS[bits].limits[1]
+    scale = np.where(peak > 0, peak, float(high)) / high
     if observer == "mse":
         best = np.full(scale.shape, np.inf)
         chosen = scale
         for factor in np.linspace(1.0, 0.5, SHRINKS):
             tried = scale * factor
-            error = over(np.sum, (np.clip(np.rint(w / tried), -127, 127) * tried - w) ** 2)
+            error = over(np.sum, (np.clip(np.rint(w / tried), -high, high) * tried - w) ** 2)
             chosen = np.where(error < best, tried, chosen)
             best = np.minimum(best, error)
         scale = chosen
     scale = np.maximum(scale, np.finfo(np.float32).tiny).astype(np.float32)
-    return np.clip(np.rint(w / scale), -127, 127).astype(np.int8), scale
+    return rounded_weight(w, scale, bits), scale
 
 
-__all__ = ["Parameters", "activation_parameters", "quantized_weight"]
+__all__ = ["WEIGHTS", "Parameters", "activation_parameters", "quantized_weight", "rounded_weight"]

@@ -16,7 +16,7 @@ from .equalize import bias_correction, equalize, smooth
 from .insert import PRECISIONS, Scheme, Weights, insert
 from .model import QuantizedModel
 from .observers import Observer, Statistics, observer_of
-from .parameters import Parameters, activation_parameters
+from .parameters import WEIGHTS, Parameters, activation_parameters
 from .plan import Group, Plan, make_plan
 from .prepare import main_function, prepared
 from .report import LayerReport, QuantizationReport, Ratio
@@ -64,6 +64,7 @@ def quantize(
     activations: str = "asymmetric",
     weights: str = "per_channel",
     weight_observer: str = "minmax",
+    weight_bits: int = 8,
     equalize: bool = False,
     smooth: float | None = None,
     bias_correction: bool = True,
@@ -97,6 +98,8 @@ def quantize(
         weights: ``"per_channel"``, one scale for each output channel, or ``"per_tensor"``. Weights are
             symmetric.
         weight_observer: ``"minmax"`` or ``"mse"``.
+        weight_bits: 8, or 4 for weights of -7 to 7, which take half a byte in ONNX files. Libraries keep them
+            as bytes and multiply them as fast as those of 8 bits.
         equalize: Whether the ranges of weights of successive layers are equalized across layers. It helps
             most with ``weights="per_tensor"``.
         smooth: The strength of SmoothQuant, from 0 to 1, for matrix products whose inputs have channels with
@@ -124,8 +127,8 @@ def quantize(
         UnsupportedOperatorError: Operators of the model without a translation.
     """
     options = checked(
-        observer, percentile, activations, weights, weight_observer, equalize, smooth, bias_correction, skip,
-        metric, max_drop, min_sqnr, precisions, threads, progress,
+        observer, percentile, activations, weights, weight_observer, weight_bits, equalize, smooth,
+        bias_correction, skip, metric, max_drop, min_sqnr, precisions, threads, progress,
     )  # fmt: skip
     batches = batches_of(calibration)
     with internal_errors():
@@ -166,6 +169,7 @@ def checked(
     activations: str,
     weights: str,
     weight_observer: str,
+    weight_bits: int,
     equalize: bool,
     smooth: float | None,
     bias_correction: bool,
@@ -186,6 +190,7 @@ def checked(
         ("activations", activations, ("asymmetric", "symmetric")),
         ("weights", weights, ("per_channel", "per_tensor")),
         ("weight_observer", weight_observer, ("minmax", "mse")),
+        ("weight_bits", weight_bits, tuple(WEIGHTS)),
     ):
         if value not in known:
             raise CompileError(f"unknown {name}={value!r}; known: {', '.join(map(repr, known))}")
@@ -206,7 +211,7 @@ def checked(
         observer=observer_of(observer, percentile),
         histograms=observer != "minmax",
         symmetric=activations == "symmetric",
-        weights=Weights(weights == "per_channel", weight_observer),
+        weights=Weights(weights == "per_channel", weight_observer, weight_bits),
         equalize=equalize,
         smooth=smooth,
         bias_correction=bias_correction,

@@ -11,13 +11,15 @@ from ...ir.builder import Builder
 from ...ir.constant import Constant as ConstantData
 from ...ir.core import Attr, IRError, Operand, OptionalOperand, Value, operation
 from ...ir.interpreter import Array
-from ...ir.types import DType, TensorType, Type, f32, i8, i16, i32, u8, u16
+from ...ir.types import DType, TensorType, Type, f32, i4, i8, i16, i32, u4, u8, u16
 from .base import GraphOp, tensor_type
 from .elementwise import BINARY, UNARY, Cast, Clamp, Constant
 from .operands import check_broadcast, check_floating, check_same_type
 
 STORED = (i8, u8, i16, u16)
 """Types of quantized activations and weights."""
+DEQUANTIZED = (*STORED, i4, u4, i32)
+"""Types that have a meaning as scaled integers: also weights of 4 bits, and biases."""
 
 
 @operation
@@ -81,7 +83,7 @@ class Dequantize(GraphOp):
 
     def infer_types(self) -> Sequence[Type]:
         x = tensor_type(self.x)
-        if x.dtype not in (*STORED, i32):
+        if x.dtype not in DEQUANTIZED:
             raise IRError(f"needs quantized numbers, got {x.dtype.label}", self)
         check_same_type(self, "scale", f32)
         check_same_type(self, "zero", x.dtype)

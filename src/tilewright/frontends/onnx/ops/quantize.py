@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ....dialects import graph as g
 from ....dialects.graph.base import normalize_axis
-from ....dialects.graph.linear_quantization import STORED
+from ....dialects.graph.linear_quantization import DEQUANTIZED, STORED
 from ....ir.core import Value
 from ....ir.types import DType, f32, i32
 from ...unsupported import Unsupported
@@ -41,7 +41,8 @@ def _is_linear(dtype: DType, scale: Value, zero: Value | None) -> bool:
     """Whether numbers of a type with these parameters are those of `graph.quantize` and `graph.dequantize`,
     which passes find.
     """
-    return dtype in (*STORED, i32) and scale.type.dtype is f32 and (zero is None or zero.type.dtype is dtype)
+    same = zero is None or zero.type.dtype is dtype
+    return dtype in DEQUANTIZED and scale.type.dtype is f32 and same
 
 
 def _zero(n: Node, x: Value) -> Value | None:
@@ -77,7 +78,7 @@ def _quantize(n: Node) -> Value:
         dtype = n.tensor(2).dtype
     else:
         dtype = n.dtype_attr("output_dtype") if n.attr("output_dtype", 0) else DType.named("ui8")
-    if x.type.dtype is f32 and dtype is not i32 and _is_linear(dtype, scale, n.optional(2)):
+    if x.type.dtype is f32 and dtype in STORED and _is_linear(dtype, scale, n.optional(2)):
         return n.emit(g.Quantize(x, _along(n, scale, x), _zero(n, x), dtype=dtype))
     y = n.emit(g.Div(cast(n, x, f32), _along(n, cast(n, scale, f32), x)))
     if not dtype.is_float:
