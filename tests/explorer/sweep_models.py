@@ -18,7 +18,7 @@ def _compiled(model: Any, inputs: dict[str, Any], title: str, **options: Any) ->
     from tilewright.explorer.recorder import Recorder
 
     with Recorder() as recorder:
-        library = tw.compile(model, tuple(inputs.values()), cache=False, dump=recorder, **options)
+        library = tw.compile(model, tuple(inputs.values()), cache=False, **options)
     return collect(library, list(inputs.values()), title, recorder)
 
 
@@ -68,6 +68,7 @@ def language_model() -> Document:
 
     from tilewright.driver.random_inputs import default_sizes, random_inputs
     from tilewright.explorer.page import collect
+    from tilewright.explorer.recorder import Recorder
     from tilewright.llm.library import LibraryOptions, compile_library
 
     config = Qwen2Config(
@@ -82,10 +83,11 @@ def language_model() -> Document:
     with tempfile.TemporaryDirectory() as folder:
         Qwen2ForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
         (Path(folder) / "tokenizer.json").write_text(json.dumps(_tokenizer()))
-        library = compile_library(folder, LibraryOptions(context=1024))
+        with Recorder() as recorder:
+            library = compile_library(folder, LibraryOptions(context=1024))
         decode = library.functions["decode"]
         inputs = random_inputs(decode.metadata, default_sizes(decode.metadata, {}), 0)
-        return collect(decode, list(inputs.values()), "language model")
+        return collect(decode, list(inputs.values()), "language model", recorder)
 
 
 def _tokenizer() -> dict[str, Any]:
@@ -107,11 +109,13 @@ def training_step() -> Document:
     from bench.training import compiled_step, models
 
     from tilewright.explorer.page import collect
+    from tilewright.explorer.recorder import Recorder
 
     torch.manual_seed(0)
     model, (x, labels) = models()["gpt"]()
-    step = compiled_step(model.train(), (x, labels), "float32", 2)
-    return collect(step.library, [x.numpy(), labels.numpy()], "training step")
+    with Recorder() as recorder:
+        step = compiled_step(model.train(), (x, labels), "float32", 2)
+    return collect(step.library, [x.numpy(), labels.numpy()], "training step", recorder)
 
 
 MODELS: dict[str, Callable[[], Document]] = {

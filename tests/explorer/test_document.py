@@ -41,7 +41,7 @@ def recorder() -> Recorder:
 @pytest.fixture(scope="module")
 def library(recorder: Recorder) -> CompiledModel:
     with recorder:
-        return tw.compile(Network().eval(), (X,), dims={"x": {0: "batch<=16"}}, cache=False, dump=recorder)
+        return tw.compile(Network().eval(), (X,), dims={"x": {0: "batch<=16"}})
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ def test_rewrites_are_counted_by_pattern() -> None:
         return x / (1.0 + tw.numpy.exp(-x))
 
     with Recorder() as recorder:
-        tw.compile(function, (np.ones((4, 3), np.float32),), cache=False, dump=recorder)
+        tw.compile(function, (np.ones((4, 3), np.float32),))
     rewrites = {name: entry for record in recorder.passes for name, entry in record.rewrites.items()}
     assert rewrites and all(entry["count"] >= len(entry["at"]) > 0 for entry in rewrites.values())
 
@@ -151,7 +151,7 @@ def reasons(function: Callable[..., Any], *shapes: tuple[int, ...]) -> dict[str,
     """The reasons of the rules for the only pair of kernels of a function."""
     inputs = [np.ones(shape, np.float32) for shape in shapes]
     with Recorder() as recorder:
-        library = tw.compile(function, tuple(inputs), cache=False, dump=recorder)
+        library = tw.compile(function, tuple(inputs))
     (pair,) = collect(library, None, "pair", recorder)["functions"][0]["apart"]
     return dict(pair["reasons"])
 
@@ -180,11 +180,67 @@ def test_a_pattern_says_why_it_does_not_apply() -> None:
 
     x = np.ones((2, 3, 4, 8), np.float32)
     with Recorder() as recorder:
-        tw.compile(attention_with_shift, (x, x, x), cache=False, dump=recorder)
+        tw.compile(attention_with_shift, (x, x, x))
     (record,) = [record for record in recorder.passes if record.name == "recognize"]
     ((text, entry),) = record.refusals.items()
     assert text.startswith("attention: between the softmax and a product of queries and keys")
     assert entry["count"] == len(entry["at"]) == 1 and "matmul at " in entry["at"][0]
+
+
+def refusals(function: Callable[..., Any], *arrays: np.ndarray) -> dict[str, list[str]]:
+    """The reasons of each pass by its name, and those of pairs of kernels by the rule's."""
+    with Recorder() as recorder:
+        tw.compile(function, arrays)
+    found: dict[str, list[str]] = {}
+    for record in recorder.passes:
+        found.setdefault(record.name, []).extend(record.refusals)
+    for entry in recorder.apart:
+        found.setdefault(entry.rule, []).append(entry.reason)
+    return found
+
+
+def test_products_of_one_input_say_why_they_are_not_merged() -> None:
+    a, b = (np.ones((16, n), np.float32) for n in (8, 24))
+
+    def gate(x: tw.Tensor) -> tw.Tensor:
+        return tw.numpy.tanh(x @ a) * (x @ (a + 1))
+
+    def weights_of_the_call(x: tw.Tensor, w: tw.Tensor) -> tuple[tw.Tensor, tw.Tensor]:
+        return x @ w, x @ b
+
+    x = np.ones((4, 16), np.float32)
+    (reason,) = set(refusals(gate, x)["merge-matmuls"])
+    assert "as in a gate" in reason
+    (reason,) = set(refusals(weights_of_the_call, x, a)["merge-matmuls"])
+    assert "not a constant matrix" in reason
+
+
+def test_readers_of_channels_first_and_of_reshaped_products_are_named() -> None:
+    weight = np.ones((6, 3, 3, 3), np.float32)
+
+    def convolution(x: tw.Tensor) -> tw.Tensor:
+        return tw.nn.functional.conv(x, weight)
+
+    (reason,) = refusals(convolution, np.ones((1, 3, 8, 8), np.float32))["choose-layout"]
+    assert reason.startswith("choose-layout: transposed back to channels-first, which its readers need: ret")
+    factor = np.ones((256, 256), np.float32)
+
+    def turned(x: tw.Tensor) -> tw.Tensor:
+        y = (x @ factor).reshape(64, 16, 16)
+        return tw.numpy.tanh(y.transpose(2, 1, 0))
+
+    (reason,) = refusals(turned, np.ones((64, 256), np.float32))["align-epilogues"]
+    assert "in another order" in reason
+
+
+def test_passes_of_training_steps_are_recorded() -> None:
+    with Recorder() as recorder:
+        x = np.ones((4, 8), np.float32)
+        model = tw.nn.Sequential(tw.nn.Linear(8, 8), tw.nn.GELU())
+        step = tw.train_step(model, lambda y: (y * y).mean(), tw.optim.SGD(lr=0.1), (x,))
+    assert {record.name for record in recorder.passes} >= {"simplify", "fuse-elementwise", "form-groups"}
+    page = collect(step.library, None, "step", recorder)
+    assert page["passes"] and any(pair["reasons"] for pair in page["functions"][0]["apart"])
 
 
 def test_a_fused_pair_has_no_reason() -> None:
@@ -193,7 +249,7 @@ def test_a_fused_pair_has_no_reason() -> None:
 
     inputs = np.ones((4, 5), np.float32), np.ones((5, 6), np.float32)
     with Recorder() as recorder:
-        library = tw.compile(fused, inputs, cache=False, dump=recorder)
+        library = tw.compile(fused, inputs)
     assert collect(library, None, "pair", recorder)["functions"][0]["apart"] == []
 
 

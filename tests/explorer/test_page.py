@@ -27,7 +27,7 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model whose call was timed, beside itself without fusion of its last passes."""
     dims = {"x": {0: "batch<=16"}}
     with Recorder() as recorder:
-        library = tw.compile(Network().eval(), (X,), dims=dims, cache=False, dump=recorder)
+        library = tw.compile(Network().eval(), (X,), dims=dims)
     other = tw.compile(Network().eval(), (X,), dims=dims, opt="O0")
     trial = {"stage": "race", "choices": {"tile": 4}, "date": "2026-01-01", "used": False}
     first = collect(library, [X], "network", recorder)

@@ -99,6 +99,18 @@ def test_modules_of_this_package_and_dynamic_sizes() -> None:
     assert found.layers[0].shape[0] == 5 and any(row.layer.startswith("blocks.1") for row in found.layers)
 
 
+def test_prints_in_a_function_of_jax_are_no_places() -> None:
+    jax = pytest.importorskip("jax")
+
+    def function(x: Any) -> Any:
+        y = jax.numpy.sin(x)
+        jax.debug.print("the sum is {}", y.sum())
+        return jax.numpy.exp(y)
+
+    found = tw.compare(jax.jit(function), (np.ones((3, 4), np.float32),))
+    assert found.passed and {row.place.operator for row in found.layers} >= {"sin", "exp"}
+
+
 def test_a_function_of_jax() -> None:
     jax = pytest.importorskip("jax")
 

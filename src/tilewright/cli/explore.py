@@ -137,7 +137,7 @@ def _document(
         # The passes run only in a compilation, so the cache is not used.
         with Recorder() as recorder:
             library = compile_source(
-                source_of(model), target, dims, threads, precision, dump=recorder, cache=False, tuned=tuned
+                source_of(model), target, dims, threads, precision, cache=False, tuned=tuned
             )
     if no_times:
         return collect(library, None, title, recorder, tuned)

@@ -143,6 +143,7 @@ def compile(
     """
     start = time.perf_counter()
     from ..ir.debug import debug_settings
+    from ..ir.passes import passes_observed
     from ..targets.registry import resolve
     from .precision import operand_type, rounding_target
 
@@ -158,7 +159,7 @@ def compile(
         use_cache=cache,
         disable=pass_names(disable),
         check=check or debug.check,
-        dump=dump_folder(dump or debug.dump),
+        dump=dump_folder(dump or passes_observed.get() or debug.dump),
         replace=kernels_to_place(replace),
         libraries=_libraries(libraries, resolved_target),
         schedules=kernel_schedules(schedules),

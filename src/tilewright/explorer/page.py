@@ -19,6 +19,7 @@ from .document import document
 
 if TYPE_CHECKING:
     from ..runtime.model import CompiledModel
+    from .recorder import Recorder
 
 
 def explore(
@@ -29,6 +30,7 @@ def explore(
     title: str | None = None,
     baseline: CompiledModel | None = None,
     tuned: Database | str | Path | None = None,
+    recorder: Recorder | None = None,
 ) -> Path:
     """Write a page that shows a compiled model at every level.
 
@@ -43,6 +45,8 @@ def explore(
             first; with `inputs` it is timed, too.
         tuned: A database of `tilewright.tune`, whose trials on this machine the page shows with their
             kernels; for models that were compiled.
+        recorder: A `Recorder` that has watched the compilation: the page then shows what each pass changed,
+            and why kernels are apart.
 
     Returns:
         The path of the page.
@@ -51,7 +55,10 @@ def explore(
         ArtifactError: The file cannot be written.
         ShapeError: An input does not fit the model.
     """
-    documents = [collect(x, inputs, title, tuned=tuned) for x in (library, baseline) if x is not None]
+    recorders = {id(library): recorder}
+    documents = [
+        collect(x, inputs, title, recorders.get(id(x)), tuned) for x in (library, baseline) if x is not None
+    ]
     return write_page(documents, path)
 
 
@@ -59,7 +66,7 @@ def collect(
     library: CompiledModel,
     inputs: Sequence[Any] | None,
     title: str | None = None,
-    recorder: Any = None,
+    recorder: Recorder | None = None,
     tuned: Database | str | Path | None = None,
 ) -> dict[str, Any]:
     """The document of a library, with the times of a call if `inputs` are given."""

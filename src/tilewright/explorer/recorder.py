@@ -15,6 +15,7 @@ from typing import Any
 from ..dialects.func import Func
 from ..ir.core import Module, Operation
 from ..ir.location import Location
+from ..ir.passes import passes_observed
 from ..ir.printer import print_op
 from ..ir.refusal import refusals_observed
 from ..ir.rewrite import rewrites_observed
@@ -76,8 +77,8 @@ class Apart:
 
 
 class Recorder:
-    """Watches the passes of a compilation: give it to `tilewright.compile` as the option `dump`, inside of
-    ``with Recorder() as recorder``.
+    """Watches the passes of a compilation inside of ``with Recorder() as recorder``, such as that of
+    `tilewright.compile`, `tilewright.train_step` or a library of a language model. The cache is not used.
 
     Attributes:
         passes: The passes, in order.
@@ -95,7 +96,12 @@ class Recorder:
     def __enter__(self) -> Recorder:
         rewrites = rewrites_observed.set(self._rewritten)
         refusals = refusals_observed.set(self._refused)
-        self._tokens += [lambda: rewrites_observed.reset(rewrites), lambda: refusals_observed.reset(refusals)]
+        passes = passes_observed.set(self)
+        self._tokens += [
+            lambda: rewrites_observed.reset(rewrites),
+            lambda: refusals_observed.reset(refusals),
+            lambda: passes_observed.reset(passes),
+        ]
         return self
 
     def __exit__(self, *_: object) -> None:

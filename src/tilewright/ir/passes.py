@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
@@ -35,6 +36,9 @@ Names = Collection[str] | Literal["all"]
 
 Watcher = Callable[[Module, str, str], None]
 """A function that is called with a module, a pass's name, and "before" or "after"."""
+
+passes_observed: ContextVar[Watcher | None] = ContextVar("passes_observed", default=None)
+"""A function that compilations call around each pass, unless they are given another one."""
 
 
 @dataclass(frozen=True)
@@ -459,6 +463,7 @@ __all__ = [
     "Pass",
     "Pipeline",
     "Watcher",
+    "passes_observed",
     "pass_name",
     "random_inputs",
     "run_function",

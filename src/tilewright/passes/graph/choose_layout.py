@@ -20,6 +20,7 @@ from ...dialects.graph.reduce import ArgReduction, CumulativeOp, Reduction
 from ...ir import notes
 from ...ir.builder import Builder
 from ...ir.core import Module, Value
+from ...ir.refusal import Refusal, refused
 from ...ir.rewrite import Rewriter, apply_patterns, pattern
 from ...ir.symbolic import Dim
 from .match import UNARY, producer, rebuild, reshape, transpose
@@ -37,7 +38,13 @@ def choose_layout(module: Module) -> int:
     spatial = (graph.Conv, graph.ConvTranspose, graph.ConvWeightGradient)
     if not any(isinstance(op, spatial) for op in module.walk()):
         return 0
-    return apply_patterns(module, [*PATTERNS, *SIMPLIFY], materialize=materialize)
+    count = apply_patterns(module, [*PATTERNS, *SIMPLIFY], materialize=materialize)
+    for op in module.walk():
+        if isinstance(op, graph.Transpose) and tuple(op.permutation) == to_first(len(op.permutation)):
+            readers = ", ".join(sorted({user.name.rpartition(".")[2] for user in op.result.users}))
+            reason = f"transposed back to channels-first, which its readers need: {readers}"
+            refused("choose-layout", Refusal(reason), op)
+    return count
 
 
 def to_last(rank: int) -> tuple[int, ...]:

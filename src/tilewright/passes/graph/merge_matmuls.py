@@ -9,7 +9,7 @@ merged.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,8 @@ from ...dialects.graph.elementwise import same_shape
 from ...ir import notes
 from ...ir.builder import Builder
 from ...ir.constant import Constant
-from ...ir.core import Module, Operation
+from ...ir.core import Module, Operation, Value
+from ...ir.refusal import Refusal, refused
 from .match import ELEMENTWISE, array_of, new_constant
 from .simplify import slice_along
 
@@ -53,10 +54,15 @@ def merge_matmuls(module: Module) -> int:
     merged = 0
     for function in module.functions(func.Func):
         groups: dict[Hashable, list[_Product]] = {}
+        of_left: dict[Value, list[tuple[Operation, _Product | Refusal]]] = {}
         for op in function.body.ops:
             product = _product(op)
-            if product is not None:
+            if product is None:
+                continue
+            of_left.setdefault(op.operands[0], []).append((op, product))
+            if isinstance(product, _Product):
                 groups.setdefault(_kind(product), []).append(product)
+        _tell_refusals(of_left)
         order = (
             {op: k for k, op in enumerate(function.body.ops)}
             if any(len(g) > 1 for g in groups.values())
@@ -68,6 +74,28 @@ def merge_matmuls(module: Module) -> int:
                 _merge(products, order)
                 merged += len(products) - 1
     return merged
+
+
+def _tell_refusals(of_left: Mapping[Value, Sequence[tuple[Operation, _Product | Refusal]]]) -> None:
+    """Tell why products that share their left operand with others stay by themselves."""
+    for found in of_left.values():
+        products = [p for _, p in found if isinstance(p, _Product)]
+        for op, product in found if len(found) > 1 else ():
+            if isinstance(product, Refusal):
+                refused(_NAME, product, op)
+                continue
+            alike = [p for p in products if _kind(p) == _kind(product)]
+            if len(alike) == 1 < len(products):
+                other = "the other products of its left operand have other data types or other rows"
+                refused(_NAME, Refusal(other), op)
+            elif len(alike) > 1 and product not in _apart(alike):
+                gate = (
+                    "an elementwise operator combines its result with that of another product, as in a gate"
+                )
+                refused(_NAME, Refusal(gate), op)
+
+
+_NAME = "merge-matmuls"
 
 
 def _kind(product: _Product) -> Hashable:
@@ -83,10 +111,13 @@ def _kind(product: _Product) -> Hashable:
     return type(op), op.operands[0], attributes, shapes
 
 
-def _product(op: Operation) -> _Product | None:
+def _product(op: Operation) -> _Product | Refusal | None:
+    """The product that an operator is; a reason where it cannot be merged, None for other operators."""
     if isinstance(op, graph.Matmul):
         if op.dtype is not None:
-            return None  # integer products are not merged: the epilogue of each converts it to real numbers
+            return Refusal(
+                "it is a product of integers, and the epilogue of each converts it to real numbers"
+            )
         axis = 1
     elif isinstance(op, graph.QuantizedMatMul):
         axis = 0
@@ -95,9 +126,9 @@ def _product(op: Operation) -> _Product | None:
     constants = [v.defining_op for v in op.operands[1:]]
     left = op.operands[0]
     if not all(isinstance(c, graph.Constant) and len(c.value.shape) == 2 for c in constants):
-        return None
+        return Refusal("its right operand is not a constant matrix")
     if tensor_type(left).rank < 2 or isinstance(left.defining_op, graph.Constant):
-        return None
+        return Refusal("its left operand is a vector or a constant")
     product = _Product(op, tuple(c.value for c in constants), axis, None, op)
     users = op.result.users
     if op.result.has_one_use and isinstance(users[0], graph.Add) and users[0].parent is op.parent:

@@ -12,6 +12,7 @@ from ...dialects import tensor
 from ...ir import notes
 from ...ir.builder import Builder
 from ...ir.core import Module, Operation, Value
+from ...ir.refusal import Refusal, refused
 from ...ir.symbolic import Dim, Expr, prove_eq, symbol
 from ...ir.types import TensorType
 from .split_concat import reshaped
@@ -23,37 +24,52 @@ def align_epilogues(module: Module) -> None:
         for op in list(block.ops):
             if isinstance(op, tensor.Compute) and notes.CONTRACTION.present(op):
                 reader = _reader(op)
-                if reader is not None:
+                if isinstance(reader, tensor.Compute):
                     _align(op, reader)
 
 
 def _reader(contraction: tensor.Compute) -> tensor.Compute | None:
-    """The elementwise computation over as many points that alone reads a contraction's result, each element
-    for the same element, behind at least one reshape.
+    """The computation of `_found`, if it can be computed over the axes of the contraction."""
+    reader = _found(contraction)
+    if reader is None:
+        return None
+    verdict = _alignable(contraction, reader)
+    refused("align-epilogues", verdict, reader, [contraction])
+    return reader if verdict else None
+
+
+def _found(contraction: tensor.Compute) -> tensor.Compute | None:
+    """The computation in the same block that alone reads a contraction's result, behind at least one
+    reshape.
     """
-    value: Value = contraction.result
-    while value.has_one_use and isinstance(view := next(iter(value.users)), tensor.Reshape):
-        value = view.result
+    value = _last_view(contraction)
     readers = {user.parent_op for user in value.users}
     if value is contraction.result or len(readers) != 1:
         return None
     (reader,) = readers
-    if (
-        not isinstance(reader, tensor.Compute)
-        or reader.is_reduction
-        or reader.parent is not contraction.parent
-        or notes.CONTRACTION.present(reader)
-        or not prove_eq(reader.result.type.size, contraction.result.type.size)
-        or any(
-            not isinstance(user, tensor.Read)
-            or user.guard
-            or user.dynamic
-            or not at_same_point(user.indices, reader.axes)
-            for user in value.users
-        )
-    ):
-        return None
-    return reader
+    return reader if isinstance(reader, tensor.Compute) and reader.parent is contraction.parent else None
+
+
+def _last_view(contraction: tensor.Compute) -> Value:
+    """A contraction's result, or that of the last of the reshapes that alone read it."""
+    value: Value = contraction.result
+    while value.has_one_use and isinstance(view := next(iter(value.users)), tensor.Reshape):
+        value = view.result
+    return value
+
+
+def _alignable(contraction: tensor.Compute, reader: tensor.Compute) -> bool | Refusal:
+    """Whether `reader` is elementwise, over as many points, and reads each element for the same element."""
+    if reader.is_reduction or notes.CONTRACTION.present(reader):
+        return Refusal("the reader of the reshaped result sums over elements of it")
+    if not prove_eq(reader.result.type.size, contraction.result.type.size):
+        return Refusal("the reader of the reshaped result has another number of elements")
+    for user in _last_view(contraction).users:
+        if not isinstance(user, tensor.Read) or user.guard or user.dynamic:
+            return Refusal("the reader takes only some elements of the reshaped result")
+        if not at_same_point(user.indices, reader.axes):
+            return Refusal("the reader takes the elements of the reshaped result in another order")
+    return True
 
 
 def _align(contraction: tensor.Compute, reader: tensor.Compute) -> None:

@@ -88,7 +88,7 @@ def _places(jaxpr: Any, caller: Place | None = None) -> Iterator[Place]:
     """The places of the equations with those of called functions, in the order in which they run. A called
     function without a line of the user's has the line of its call.
     """
-    for equation in jaxpr.eqns:
+    for equation in _with_results(jaxpr):
         place = _place(equation)
         if caller is not None:
             path = ".".join(p for p in (caller.path, place.path) if p)
@@ -98,6 +98,13 @@ def _places(jaxpr: Any, caller: Place | None = None) -> Iterator[Place]:
             yield place
         else:
             yield from _places(body.jaxpr, place)
+
+
+def _with_results(jaxpr: Any) -> list[Any]:
+    """The equations that compute something; others, such as those of ``jax.debug.print``, have no value to
+    compare and no effect on those of others.
+    """
+    return [equation for equation in jaxpr.eqns if equation.outvars]
 
 
 def _body(equation: Any) -> Any:
@@ -128,7 +135,7 @@ def _evaluated(
         def read(atom: Any) -> Any:
             return atom.val if hasattr(atom, "val") else values[atom]
 
-        for equation in jaxpr.eqns:
+        for equation in _with_results(jaxpr):
             operands = [read(x) for x in equation.invars]
             body = _body(equation)
             if body is not None:
