@@ -84,20 +84,32 @@ def test_errors() -> None:
         tw.train_step(aware, squared, optim.SGD(lr=0.1), example)
 
 
-@pytest.mark.slow
-def test_digits() -> None:
+def trained_on_digits(rate: float, passes: int, **options: Any) -> tuple[float, float, float]:
+    """The accuracies of the float model, after calibration, and after training with integers."""
     x, y, _, _ = digits()
     calibration = [x[k : k + 64] for k in range(0, 256, 64)]
     own, loss = {"input": {0: "n<=100"}}, nn.functional.cross_entropy
-    after = tw.quantize(network(), calibration, dims=own, metric=accuracy, weights="per_tensor").report.after
-    aware = tw.prepare_qat(network(), calibration, dims=own, weights="per_tensor")
+    calibrated = tw.quantize(network(), calibration, dims=own, metric=accuracy, **options).report
+    aware = tw.prepare_qat(network(), calibration, dims=own, **options)
     dims = {name: {0: "n<=100"} for name in ("input", "target")}
-    step = tw.train_step(aware, loss, optim.Adam(lr=1e-4), (x[:64], y[:64]), dims=dims)
+    step = tw.train_step(aware, loss, optim.Adam(lr=rate), (x[:64], y[:64]), dims=dims)
     rng = np.random.default_rng(0)
-    for _ in range(4):
+    for _ in range(passes):
         for part in np.split(rng.permutation(1280), 20):
             step(x[part], y[part])
     step.sync()
-    report = aware.convert(metric=accuracy).report
-    assert after is not None and report.after is not None and report.before is not None
-    assert report.after >= after and report.after >= report.before - 0.5
+    trained = aware.convert(metric=accuracy).report
+    assert trained.before is not None and trained.after is not None and calibrated.after is not None
+    return trained.before, calibrated.after, trained.after
+
+
+@pytest.mark.slow
+def test_digits() -> None:
+    before, calibrated, trained = trained_on_digits(1e-4, 4, weights="per_tensor")
+    assert trained >= calibrated and trained >= before - 0.5
+
+
+@pytest.mark.slow
+def test_digits_with_weights_of_four_bits() -> None:
+    before, calibrated, trained = trained_on_digits(3e-4, 6, weight_bits=4)
+    assert trained > calibrated and trained >= before - 0.5
