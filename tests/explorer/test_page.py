@@ -187,6 +187,17 @@ def test_open_all_and_close_all(page: Any) -> None:
 
 
 @needs_axe
+def test_a_phone_shows_the_changes_of_a_pass(browser: Any, page_file: Path) -> None:
+    page = visit(browser, page_file, PHONE)
+    page.click("#tab-passes")
+    page.click("ol.passes button:has-text('fuse-elementwise')")
+    heading = page.locator(".changes h2").bounding_box()
+    at = [heading["x"] + 5, heading["y"] + 5]
+    # What is seen there is the heading: nothing covers it or cuts it off.
+    assert page.evaluate("([x, y]) => document.elementFromPoint(x, y)?.textContent", at) == "fuse-elementwise"
+    page.context.close()
+
+
 @pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious(browser: Any, page_file: Path, size: tuple[int, int], scheme: str) -> None:
