@@ -13,9 +13,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tilewright.distributed import GroupError
+import tilewright as tw
+from tilewright.distributed import Group, GroupError, all_reduce, connect
 from tilewright.distributed.engine import Kind, Operation
 from tilewright.distributed.shared_memory import SharedMemoryEngine, segment
+from tilewright.errors import TilewrightError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="shared memory without a name needs Linux")
 Array = np.ndarray[Any, Any]
@@ -172,6 +174,20 @@ def test_many_small_operations_of_processes_at_different_speeds() -> None:
     assert together(3, run) == [expected] * 3
 
 
+def test_a_segment_that_cannot_be_opened_is_an_error_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes that could open theirs do not wait for the one that could not."""
+    group = engines(4)
+
+    def refused(path: str, mark: str) -> int:
+        raise PermissionError("no access")
+
+    monkeypatch.setattr("tilewright.distributed.shared_memory.opened", refused)
+    found = together(4, lambda rank: group[rank].divided([[0, 1], [2], [3]]))
+    for rank, error in enumerate(found):
+        assert isinstance(error, GroupError) and "rank 1 cannot join a smaller group" in str(error)
+        assert ("no access" in str(error)) == (rank == 1)
+
+
 def test_different_operations_are_an_error() -> None:
     group = engines(2)
 
@@ -212,3 +228,36 @@ def test_the_segment_has_no_name_and_is_freed() -> None:
     assert mapped() == before + 2 and os.listdir("/dev/shm") == names
     del group
     assert mapped() == before
+
+
+def compiled_sum(group: list[Group], n: int) -> Callable[[int, Array], Array]:
+    """A function of a rank and its part that runs a compiled sum over the group."""
+    library = tw.compile(lambda x: all_reduce(x * 2, "sum", group[0]) + 1, (np.zeros(n, np.float32),))
+
+    def run(rank: int, x: Array) -> Array:
+        session = library.session()
+        connect(session, group[rank])
+        result: Array = session(x)
+        return result
+
+    return run
+
+
+@pytest.mark.parametrize("n", [5, 1 << 15])
+def test_compiled_code_does_not_call_python(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = [Group(engine) for engine in engines(2)]
+    run = compiled_sum(group, n)
+    monkeypatch.setattr(Group, "begin", None)
+    monkeypatch.setattr(Group, "finish", None)
+    parts = values(2, n, np.dtype(np.float32))
+    for found in together(2, lambda rank: run(rank, parts[rank])):
+        np.testing.assert_allclose(found, 2 * (parts[0] + parts[1]) + 1, rtol=1e-6, atol=1e-5)
+
+
+def test_compiled_code_reports_failures_of_the_engine() -> None:
+    group = [Group(engine) for engine in engines(2, patience=0.5)]
+    run = compiled_sum(group, 8)
+    with pytest.raises(TilewrightError, match="a collective operation failed"):
+        run(0, np.zeros(8, np.float32))
+    with pytest.raises(GroupError, match=r"no process has made progress for 0.5 seconds"):
+        group[0].check()

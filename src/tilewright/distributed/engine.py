@@ -1,7 +1,8 @@
 """Engines that move data between processes: torch.distributed (gloo, NCCL, MPI) and mpi4py.
 
 An engine starts operations on NumPy arrays and waits for them. Compiled code reaches it through a C structure
-of two functions (`CHandle`), whose address is the handle of a group.
+of two functions (`CHandle`), whose address is the handle of a group. They call Python, unless the engine has
+functions in C.
 """
 
 from __future__ import annotations
@@ -77,6 +78,18 @@ class Engine(ABC):
         Returns:
             A function that waits until the target is complete. The source may be changed after that.
         """
+
+    def functions(self) -> tuple[int, int, int] | None:
+        """Return the addresses of C functions that start operations and wait for them, and the `engine` that
+        they need (c/group.h); None: compiled code calls Python.
+        """
+        return None
+
+    def settle(self) -> Exception | None:
+        """Wait for all operations that the functions in C have begun; return the error of the first one that
+        failed.
+        """
+        return None
 
     def missing(self) -> list[int]:
         """Return the ranks whose processes have ended or do not answer, as far as the engine can tell. Called
@@ -330,28 +343,30 @@ class ThreadEngine(Engine):
             target[...] = sources[(rank - operation.peer) % self.size]
 
 
-MAGIC = 0x5457_4743
-"""The first field of a handle, which compiled code checks."""
+MAGIC = 0x5457_4744
+"""The first field of a handle, which compiled code checks. A change of the structure changes it."""
 
 StartFunction = ctypes.CFUNCTYPE(
     ctypes.c_int32,
+    ctypes.c_void_p,
     *(ctypes.c_int32,) * 5,
     *(ctypes.c_void_p,) * 2,
     *(ctypes.c_int64,) * 2,
 )
-WaitFunction = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
+WaitFunction = ctypes.CFUNCTYPE(ctypes.c_int32, *(ctypes.c_void_p,) * 2)
 
 
 class CHandle(ctypes.Structure):
-    """The C structure that compiled code calls: ``tw_group`` of `operators.C_HEADER`."""
+    """The C structure that compiled code calls: ``tw_group`` of c/group.h."""
 
     _fields_ = [
         ("magic", ctypes.c_uint32),
         ("rank", ctypes.c_int32),
         ("size", ctypes.c_int32),
         ("reserved", ctypes.c_int32),
-        ("start", StartFunction),
-        ("wait", WaitFunction),
+        ("start", ctypes.c_void_p),
+        ("wait", ctypes.c_void_p),
+        ("engine", ctypes.c_void_p),
     ]
 
 

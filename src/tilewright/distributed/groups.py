@@ -61,14 +61,9 @@ class Group:
         self.error: Exception | None = None
         self.state = State(state_name(name), 1, np.uint64)
         self._waiting: dict[int, tuple[Callable[[], None], Any]] = {}
-        self._handle = CHandle(
-            MAGIC,
-            self.rank,
-            self.size,
-            0,
-            _start_function(weakref.ref(self)),
-            _wait_function(weakref.ref(self)),
-        )
+        self._callbacks = _start_function(weakref.ref(self)), _wait_function(weakref.ref(self))
+        in_python = *(ctypes.cast(f, ctypes.c_void_p).value for f in self._callbacks), None
+        self._handle = CHandle(MAGIC, self.rank, self.size, 0, *(engine.functions() or in_python))
         _BY_ADDRESS[self.address] = self
 
     @property
@@ -100,7 +95,8 @@ class Group:
             raise GroupError(self._told(f"{kind.name.lower()} of group '{self.name}'", error)) from error
         return target
 
-    # -- Called by compiled code. An exception cannot pass through C, so it is kept in `error`.
+    # -- Called by compiled code where the engine has no functions in C. An exception cannot pass through C:
+    # it is kept in `error`.
 
     def begin(self, operation: Operation, target: int) -> int:
         """Start an operation whose target has the address `target`; return 0, or 1 if it fails."""
@@ -127,6 +123,7 @@ class Group:
         """
         for target in list(self._waiting):
             self.finish(target)
+        self.engine.settle()
 
     def check(self) -> None:
         """Raise the error of the first collective operation of a compiled function that failed.
@@ -134,7 +131,7 @@ class Group:
         Raises:
             GroupError: One failed.
         """
-        error, self.error = self.error, None
+        error, self.error = self.error or self.engine.settle(), None
         if error is not None:
             raise GroupError(self._told(f"a collective operation of group '{self.name}'", error)) from error
 
@@ -163,7 +160,16 @@ def _bytes_at(address: int, size: int) -> np.ndarray[Any, Any]:
 
 def _start_function(group: weakref.ref[Group]) -> Any:
     def start(
-        kind: int, code: int, bits: int, reduction: int, peer: int, source: int, target: int, n: int, m: int
+        _: int,
+        kind: int,
+        code: int,
+        bits: int,
+        reduction: int,
+        peer: int,
+        source: int,
+        target: int,
+        n: int,
+        m: int,
     ) -> int:
         owner = group()
         if owner is None:
@@ -177,7 +183,7 @@ def _start_function(group: weakref.ref[Group]) -> Any:
 
 
 def _wait_function(group: weakref.ref[Group]) -> Any:
-    def wait(target: int) -> int:
+    def wait(_: int, target: int) -> int:
         owner = group()
         return 1 if owner is None else owner.finish(target or 0)
 

@@ -2,13 +2,14 @@
 
 Every process runs the same program. An operator starts its operation and waits for it; between both,
 the pass `start_early` places other work. Compiled code calls the group's engine through the handle, an
-operand: one u64 with the address of a C structure (`C_HEADER`).
+operand: one u64 with the address of a C structure (c/group.h).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from types import NotImplementedType
 from typing import Any
 
@@ -31,18 +32,8 @@ from .engine import MAGIC, REDUCTIONS, Kind
 from .groups import group_at
 
 C_HEADER = f"""
-#include <stdint.h>
 #define TW_GROUP_MAGIC {MAGIC:#x}u
-typedef struct {{
-  uint32_t magic; /* TW_GROUP_MAGIC */
-  int32_t rank;
-  int32_t size;
-  int32_t reserved;
-  /* Starts an operation (see `Kind` of engine.py) on n elements of DLPack's type, whose result has m. */
-  int32_t (*start)(int32_t kind, int32_t code, int32_t bits, int32_t reduction, int32_t peer,
-                   const void* source, void* target, int64_t n, int64_t m);
-  int32_t (*wait)(void* target); /* for the operation that writes to `target` */
-}} tw_group;
+{(Path(__file__).parent / "c" / "group.h").read_text()}
 static const tw_group* group_of(const uint64_t* handle) {{
   const tw_group* group = (const tw_group*)(uintptr_t)handle[0];
   return group && group->magic == TW_GROUP_MAGIC ? group : 0;
@@ -55,14 +46,14 @@ void {name}(int64_t n, const uint64_t* restrict handle, {source} {c}* restrict y
   const tw_group* group = group_of(handle);
   status[0] = 2;
   if (group)
-    status[0] = group->start(kind, {code}, {bits}, reduction, peer, {x}, y, {parts} * n, {ratio} * n);
+    status[0] = group->start(group, kind, {code}, {bits}, reduction, peer, {x}, y, {parts} * n, {ratio} * n);
 }}
 """
 _WAIT = """
 void {name}(int64_t n, const uint64_t* restrict handle, const int64_t* restrict started, {source}
             {c}* restrict y, int64_t* restrict status) {{
   const tw_group* group = group_of(handle);
-  status[0] = started[0] || !group ? started[0] : group->wait(y);
+  status[0] = started[0] || !group ? started[0] : group->wait(group, y);
 }}
 """
 _RANK = """

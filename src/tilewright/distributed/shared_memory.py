@@ -1,6 +1,7 @@
 """`SharedMemoryEngine`: collective operations between processes of one machine, without sockets.
 
-The work is done in C (c/shared_memory.c), compiled at the first use. The segment is anonymous memory
+The work is done in C (c/shared_memory.c), compiled at the first use, which compiled code calls without
+Python. The segment is anonymous memory
 (``memfd_create``), which other processes open through the first one's descriptor: it has no name that could
 stay behind, and no limit such as that of /dev/shm in containers.
 """
@@ -24,12 +25,16 @@ from ..artifact import disk_cache, link, temporary
 from ..errors import ArtifactError
 from .engine import REDUCTIONS, Array, Engine, GroupError, Kind, Operation, TorchEngine
 
-SOURCE = Path(__file__).parent / "c" / "shared_memory.c"
+FOLDER = Path(__file__).parent / "c"
+SOURCES = FOLDER / "shared_memory.c", FOLDER / "group.h"
 EXPORTS = (
+    "tw_shared_group_start",
+    "tw_shared_group_wait",
     "tw_shared_bytes",
     "tw_shared_join",
     "tw_shared_leave",
     "tw_shared_lost",
+    "tw_shared_settle",
     "tw_shared_start",
     "tw_shared_wait",
 )
@@ -46,11 +51,11 @@ def _library() -> Any:
         ArtifactError: There is no C compiler, or it fails.
     """
     triple = f"{platform.machine()}-unknown-linux-gnu"
-    key = disk_cache.digest(triple, *_FLAGS, SOURCE.read_bytes())
+    key = disk_cache.digest(triple, *_FLAGS, *(source.read_bytes() for source in SOURCES))
     path = temporary.folder() / f"shared-memory-{key}-{os.getpid()}.so"
     data = disk_cache.read("shared-memory", key)
     if data is None:
-        link.link_shared(link.compile_c([SOURCE], [], triple, _FLAGS), path, triple, EXPORTS)
+        link.link_shared(link.compile_c([SOURCES[0]], [FOLDER], triple, _FLAGS), path, triple, EXPORTS)
         disk_cache.write("shared-memory", key, path.read_bytes())
     else:
         path.write_bytes(data)
@@ -64,6 +69,7 @@ def _library() -> Any:
     code.tw_shared_start.argtypes = [address, *(number,) * 5, address, address, wide]
     code.tw_shared_start.restype = wide
     code.tw_shared_wait.argtypes, code.tw_shared_wait.restype = [address, wide], number
+    code.tw_shared_settle.argtypes, code.tw_shared_settle.restype = [address], number
     code.tw_shared_lost.argtypes, code.tw_shared_lost.restype = [address, number], number
     return code
 
@@ -111,14 +117,25 @@ class SharedMemoryEngine(Engine):
             source.size,
         )
         if number < 0:
-            raise GroupError(self._told(number, source))
+            raise GroupError(self._told(number, source.dtype))
 
         def wait() -> None:
             status = self._code.tw_shared_wait(self._handle, number)
             if status:
-                raise GroupError(self._told(status, source))
+                raise GroupError(self._told(status, source.dtype))
 
         return wait
+
+    def functions(self) -> tuple[int, int, int] | None:
+        start, wait = (
+            ctypes.cast(function, ctypes.c_void_p).value or 0
+            for function in (self._code.tw_shared_group_start, self._code.tw_shared_group_wait)
+        )
+        return start, wait, self._handle
+
+    def settle(self) -> Exception | None:
+        status = self._code.tw_shared_settle(self._handle)
+        return GroupError(self._told(status)) if status else None
 
     def missing(self) -> list[int]:
         lost = [k for k in range(self.size) if self._code.tw_shared_lost(self._handle, k)]
@@ -127,18 +144,29 @@ class SharedMemoryEngine(Engine):
     def divided(self, parts: Sequence[Sequence[int]]) -> Engine | None:
         mine = next((part for part in parts if self.rank in part), None)
         place, made = b"", None
+        error: Exception | None = None  # raised at the end: the other processes wait for this one
         if mine and mine[0] == self.rank:
-            file = segment(len(mine))
-            place = marked(file).encode()
-            made = SharedMemoryEngine(file, 0, len(mine), self.patience)
+            try:
+                file = segment(len(mine))
+                place = marked(file).encode()
+                made = SharedMemoryEngine(file, 0, len(mine), self.patience)
+            except OSError as failure:
+                place, error = b"", failure
         sent = np.zeros(_PLACE, np.uint8)
         sent[: len(place)] = np.frombuffer(place, np.uint8)
         places = np.empty((self.size, _PLACE), np.uint8)
         self.start(Operation(Kind.ALL_GATHER, sent, places))()
-        if mine is not None and made is None:
+        if mine is not None and made is None and error is None:
             path, _, mark = bytes(places[mine[0]]).rstrip(b"\0").decode().partition(" ")
-            made = SharedMemoryEngine(opened(path, mark), mine.index(self.rank), len(mine), self.patience)
-        self.start(Operation(Kind.ALL_GATHER, sent, places))()  # waits until all have joined
+            try:
+                made = SharedMemoryEngine(opened(path, mark), mine.index(self.rank), len(mine), self.patience)
+            except OSError as failure:
+                error = failure
+        failed = np.empty(self.size, np.uint8)  # told when all have joined
+        self.start(Operation(Kind.ALL_GATHER, np.array([error is not None], np.uint8), failed))()
+        if failed.any():
+            ranks = ", ".join(map(str, np.flatnonzero(failed)))
+            raise GroupError(f"rank {ranks} cannot join a smaller group: {error or 'its error tells why'}")
         return made
 
     def joined(self, seconds: float, here: Callable[[], bool] = lambda: True) -> None:
@@ -157,14 +185,14 @@ class SharedMemoryEngine(Engine):
                 raise GroupError(f"the processes of rank {', '.join(map(str, lost))} have not joined")
             time.sleep(0.01)
 
-    def _told(self, status: int, source: Array) -> str:
+    def _told(self, status: int, dtype: object = "this type") -> str:
         return {
             -1: "a process has ended before it took part",
             -2: f"no process has made progress for {self.patience:g} seconds",
             -3: "the processes take part with different operations or sizes: every process must call the "
             "same operations in the same order",
             -4: "there is no memory for another operation",
-            -5: f"elements of {source.dtype} cannot be reduced",
+            -5: f"elements of {dtype} cannot be reduced",
         }[status]
 
 

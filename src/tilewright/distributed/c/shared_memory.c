@@ -12,12 +12,16 @@
  * have read its last piece. There is no thread: every call advances all operations that have begun as far as
  * the other processes allow. A sum of n bytes moves 4n bytes in each of two processes.
  *
- * The element order of a sum is that of the ranks, and one process computes it, so all get the same bits. */
+ * Only a sum of more than SMALL bytes is divided like this. Of a smaller one each process writes all and
+ * reduces all, which saves waiting for the others' parts; other operations need no second wait either.
+ *
+ * The element order of a sum is that of the ranks, so all processes get the same bits. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -28,11 +32,15 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "group.h"
+
 #define LINE 64 /* bytes of a line of the cache */
 #define PIECE \
   ((int64_t)1 << 19) /* payload bytes of a slot: larger ones amortize more, smaller stay in the L2 */
 #define SLOTS 16     /* slots of a process: how far it can run ahead; few of them stay in the L3 */
-#define SPINS 500    /* looks at the other processes before sleeping, some tens of microseconds */
+#define SMALL (1 << 14) /* bytes up to which waiting twice costs more than reducing everything here */
+#define SPINS 500    /* looks at the other processes before other threads get the core between two looks */
+#define AWAKE 5e-4   /* seconds without progress before sleeping: waking up costs some tens of microseconds */
 #define SLEEP_MS 100 /* the longest sleep between two looks at which processes have ended */
 
 enum { ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, BROADCAST, ALL_TO_ALL, SHIFT }; /* as `Kind` of engine.py */
@@ -126,7 +134,7 @@ static inline uint16_t to_f16(float x) {
 /* Combines n elements of `count` arrays in their order. T: an element; A: what it is computed in; U: what
  * sums are computed in, unsigned for integers, which wrap around. */
 #define COMBINE(NAME, T, A, U, LOAD, STORE)                                                     \
-  static void combine_##NAME(T* restrict y, const T* const* x, int count, int64_t n, int how) { \
+  static void combine_##NAME(T* y, const T* const* x, int count, int64_t n, int how) { \
     A sum[BLOCK];                                                                               \
     for (int64_t at = 0; at < n; at += BLOCK) {                                                 \
       int64_t m = n - at < BLOCK ? n - at : BLOCK;                                              \
@@ -180,6 +188,11 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static bool is_cut(int32_t kind) { return kind == REDUCE_SCATTER || kind == ALL_TO_ALL; }
 static bool reduces(int32_t kind) { return kind == ALL_REDUCE || kind == REDUCE_SCATTER; }
 
+/* Whether each process reduces a part only, and reads the others' parts. */
+static bool is_shared_out(const operation* op) {
+  return op->label.kind == ALL_REDUCE && op->label.n * op->width > SMALL;
+}
+
 static operation* operation_at(engine* e, int64_t number) { return &e->queue[number % e->capacity]; }
 
 static char* slot_of(engine* e, int rank, uint64_t piece) {
@@ -208,7 +221,7 @@ static void write_piece(engine* e, const operation* op, int64_t piece, uint64_t 
   memcpy(slot_of(e, e->rank, number), &op->label, sizeof(label));
   if (op->label.kind == BROADCAST && op->label.peer != e->rank) return;
   const char* source = op->source + from * w;
-  if (op->label.kind == ALL_REDUCE) { /* all but the part that this process reduces */
+  if (is_shared_out(op)) { /* all but the part that this process reduces */
     int64_t size = part_of(e, e->rank, count, w, &own);
     memcpy(data, source, (size_t)(own * w));
     memcpy(data + (own + size) * w, source + (own + size) * w, (size_t)((count - own - size) * w));
@@ -223,16 +236,19 @@ static void reduce_piece(engine* e, const operation* op, int64_t piece, uint64_t
   int64_t from, own = 0, count = range_of(op, piece, &from), w = op->width, block = op->label.n / op->blocks;
   const label* l = &op->label;
   if (!reduces(l->kind)) return;
-  bool scatters = l->kind == REDUCE_SCATTER;
-  int64_t place = scatters ? e->rank * op->step : 0, size = count; /* in the slots */
-  if (!scatters) size = part_of(e, e->rank, count, w, &own);
+  int64_t place = 0, block_at = 0, size = count;
+  if (l->kind == REDUCE_SCATTER) {
+    place = e->rank * op->step; /* in the slots */
+    block_at = e->rank * block;
+  }
+  if (is_shared_out(op)) size = part_of(e, e->rank, count, w, &own);
   const void* parts[e->size];
   for (int k = 0; k < e->size; ++k)
-    parts[k] = k == e->rank ? op->source + ((scatters ? e->rank * block : 0) + from + own) * w
+    parts[k] = k == e->rank ? op->source + (block_at + from + own) * w
                             : data_of(e, k, number) + (place + own) * w;
-  char* found = data_of(e, e->rank, number) + (place + own) * w;
-  combine_of(l->code, l->bits)(found, parts, e->size, size, l->reduction);
-  memcpy(op->target + (from + own) * w, found, (size_t)(size * w));
+  char* target = op->target + (from + own) * w; /* perhaps the source */
+  combine_of(l->code, l->bits)(target, parts, e->size, size, l->reduction);
+  if (is_shared_out(op)) memcpy(data_of(e, e->rank, number) + own * w, target, (size_t)(size * w));
 }
 
 static void read_piece(engine* e, const operation* op, int64_t piece, uint64_t number) {
@@ -247,7 +263,7 @@ static void read_piece(engine* e, const operation* op, int64_t piece, uint64_t n
   }
   for (int k = 0; k < e->size; ++k) {
     const char* data = data_of(e, k, number);
-    if (l->kind == ALL_REDUCE && k != e->rank) {
+    if (is_shared_out(op) && k != e->rank) {
       int64_t size = part_of(e, k, count, w, &own);
       memcpy(target + own * w, data + own * w, (size_t)(size * w));
     } else if (l->kind == ALL_GATHER) {
@@ -269,6 +285,8 @@ static uint64_t passed(engine* e, int rank, int stage) {
 static bool waits_for(engine* e, int stage, int rank) {
   if (e->at[stage].operation == e->end) return false;
   uint64_t own = passed(e, e->rank, stage);
+  if (stage == READ && rank != e->rank && !is_shared_out(operation_at(e, e->at[stage].operation)))
+    return false;
   return stage == WRITE ? passed(e, rank, READ) + SLOTS <= own : passed(e, rank, stage - 1) <= own;
 }
 
@@ -447,8 +465,9 @@ API int32_t tw_shared_wait(engine* e, int64_t number) {
       since = now();
       spins = 0;
     }
+    bool sleeps = spins > SPINS && now() - since > AWAKE;
     bool complete = e->at[READ].operation > number;
-    if (!complete && spins > SPINS && !e->failed) {
+    if (!complete && sleeps && !e->failed) {
       look_for_lost(e);
       complete = e->at[READ].operation > number;
       if (!complete && !e->failed && now() - since > e->patience) e->failed = FAILED_LATE;
@@ -457,12 +476,45 @@ API int32_t tw_shared_wait(engine* e, int64_t number) {
     pthread_mutex_unlock(&e->lock);
     if (complete) return DONE;
     if (failed) return failed;
-    if (spins < SPINS) {
-      pause_briefly();
-    } else {
-      sleep_until_event(e, seen);
-    }
+    if (sleeps) sleep_until_event(e, seen);
+    else if (spins > SPINS) sched_yield();
+    else pause_briefly();
   }
+}
+
+/* Waits for all operations that have begun; returns 0, or the code by which the group has failed. */
+API int32_t tw_shared_settle(engine* e) {
+  pthread_mutex_lock(&e->lock);
+  int64_t last = e->end - 1;
+  pthread_mutex_unlock(&e->lock);
+  int32_t status = tw_shared_wait(e, last);
+  return status ? status : e->failed;
+}
+
+/* ---- Functions that compiled code calls: those of `tw_group` ---- */
+
+API int32_t tw_shared_group_start(const tw_group* group, int32_t kind, int32_t code, int32_t bits,
+                                  int32_t reduction, int32_t peer, const void* source, void* target,
+                                  int64_t n, int64_t m) {
+  (void)m;
+  engine* e = group->engine;
+  int64_t number = tw_shared_start(e, kind, code, bits, reduction, peer, source, target, n);
+  if (number >= 0) return DONE;
+  pthread_mutex_lock(&e->lock);
+  e->failed = (int32_t)number; /* the other processes will wait for this one */
+  pthread_mutex_unlock(&e->lock);
+  return (int32_t)number;
+}
+
+/* An operation that is complete has left the queue. */
+API int32_t tw_shared_group_wait(const tw_group* group, void* target) {
+  engine* e = group->engine;
+  pthread_mutex_lock(&e->lock);
+  int64_t number = e->end - 1;
+  while (number >= e->begin && operation_at(e, number)->target != target) --number;
+  bool found = number >= e->begin;
+  pthread_mutex_unlock(&e->lock);
+  return found ? tw_shared_wait(e, number) : DONE;
 }
 
 /* Whether the process of a rank was the first that was found to have ended. */
