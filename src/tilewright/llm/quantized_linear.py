@@ -52,13 +52,26 @@ class QuantizedMatrix(Module):
         self.qvalues, self.scales, self.bits, self.table = qvalues, scales, bits, table
         self.units, self.minimums = parts.get("units"), parts.get("minimums")
         self.minimum_units = parts.get("minimum_units")
+        self.largest: Callable[[Tensor], Tensor] | None = None
+        """Gives for rows [..., k] of x the largest magnitudes [..., 1] of the rows of which they are a part,
+        so that x is rounded as the whole rows are. None: they are whole.
+        """
 
     def product(self, x: Tensor, index: Tensor | None = None) -> Tensor:
         """``x @ matrix.T``; with `index`, each row is multiplied by the matrix that it selects."""
-        parts = (self.scales, index, self.units, self.minimums, self.minimum_units)
+        largest = None
+        if self.largest is not None and _factors.get() is i8 and self.rounds_by_rows:
+            largest = self.largest(x)
+        parts = (self.scales, index, self.units, self.minimums, self.minimum_units, largest)
         options = {"factors": _factors.get(), "bits": self.bits, "table": self.table}
         y: Tensor = apply(g.QuantizedMatMul, x, self.qvalues, *parts, **options)
         return y
+
+    @property
+    def rounds_by_rows(self) -> bool:
+        """Whether the rounding of one group of x depends on the others."""
+        bits = self.qvalues.dtype.itemsize * 8 if self.bits is None else self.bits
+        return bits <= 4
 
 
 class QuantizedLinear(QuantizedMatrix):

@@ -14,7 +14,7 @@ pytest.importorskip("transformers")
 
 from tests.llm.models import tiny
 from tilewright.errors import CompileError
-from tilewright.ir.types import f32
+from tilewright.ir.types import f32, i8
 from tilewright.llm.cache import NoCache
 from tilewright.llm.library import LibraryOptions, compile_library, model_of
 from tilewright.llm.parallel.cuts import COLUMNS, ROWS, Cut
@@ -27,6 +27,7 @@ from tilewright.llm.weights.checkpoint import LazyTensor
 
 from .threads import on_threads, places
 
+DTYPES = {"i8": i8, "f32": f32}
 QUICK = ("llama", "mixtral", "gpt 2", "gemma 2")
 DIVIDED = (
     "llama", "llama 3, tied", "mistral", "qwen 2", "qwen 3", "qwen 2 experts", "mixtral", "gemma 2",
@@ -95,25 +96,32 @@ def test_quantized_matrices_are_cut_between_groups(scheme: str) -> None:
             Cut(COLUMNS, ((0, 40),)).of(tensor, False)
 
 
-def test_quantized_models(tmp_path: Path) -> None:
-    """The parts of a quantized model have the whole model's numbers, where products do not round activations
-    to 8 bits: their scales would follow from the columns that a process has.
+@pytest.mark.parametrize("product", ["i8", "f32"])
+@pytest.mark.parametrize("name", ["llama", "mixtral"])
+def test_quantized_models(name: str, product: str, tmp_path: Path) -> None:
+    """The parts of a quantized model have the whole model's numbers, and say the same: activations are
+    rounded to 8 bits as those of whole rows.
     """
-    tiny.checkpoint("llama", tmp_path / "m", intermediate_size=128, head_dim=32)
+    tiny.checkpoint(name, tmp_path / "m", intermediate_size=128, head_dim=32)
     convert(tmp_path / "m", tmp_path / "q", Conversion("int4_g32"))
     checkpoint = open_checkpoint(tmp_path / "q")
-    x = tiny.tokens(1, 9)
     whole: Any = model_of(checkpoint)
     divided: list[Any] = [model_of(checkpoint, None, place) for place in places(2)]
-    assert type(divided[0].model.layers[0].mlp.down_proj.inner).__name__ == "QuantizedLinear"
+    if name == "llama":
+        assert type(divided[0].model.layers[0].mlp.down_proj.inner).__name__ == "QuantizedLinear"
 
-    def logits(model: Any) -> Any:
-        with factors(f32):
-            return model(x, NoCache(x)).numpy()
+    def said(model: Any) -> tuple[list[int], Any]:
+        x = tiny.tokens(1, 9)
+        with factors(DTYPES[product]):
+            for _ in range(6):
+                logits = model(x, NoCache(x)).numpy()
+                x = np.concatenate([x, logits[:, -1:].argmax(-1).astype(x.dtype)], 1)
+        return x[0].tolist(), logits
 
-    wanted = logits(whole)
-    for found in on_threads([lambda model=model: logits(model) for model in divided]):
-        np.testing.assert_allclose(found, wanted, atol=1e-4, rtol=1e-4)
+    tokens, wanted = said(whole)
+    for found, logits in on_threads([lambda model=model: said(model) for model in divided]):
+        assert found == tokens
+        np.testing.assert_allclose(logits, wanted, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from ..tensor_builder import Scalar, TensorBuilder, TensorRef
 from ..weight_form import WeightForm, choice, integer_table, weights_of
 from .base import Adjoint, GraphOp, tensor_type
 from .contract import Einsum, GroupedMatMul, check_chosen, chosen, grouped_product
-from .elementwise import BINARY, UNARY, Bitcast, Cast, Constant, Select, constant
+from .elementwise import BINARY, UNARY, Bitcast, Cast, Constant, Select, constant, same_shape
 from .index import Gather, clamped_array
 from .norm import narrow, widen
 from .reduce import ReduceMax
@@ -135,8 +135,8 @@ def _given(
     left = iter(rest)
     found = {
         name: next(left)
-        for name in ("index", "units", "minimums", "minimum_units")
-        if getattr(op, name) is not None
+        for name in ("index", "units", "minimums", "minimum_units", "largest")
+        if getattr(op, name, None) is not None
     }
     return found.pop("index", None), found
 
@@ -160,6 +160,9 @@ class QuantizedMatMul(GraphOp):
     `minimum_units` (N, G / b) and `table`, a tuple of 16 numbers for qvalues of u4. `bits` are those that a
     value needs, None: all that the type of `qvalues` has. Qvalues may be 8-bit floats; then factors of i8
     mean bf16. With factors of i8 a table is rounded to integers (`integer_table`).
+
+    `largest` (..., 1), f32, is the largest magnitude of the rows of which x has some columns, where scales
+    differ by powers of two: x is then rounded as the whole rows are. It is at least that of x.
     """
 
     name = "graph.quantized_matmul"
@@ -170,6 +173,7 @@ class QuantizedMatMul(GraphOp):
     units: OptionalOperand
     minimums: OptionalOperand
     minimum_units: OptionalOperand
+    largest: OptionalOperand
     factors: Attr = i8
     bits: Attr = None
     table: Attr = None
@@ -181,6 +185,12 @@ class QuantizedMatMul(GraphOp):
         if self.factors not in (i8, bf16, f32):
             raise IRError(f"factors={self.factors} is not supported", self)
         rows, _, _ = _check_weights(self, x.shape[:-1], x.shape[-1])
+        if self.largest is not None:
+            given, wanted = tensor_type(self.largest), TensorType(f32, (*x.shape[:-1], 1))
+            if given.dtype is not f32 or not same_shape(given.shape, wanted.shape):
+                raise IRError(f"largest must be {wanted}, got {given}", self)
+            if self.product is not i8 or not _form(self).shifts_sums:
+                raise IRError("largest has a meaning only where scales differ by powers of two", self)
         return (TensorType(x.dtype, (*x.shape[:-1], rows)),)
 
     @property
@@ -191,6 +201,7 @@ class QuantizedMatMul(GraphOp):
 
     def reference(self, x: Array, qvalues: Array, scales: Array, *rest: Array) -> Any:
         index, parts = _given(self, rest)
+        shared = parts.pop("largest", None)
         groups = scales.shape[-1]
         size = qvalues.shape[-1] // groups
         wide = x.astype(np.float32).reshape(*x.shape[:-1], groups, size)
@@ -202,7 +213,8 @@ class QuantizedMatMul(GraphOp):
         if self.product is i8:
             scale = np.abs(wide).max(-1, keepdims=True)
             if _form(self).shifts_sums:
-                largest, most = scale.max(-2, keepdims=True), _most_doublings(self, size)
+                most = _most_doublings(self, size)
+                largest = scale.max(-2, keepdims=True) if shared is None else shared[..., None]
                 quotient = np.full(scale.shape, np.inf)
                 np.divide(largest, scale, out=quotient, where=scale != 0, dtype=np.float64)
                 scale = largest / 2.0 ** np.clip(np.floor(np.log2(quotient)), 0, most).astype(np.float32)
@@ -269,7 +281,12 @@ class QuantizedMatMul(GraphOp):
         top = b(ReduceMax(b(UNARY["abs"](x)), axes=(len(lead) + 1,), keepdims=True))
         table, factor = (None, 1.0) if self.table is None else integer_table(self.table)
         if _form(self).shifts_sums:
-            rounded, scale, unit = _rounded_by_powers(b, x, top, _most_doublings(self, size), factor)
+            if self.largest is None:
+                largest = b(ReduceMax(top, axes=(len(lead),), keepdims=True))
+            else:
+                largest = b(Reshape(self.largest, shape=(*lead, 1, 1)))
+            most = _most_doublings(self, size)
+            rounded, scale, unit = _rounded_by_powers(b, x, top, largest, most, factor)
         else:
             rounded = b(Cast(b(UNARY["round"](b(BINARY["mul"](x, _steps(b, top))))), dtype=i8))
             scale, unit = b(BINARY["mul"](top, constant(b, 1 / 127, top))), None
@@ -344,16 +361,15 @@ def _steps(b: Builder, top: Value) -> Value:
 
 
 def _rounded_by_powers(
-    b: Builder, x: Value, top: Value, most: int, factor: float
+    b: Builder, x: Value, top: Value, largest: Value, most: int, factor: float
 ) -> tuple[Value, Value, Value]:
-    """Round groups of x (..., G, S) with largest magnitudes `top` (..., G, 1) to 8 bits, with scales that
-    differ by powers of two.
+    """Round groups of x (..., G, S) with largest magnitudes `top` (..., G, 1), and `largest` (..., 1, 1)
+    of each row, to 8 bits, with scales that differ by powers of two.
 
     Returns:
         The rounded groups, i8; the scale of each group, from 1 to ``2 ** most``; `factor` times what they are
         multiples of, (..., 1, 1).
     """
-    largest = b(ReduceMax(top, axes=(tensor_type(top).rank - 2,), keepdims=True))
     # The difference of the bits of two positive floats, less the mantissa, is the exponent of the largest
     # power of two in their quotient.
     bits = b(BINARY["sub"](b(Bitcast(largest, dtype=i32)), b(Bitcast(top, dtype=i32))))

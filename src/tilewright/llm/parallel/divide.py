@@ -16,9 +16,10 @@ from ..experts import Experts, GroupedLinear, RoutedMLP
 from ..layers import MLP, Attention, GatedMLP, JointAttention, JointHeads, JointMLP
 from ..models.base import CausalLM, LanguageModel
 from ..models.encoder_decoder import EncoderDecoder
+from ..quantized_linear import QuantizedMatrix
 from ..weights.checkpoint import LazyTensor
 from .cuts import COLUMNS, ROWS, Cut
-from .exchange import DividedEmbedding, Gathered, Summed, equal_parts
+from .exchange import DividedEmbedding, Gathered, Summed, equal_parts, largest_of_all
 from .place import Place
 from .stages import keep_stage
 
@@ -117,7 +118,8 @@ class Division:
         self._replace(owner, name, cut.count, layer.weight.shape[-1], bias)
 
     def columns(self, path: str, owner: Module, name: str, *ranges: Range) -> None:
-        """Leave some columns of a linear layer [out, in]. One process alone adds the bias.
+        """Leave some columns of a linear layer [out, in]. One process alone adds the bias. A quantized layer
+        rounds its input as the whole layer does.
 
         Args:
             path: The path of `owner`.
@@ -130,6 +132,13 @@ class Division:
         self.cuts[f"{path}.{name}.weight"] = cut
         bias = getattr(layer, "bias", None) is not None and self.place.part == 0
         self._replace(owner, name, layer.weight.shape[-2], cut.count, bias)
+        group = self.place.groups["tensor"]
+
+        def connect() -> None:
+            if isinstance(loaded := getattr(owner, name), QuantizedMatrix):
+                loaded.largest = lambda x: largest_of_all(x, group)
+
+        self._after.append(connect)
 
     def cut(self, path: str, owner: Module, name: str, *ranges: Range) -> None:
         """Leave some elements of a parameter [n].

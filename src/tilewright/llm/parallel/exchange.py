@@ -49,6 +49,12 @@ class Gathered(Module):
         return gathered(self.inner(x), self.group, self.count)
 
 
+def largest_of_all(x: Tensor, group: Group) -> Tensor:
+    """The largest magnitudes [..., 1], float32, of rows of which each process has some columns [..., k]."""
+    largest: Tensor = all_reduce(tnp.astype(tnp.max(tnp.abs(x), -1, keepdims=True), "float32"), "max", group)
+    return largest
+
+
 def equal_parts(count: int, size: int) -> list[tuple[int, int, int]]:
     """Ranges of equal length that cover `count` indices: for each the first index, the index from which it
     counts, and the index after the last. Where `size` does not divide `count`, last ranges begin earlier than
@@ -177,4 +183,5 @@ __all__ = [
     "Sent",
     "Summed",
     "equal_parts",
+    "largest_of_all",
 ]
