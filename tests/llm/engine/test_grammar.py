@@ -146,6 +146,17 @@ def test_the_only_allowed_token_needs_no_step(
     assert outputs() == (found, 0) and forced >= 16
 
 
+def test_a_step_appends_a_limited_number_of_forced_tokens(
+    grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tilewright.llm.engine.outputs.FORCED", 8)
+    made = engine()
+    request = Request([5], SamplingParameters(0), grammar=grammars.regex("~" * 40), max_tokens=60)
+    deltas = list(made.submit(request))
+    assert "".join(delta.text for delta in deltas) == "~" * 40
+    assert max(len(delta.tokens) for delta in deltas) == 9 and made.stats().forced_tokens > 24
+
+
 def test_tokens_are_not_skipped_where_more_than_the_grammar_decides(grammars: Grammars) -> None:
     """With log-probabilities every token has a step, and a bias may forbid the only token."""
     tilde = tokenizer().encode("~")[0]

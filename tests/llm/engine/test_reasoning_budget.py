@@ -34,7 +34,7 @@ def request(reasoning: ReasoningBudget | None, tokens: int = 60, **sampling: Any
     return Request(PROMPT, how, max_tokens=tokens, ignore_eos=True, reasoning=reasoning)
 
 
-@pytest.mark.parametrize("count", [1, 5, 30])
+@pytest.mark.parametrize("count", [0, 1, 5, 30])
 def test_the_end_is_written_when_the_budget_is_used_up(count: int) -> None:
     free = engine().submit(request(None)).collect()[0].tokens
     found = engine().submit(request(budget(count))).collect()[0].tokens

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -222,6 +223,37 @@ def test_files_that_vanish_or_are_no_files_are_passed_over(tmp_path: Path) -> No
     (tmp_path / names[1]).mkdir()
     (tmp_path / names[2]).write_bytes(bytes(50))
     assert PageStore(tmp_path, 10**6).size == 50
+
+
+def test_models_share_the_limit_of_a_folder(tmp_path: Path) -> None:
+    one, other = (PageStore.shared(tmp_path / "x" / ".." / name, 2 * 172) for name in ("x", "x"))
+    keys = [bytes([i]) * 32 for i in range(3)]
+    for store, key in zip((one, other, one), keys, strict=True):
+        assert store.put(key, bytes(100))
+    assert one is other and len(list((tmp_path / "x").iterdir())) == 2
+    assert PageStore.shared(tmp_path / "x", 1000) is not one
+
+
+def test_unfinished_files_of_ended_processes_are_removed(tmp_path: Path) -> None:
+    old, new = (tmp_path / f"{bytes([i] * 32).hex()}.page.{'ab' * 8}.part" for i in range(2))
+    other = tmp_path / "mine.part"
+    for file in (old, new, other):
+        file.write_bytes(b"x")
+    for file in (old, other):
+        os.utime(file, (0, 0))
+    assert PageStore(tmp_path, 1000).size == 0
+    assert sorted(tmp_path.iterdir()) == sorted([new, other])
+
+
+def test_a_page_whose_time_cannot_be_set_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, key = PageStore(tmp_path, 1000), bytes(32)
+    assert store.put(key, b"content")
+
+    def refused(path: Path) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "utime", refused)
+    assert store.get(key, 7) == b"content" and key in store
 
 
 def test_what_cannot_be_stored_is_refused(tmp_path: Path) -> None:

@@ -31,6 +31,12 @@ def sequence(prompt: list[int], sampling: SamplingParameters, seed: int = 0) -> 
     return Sequence(request, stream, 0, 0, Sampler(sampling, prompt, seed, None), Detokenizer(tokenizer()))
 
 
+@pytest.mark.parametrize("numbers", [{"tokens": 0}, {"max_batch": 0}])
+def test_numbers_below_1_are_refused(numbers: dict[str, int]) -> None:
+    with pytest.raises(RequestError, match="both numbers must be at least 1"):
+        Speculation(None, **numbers)
+
+
 @pytest.mark.parametrize("sampling", [SamplingParameters(), SamplingParameters(0.8, top_p=0.9, top_k=6)])
 def test_rejection_sampling_keeps_the_distribution(sampling: SamplingParameters) -> None:
     """The first token after a guess has the model's probabilities, whatever the draft's are. The guess is

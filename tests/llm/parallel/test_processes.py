@@ -27,7 +27,7 @@ from tests.docs.pages import run_page
 from tests.llm.small_library import checkpoint
 from tests.llm.small_tokenizer import tokenizer
 from tilewright.cli.llm import command
-from tilewright.errors import CompileError
+from tilewright.errors import CompileError, ShapeError
 from tilewright.llm.library import open_library
 from tilewright.llm.parallel.launch import open_runner
 from tilewright.llm.parallel.runner import Leader
@@ -258,6 +258,20 @@ def test_a_runner_closes_after_a_worker_was_killed(compiled: Callable[..., Path]
     runner.workers[0].kill()
     runner.workers[0].wait()
     runner.close()
+    runner.close()
+
+
+def test_refused_arguments_do_not_end_the_processes(compiled: Callable[..., Path]) -> None:
+    runner, _ = open_runner(compiled(2))
+    assert isinstance(runner, Leader)
+    tokens, pages = np.arange(5, 9, dtype=np.int32), np.arange(2, dtype=np.int32)
+    wanted = runner.prefill(tokens, 0, pages, 0)
+    with pytest.raises(ShapeError):
+        runner._call("prefill", tokens)
+    with pytest.raises(ValueError, match="invalid literal"):
+        runner._call("prefill", "a", tokens)
+    assert runner.lost is None
+    np.testing.assert_array_equal(runner.prefill(tokens, 0, pages, 0), wanted)
     runner.close()
 
 

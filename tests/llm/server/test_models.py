@@ -99,6 +99,13 @@ class Several:
         ]
         return float(found[0]) if found else None
 
+    def until(self, holds: Callable[[], bool], seconds: float = 20) -> None:
+        """Wait until something holds."""
+        end = time.monotonic() + seconds
+        while not holds():
+            assert time.monotonic() < end, f"not so within {seconds} s"
+            time.sleep(0.005)
+
     def close(self) -> None:
         for runner in self.runners.values():
             runner.held.set()
@@ -162,8 +169,7 @@ def test_a_model_that_answers_is_not_unloaded(several: Callable[..., Several]) -
 
     talker = threading.Thread(target=talk)
     talker.start()
-    while server.metric("engine_running", "a") != 1:
-        pass
+    server.until(lambda: server.metric("engine_running", "a") == 1)
     answers: list[str] = []
     asker = threading.Thread(target=lambda: answers.append(server.ask("b")))
     asker.start()
@@ -217,8 +223,7 @@ def test_clients_load_and_unload_models(several: Callable[..., Several]) -> None
     server.runners["a"].held.clear()
     talker = threading.Thread(target=lambda: server.ask("a"))
     talker.start()
-    while server.metric("engine_running", "a") != 1:
-        pass
+    server.until(lambda: server.metric("engine_running", "a") == 1)
     status, text = post("unload", model="a")
     assert status == 409 and "is answering requests" in text
     server.runners["a"].held.set()
@@ -285,3 +290,64 @@ def test_models_must_differ_and_fit() -> None:
     ):
         with pytest.raises(RequestError, match=message):
             Models(models, Limits(), Keys(), Lifecycle(), None, memory)
+
+
+def test_a_client_that_leaves_does_not_wait_for_a_model(several: Callable[..., Several]) -> None:
+    server = several("a", "b", memory=15)
+    server.runners["a"].held.clear()
+    talker = threading.Thread(target=lambda: server.ask("a"))
+    talker.start()
+    server.until(lambda: server.metric("engine_running", "a") == 1)
+    with pytest.raises(httpx.ReadTimeout):
+        server.http.post("/tokenize", json={"prompt": "x", "model": "b"}, timeout=0.3)
+    server.until(lambda: server.models._queue == 0, 2)
+    server.runners["a"].held.set()
+    talker.join(20)
+    assert server.log == ["load a"] and server.ask("a") == "hello"
+
+
+def test_a_load_goes_on_when_its_client_leaves(several: Callable[..., Several]) -> None:
+    server = several("a", "b", memory=15)
+    go = threading.Event()
+    model = server.models.find("b")
+    opened = model.open
+
+    def slowly() -> Service:
+        go.wait(20)
+        return opened()
+
+    model.open = slowly
+    with pytest.raises(httpx.ReadTimeout):
+        server.http.post("/tokenize", json={"prompt": "x", "model": "b"}, timeout=0.3)
+    assert server.models._turn.locked(), "nothing else is loaded before it has ended"
+    go.set()
+    server.until(lambda: server.loaded() == ["b"])
+    assert server.ask("b") == "hello"
+    server.until(lambda: model.users == 0)
+
+
+def test_a_limited_number_of_requests_waits_for_models(several: Callable[..., Several]) -> None:
+    models = several("a", "b", memory=15).models
+    models.limits, models._turn = Limits(request_timeout=0.2, queue=2), asyncio.Lock()
+
+    async def ask() -> list[Any]:
+        used = await models.take("a")
+        found = await asyncio.gather(*(models.take("b") for _ in range(4)), return_exceptions=True)
+        used.release()
+        return found
+
+    assert sorted(getattr(error, "status", 0) for error in asyncio.run(ask())) == [429, 429, 503, 503]
+
+
+def test_a_model_is_closed_although_its_engine_fails_to_stop() -> None:
+    runner = Loud(log := [], "a")
+    engine = Engine(runner, tokenizer())
+    service = Service("a", engine, engine.tokenizer, Limits(), Keys(), lifecycle=Lifecycle())
+
+    def broken() -> None:
+        raise RuntimeError("broken")
+
+    engine.stop = broken  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="broken"):
+        service.close()
+    assert log == ["load a", "close a"]

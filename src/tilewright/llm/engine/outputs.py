@@ -17,6 +17,11 @@ from .sequence import Sequence
 from .statistics import Statistics
 from .stream import Delta, FinishReason, Stream
 
+FORCED = 64
+"""The most tokens that one step appends because a grammar allows no others. More make other sequences wait;
+with fewer the model computes more of them one by one.
+"""
+
 
 class Outputs:
     """Delivers tokens to streams as text, and removes finished, cancelled and failed sequences from the
@@ -49,6 +54,9 @@ class Outputs:
         stop: int | None = None
         pending, given = deque(tokens), list[int]()
         chosen = len(sequence.tokens) + len(tokens)  # the length up to which the model has chosen
+        if sequence.budget is not None and sequence.budget.spent():
+            pending, chosen = deque(sequence.budget.end), len(sequence.tokens)
+        forced = 0
         while pending:
             token = pending.popleft()
             if token < 0:
@@ -76,11 +84,12 @@ class Outputs:
             if sequence.budget is not None and sequence.budget.add(added):
                 pending = deque(sequence.budget.end)
                 chosen = min(chosen, len(sequence.tokens))
-            elif not pending and request.sampling.logprobs is None:
+            elif not pending and forced < FORCED and request.sampling.logprobs is None:
                 only = sampler.only(self._vocabulary)
                 if only is not None:
                     pending.append(only)
                     chosen = min(chosen, len(sequence.tokens))
+                    forced += 1
                     self._statistics.forced_tokens += 1
         sequence.held = min(sequence.held, len(sequence.tokens), chosen)
         sequence.drafted = min(sequence.drafted, sequence.held)

@@ -7,9 +7,12 @@ import logging
 import os
 import re
 import secrets
+import threading
+import time
 from collections import OrderedDict
 from contextlib import suppress
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from ...errors import RequestError
 
@@ -18,6 +21,13 @@ log = logging.getLogger(__name__)
 _MAGIC = b"TWPAGE01"
 _DIGEST = 32
 _NAME = re.compile(r"[0-9a-f]{64}\.page")
+_PART = re.compile(r"[0-9a-f]{64}\.page\.[0-9a-f]{16}\.part")
+_ABANDONED = 600.0
+"""Seconds after which the file of an unfinished page belongs to a process that has ended. A larger value
+keeps such files longer; a page is written in less than a second.
+"""
+_shared: WeakValueDictionary[tuple[Path, int], PageStore] = WeakValueDictionary()
+_sharing = threading.Lock()
 
 
 class PageStore:
@@ -25,7 +35,8 @@ class PageStore:
 
     A file holds its key, and a hash of key and content. One that is cut, damaged or another page's is removed
     and never used. When the folder is full, the files that were not used for the longest time are removed.
-    Other files in the folder are left alone. Several processes may use one folder; each of them counts the
+    Files of pages that were not finished are removed after some minutes, other files in the folder are left
+    alone. Threads may use a store together. Several processes may use one folder; each of them counts the
     files that it found or wrote.
 
     Args:
@@ -44,7 +55,7 @@ class PageStore:
         """Files that were damaged, or were not what their names say."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            entries = [entry for entry in os.scandir(folder) if _NAME.fullmatch(entry.name)]
+            entries = list(os.scandir(folder))
         except OSError as error:
             raise RequestError(
                 f"{folder}: pages cannot be stored there: {error.strerror or error}"
@@ -52,12 +63,34 @@ class PageStore:
         found = []
         for entry in entries:
             with suppress(OSError):  # another process may have removed it
-                if entry.is_file():
+                if _NAME.fullmatch(entry.name) and entry.is_file():
                     found.append((entry.stat(), entry.name))
+                elif _PART.fullmatch(entry.name) and time.time() - entry.stat().st_mtime > _ABANDONED:
+                    os.unlink(entry)
         found.sort(key=lambda entry: entry[0].st_mtime_ns)
         self._sizes = OrderedDict((name, stat.st_size) for stat, name in found)
         self._bytes = sum(self._sizes.values())
+        self._turn = threading.Lock()
         self._shrink(0)
+
+    @classmethod
+    def shared(cls, folder: Path, most: int) -> PageStore:
+        """The store of a folder that all models of this process use together, so that the limit is one of all
+        their files.
+
+        Args:
+            folder: As for the class.
+            most: As for the class; with other limits there are other stores.
+
+        Raises:
+            RequestError: As for the class.
+        """
+        with _sharing:
+            key = folder.resolve(), most
+            store = _shared.get(key)
+            if store is None:
+                store = _shared[key] = cls(folder, most)
+            return store
 
     @property
     def size(self) -> int:
@@ -72,8 +105,11 @@ class PageStore:
 
         An error of the file system is logged: a page that is not stored is computed again.
         """
-        name = _name(key)
         data = _MAGIC + key + _sealed(key, content) + content
+        with self._turn:
+            return self._put(_name(key), data)
+
+    def _put(self, name: str, data: bytes) -> bool:
         if name in self._sizes or len(data) > self._most:
             return False
         self._shrink(len(data))
@@ -92,16 +128,21 @@ class PageStore:
 
     def get(self, key: bytes, size: int) -> bytes | None:
         """The content of a page of `size` bytes; None if it is not stored, or its file is damaged."""
+        with self._turn:
+            return self._get(key, size)
+
+    def _get(self, key: bytes, size: int) -> bytes | None:
         name = _name(key)
         if name not in self._sizes:
             return None
         path = self._folder / name
         try:
             data = path.read_bytes()
-            os.utime(path)
         except OSError:  # another process may have removed it
             self._forget(name)
             return None
+        with suppress(OSError):  # the file of another user can be read, but is used less recently for others
+            os.utime(path)
         head = len(_MAGIC) + len(key)
         content = data[head + _DIGEST :]
         if (

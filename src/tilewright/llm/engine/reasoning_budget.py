@@ -34,6 +34,12 @@ class BudgetState:
         self._inside, self._over = budget.begun, False
         self._count, self._text = 0, ""
 
+    def spent(self) -> bool:
+        """Whether the reasoning has to end before its first token; true once."""
+        spent = self._inside and not self._over and self._count >= self._budget.tokens
+        self._over = self._over or spent
+        return spent
+
     def add(self, text: str) -> bool:
         """Count a token with its text; return whether the reasoning has to end now."""
         if self._over:

@@ -25,7 +25,11 @@ from .sequence import Guess, Sequence
 
 @dataclass(frozen=True)
 class Speculation:
-    """How tokens are guessed."""
+    """How tokens are guessed.
+
+    Raises:
+        RequestError: `tokens` or `max_batch` is below 1.
+    """
 
     draft: Runner | None = None
     """A small model with the same vocabulary. None: guesses are looked up after earlier occurrences of the
@@ -39,6 +43,13 @@ class Speculation:
     """The most running sequences with which guesses are made; with more, the model has no idle capacity to
     check them.
     """
+
+    def __post_init__(self) -> None:
+        if self.tokens < 1 or self.max_batch < 1:
+            raise RequestError(
+                f"speculation with {self.tokens} tokens for at most {self.max_batch} sequences: both numbers "
+                "must be at least 1"
+            )
 
 
 class PromptLookup:

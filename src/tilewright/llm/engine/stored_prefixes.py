@@ -34,7 +34,7 @@ class StoredPrefixes:
     def __init__(self, cache: PrefixCache, access: PageAccess, folder: Path, most: int) -> None:
         self._cache, self._access = cache, access
         self._identity = access.identity()
-        self._store = PageStore(folder, most)
+        self._store = PageStore.shared(folder, most)
         self.written, self.read = 0, 0
         cache.evicting = self.write
 

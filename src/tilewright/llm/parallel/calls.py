@@ -30,11 +30,11 @@ class Calls:
     def __init__(self, group: Group, names: Sequence[str]) -> None:
         self._group, self._names = group, [END, NOTHING, *names]
 
-    def send(self, name: str, arguments: Sequence[Any] = ()) -> None:
-        """Tell a call; in rank 0.
+    def packed(self, name: str, arguments: Sequence[Any] = ()) -> Array:
+        """The message of a call, int32.
 
         Raises:
-            GroupError: A process has ended.
+            ValueError: An argument is not an array of integers.
         """
         arrays = [np.asarray(x, np.int32) for x in arguments]
         head = [self._names.index(name), len(arrays)]
@@ -42,6 +42,17 @@ class Calls:
             head += [x.ndim, *x.shape]
         words = np.concatenate([np.array([0, *head], np.int32), *(x.reshape(-1) for x in arrays)])
         words[0] = len(words)
+        return words
+
+    def send(self, words: Array) -> None:
+        """Tell a call; in rank 0.
+
+        Args:
+            words: What `packed` has made of it.
+
+        Raises:
+            GroupError: A process has ended.
+        """
         first = np.zeros(_FIRST, np.int32)
         first[: len(words)] = words[:_FIRST]
         self._broadcast(first)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...distributed.groups import Group, GroupError, connect
+from ...errors import ShapeError
 from ..library import LibraryRunner
 from .calls import END, NOTHING, Calls
 from .place import place_of
@@ -41,8 +42,8 @@ def joined(library: CompiledModel, world: Group) -> list[Group]:
 class Leader(LibraryRunner):
     """The runner of rank 0. Each call is told to the other processes, which compute their parts of it.
 
-    If a call fails in one process, or a process ends, this and all later calls fail: the caches of the
-    processes no longer agree.
+    Arguments of wrong shapes are refused by all processes. If a call fails otherwise in one process, or a
+    process ends, this and all later calls fail: the caches of the processes no longer agree.
 
     Args:
         library: The library of rank 0.
@@ -71,9 +72,12 @@ class Leader(LibraryRunner):
         with self._one:
             if self.lost is not None:
                 raise self.lost
+            message = self._calls.packed(name, arguments)
             try:
-                self._calls.send(name, arguments)
+                self._calls.send(message)
                 return super()._call(name, *arguments)
+            except ShapeError:  # before the call has begun; the other processes refuse it as well
+                raise
             except Exception as error:
                 raise self._lose(error) from error
 
@@ -83,7 +87,7 @@ class Leader(LibraryRunner):
                 if self.lost is not None or self._ended.is_set():
                     return
                 try:
-                    self._calls.send(NOTHING)
+                    self._calls.send(self._calls.packed(NOTHING))
                     self._calls.meet()
                 except Exception as error:
                     self._lose(error)
@@ -102,7 +106,7 @@ class Leader(LibraryRunner):
             if self.lost is None:
                 self.lost = GroupError("the processes of the model have been ended")
                 with contextlib.suppress(GroupError):  # one has ended, so the others do as well
-                    self._calls.send(END)
+                    self._calls.send(self._calls.packed(END))
         self._watch.join()
         for worker in self.workers:
             try:
@@ -135,6 +139,8 @@ def follow(library: CompiledModel, world: Group) -> None:
             continue
         try:
             functions[name](*arguments)
+        except ShapeError:  # rank 0 refuses the call as well, and goes on
+            continue
         except Exception:
             for group in groups:
                 group.check()

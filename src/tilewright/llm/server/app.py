@@ -49,6 +49,8 @@ _SPAN = "tilewright.span"
 """The key of a request's span in its scope."""
 _TAKEN = "tilewright.model"
 """The key, in a request's scope, of the model that it has taken."""
+_LEFT = 499
+"""nginx's status for a connection that the client has closed; nobody reads it."""
 _OPERATIONS: dict[type, str] = {
     ChatRequest: "chat",
     MessagesRequest: "chat",
@@ -297,10 +299,14 @@ async def _body(models: Models, request: Request, kind: type[RequestT]) -> Reque
 
 
 async def _taken(models: Models, request: Request, name: str | None) -> Service:
-    """The loaded model `name`, which stays loaded until the request is answered."""
-    model = request.scope[_TAKEN] = await models.take(name)
-    assert model.service is not None
-    return model.service
+    """The loaded model `name`, which stays loaded until the request is answered. A client that leaves no
+    longer waits for it.
+    """
+    async with while_connected(request.receive):
+        model = request.scope[_TAKEN] = await models.take(name)
+        assert model.service is not None
+        return model.service
+    raise ApiError(_LEFT, "the client disconnected")
 
 
 def _begin_span(models: Models, request: Request, operation: str, name: str | None, fields: object) -> None:
@@ -356,7 +362,7 @@ async def _admitted(
             return await work()
     finally:
         leave()
-    return Response(status_code=499)  # nginx's status for a closed connection; the client does not read it
+    return Response(status_code=_LEFT)
 
 
 def _require_open(models: Models) -> None:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import anyio
+
 from ...errors import RequestError, TilewrightError
 from .errors import ApiError
 from .http import Lifecycle
@@ -101,6 +103,7 @@ class Models:
             self._add(model)
         self._turn = asyncio.Lock()
         self._waiting = False
+        self._queue = 0
         self._numbers = itertools.count(1)
         self.metrics = Metrics(self._figures)
 
@@ -151,17 +154,27 @@ class Models:
         as others are busy.
 
         Raises:
-            ApiError: As for `find`; 500: it cannot be loaded; 503: models that are busy left no room for it
-                in the time limit of an answer, or models with adapters never will.
+            ApiError: As for `find`; 429: too many requests wait for models; 500: it cannot be loaded; 503:
+                models that are busy left no room for it in the time limit of an answer, or models with
+                adapters never will.
         """
         model = self.find(name)
         if model.service is None or self._waiting:
+            if self._queue >= self.limits.queue:
+                message = (
+                    f"{self._queue} requests wait for models to load, which is the limit; try again later"
+                )
+                raise ApiError(429, message, code="server_busy", headers={"Retry-After": "10"})
             end = asyncio.get_running_loop().time() + self.limits.request_timeout
-            async with self._turn:
-                model = self.find(name)  # a new model that could not be loaded is no longer known
-                if model.service is None:
-                    await self._load(model, end)
-                model.users += 1
+            self._queue += 1
+            try:
+                async with self._turn:
+                    model = self.find(name)  # a new model that could not be loaded is no longer known
+                    if model.service is None:
+                        await self._load(model, end)
+                    model.users += 1
+            finally:
+                self._queue -= 1
         else:
             model.users += 1
         model.used = next(self._numbers)
@@ -262,7 +275,8 @@ class Models:
         finally:
             self._waiting = False
         try:
-            await asyncio.to_thread(model.start)
+            with anyio.CancelScope(shield=True):  # the thread goes on if the client leaves
+                await asyncio.to_thread(model.start)
         except TilewrightError as error:
             raise ApiError(500, f"model {model.name!r} cannot be loaded: {error}") from error
 
@@ -285,7 +299,8 @@ class Models:
     async def _unload(self, model: ServedModel) -> None:
         service, model.service = model.service, None
         if service is not None:
-            await asyncio.to_thread(service.close)
+            with anyio.CancelScope(shield=True):  # its memory is free only when the thread has ended
+                await asyncio.to_thread(service.close)
 
     def _figures(self) -> list[ModelFigures]:
         return [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -82,13 +82,14 @@ class Service:
 
     def close(self) -> None:
         """Stop the engine and free the model's memory. There must be no answers in progress."""
-        self.engine.stop()
-        self.threads.shutdown(wait=False)
         speculation = self.engine.options.speculation
-        for runner in (self.engine.runner, speculation and speculation.draft):
-            close = getattr(runner, "close", None)
-            if close is not None:
-                close()
+        with ExitStack() as stack:  # each is closed although another one fails
+            for runner in (self.engine.runner, speculation and speculation.draft):
+                close = getattr(runner, "close", None)
+                if close is not None:
+                    stack.callback(close)
+            stack.callback(self.threads.shutdown, wait=False)
+            stack.callback(self.engine.stop)
 
     def load_adapter(self, name: str, folder: str | Path, replace: bool = False) -> None:
         """Load a low-rank adapter, which requests choose as their model.
