@@ -193,7 +193,7 @@ def test_a_phone_shows_the_changes_of_a_pass(browser: Any, page_file: Path) -> N
     page.click("ol.passes button:has-text('fuse-elementwise')")
     heading = page.locator(".changes h2").bounding_box()
     at = [heading["x"] + 5, heading["y"] + 5]
-    # What is seen there is the heading: nothing covers it or cuts it off.
+    # The heading itself is seen there: nothing covers it or cuts it off.
     assert page.evaluate("([x, y]) => document.elementFromPoint(x, y)?.textContent", at) == "fuse-elementwise"
     page.context.close()
 
