@@ -111,7 +111,9 @@ def models() -> dict[str, Callable[[], tuple[Any, tuple[Any, Any]]]]:
     }
 
 
-def compiled_step(model: Any, batch: Any, precision: str, threads: int, group: Any = None) -> Any:
+def compiled_step(
+    model: Any, batch: Any, precision: str, threads: int, group: Any = None, sharded: bool = False
+) -> Any:
     """Tilewright's step of a model of PyTorch."""
     import torch
 
@@ -126,11 +128,16 @@ def compiled_step(model: Any, batch: Any, precision: str, threads: int, group: A
         precision=None if precision == "float32" else precision,
         nonfinite="ignore",
         group=group,
+        sharded=sharded,
     )
 
 
-def step_of(engine: str, name: str, precision: str, threads: int, group: Any = None) -> Callable[[], float]:
-    """A function that makes one step and returns the loss; with a group of processes as its part of them."""
+def step_of(
+    engine: str, name: str, precision: str, threads: int, group: Any = None, sharded: bool = False
+) -> Callable[[], float]:
+    """A function that makes one step and returns the loss; with a group of processes as its part of them,
+    which divides Tilewright's optimizer state if `sharded`.
+    """
     import torch
 
     torch.set_num_threads(threads)
@@ -138,7 +145,7 @@ def step_of(engine: str, name: str, precision: str, threads: int, group: Any = N
     model, (x, labels) = models()[name]()
     model.train()
     if engine == "tilewright":
-        step = compiled_step(model, (x, labels), precision, threads, group)
+        step = compiled_step(model, (x, labels), precision, threads, group, sharded)
         return lambda: float(step(x, labels))
     if engine == "jax":
         from .training_jax import step_of as jax_step_of

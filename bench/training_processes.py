@@ -7,7 +7,8 @@ Every process makes the steps of `bench.training` on one thread, each with a bat
 times are measured, in turns: of a process alone, of two processes at once that have nothing to do with each
 other, and of two that reduce their gradients. Scaling is the first time over the third: 1 if communication is
 free and the machine serves two processes as fast as one. The second time shows the machine's share in it.
-PyTorch's ``DistributedDataParallel`` in eager mode is the peer. Medians go to
+``tilewright sharded`` also divides the optimizer's state and the update. PyTorch's
+``DistributedDataParallel`` in eager mode is the peer. Medians go to
 bench/results/training_processes-CLASS.json and .md.
 """
 
@@ -28,7 +29,8 @@ from .machines import features, machine, results_file
 from .report import table
 from .training import models, step_of
 
-ENGINES = ("tilewright", "torch")
+SHARDED = "tilewright sharded"
+ENGINES = ("tilewright", SHARDED, "torch")
 ROUNDS = 6
 
 
@@ -42,7 +44,9 @@ def serve(pipe: Any, engine: str, name: str, precision: str, rank: int, port: in
             shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
             os.environ.update(shared, RANK=str(rank), WORLD_SIZE="2")
             group = td.init()
-        step = step_of(engine, name, precision, 1, group)
+        sharded = engine == SHARDED and group is not None
+        engine = "tilewright" if engine == SHARDED else engine
+        step = step_of(engine, name, precision, 1, group, sharded)
         pipe.send([step() for _ in range(2)])
         while (count := pipe.recv()) is not None:
             times = []
