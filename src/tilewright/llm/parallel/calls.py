@@ -48,7 +48,7 @@ class Calls:
         """Tell a call; in rank 0.
 
         Args:
-            words: What `packed` has made of it.
+            words: The words that `packed` has made of it.
 
         Raises:
             GroupError: A process has ended.

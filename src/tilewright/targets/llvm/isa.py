@@ -80,8 +80,8 @@ class Isa:
 
     @property
     def two_steps(self) -> bool:
-        """Whether a vector of half the width takes half the time: Zen 4 computes 512 bits in two steps. Of
-        the processors with BF16 and GFNI it is the one without AVX-VNNI.
+        """Whether a vector of half the width takes half the time: Zen 4 computes 512 bits in two steps. It
+        is the only processor with BF16 and GFNI that has no AVX-VNNI.
         """
         return self.has("avx512bf16") and self.has("gfni") and not self.has("avxvnni")
 

@@ -22,7 +22,7 @@ HEIGHT = 16
 AHEAD = 3
 """Groups that are being multiplied or wait for scaling."""
 BIAS = 0x4B400000 - 0x3F800000
-"""What is added to the bits of a power of two to multiply it by ``1.5 * 2**23``."""
+"""The number that is added to the bits of a power of two to multiply it by ``1.5 * 2**23``."""
 A, B = AHEAD, AHEAD + 2
 """The first registers of the rows of A and of the columns of B."""
 
