@@ -13,15 +13,18 @@ HEADS, KV_HEADS, SIZE = 6, 2, 24
 
 
 def library(
-    dtype: str, pages: int, *, precision: str | None = None, target: str = "cpu", **options: Any
-) -> Any:
-    """Return a library that computes attention for chunks of one sequence and for single tokens of a
-    batch.
+    dtype: str, pages: int, *, precision: str | None = None, target: str = "cpu", again: bool = False,
+    **options: Any,
+) -> Any:  # fmt: skip
+    """Return a library that computes attention for chunks of one sequence and for single tokens of a batch;
+    with `again`, the mean of it and of that of a second layer that reads the same keys and values.
     """
     states = Pages(20, dtype)
 
     def attend(q: Any, k: Any, v: Any, lengths: Any, table: Any) -> Any:
-        return PagedCache(states, q.shape[1], lengths, table).attend(0, q, k, v, **options)
+        cache = PagedCache(states, q.shape[1], lengths, table)
+        y = cache.attend(0, q, k, v, **options)
+        return (y + cache.attend_again(0, q, **options)) / 2 if again else y
 
     def arguments(batch: int, n: int) -> Any:
         heads = [np.zeros((batch, n, h, SIZE), np.float32) for h in (HEADS, KV_HEADS, KV_HEADS)]

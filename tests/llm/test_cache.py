@@ -44,14 +44,18 @@ def test_attend(window: int | None, sinks: bool, softcap: float | None) -> None:
     expected = formula(q, k, v, 0.7, window, logits, softcap)
     tokens = np.zeros((2, 9), np.int64)
     x = [tw.Tensor(t) for t in (q, k, v)]
-    np.testing.assert_allclose(NoCache(tokens).attend(0, *x, **options), expected, atol=1e-5)
-    cache, found = DenseCache(), []
+    whole = NoCache(tokens)
+    np.testing.assert_allclose(whole.attend(0, *x, **options), expected, atol=1e-5)
+    np.testing.assert_allclose(whole.attend_again(0, x[0], **options), expected, atol=1e-5)
+    cache, found, again = DenseCache(), [], []
     for a, b in ((0, 4), (4, 5), (5, 9)):
         now = cache.before(tokens[:, a:b])
         assert now.positions.tolist() == [list(range(a, b))] * 2
         now.attend(1, *(2.0 * t[:, a:b] for t in x), **options)
         found.append(now.attend(0, *(t[:, a:b] for t in x), **options))
-    np.testing.assert_allclose(np.concatenate(found, 1), expected, atol=1e-5)
+        again.append(now.attend_again(0, x[0][:, a:b], **options))
+    for parts in (found, again):
+        np.testing.assert_allclose(np.concatenate(parts, 1), expected, atol=1e-5)
 
 
 def test_state() -> None:

@@ -128,6 +128,18 @@ def test_refused() -> None:
 FAMILIES = {
     "llama": {"hidden_act": "silu", "rms_norm_eps": 1e-6, "num_key_value_heads": 2},
     "gemma3_text": {"sliding_window": 16, "sliding_window_pattern": 2, "head_dim": 16},
+    "gemma3n_text": {
+        "sliding_window": 16,
+        "head_dim": 16,
+        "altup_num_inputs": 2,
+        "altup_active_idx": 1,
+        "layer_types": ["sliding_attention"] * 2,
+        "activation_sparsity_pattern": [0.5, 0.0],
+        "hidden_size_per_layer_input": 8,
+        "laurel_rank": 8,
+        "num_kv_shared_layers": 1,
+        "vocab_size_per_layer_input": 40,
+    },
     "qwen2_moe": {
         "hidden_act": "silu",
         "rms_norm_eps": 1e-6,
@@ -228,3 +240,38 @@ def test_what_is_left_out_of_a_model_that_sees() -> None:
     assert missing_abilities(model, ["model.vision_tower.encoder.weight", "multi_modal_projector.norm"]) == [
         "images"
     ]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    (
+        ({"altup_active_idx": 2}, "'altup_active_idx' is 2, but 'altup_num_inputs' is 2"),
+        (
+            {"num_kv_shared_layers": 2},
+            "layer 0 has no keys and values.*earlier one of kind 'sliding_attention'",
+        ),
+        ({"layer_types": ["sliding_attention", "full_attention"]}, "earlier one of kind 'full_attention'"),
+        ({"activation_sparsity_pattern": [0.5]}, "'activation_sparsity_pattern' has 1 values for 2 layers"),
+        ({"activation_sparsity_pattern": [0.5, 1.0]}, "of layer 1 is 1.0, not a number from 0 to below 1"),
+        ({"intermediate_size": [96, "x"]}, "'intermediate_size' is 'x', not a whole number"),
+        ({"attn_logit_softcapping": 50.0}, "asks for what Gemma3n lacks: attn_logit_softcapping=50.0"),
+    ),
+)
+def test_what_gemma_3n_refuses(values: dict[str, object], message: str) -> None:
+    with pytest.raises(CompileError, match=message):
+        build({**LLAMA, **FAMILIES["gemma3n_text"], "model_type": "gemma3n_text", **values})
+
+
+def test_what_is_left_out_of_gemma_3n() -> None:
+    """Images and audio are left out, and so are projections of keys and values in layers that read those of
+    others.
+    """
+    text = {**LLAMA, **FAMILIES["gemma3n_text"], "model_type": "gemma3n_text"}
+    model = build({"model_type": "gemma3n", "text_config": text})
+    others = ["model.vision_tower.x.weight", "model.embed_audio.x.weight"]
+    assert missing_abilities(model, others) == ["images", "audio"]
+    for name in (*others, "model.language_model.layers.1.self_attn.k_proj.weight"):
+        assert model.destination(name) is None
+    for name in ("model.language_model.layers.0.self_attn.k_proj.weight", "altup_projections.0.weight"):
+        found = model.destination(name)
+        assert found and found.name in dict(model.named_parameters())

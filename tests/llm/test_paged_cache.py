@@ -92,7 +92,8 @@ def test_chunks_then_tokens(dtype: str, options: dict[str, Any]) -> None:
     tokens = np.zeros((2, 290))
     wanted = DenseCache().before(tokens).attend(0, *map(tw.Tensor, held), **options).numpy()
     found = np.zeros_like(wanted)
-    with library(dtype, 5, **options) as functions:
+    # Quantized keys and values have errors of their own, so a layer that shares them has the same ones.
+    with library(dtype, 5, again=dtype != "float32", **options) as functions:
         prefill, decode = functions.functions["prefill"], functions.functions["decode"]
         for row, length in ((0, 250), (1, 130)):
             for a in range(0, length, 50):

@@ -14,7 +14,17 @@ pytest.importorskip("transformers")
 from tests.llm.weights.models import folder_of, small_model
 from tilewright.driver.frontend_registry import import_model
 from tilewright.llm.cost import decode_work
-from tilewright.llm.library import LibraryOptions, cache_bytes, functions_of, model_of, texts_of
+from tilewright.llm.library import (
+    LibraryOptions,
+    cache_bytes,
+    complete,
+    functions_of,
+    model_of,
+    page_bytes,
+    texts_of,
+)
+from tilewright.llm.models.gemma3n import Gemma3n
+from tilewright.llm.runner import PAGE
 from tilewright.llm.weights import open_checkpoint
 
 OPTIONS = LibraryOptions(context=128, chunk=32, max_batch=4)
@@ -70,3 +80,22 @@ def test_windows_end_what_is_read_of_the_cache() -> None:
     token = 2 * 2 * 32 * 2  # keys and values, heads, head size, bytes of a number
     assert cache_bytes(config, "bfloat16", 20) == 4 * 20 * token
     assert cache_bytes(config, "bfloat16", 50) == (2 * 50 + 2 * 32) * token
+
+
+def test_layers_that_share_keys_and_values() -> None:
+    """Layers that read keys and values of others keep none, but every layer reads some."""
+    config = {
+        "model_type": "gemma3n_text",
+        "num_hidden_layers": 5,
+        "num_key_value_heads": 2,
+        "hidden_size": 128,
+        "head_dim": 32,
+        "sliding_window": 32,
+        "layer_types": ["full_attention", *["sliding_attention"] * 3, "full_attention"],
+        "num_kv_shared_layers": 2,
+    }
+    token = 2 * 2 * 32 * 2
+    assert page_bytes(config, "bfloat16") == 3 * PAGE * token
+    assert cache_bytes(config, "bfloat16", 50) == (2 * 50 + 3 * 32) * token
+    settings = complete(config)
+    assert [Gemma3n.holder(settings, k) for k in range(5)] == [0, 1, 2, 2, 0]

@@ -102,6 +102,21 @@ class Cache(Protocol):
         """
         ...
 
+    def attend_again(self, layer: int, q: Tensor, *, scale: float, **options: Unpack[ScoreOptions]) -> Tensor:
+        """Attend causally over the content of a layer's cache to which `attend` has appended keys and values
+        of this call's tokens.
+
+        Args:
+            layer: The number of that layer.
+            q: Queries [batch, n, heads, d].
+            scale: The factor of the scores.
+            options: See `ScoreOptions`.
+
+        Returns:
+            [batch, n, heads, e] for values of e elements.
+        """
+        ...
+
     def state(self, layer: int, name: str, shape: tuple[int, ...]) -> Tensor:
         """The value last given to `set_state` for these sequences, initially zeros: float32 [batch,
         *shape].
@@ -138,6 +153,7 @@ class NoCache:
         self.batch, self.length = tnp.asarray(tokens).shape[:2]
         self.source = source
         self.given: Given | None = None
+        self._held: dict[int, tuple[Tensor, Tensor | int]] = {}
 
     @property
     def positions(self) -> Tensor:
@@ -151,7 +167,11 @@ class NoCache:
         self, layer: int, q: Tensor, k: Tensor, v: Tensor | int, *, scale: float,
         **options: Unpack[ScoreOptions],
     ) -> Tensor:  # fmt: skip
+        self._held[layer] = k, v
         return attention(q, k, v, scale=scale, **options)
+
+    def attend_again(self, layer: int, q: Tensor, *, scale: float, **options: Unpack[ScoreOptions]) -> Tensor:
+        return self.attend(layer, q, *self._held[layer], scale=scale, **options)
 
     def state(self, layer: int, name: str, shape: tuple[int, ...]) -> Tensor:
         return tnp.zeros((self.batch, *shape))
@@ -187,6 +207,7 @@ class Bidirectional(NoCache):
         for name in ("slopes", "chunk"):
             if options.get(name) is not None:
                 raise CompileError(f"attention in both directions has no {name}")
+        self._held[layer] = k, v
         v = k[..., :v] if isinstance(v, int) else v
         mask, window, place = self._there, options.get("window"), tnp.arange(self.length)
         if window is not None:
@@ -240,6 +261,10 @@ class DenseCache:
     ) -> Tensor:  # fmt: skip
         k = self._appended(layer, "key", k)
         v = v if isinstance(v, int) else self._appended(layer, "value", v)
+        return attention(q, k, v, scale=scale, **options)
+
+    def attend_again(self, layer: int, q: Tensor, *, scale: float, **options: Unpack[ScoreOptions]) -> Tensor:
+        k, v = self._kept[layer, "key"], self._kept[layer, "value"]
         return attention(q, k, v, scale=scale, **options)
 
     def _appended(self, layer: int, name: str, x: Tensor) -> Tensor:

@@ -50,31 +50,34 @@ change nothing. A family that does not read such a key refuses files that have a
 """
 
 SIZES = {
-    "attention_chunk_size", "attn_layer_period", "conv_L_cache", "conv_kernel", "decoder_sparse_step",
-    "expert_layer_period", "first_k_dense_replace", "head_dim", "hidden_size", "intermediate_size",
-    "intermediate_size_mlp", "kv_lora_rank", "linear_conv_kernel_dim", "linear_key_head_dim",
+    "altup_active_idx", "altup_num_inputs", "attention_chunk_size", "attn_layer_period", "conv_L_cache",
+    "conv_kernel", "decoder_sparse_step", "expert_layer_period", "first_k_dense_replace", "head_dim",
+    "hidden_size", "hidden_size_per_layer_input", "intermediate_size", "intermediate_size_mlp",
+    "kv_lora_rank", "laurel_rank", "linear_conv_kernel_dim", "linear_key_head_dim",
     "linear_num_key_heads", "linear_num_value_heads", "linear_value_head_dim", "mamba_d_conv",
     "mamba_d_ssm", "mamba_d_state", "mamba_n_groups", "mamba_n_heads", "max_position_embeddings",
     "moe_intermediate_size", "moe_layer_interval", "moe_num_shared_experts", "n_group", "n_groups",
     "n_shared_experts", "num_attention_heads", "num_experts", "num_experts_per_tok", "num_heads",
-    "num_hidden_layers", "num_key_value_heads", "num_kv_heads", "num_labels",
+    "num_hidden_layers", "num_key_value_heads", "num_kv_heads", "num_kv_shared_layers", "num_labels",
     "original_max_position_embeddings", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim",
     "shared_expert_intermediate_size", "sliding_window", "sliding_window_pattern", "state_size",
-    "topk_group", "type_vocab_size", "v_head_dim", "vocab_size", "word_embed_proj_dim",
+    "topk_group", "type_vocab_size", "v_head_dim", "vocab_size", "vocab_size_per_layer_input",
+    "word_embed_proj_dim",
 }  # fmt: skip
 """Keys of integers."""
 MAY_BE_0 = {
-    "decoder_sparse_step", "first_k_dense_replace", "moe_intermediate_size", "moe_num_shared_experts",
-    "n_shared_experts", "num_experts", "num_experts_per_tok", "shared_expert_intermediate_size",
-    "sliding_window", "type_vocab_size",
+    "altup_active_idx", "decoder_sparse_step", "first_k_dense_replace", "moe_intermediate_size",
+    "moe_num_shared_experts", "n_shared_experts", "num_experts", "num_experts_per_tok",
+    "num_kv_shared_layers", "shared_expert_intermediate_size", "sliding_window", "type_vocab_size",
 }  # fmt: skip
 NUMBERS = {
-    "attention_multiplier", "attn_layer_offset", "attn_logit_softcapping", "attn_scale", "clip_qkv",
-    "embedding_multiplier", "expand", "expert_layer_offset", "final_logit_softcapping", "floor_scale",
-    "key_multiplier", "lm_head_multiplier", "logit_scale", "logits_scaling", "mamba_expand",
-    "max_window_layers", "moe_layer_end_index", "moe_layer_start_index", "pad_token_id",
-    "partial_rotary_factor", "query_pre_attn_scalar", "residual_multiplier", "rms_norm_eps",
-    "rope_local_base_freq", "rope_theta", "routed_scaling_factor", "swiglu_alpha", "swiglu_limit",
+    "activation_sparsity_pattern", "attention_multiplier", "attn_layer_offset", "attn_logit_softcapping",
+    "attn_scale", "clip_qkv", "embedding_multiplier", "expand", "expert_layer_offset",
+    "final_logit_softcapping", "floor_scale", "key_multiplier", "lm_head_multiplier", "logit_scale",
+    "logits_scaling", "mamba_expand", "max_window_layers", "moe_layer_end_index", "moe_layer_start_index",
+    "pad_token_id", "partial_rotary_factor", "query_pre_attn_scalar", "residual_multiplier",
+    "rms_norm_eps", "rope_local_base_freq", "rope_theta", "routed_scaling_factor", "swiglu_alpha",
+    "swiglu_limit",
 }  # fmt: skip
 LISTS = {
     "architectures",
@@ -87,7 +90,13 @@ LISTS = {
     "time_step_limit",
 }
 OBJECTS = {"rope_parameters", "rope_scaling"}
-MOST = {"num_hidden_layers": 4096, "num_experts": 65536, "head_dim": 65536, "hidden_size": 1 << 20}
+MOST = {
+    "altup_num_inputs": 256,
+    "head_dim": 65536,
+    "hidden_size": 1 << 20,
+    "num_experts": 65536,
+    "num_hidden_layers": 4096,
+}
 """Upper limits of sizes that determine the time and memory of building a model, if not 2 ** 31 - 1."""
 
 
@@ -213,6 +222,24 @@ class Config:
         if value is None:
             raise CompileError(f"config.json of a {self.model_type or 'model'} has no {key!r}")
         return value
+
+    def of_layer(self, key: str, layer: int) -> Any:
+        """The value of a key for a layer: files have one for all layers, or a list with one for each.
+
+        Raises:
+            CompileError: the value is missing, or the list has another length, or the value does not have the
+                key's type or range.
+        """
+        value = self.values.get(key)
+        if not isinstance(value, list | tuple):
+            return self[key]
+        self._read.add(key)
+        if len(value) != self.layers:
+            raise CompileError(
+                f"config.json of a {self.model_type or 'model'}: {key!r} has {len(value)} values for "
+                f"{self.layers} layers"
+            )
+        return self._checked(key, key, value[layer])
 
     # Values that all families have.
 

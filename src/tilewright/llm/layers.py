@@ -240,12 +240,20 @@ class Attention(Module):
         """
         if self.normalized == "heads":
             q, k = self.q_norm(q), self.k_norm(k)
-        rotation = rotations[self.kind] if isinstance(rotations, Mapping) else rotations
-        if rotation is not None and self.rotates:
-            q, k = rotated(q, rotation), rotated(k, rotation)
+        q, k = self.turned(q, rotations), self.turned(k, rotations)
         if self.normalized == "rotated heads":
             q, k = self.q_norm(q), self.k_norm(k)
         return q, k
+
+    def turned(self, x: Tensor, rotations: Rotations) -> Tensor:
+        """Heads [batch, n, any, head_dim] rotated for their positions, in their shape and type.
+
+        Args:
+            x: The heads.
+            rotations: As for `forward`.
+        """
+        rotation = rotations[self.kind] if isinstance(rotations, Mapping) else rotations
+        return x if rotation is None or not self.rotates else rotated(x, rotation)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, cache: Cache, rotations: Rotations) -> Tensor:
         """The input of the projection of the output, [batch, n, heads * head_dim], of the type of `q`.

@@ -424,15 +424,23 @@ def open_library(
 
 def page_bytes(config: Mapping[str, Any], dtype: str) -> int:
     """Bytes of a page of the KV cache over all layers; 0 if no layer attends."""
-    return PAGE * sum(size for size, _ in _layers_kept(config, dtype))
+    settings = complete(config)
+    family = family_of(settings)
+    return PAGE * sum(token_bytes(*family.kept(settings, k), dtype) for k in range(settings.layers))
 
 
 def cache_bytes(config: Mapping[str, Any], dtype: str, tokens: int) -> int:
     """Bytes of keys and values that a step reads for a sequence of `tokens` tokens, limited by the layers'
     windows.
     """
-    layers = _layers_kept(config, dtype)
-    return sum(size * (tokens if window is None else min(tokens, window)) for size, window in layers)
+    settings = complete(config)
+    family = family_of(settings)
+    total = 0
+    for k in range(settings.layers):
+        window = settings.window(k)
+        size = token_bytes(*family.kept(settings, family.holder(settings, k)), dtype)
+        total += size * (tokens if window is None else min(tokens, window))
+    return total
 
 
 def widest_window(config: Mapping[str, Any]) -> int | None:
@@ -441,14 +449,6 @@ def widest_window(config: Mapping[str, Any]) -> int | None:
     windows = [settings.window(k) for k in range(settings.layers)]
     found = [window for window in windows if window is not None]
     return max(found) if found and len(found) == len(windows) else None
-
-
-def _layers_kept(config: Mapping[str, Any], dtype: str) -> list[tuple[int, int | None]]:
-    """Bytes of a token in the KV cache, and the window, of each layer."""
-    settings = complete(config)
-    family = family_of(settings)
-    kept = [family.kept(settings, k) for k in range(settings.layers)]
-    return [(token_bytes(*vectors, dtype), settings.window(k)) for k, vectors in enumerate(kept)]
 
 
 def complete(config: Mapping[str, Any]) -> Config:

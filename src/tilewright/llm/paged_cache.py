@@ -98,8 +98,16 @@ class PagedCache:
         self, layer: int, q: Tensor, k: Tensor, v: Tensor | int, *, scale: float,
         **options: Unpack[ScoreOptions],
     ) -> Tensor:  # fmt: skip
-        shared = v if isinstance(v, int) else None
         self.append(layer, k, v)
+        return self._attend(layer, q, v if isinstance(v, int) else None, scale, options)
+
+    def attend_again(self, layer: int, q: Tensor, *, scale: float, **options: Unpack[ScoreOptions]) -> Tensor:
+        return self._attend(layer, q, None, scale, options)
+
+    def _attend(
+        self, layer: int, q: Tensor, shared: int | None, scale: float, options: ScoreOptions
+    ) -> Tensor:
+        """Attend to the layer's pages; the first `shared` elements of keys are the values, unless None."""
         window, limit = options.get("window"), bounds(self._table.shape[1])[1]
         if window is not None and limit is not None and window >= limit * PAGE:
             window = options["window"] = None
@@ -108,7 +116,7 @@ class PagedCache:
         q = q if rotation is None else q @ rotation
         held, k_scale = self._held(f"layer{layer}.key", table, q.dtype)
         values: tuple[Tensor | int, Tensor | None] = (
-            (v, k_scale) if isinstance(v, int) else self._held(f"layer{layer}.value", table, q.dtype)
+            (shared, k_scale) if shared is not None else self._held(f"layer{layer}.value", table, q.dtype)
         )
         row, column = self._positions[:, None, :, None], first + tnp.arange(held.shape[1])
         last = None if self.given is None else self.given.last

@@ -78,6 +78,20 @@ class LanguageModel(Module):
         return config.with_defaults(cls.defaults(config))
 
     @classmethod
+    def holder(cls, config: Config, layer: int) -> int:
+        """Return the number of the layer whose keys and values a layer reads: its own, unless layers share
+        them.
+
+        Args:
+            config: The complete configuration of the model.
+            layer: The number of the layer.
+
+        Raises:
+            CompileError: The layer has no keys and values, nor does an earlier one that it could read.
+        """
+        return layer
+
+    @classmethod
     def kept(cls, config: Config, layer: int) -> tuple[int, int]:
         """Return what a layer keeps of a token in the KV cache: how many keys and values, and their size.
 
@@ -85,7 +99,7 @@ class LanguageModel(Module):
             config: The complete configuration of the model.
             layer: The number of the layer.
         """
-        if config.layer_type(layer) in cls.state_kinds:
+        if config.layer_type(layer) in cls.state_kinds or cls.holder(config, layer) != layer:
             return 0, 0
         return 2 * config.kv_heads, config.head_dim if config.kv_heads else 0
 

@@ -85,6 +85,21 @@ class Gemma2(NormalizedTwice):
         }
 
 
+def ropes_by_kind(config: Config) -> Mapping[str, Any]:
+    """The ``rope_parameters`` that older files give by keys for each kind of layer.
+
+    Args:
+        config: The configuration of the model.
+    """
+    slow = {
+        "rope_type": "default",
+        "rope_theta": config.get("rope_theta", 1e6),
+        **config.get("rope_scaling", {}),
+    }
+    fast = {"rope_type": "default", "rope_theta": config.get("rope_local_base_freq", 1e4)}
+    return {"full_attention": slow, "sliding_attention": fast}
+
+
 @register("gemma3_text", "gemma3")
 class Gemma3(NormalizedTwice):
     """Gemma 3, also as the language model of checkpoints with a vision model, and EmbeddingGemma."""
@@ -94,14 +109,7 @@ class Gemma3(NormalizedTwice):
 
     @classmethod
     def defaults(cls, config: Config) -> Mapping[str, Any]:
-        slow = {
-            "rope_type": "default",
-            "rope_theta": config.get("rope_theta", 1e6),
-            **config.get("rope_scaling", {}),
-        }
-        fast = {"rope_type": "default", "rope_theta": config.get("rope_local_base_freq", 1e4)}
         types = alternating(int(config.get("sliding_window_pattern", 6)), config.layers)
-        ropes = {"full_attention": slow, "sliding_attention": fast}
         return {
             **_COMMON,
             "num_attention_heads": 8,
@@ -109,7 +117,7 @@ class Gemma3(NormalizedTwice):
             "vocab_size": 262208,
             "max_position_embeddings": 131072,
             "layer_types": types,
-            "rope_parameters": ropes,
+            "rope_parameters": ropes_by_kind(config),
         }
 
     @classmethod

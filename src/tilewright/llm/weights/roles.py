@@ -13,16 +13,18 @@ from .checkpoint import LazyTensor
 Role = Literal["embedding", "head", "matrix", "other"]
 
 _EMBEDDING = re.compile(
-    r"(^|\.)(embed_tokens|wte|embed_in|word_embeddings|embeddings|token_embedding|shared)\.weight$"
+    r"(^|\.)(embed_tokens|embed_tokens_per_layer|wte|embed_in|word_embeddings|embeddings|token_embedding|shared)\.weight$"
 )
 _HEAD = re.compile(r"(^|\.)(lm_head|embed_out)\.weight$")
-# Routers choose experts, and positions are added: they are small, and their errors do not average out. Image
-# encoders are small beside their language models, and errors in their vectors reach all tokens.
+# Routers choose experts, positions are added, AltUp mixes streams of hidden states: they are small, and their
+# errors do not average out. Encoders of images and audio are small beside their language models, and errors
+# in their vectors reach all tokens.
 _KEPT = re.compile(
     r"(^|\.)(wpe|embed_positions|position_embeddings|token_type_embeddings|position_embedding"
     r"|relative_attention_bias)\.weight$"
     r"|\.(gate|router|shared_expert_gate)(\.wg)?\.weight$|norm|\bln_|conv1d|(^|\.)(A_log|D|dt_bias)$"
-    r"|(^|\.)(vision_tower|vision_model|visual|multi_modal_projector|connector)\."
+    r"|(^|\.)(vision_tower|vision_model|visual|multi_modal_projector|connector|embed_vision)\."
+    r"|(^|\.)(audio_tower|embed_audio|altup)\."
 )
 _EXPERTS = re.compile(r"\.experts\.(gate_up_proj|gate_proj|up_proj|down_proj)(\.weight)?$")
 
