@@ -206,7 +206,7 @@ class Layer(Module):
 
         Args:
             x: The streams of hidden states.
-            given: What the tokens give this layer, [batch, n, size].
+            given: The embeddings of the tokens for this layer, [batch, n, size].
             cache: The cache of keys and values, which attention extends or reads.
             rotations: The rotation of queries and keys for each kind of layer.
         """
