@@ -17,7 +17,7 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from tests.llm.weights.models import gguf_of  # noqa: E402
+from tests.llm.weights.gguf_files import gguf_of  # noqa: E402
 
 from tilewright.llm.cache import NoCache  # noqa: E402
 from tilewright.llm.calibration import calibrate  # noqa: E402

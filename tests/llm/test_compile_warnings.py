@@ -21,7 +21,8 @@ from click.testing import CliRunner  # noqa: E402
 
 from tests.llm.small_library import checkpoint  # noqa: E402
 from tests.llm.small_tokenizer import byte_level  # noqa: E402
-from tests.llm.weights.models import folder_of, gguf_of, small_model  # noqa: E402
+from tests.llm.weights.gguf_files import gguf_of  # noqa: E402
+from tests.llm.weights.models import folder_of, small_model  # noqa: E402
 from tilewright.cli.llm import command  # noqa: E402
 from tilewright.errors import CompileError, WeightsError  # noqa: E402
 from tilewright.llm import library  # noqa: E402

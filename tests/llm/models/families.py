@@ -20,7 +20,7 @@ from tilewright.llm.library import LibraryOptions, LibraryRunner, compile_librar
 from tilewright.llm.models import CausalLM, families
 from tilewright.llm.models.encoder_decoder import EncoderDecoder
 from tilewright.llm.models.vision import Vision, visions
-from tilewright.llm.weights.gguf_names import FAMILIES
+from tilewright.llm.weights.gguf_names import architectures_of
 
 from ..vision import small_models
 from . import pairs, tiny
@@ -131,7 +131,7 @@ def table() -> str:
     ]
     for cls, names in sorted(names_of.items(), key=lambda item: item[0].__name__.lower()):
         of_class = [known[n] for n in known if known[n]["model_type"] in names]
-        gguf = [name for name, family in FAMILIES.items() if family.model_type in names]
+        gguf = dict.fromkeys(name for kind in names for name in architectures_of(kind))
         if issubclass(cls, Vision):
             of_class = [
                 known[n] for n in known if n.startswith(OF_IMAGES) and known[n]["model_type"] in names

@@ -18,7 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from tests.llm.weights.models import add_value, folder_of, gguf_of, small_model
+from tests.llm.weights.gguf_files import add_value, gguf_of
+from tests.llm.weights.models import folder_of, small_model
 from tilewright.errors import WeightsError
 from tilewright.llm.weights import Conversion, convert, open_checkpoint
 from tilewright.llm.weights.checkpoint import Checkpoint

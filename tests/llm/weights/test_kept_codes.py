@@ -16,7 +16,8 @@ import torch
 import transformers
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
-from tests.llm.weights.models import folder_of, gguf_of, small_model
+from tests.llm.weights.gguf_files import gguf_of
+from tests.llm.weights.models import folder_of, small_model
 from tilewright.llm.library import LibraryOptions, LibraryRunner, compile_library
 from tilewright.llm.quantization import dequantize, quantize, scheme_of
 from tilewright.llm.quantization.tables import NF4

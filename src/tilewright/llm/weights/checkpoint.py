@@ -106,9 +106,14 @@ class LazyTensor:
         return replace(self, name=name)
 
     def transpose(self) -> LazyTensor:
-        """Return the transpose of a matrix; the quantized form is unchanged."""
+        """Return the transpose of a matrix, or of each of a stack; the quantized form is unchanged."""
         load = self.load
-        return replace(self, shape=self.shape[::-1], load=lambda: load().T, transposed=not self.transposed)
+        return replace(
+            self,
+            shape=swapped(self.shape),
+            load=lambda: load().swapaxes(-1, -2),
+            transposed=not self.transposed,
+        )
 
     def _require_finite(self, values: Array) -> None:
         if not _finite(values):

@@ -42,6 +42,8 @@ class GGUFFile:
     sources: tuple[Path, ...] = ()
     raw: dict[str, tuple[BlockFormat, Array]] = field(default_factory=dict)
     """The tensors' formats and bytes."""
+    read: set[str] = field(default_factory=set)
+    """The keys that `get` and `need` were asked for."""
 
     def get(self, key: str, default: object = None, kind: type | tuple[type, ...] = object) -> Any:
         """Return a value of the metadata, or the default.
@@ -49,6 +51,7 @@ class GGUFFile:
         Raises:
             WeightsError: it is not of type `kind`.
         """
+        self.read.add(key)
         value = self.metadata.get(key, default)
         if value is not default and (
             not isinstance(value, kind) or (kind is int and isinstance(value, bool))
@@ -63,10 +66,8 @@ class GGUFFile:
         """
         whole, (form, data) = self.tensors[name], self.raw[name]
         count = whole.shape[0]
-        if len(whole.shape) < 3 or not count:
-            raise WeightsError(
-                f"{whole.where}: has shape {list(whole.shape)}; experts are stacked in three dimensions"
-            )
+        if len(whole.shape) < 2 or not count:
+            raise WeightsError(f"{whole.where}: has shape {list(whole.shape)}, which is no stack")
         pieces = data.reshape(count, -1)
         return [_tensor(name, whole.shape[1:], form, f"{whole.where}[{i}]", pieces[i]) for i in range(count)]
 
