@@ -208,6 +208,9 @@ def test_a_library_without_a_group_says_what_to_do() -> None:
         library(x)
     td.connect(library, group)
     np.testing.assert_array_equal(library(x), x)
+    group._handle.magic -= 1  # that of an older version
+    with pytest.raises(tw.TilewrightError, match="another version of Tilewright.*compile the library again"):
+        library(x)
     with pytest.raises(tw.CompileError, match="no collective operations of a group 'world'"):
         td.connect(tw.compile(lambda x: x + 1, (x,)), group)
 

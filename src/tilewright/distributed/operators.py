@@ -38,13 +38,14 @@ static const tw_group* group_of(const uint64_t* handle) {{
   const tw_group* group = (const tw_group*)(uintptr_t)handle[0];
   return group && group->magic == TW_GROUP_MAGIC ? group : 0;
 }}
+enum {{ UNCONNECTED = 2, OTHER_VERSION = 3 }};
 """
 
 _START = """
 void {name}(int64_t n, const uint64_t* restrict handle, {source} {c}* restrict y,
             int64_t* restrict status, int64_t kind, int64_t reduction, int64_t peer) {{
   const tw_group* group = group_of(handle);
-  status[0] = 2;
+  status[0] = handle[0] ? OTHER_VERSION : UNCONNECTED;
   if (group)
     status[0] = group->start(group, kind, {code}, {bits}, reduction, peer, {x}, y, {parts} * n, {ratio} * n);
 }}
@@ -64,6 +65,10 @@ void ccl_rank(const uint64_t* restrict handle, int64_t* restrict rank) {
 """
 UNCONNECTED = (
     "a collective operation has no group of processes: call tilewright.distributed.connect(library) first"
+)
+OTHER_VERSION = (
+    "a collective operation was compiled by another version of Tilewright than the one that connects it: "
+    "compile the library again"
 )
 FAILED = (
     "a collective operation failed: a process of the group has ended, or does not answer. The error of the "
@@ -210,7 +215,8 @@ class Collective(AsynchronousOp):
         kernel = wait_kernel(tensor_type(self.x).dtype, *self.ratio, self.in_place)
         done, after = _apply(b, kernel, (self.group, status, *held, y))
         code = Term(b, after).reshape(())
-        b.insert(Check(code.equals(2).unary("not").value, message=UNCONNECTED))
+        for number, message in ((2, UNCONNECTED), (3, OTHER_VERSION)):
+            b.insert(Check(code.equals(number).unary("not").value, message=message))
         b.insert(Check(code.equals(0).value, message=FAILED))
         return Term(b, done).reshape(self.result.type.shape).value
 
