@@ -20,6 +20,7 @@ _ARCHITECTURES = {
     "gpt_neox": "gptneox",
     "qwen2_moe": "qwen2moe",
     "qwen3_moe": "qwen3moe",
+    "qwen3_next": "qwen3next",
     "deepseek_v2": "deepseek2",
     "deepseek_v3": "deepseek2",
     "gpt_oss": "gpt-oss",
@@ -61,7 +62,7 @@ def gguf_of(
     kind_of = kinds if callable(kinds) else lambda _: kinds
     names = gguf.get_tensor_name_map({v: k for k, v in gguf.MODEL_ARCH_NAMES.items()}[architecture], layers)
     for name, array in _as_llama_cpp(architecture, _stacked(tensors), config).items():
-        found = names.get_name(name, (".weight", ".bias"))
+        found = name if name.startswith("blk.") else names.get_name(name, (".weight", ".bias"))
         assert found, name
         kind = kind_of(found) if array.ndim > 1 and "norm" not in name else "F32"
         form = gguf.GGMLQuantizationType[kind]
@@ -277,6 +278,14 @@ _FURTHER: dict[str, Callable[[Any], dict[str, Any]]] = {
         "feed_forward_length": c.intermediate_size_mlp,
         "expert_feed_forward_length": c.intermediate_size,
     },
+    "qwen3next": lambda c: {
+        "ssm.conv_kernel": c.linear_conv_kernel_dim,
+        "ssm.state_size": c.linear_key_head_dim,
+        "ssm.group_count": c.linear_num_key_heads,
+        "ssm.time_step_rank": c.linear_num_value_heads,
+        "ssm.inner_size": c.linear_value_head_dim * c.linear_num_value_heads,
+        "full_attention_interval": 4,
+    },
     "lfm2": lambda c: {"attention.head_count_kv": _kv_of_layers(c, c.layer_types)},
     "jamba": lambda c: {
         "attention.head_count_kv": _kv_of_layers(c, c.layers_block_type),
@@ -345,6 +354,8 @@ def _as_llama_cpp(architecture: str, tensors: Tensors, config: Any) -> Tensors:
             array = _pairs(array, heads if match[1] == "q" else groups)
         if architecture.startswith(("gemma", "nemotron")) and name.endswith("norm.weight"):
             array = array + 1
+        if architecture == "qwen3next" and re.search(r"norm\.weight$(?<!linear_attn.norm.weight)", name):
+            array = array + 1
         if architecture == "gpt2" and re.search(r"(c_attn|c_proj|c_fc)\.weight", name):
             array = array.T
         if architecture in ("gptneox", "bloom", "falcon") and "query_key_value" in name:
@@ -383,6 +394,14 @@ def _split(architecture: str, name: str, array: np.ndarray, config: Any) -> Tens
         stem = name.removesuffix("kv_b_proj.weight")
         keys, values = by_head[:, :size].swapaxes(1, 2), by_head[:, size:]
         return {f"{stem}k_b_proj.weight": keys, f"{stem}v_b_proj.weight": values}
+    if name.endswith("in_proj_qkvz.weight"):
+        groups, size = config.linear_num_key_heads, config.linear_key_head_dim
+        by_group = array.reshape(groups, -1, array.shape[-1])
+        edge = size + size + (by_group.shape[1] - 2 * size) // 2
+        parts = np.split(by_group, [size, 2 * size, edge], 1)
+        q, k, v, z = (part.reshape(-1, array.shape[-1]) for part in parts)
+        layer = name.split(".")[2]
+        return {f"blk.{layer}.attn_qkv.weight": np.concatenate([q, k, v]), f"blk.{layer}.attn_gate.weight": z}
     if architecture == "granitemoe" and "input_linear" in name:
         gate, up = np.split(array, 2, 1)
         stem = name.split("block_sparse_moe")[0] + "block_sparse_moe.experts."

@@ -143,6 +143,17 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "attn_layer_period": 2,
         "attn_layer_offset": 1,
     },
+    "qwen3_next": MOE
+    | {
+        "num_hidden_layers": 4,
+        "shared_expert_intermediate_size": 64,
+        "head_dim": 16,
+        "linear_key_head_dim": 32,
+        "linear_value_head_dim": 16,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "partial_rotary_factor": 0.5,
+    },
     "mamba": {"state_size": 8},
     "mamba2": {"state_size": 8, "num_heads": 8, "head_dim": 16, "n_groups": 2, "chunk_size": 8},
 }

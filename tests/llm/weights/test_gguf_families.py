@@ -121,7 +121,6 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         {"attention.sliding_window": 8},
         "qwen3.attention.sliding_window",
     ),
-    "experts of a family without": ("gemma", {"expert_count": 4}, "gemma.expert_count is 4"),
     "heads that are rotated in part": (
         "llama",
         {"rope.dimension_count": 8},
@@ -168,6 +167,35 @@ def test_what_would_change_a_model_is_refused_by_name(case: str, tmp_path: Path)
 def test_keys_that_tell_nothing_new_are_no_reason_to_refuse(tmp_path: Path) -> None:
     keys = {"vocab_size": 96, "expert_count": 0, "attention.causal": True, "rope.scaling.finetuned": False}
     assert opened("qwen3", tmp_path, keys=keys).config["model_type"] == "qwen3"
+
+
+def test_parts_that_a_file_does_not_have_are_no_reason_to_refuse(tmp_path: Path) -> None:
+    """Granite 4 without state spaces and experts is Granite, whose converter describes both."""
+    keys = {
+        "ssm.conv_kernel": 4, "ssm.state_size": 128, "expert_used_count": 0,
+        "expert_shared_feed_forward_length": 96, "attention.head_count_kv": [2, 2],
+        "rope.scaling.finetuned": True,
+    }  # fmt: skip
+    assert opened("granite", tmp_path, keys=keys).config["num_key_value_heads"] == 2
+
+
+def test_experts_of_a_family_without_are_refused(tmp_path: Path) -> None:
+    extra = {"blk.0.ffn_up_exps.weight": np.ones((2, 96, 64), np.float32)}
+    with pytest.raises(WeightsError, match=r"gemma.expert_count is 2, which is not supported"):
+        opened("gemma", tmp_path, keys={"expert_count": 2}, extra=extra)
+
+
+@pytest.mark.parametrize("scaling", [(8.0, 1.0, 4.0), (16.0, 1.0, 1.0)])
+def test_scaled_frequencies_of_llama_4(scaling: tuple[float, float, float], tmp_path: Path) -> None:
+    factor, low, high = scaling
+    waves = 2 * np.pi * 5e5 ** (np.arange(8) / 8)
+    steps = (8192 / waves < low).astype(float) if high == low else 1 - np.clip((8192 / waves - low) / 3, 0, 1)
+    factors = 1 / (steps / factor + 1 - steps)
+    extra = {"rope_freqs.weight": factors.astype(np.float32)}
+    file = opened("llama4_text", tmp_path, keys={"rope.freq_base": 5e5}, extra=extra)
+    found = file.config["rope_scaling"]
+    assert (found["factor"], found["low_freq_factor"], found["high_freq_factor"]) == scaling
+    assert file.config["no_rope_layers"] == [1, 1, 1, 0] and file.config["use_qk_norm"]
 
 
 def test_a_part_of_a_joined_tensor_is_missed(tmp_path: Path) -> None:

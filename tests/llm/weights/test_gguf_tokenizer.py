@@ -118,6 +118,31 @@ def test_byte_level(kind: str, tmp_path: Path) -> None:
     assert made.decode(made.encode("a<|end|>b").ids) == "ab"
 
 
+SPLITS = {
+    "glm4": ("it's 12345 cats", ["it", "'s", " ", "123", "45", " cats"]),
+    "lfm2": ("it's 12345 cats", ["it", "'s", " ", "123", "45", " cats"]),
+    "hunyuan": ("it's 123 cats", ["it", "'s", " ", "1", "2", "3", " cats"]),
+    "exaone4": ("it's 123 cats", ["it", "'s", " 123", " cats"]),
+    "deepseek-v3": (
+        "I've 12345 apples,東京!\n\nYes",
+        ["I", "'ve", " ", "123", "45", " apples", ",", "東京", "!\n\n", "Yes"],
+    ),
+    "tekken": ("helloWorld don't 123", ["hello", "World", " don", "'t", " ", "1", "2", "3"]),
+    "seed-coder": ("a 12;\n\nb", ["a", " ", "1", "2", ";", "\n\n", "b"]),
+    "bloom": ("Hi, all 123.", ["Hi", ",", " all", " 123", "."]),
+}
+"""A text and its pieces by the rule that files name so."""
+
+
+@pytest.mark.parametrize("kind", SPLITS)
+def test_texts_are_split_by_the_rule(kind: str, tmp_path: Path) -> None:
+    text, pieces = SPLITS[kind]
+    _, data = byte_level("gpt-2")
+    made = tokenizer_of(data | metadata(pre=kind), tmp_path)
+    found = made.pre_tokenizer.pre_tokenize_str(text)
+    assert [text[a:b] for _, (a, b) in found] == pieces
+
+
 @given(text=st.text())
 @settings(max_examples=100, deadline=None)
 def test_byte_level_loses_no_text(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:

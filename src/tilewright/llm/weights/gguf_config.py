@@ -74,10 +74,10 @@ def _heads(file: GGUFFile, a: str, family: Family, hidden: int) -> dict[str, Any
     """Return the numbers of heads and their size. Layers without attention have 0 heads of keys."""
     if family.attends:
         heads = file.need(f"{a}.attention.head_count", int)
-        groups = file.get(f"{a}.attention.head_count_kv", heads, int)
+        groups = min(_per_layer(file, a, heads))
     else:
         heads = file.get(f"{a}.attention.head_count", 0, int)
-        groups = max(_per_layer(file, a), default=0)
+        groups = max(_per_layer(file, a, 0))
     if not heads and not family.attends:
         return {}
     if min(heads, groups) < 1:
@@ -92,9 +92,9 @@ def _heads(file: GGUFFile, a: str, family: Family, hidden: int) -> dict[str, Any
     return {"num_attention_heads": heads, "num_key_value_heads": groups, "head_dim": size}
 
 
-def _per_layer(file: GGUFFile, a: str) -> list[int]:
+def _per_layer(file: GGUFFile, a: str, default: int) -> list[int]:
     """Return the numbers of heads of keys of all layers."""
-    counts = file.get(f"{a}.attention.head_count_kv", 0, (int, np.ndarray))
+    counts = file.get(f"{a}.attention.head_count_kv", default, (int, np.ndarray))
     layers = file.need(f"{a}.block_count", int)
     result = [int(n) for n in counts] if isinstance(counts, np.ndarray) else [counts] * layers
     if len(result) != layers or len({*result} - {0}) > 1:
@@ -143,16 +143,16 @@ _NEUTRAL = {"vocab_size", "tensor_data_layout", "rope.scaling.finetuned", "pooli
 
 def _refuse_unread(file: GGUFFile, a: str) -> None:
     """Refuse keys that nothing read, and that may change the meaning of a model."""
+    # Converters of models with optional parts, such as Granite 4's, describe those that a file does not have.
+    parts = {"ssm.": ".ssm_", "expert_": "_exps."}
+    absent = [prefix for prefix, part in parts.items() if not any(part in name for name in file.tensors)]
     for key, value in file.metadata.items():
         name = key.removeprefix(f"{a}.")
-        if name == key or key in file.read or name in _NEUTRAL or _is_default(name, value):
+        if name == key or key in file.read or name in _NEUTRAL or name.startswith(tuple(absent)):
+            continue
+        if name == "attention.causal" and value is True:
             continue
         raise WeightsError(f"{file.path}: {key} is {str(value)[:60]}, which is not supported with {a}")
-
-
-def _is_default(name: str, value: Any) -> bool:
-    """Whether a key tells the same as none: attention to earlier tokens only, or no experts."""
-    return value is True if name == "attention.causal" else "expert" in name and value in (0, False)
 
 
 # Keys of single families
@@ -356,14 +356,14 @@ def _llama4(file: GGUFFile, a: str, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _lfm2(file: GGUFFile, a: str, config: dict[str, Any]) -> dict[str, Any]:
-    kinds = ["full_attention" if heads else "conv" for heads in _per_layer(file, a)]
+    kinds = ["full_attention" if heads else "conv" for heads in _per_layer(file, a, 0)]
     return {"layer_types": kinds, "conv_bias": _has_bias(file, "shortconv.conv")}
 
 
 def _jamba(file: GGUFFile, a: str, config: dict[str, Any]) -> dict[str, Any]:
     layers = config["num_hidden_layers"]
     routed = [i for i in range(layers) if f"blk.{i}.ffn_gate_inp.weight" in file.tensors]
-    attending = [i for i, heads in enumerate(_per_layer(file, a)) if heads]
+    attending = [i for i, heads in enumerate(_per_layer(file, a, 0)) if heads]
     result: dict[str, Any] = {"mamba_expand": _expansion(file, a, config), "mamba_proj_bias": False}
     for name, places in (("attn", attending), ("expert", routed)):
         period = places[1] - places[0] if len(places) > 1 else layers
@@ -379,6 +379,23 @@ def _expansion(file: GGUFFile, a: str, config: dict[str, Any]) -> int:
     if inner % hidden:
         raise WeightsError(f"{file.path}: {a}.ssm.inner_size is {inner}, which is no multiple of {hidden}")
     return int(inner // hidden)
+
+
+def _qwen3_next(file: GGUFFile, a: str, config: dict[str, Any]) -> dict[str, Any]:
+    inner, heads = file.need(f"{a}.ssm.inner_size", int), config["linear_num_value_heads"]
+    every = file.get(f"{a}.full_attention_interval", 4, int)
+    if min(heads, every) < 1 or inner % heads:
+        raise WeightsError(
+            f"{file.path}: the metadata are inconsistent: {inner} values in {heads} heads, attention in one "
+            f"of {every} layers"
+        )
+    layers = range(1, config["num_hidden_layers"] + 1)
+    kinds = ["linear_attention" if layer % every else "full_attention" for layer in layers]
+    return {
+        "linear_value_head_dim": inner // heads,
+        "layer_types": kinds,
+        "attention_bias": any(name.endswith("attn_q.bias") for name in file.tensors),
+    }
 
 
 def _mamba(file: GGUFFile, a: str, config: dict[str, Any]) -> dict[str, Any]:
@@ -400,6 +417,7 @@ _FURTHER = {
     "llama": _biases,
     "qwen3": _attention_bias,
     "qwen3_moe": _attention_bias,
+    "qwen3_next": _qwen3_next,
     "gemma": _gemma,
     "gemma2": _gemma2,
     "gemma3_text": _gemma3,

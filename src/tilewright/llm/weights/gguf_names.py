@@ -17,6 +17,7 @@ from .gguf_steps import (
     channels_of_convolution,
     flat,
     groups_of_heads,
+    groups_of_states,
     halves_from_pairs,
     keys_and_values_of_latent,
     less_one,
@@ -214,6 +215,36 @@ FAMILIES = {
         keys=_QWEN_EXPERTS,
         absent={"norm_topk_prob": True, "moe_intermediate_size": None},
         fixed=_QWEN_MOE,
+    ),
+    "qwen3next": Family(
+        "qwen3_next",
+        "Qwen3NextForCausalLM",
+        _SEQUENTIAL
+        | _MOE
+        | _shared("mlp.shared_expert")
+        | _mixer("linear_attn")
+        | {
+            "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+            "ssm_in": "linear_attn.in_proj_qkvz",
+            "ssm_ba": "linear_attn.in_proj_ba",
+            "ssm_dt.bias": "linear_attn.dt_bias",
+        },
+        steps=(
+            Joined(("attn_qkv", "attn_gate"), "ssm_in", groups_of_states),
+            Each(r"(?!ssm_).*norm\.weight", less_one),
+            *_STATE_SPACE,
+        ),
+        keys=_QWEN_EXPERTS
+        | {
+            "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+            "ssm.conv_kernel": "linear_conv_kernel_dim",
+            "ssm.state_size": "linear_key_head_dim",
+            "ssm.group_count": "linear_num_key_heads",
+            "ssm.time_step_rank": "linear_num_value_heads",
+        },
+        absent={"norm_topk_prob": True},
+        fixed=_QWEN_MOE,
+        share="partial_rotary_factor",
     ),
     "gemma": Family("gemma", "GemmaForCausalLM", _LLAMA, steps=_LESS_ONE, activation=_TANH),
     "gemma2": Family(

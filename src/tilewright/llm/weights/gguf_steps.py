@@ -175,11 +175,13 @@ def _of_rows(tensors: Sequence[LazyTensor], join: Callable[[Sequence[Array]], Ar
     """
     first = tensors[0]
     axis = -1 if first.name.endswith(".bias") else -2
-    if any(t.shape != first.shape for t in tensors):
-        shapes = " and ".join(str(list(t.shape)) for t in tensors)
-        raise WeightsError(f"{first.where}: should have the shape of what it is joined with: {shapes}")
+    shapes = [list(t.shape) for t in tensors]
+    rows = [shape.pop(axis) if len(shape) >= -axis else 0 for shape in shapes]
+    if any(shape != shapes[0] for shape in shapes):
+        whole = " and ".join(str(list(t.shape)) for t in tensors)
+        raise WeightsError(f"{first.where}: cannot be joined with its other part, of shapes {whole}")
     shape = list(first.shape)
-    shape[axis] *= len(tensors)
+    shape[axis] = sum(rows)
 
     def joined(arrays: Sequence[Array]) -> Array:
         return np.moveaxis(join([np.moveaxis(a, axis, 0) for a in arrays]), 0, axis)
@@ -197,8 +199,8 @@ def _of_rows(tensors: Sequence[LazyTensor], join: Callable[[Sequence[Array]], Ar
         return result
 
     def quantized() -> Quantized:
-        whole = [load() for load in loads if load]
-        arrays = {part: joined([q.arrays[part] for q in whole]) for part in whole[0].arrays}
+        parts = [load() for load in loads if load]
+        arrays = {name: joined([q.arrays[name] for q in parts]) for name in parts[0].arrays}
         return Quantized.of(scheme, tuple(shape), arrays)
 
     return replace(result, scheme=scheme, load_quantized=quantized)
@@ -211,12 +213,33 @@ def rows_one_after_another(tensors: Sequence[LazyTensor], config: Config) -> Laz
 
 def rows_in_turn(tensors: Sequence[LazyTensor], config: Config) -> LazyTensor:
     """Restore one matrix with a row of the first, then one of the second, and so on."""
+    first = tensors[0]
+    if any(t.shape != first.shape for t in tensors):
+        raise WeightsError(f"{first.where}: has another shape than {tensors[1].where}, its other part")
 
     def join(arrays: Sequence[Array]) -> Array:
         result: Array = np.stack(arrays, 1)
         return result.reshape(-1, *result.shape[2:])
 
     return _of_rows(tensors, join)
+
+
+def groups_of_states(tensors: Sequence[LazyTensor], config: Config) -> LazyTensor:
+    """Restore the joint projection of a gated delta rule by groups: a query, a key, the values and the gates
+    that share them. Files have all queries, all keys and all values in one tensor, and all gates in another.
+    """
+    groups, size = config["linear_num_key_heads"], config["linear_key_head_dim"]
+    values = config["linear_num_value_heads"] * config["linear_value_head_dim"]
+    both, gates = (tensor.shape[0] for tensor in tensors)
+    if values % groups or both != 2 * groups * size + values or gates != values:
+        raise WeightsError(
+            f"{tensors[0].where}: has {both} rows, and gates have {gates}; {groups} heads of {size} keys and "
+            f"{values} values should have {2 * groups * size + values} and {values}"
+        )
+    edges = np.cumsum([groups * size, groups * size, values])
+    parts = np.split(np.arange(both + gates), edges)
+    order = np.concatenate([part.reshape(groups, -1) for part in parts], 1).reshape(-1)
+    return _of_rows(tensors, lambda arrays: np.concatenate(arrays)[order])
 
 
 def keys_and_values_of_latent(tensors: Sequence[LazyTensor], config: Config) -> LazyTensor:

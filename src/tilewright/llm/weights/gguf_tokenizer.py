@@ -25,20 +25,39 @@ _GPT4O = (
     rf"|[^\r\n\p{{L}}\p{{N}}]?{_LETTERS[0]}+{_LETTERS[1]}*{_CONTRACTIONS}?"
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-_SPLITS: dict[str, str | None] = {
-    **dict.fromkeys(("default", "gpt-2", "gpt2", "olmo", "phi-2", "jina-es", "jina-de", "mpt"), None),
-    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "dbrx", "smaug-bpe"), _LLAMA3 % "1,3"),
-    **dict.fromkeys(("qwen2", "stablelm2", "deepseek-r1-qwen", "megrez"), _LLAMA3.replace("{%s}", "")),
-    "gpt-4o": _GPT4O,
-    "llama4": _GPT4O,
+_TEKKEN = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_LETTERS[0]}*{_LETTERS[1]}+|[^\r\n\p{{L}}\p{{N}}]?{_LETTERS[0]}+{_LETTERS[1]}*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_SEED = _CONTRACTIONS + (r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+")
+_DEEPSEEK3 = (
+    r"\p{N}{1,3}",
+    r"[一-龥぀-ゟ゠-ヿ]+",
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+    r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+)
+_LLAMA3_NAMES = ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "lfm2")
+_GPT2_NAMES = ("default", "gpt-2", "gpt2", "olmo", "phi-2", "jina-es", "jina-de", "mpt", "exaone4")
+_QWEN2_NAMES = ("qwen2", "stablelm2", "deepseek-r1-qwen", "megrez", "hunyuan")
+_SPLITS: dict[str, tuple[str, ...] | None] = {
+    **dict.fromkeys((*_GPT2_NAMES, "trillion", "granite-docling"), None),
+    **dict.fromkeys((*_LLAMA3_NAMES, "dbrx", "smaug-bpe", "glm4", "chatglm-bpe"), (_LLAMA3 % "1,3",)),
+    **dict.fromkeys(_QWEN2_NAMES, (_LLAMA3.replace("{%s}", ""),)),
+    **dict.fromkeys(("gpt-4o", "llama4"), (_GPT4O,)),
+    **dict.fromkeys(("deepseek-v3", "hunyuan-dense"), _DEEPSEEK3),
+    "tekken": (_TEKKEN,),
+    "seed-coder": (_SEED,),
+    "bloom": (r" ?[^(\s|.,!?…。，、।۔،)]+",),
 }
-"""Patterns that split text before merging, by the file's name for them; None: GPT-2's."""
+"""Patterns that split text one after the other before merging, by the file's name; None: GPT-2's."""
 _DIGITS = ("starcoder", "refact", "command-r", "smollm", "codeshell", "exaone")
 """Splitters like GPT-2's, with each digit separate."""
 _COMPOSED = ("qwen2", "deepseek-r1-qwen")
 """Splitters that normalize text to NFC first."""
-_MERGES_IGNORED = ("llama-bpe", "llama3", "llama-v3", "gpt-4o", "llama4")
+_MERGES_IGNORED = (*_LLAMA3_NAMES, "gpt-4o", "llama4", "tekken")
 """Splitters whose pieces become a token if there is one, whatever its merges."""
+_BEGINS = (*_LLAMA3_NAMES, "tekken")
+"""Splitters of models whose texts begin with a token, if the file does not tell."""
 
 
 def tokenizer_files(file: GGUFFile, config: dict[str, Any]) -> dict[str, Callable[[], bytes]]:
@@ -72,7 +91,7 @@ def _tokenizer_config(file: GGUFFile) -> dict[str, Any]:
 def _adds(file: GGUFFile) -> tuple[bool, bool]:
     """Whether a beginning token, and an end token, are added to a text."""
     model = file.need(f"{_KEY}model", str)
-    first = model == "llama" or file.get(f"{_KEY}pre", "", str) in ("llama-bpe", "llama3", "llama-v3")
+    first = model == "llama" or file.get(f"{_KEY}pre", "", str) in _BEGINS
     return file.get(f"{_KEY}add_bos_token", first, bool), file.get(f"{_KEY}add_eos_token", False, bool)
 
 
@@ -159,17 +178,17 @@ def _byte_level(file: GGUFFile, vocabulary: dict[str, int]) -> Any:
     )
     if splitter in _COMPOSED:
         tokenizer.normalizer = normalizers.NFC()
-    pattern = _SPLITS.get(splitter)
+    patterns = _SPLITS.get(splitter)
     if splitter in _DIGITS:
         before = [
             pre_tokenizers.Digits(individual_digits=True),
             pre_tokenizers.ByteLevel(add_prefix_space=False),
         ]
-    elif pattern is None:
+    elif patterns is None:
         before = [pre_tokenizers.ByteLevel(add_prefix_space=False)]
     else:
-        split = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
-        before = [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        splits = [pre_tokenizers.Split(Regex(pattern), behavior="isolated") for pattern in patterns]
+        before = [*splits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     tokenizer.pre_tokenizer = before[0] if len(before) == 1 else pre_tokenizers.Sequence(before)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
