@@ -91,7 +91,9 @@ def test_two_models_in_one_program(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow  # zig first builds C libraries
-@pytest.mark.parametrize("target", ["aarch64-linux-musl", "armv7-linux-musl", "riscv64-linux-musl"])
+@pytest.mark.parametrize(
+    "target", ["aarch64-linux-musl", "armv7-linux-musl", "riscv64-linux-musl", "hexagon-linux"]
+)
 def test_two_models_on_other_processors(target: str, tmp_path: Path) -> None:
     from tests.ports.emulators import NoEmulator, command_of
 

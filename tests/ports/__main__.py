@@ -39,6 +39,7 @@ TARGETS = (
     "armv7-linux",
     "armv7-linux:vfp4",
     "armv7-linux-musl",
+    "hexagon-linux",
     "riscv64-linux",
     "riscv64-linux:v",
     "riscv64-linux:zvl256b",

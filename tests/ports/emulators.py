@@ -2,8 +2,8 @@
 
 Shared libraries of Linux are loaded by a program for the C library in a folder of the system (Debian:
 ``libc6-arm64-cross``, ``libc6-armhf-cross``, ``libc6-riscv64-cross``); static libraries, also those of
-Android, are linked into a program with musl, which needs none. Windows' libraries are loaded by a program in
-Wine.
+Android and Hexagon, are linked into a program with musl, which needs none. Windows' libraries are loaded by
+a program in Wine.
 
 QEMU 7.2 for RISC-V fails its own assertion (``decode_save_opc``) on a vector conversion with a static
 rounding mode, such as ``vfcvt.rtz.x.f.v``, unless an instruction before it in the block sets the mode. QEMU
@@ -40,9 +40,9 @@ SECONDS = 280.0
 
 _STATIC = ("linux-musl", "android")
 """Systems whose static libraries are linked with musl."""
-_PROCESSORS = {"aarch64": "aarch64", "armv7": "arm", "riscv64": "riscv64"}
+_PROCESSORS = {"aarch64": "aarch64", "armv7": "arm", "riscv64": "riscv64", "hexagon": "hexagon"}
 _FOLDERS = {"aarch64": "aarch64-linux-gnu", "armv7": "arm-linux-gnueabihf", "riscv64": "riscv64-linux-gnu"}
-_MODELS = {"riscv64": "rv64,v=true,vlen={bits}", "aarch64": "max", "armv7": "max"}
+_MODELS = {"riscv64": "rv64,v=true,vlen={bits}", "aarch64": "max", "armv7": "max", "hexagon": "v67"}
 
 
 class NoEmulator(Exception):

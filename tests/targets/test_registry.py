@@ -63,7 +63,7 @@ def test_unknown_targets_name_the_known_ones() -> None:
     known = (
         "this processor and x86-64: cpu, cpu:x86-64-v2, cpu:x86-64-v3, cpu:x86-64-v4; "
         "Linux: aarch64-linux, aarch64-linux-musl, x86_64-linux, x86_64-linux-musl, riscv64-linux, "
-        "riscv64-linux-musl, armv7-linux, armv7-linux-musl; "
+        "riscv64-linux-musl, armv7-linux, armv7-linux-musl, hexagon-linux; "
         "Android: aarch64-android, armv7-android, x86_64-android; "
         "Apple: aarch64-macos, x86_64-macos, aarch64-ios, aarch64-ios-simulator; "
         "Windows: x86_64-windows, aarch64-windows; "

@@ -39,6 +39,7 @@ _ELF_MACHINES = {
     22: "s390x",
     40: "32-bit ARM",
     62: "x86_64",
+    164: "hexagon",
     183: "aarch64",
     243: "riscv64",
     258: "loongarch64",

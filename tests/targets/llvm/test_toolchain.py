@@ -38,7 +38,7 @@ def test_compiling_keeps_no_memory() -> None:
     assert resident() - before < 60 * 20_000
 
 
-@pytest.mark.parametrize("module", ["toolchain", "emulate", "emitter", "isa"])
+@pytest.mark.parametrize("module", ["toolchain", "emulate", "emitter", "isa", "masks"])
 def test_keys_of_objects_change_with_what_makes_them(
     module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,3 +72,18 @@ def test_functions_in_final_form_skip_most_passes_on_x86() -> None:
     assert not calls(f"nounwind {REDUCED}", x86, level=3)
     assert not calls(f"nounwind {REDUCED}", x86, of_square="nounwind")
     assert not calls(f"nounwind {REDUCED}", arm)
+
+
+@pytest.mark.parametrize("target", ["cpu", "armv7-linux", "hexagon-linux", "wasm32"])
+def test_pointers_have_the_alignment_of_the_target(target: str) -> None:
+    """An access of a pointer without an alignment claims no more than the size of a pointer: LLVM would make
+    one access of eight bytes of two.
+    """
+    isa = resolve(target).isa
+    text = (
+        "define void @f(ptr %p, ptr %q) {\n  %x = load ptr, ptr %p\n  store ptr %x, ptr %q\n  ret void\n}\n"
+    )
+    _, module = toolchain._optimized(text, isa)
+    size = 8 if target == "cpu" else 4
+    accesses = [line for line in str(module).splitlines() if "load ptr" in line or "store ptr" in line]
+    assert len(accesses) == 2 and all(line.endswith(f"align {size}") for line in accesses), accesses

@@ -54,10 +54,15 @@ void* tw_library_symbol(void* library, const char* name);
 /* Returns a variable of the environment; NULL where it is not set. */
 const char* tw_environment(const char* name);
 
-#if defined(__ANDROID__)
+/* Whether _Thread_local variables work in libraries. Android's loader knows none before version 10. On
+ * Hexagon the linker leaves the entry of __tls_get_addr in the procedure linkage table empty. */
+#if defined(__ANDROID__) || defined(__hexagon__)
+#define TW_THREAD_LOCALS 0
 /* Returns `size` bytes that belong to the calling thread, zeros at first; the same for every call, which has
  * to pass the same size. Threads share the memory if the system has none for them. */
 void* tw_thread_memory(size_t size);
+#else
+#define TW_THREAD_LOCALS TW_THREADS
 #endif
 
 /* A monotonic clock in nanoseconds; always 0 on wasm32, which has no clock. */

@@ -131,7 +131,7 @@ void* tw_library_symbol(void* library, const char* name) { return dlsym(library,
 const char* tw_environment(const char* name) { return getenv(name); }
 #endif
 
-#if defined(__ANDROID__)
+#if !TW_THREAD_LOCALS
 static pthread_key_t memory_key;
 static int has_memory_key;
 

@@ -8,12 +8,11 @@
 
 /* Returns the calling thread's message. */
 static char* last_error(void) {
-#if defined(__ANDROID__)
-  /* The loader of Android before 10 knows no thread-local variables. */
+#if TW_THREADS && !TW_THREAD_LOCALS
   return tw_thread_memory(CAPACITY);
 #else
   static
-#if TW_THREADS
+#if TW_THREAD_LOCALS
       _Thread_local
 #endif
       char message[CAPACITY];

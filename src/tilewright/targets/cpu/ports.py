@@ -57,6 +57,14 @@ ARMV7 = Isa(
 """ARMv7-A with NEON, whose float32 results that are denormal are 0 where vectors compute them. The sizes are
 those of the Cortex-A7 and A9.
 """
+HEXAGON = Isa(
+    "hexagon-linux", "hexagon-unknown-linux-musl", "hexagonv66", (), 64, 12,
+    masked=False, fma=True, rounding=False, machine=common(32, 512, 4),
+)  # fmt: skip
+"""Hexagon V66 without its vector coprocessor (HVX). A vector is a pair of the 28 free registers. Tiles for 16
+vectors would spill their sums: the inner loop of a float32 product then accesses the stack more often than
+it multiplies.
+"""
 LEVELS = {isa.name: isa for isa in (X86_64_V2, X86_64_V3, X86_64_V4)}
 """The levels of x86-64, by the names that the System V ABI gives them."""
 
@@ -98,6 +106,7 @@ FEATURES: Mapping[str, Mapping[str, Feature]] = {
         "v": Feature(("+v",), (), (("vector_bits", 128), ("vector_registers", 32))),
         "zvl256b": Feature(("+zvl256b",), ("v",), (("vector_bits", 256),)),
     },
+    "hexagon": {},
 }
 """Features by processor, in the order in which a target's name lists them. A name of a processor stands for
 the features that code makes use of.
@@ -129,6 +138,7 @@ PROCESSORS = {
             "android": "unknown-linux-androideabi21",
         },
     ),
+    "hexagon": Processor(HEXAGON, {"linux": "unknown-linux-musl"}),  # glibc is not made for Hexagon
 }
 
 _PHONE = common(64, 256, 8)
@@ -146,6 +156,7 @@ _ROWS: tuple[tuple[str, str, dict[str, object]], ...] = (
     ("riscv64", "linux-musl", {}),
     ("armv7", "linux", {}),
     ("armv7", "linux-musl", {}),
+    ("hexagon", "linux", {}),
     ("aarch64", "android", {"machine": _PHONE}),
     ("armv7", "android", {}),
     ("x86_64", "android", {"machine": _PHONE}),
@@ -183,6 +194,7 @@ __all__ = [
     "ARMV7",
     "EXTENSIONS",
     "FEATURES",
+    "HEXAGON",
     "LEVELS",
     "PORTS",
     "PROCESSORS",

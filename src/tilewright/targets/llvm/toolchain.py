@@ -26,6 +26,7 @@ from ...errors import InternalError
 from .emitter import REDUCED
 from .emulate import emulate
 from .isa import Isa
+from .masks import expanded
 
 _ALONE = 400_000
 """Characters of IR that one process compiles faster than a helper starts.
@@ -97,9 +98,9 @@ def _cores() -> int:
 @cache
 def _sources() -> str:
     """A digest of the source files that, in addition to its text, determine a module's object."""
-    from . import emitter, emulate, isa
+    from . import emitter, emulate, isa, masks
 
-    files = [__file__, *(str(module.__file__) for module in (emitter, emulate, isa))]
+    files = [__file__, *(str(module.__file__) for module in (emitter, emulate, isa, masks))]
     return disk_cache.digest(*(Path(file).read_bytes() for file in files))
 
 
@@ -205,9 +206,11 @@ def _optimized(text: str, isa: Isa, llvm_opt_level: int = 2) -> tuple[Any, Any]:
     llvm = _llvm()
     machine = _machine(llvm, isa, llvm_opt_level)
     text = emulate(text, isa.emulated)
-    module = parsed(text)
+    if isa.triple.startswith("hexagon"):
+        text = expanded(text)
+    # Accesses without an alignment get that of their type in the layout that is known when they are read.
+    module = parsed(f'target datalayout = "{machine.target_data}" {text}')
     module.triple = isa.triple
-    module.data_layout = str(machine.target_data)
     options = llvm.create_pipeline_tuning_options(speed_level=llvm_opt_level)
     # Schedules decide on vectors and tiles, so LLVM's vectorizers are off. Loops are unrolled only where
     # metadata asks for it.
