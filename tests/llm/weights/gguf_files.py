@@ -249,6 +249,20 @@ def _kv_of_layers(config: Any, kinds: list[str]) -> list[int]:
     return [config.num_key_value_heads if "attention" in kind else 0 for kind in kinds]
 
 
+def _states(config: Any, inner: int) -> dict[str, Any]:
+    """State spaces without attention, for which the converter writes numbers that have no meaning."""
+    return {
+        "context_length": 1 << 20,
+        "feed_forward_length": 0,
+        "attention.head_count": 0,
+        "ssm.inner_size": inner,
+        "attention.layer_norm_rms_epsilon": config.layer_norm_epsilon,
+        "attention.layer_norm_epsilon": None,
+        "attention.key_length": None,
+        "attention.value_length": None,
+    }
+
+
 _FURTHER: dict[str, Callable[[Any], dict[str, Any]]] = {
     "deepseek2": _latent,
     "gpt-oss": lambda c: {"expert_feed_forward_length": c.intermediate_size},
@@ -291,28 +305,10 @@ _FURTHER: dict[str, Callable[[Any], dict[str, Any]]] = {
         "attention.head_count_kv": _kv_of_layers(c, c.layers_block_type),
         "ssm.inner_size": c.mamba_expand * c.hidden_size,
     },
-    "mamba": lambda c: {
-        "context_length": 1 << 20,
-        "feed_forward_length": 0,
-        "attention.head_count": 0,
-        "ssm.inner_size": c.intermediate_size,
-        "ssm.dt_b_c_rms": False,
-        "attention.layer_norm_rms_epsilon": c.layer_norm_epsilon,
-        "attention.layer_norm_epsilon": None,
-        "attention.key_length": None,
-        "attention.value_length": None,
-    },
-    "mamba2": lambda c: {
-        "context_length": 1 << 20,
-        "feed_forward_length": 0,
-        "attention.head_count": 0,
-        "ssm.inner_size": 2 * c.hidden_size,
-        "ssm.time_step_rank": 2 * c.hidden_size // c.head_dim,
-        "attention.layer_norm_rms_epsilon": c.layer_norm_epsilon,
-        "attention.layer_norm_epsilon": None,
-        "attention.key_length": None,
-        "attention.value_length": None,
-    },
+    "mamba": lambda c: _states(c, c.intermediate_size) | {"ssm.dt_b_c_rms": False},
+    "mamba2": lambda c: (
+        _states(c, 2 * c.hidden_size) | {"ssm.time_step_rank": 2 * c.hidden_size // c.head_dim}
+    ),
 }
 
 

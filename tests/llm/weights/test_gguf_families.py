@@ -153,7 +153,11 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         {"rope.scaling.type": "ntk", "rope.scaling.factor": 2.0},
         "rope.scaling.type 'ntk' with factor 2",
     ),
-    "two widths of experts": ("hunyuan_v1_moe", {"expert_feed_forward_length": 8}, "is not 96"),
+    "two widths of experts": (
+        "hunyuan_v1_moe",
+        {"expert_feed_forward_length": 8},
+        "expert_feed_forward_length is 8; only 96",
+    ),
 }
 
 

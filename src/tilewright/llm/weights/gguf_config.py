@@ -174,6 +174,18 @@ def _attention_bias(file: GGUFFile, a: str, config: dict[str, Any]) -> dict[str,
     return {"attention_bias": _has_bias(file, "attn_q")}
 
 
+def _attention(file: GGUFFile, a: str, config: dict[str, Any]) -> dict[str, Any]:
+    norms = "blk.0.attn_q_norm.weight" in file.tensors
+    return {"attention_bias": _has_bias(file, "attn_q"), "use_qk_norm": norms}
+
+
+def _require(file: GGUFFile, key: str, value: int, meaning: str = "") -> None:
+    """Refuse a number in the metadata that is not the only one that a family has."""
+    found = file.get(key, value, int)
+    if found != value:
+        raise WeightsError(f"{file.path}: {key} is {found}; only {value}{meaning} is supported")
+
+
 def _granite(file: GGUFFile, a: str, config: dict[str, Any]) -> dict[str, Any]:
     key = f"{a}.rope.scaling.finetuned"
     if not file.get(key, True, bool):  # llama.cpp takes it for the switch of rotary embedding here
@@ -238,7 +250,7 @@ def _deepseek(file: GGUFFile, a: str, config: dict[str, Any]) -> dict[str, Any]:
     kind = file.get(f"{a}.expert_gating_func", 1, int)
     if kind not in (1, 2):
         raise WeightsError(f"{file.path}: {a}.expert_gating_func is {kind}; 1 and 2 are supported")
-    groups, used = config["n_group"], config["topk_group"]
+    groups = config["n_group"]
     if groups is None and config["q_lora_rank"] is not None:
         raise WeightsError(
             f"{file.path}: its metadata lack {a}.expert_group_count, which files of older converters lack; "
@@ -252,27 +264,22 @@ def _deepseek(file: GGUFFile, a: str, config: dict[str, Any]) -> dict[str, Any]:
         "qk_nope_head_dim": keys - rotated,
         "v_head_dim": file.get(f"{a}.attention.value_length_mla", values, int),
         "n_group": groups,
-        "topk_group": used or groups,
+        "topk_group": _chosen_groups(file, a, groups),
     }
     if config["model_type"] == "deepseek_v2":
         result["topk_method"] = "group_limited_greedy" if groups > 1 else "greedy"
     return result
 
 
+def _chosen_groups(file: GGUFFile, a: str, groups: int) -> int:
+    key = f"{a}.expert_group_used_count"
+    return int(file.need(key, int) if groups > 1 else file.get(key, 1, int))
+
+
 def _glm4_moe(file: GGUFFile, a: str, config: dict[str, Any]) -> dict[str, Any]:
-    if file.get(f"{a}.expert_gating_func", 2, int) != 2:
-        raise WeightsError(f"{file.path}: {a}.expert_gating_func is not 2 (sigmoid), which is not supported")
-    return {
-        "attention_bias": _has_bias(file, "attn_q"),
-        "use_qk_norm": "blk.0.attn_q_norm.weight" in file.tensors,
-    }
-
-
-def _cohere(file: GGUFFile, a: str, config: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "attention_bias": _has_bias(file, "attn_q"),
-        "use_qk_norm": "blk.0.attn_q_norm.weight" in file.tensors,
-    }
+    _require(file, f"{a}.expert_gating_func", 2, " (sigmoid)")
+    chosen = _chosen_groups(file, a, config["n_group"])
+    return _attention(file, a, config) | {"topk_group": chosen}
 
 
 def _smollm3(file: GGUFFile, a: str, config: dict[str, Any]) -> dict[str, Any]:
@@ -317,24 +324,17 @@ def _stablelm(file: GGUFFile, a: str, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ernie(file: GGUFFile, a: str, config: dict[str, Any]) -> dict[str, Any]:
-    # The shared experts' width in files is not theirs; it is that of an expert.
+    # Files have another width of shared experts than the model, where it is that of all experts.
     file.get(f"{a}.expert_shared_feed_forward_length")
-    if file.get(f"{a}.expert_gating_func", 1, int) != 1:
-        raise WeightsError(f"{file.path}: {a}.expert_gating_func is not 1 (softmax), which is not supported")
+    _require(file, f"{a}.expert_gating_func", 1, " (softmax)")
     return {"use_bias": _has_bias(file, "attn_q")}
 
 
 def _hunyuan(file: GGUFFile, a: str, config: dict[str, Any]) -> dict[str, Any]:
-    width = config["intermediate_size"]
     for key in ("expert_feed_forward_length", "expert_shared_feed_forward_length"):
-        if file.get(f"{a}.{key}", width, int) != width:
-            raise WeightsError(f"{file.path}: {a}.{key} is not {width}, which is not supported")
-    if file.get(f"{a}.expert_shared_count", 1, int) != 1:
-        raise WeightsError(f"{file.path}: {a}.expert_shared_count is not 1, which is not supported")
-    return {
-        "attention_bias": _has_bias(file, "attn_q"),
-        "use_qk_norm": "blk.0.attn_q_norm.weight" in file.tensors,
-    }
+        _require(file, f"{a}.{key}", config["intermediate_size"], " (feed_forward_length)")
+    _require(file, f"{a}.expert_shared_count", 1)
+    return _attention(file, a, config)
 
 
 def _seed_oss(file: GGUFFile, a: str, config: dict[str, Any]) -> dict[str, Any]:
@@ -434,7 +434,7 @@ _FURTHER = {
     "glm4_moe": _glm4_moe,
     "granite": _granite,
     "granitemoe": _granite,
-    "cohere": _cohere,
+    "cohere": _attention,
     "cohere2": _attention_bias,
     "smollm3": _smollm3,
     "falcon": _falcon,

@@ -176,7 +176,6 @@ _DEEPSEEK_EXPERTS = {
     "expert_weights_scale": "routed_scaling_factor",
     "expert_weights_norm": "norm_topk_prob",
     "expert_group_count": "n_group",
-    "expert_group_used_count": "topk_group",
 }
 _GRANITE = {
     "attention.scale": "attention_multiplier",
@@ -389,7 +388,6 @@ FAMILIES = {
             "routed_scaling_factor": 1.0,
             "q_lora_rank": None,
             "n_group": None,
-            "topk_group": None,
         },
     ),
     "gpt-oss": Family(
@@ -428,7 +426,7 @@ FAMILIES = {
         "Glm4MoeForCausalLM",
         _SEQUENTIAL | _DEEPSEEK_MOE,
         keys=_DEEPSEEK_EXPERTS,
-        absent={"norm_topk_prob": True, "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1},
+        absent={"norm_topk_prob": True, "routed_scaling_factor": 1.0, "n_group": 1},
         share="partial_rotary_factor",
     ),
     "granite": Family("granite", "GraniteForCausalLM", _LLAMA, steps=_PAIRS, keys=_GRANITE, absent=_ALL_ONE),
