@@ -132,6 +132,8 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         {"attention.head_count_kv": [2, 4, 0]},
         r"head_count_kv is \[2, 4, 0\]",
     ),
+    "more layers than tensors": ("gemma2", {"block_count": 1 << 31}, "2147483648 layers, 24 tensors"),
+    "no heads": ("lfm2", {"attention.head_count": None}, "inconsistent: 0 heads, 2 of keys"),
     "a missing multiplier of logits": ("cohere", {"logit_scale": None}, "lack command-r.logit_scale"),
     "unknown groups of experts": (
         "deepseek_v3",

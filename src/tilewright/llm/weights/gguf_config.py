@@ -24,10 +24,10 @@ def config_of(file: GGUFFile, family: Family) -> dict[str, Any]:
     a = file.need("general.architecture", str)
     hidden, blocks = file.need(f"{a}.embedding_length", int), file.need(f"{a}.block_count", int)
     layers = blocks - file.get(f"{a}.nextn_predict_layers", 0, int)
-    if min(hidden, layers) < 1 or "token_embd.weight" not in file.tensors:
+    if min(hidden, layers) < 1 or blocks > len(file.tensors) or "token_embd.weight" not in file.tensors:
         raise WeightsError(
-            f"{file.path}: the metadata are inconsistent: {hidden} channels, {layers} layers, and the shape "
-            "of the embedding"
+            f"{file.path}: the metadata are inconsistent: {hidden} channels, {layers} layers, "
+            f"{len(file.tensors)} tensors, and the shape of the embedding"
         )
     config: dict[str, Any] = {
         "architectures": [family.model_class],
@@ -78,7 +78,7 @@ def _heads(file: GGUFFile, a: str, family: Family, hidden: int) -> dict[str, Any
     else:
         heads = file.get(f"{a}.attention.head_count", 0, int)
         groups = max(_per_layer(file, a, 0))
-    if not heads and not family.attends:
+    if not heads and not groups and family.theta is None:
         return {}
     if min(heads, groups) < 1:
         raise WeightsError(f"{file.path}: the metadata are inconsistent: {heads} heads, {groups} of keys")
