@@ -70,6 +70,13 @@ def test_bytes_are_exact(left: Any, right: Any, shape: tuple[int, int, int]) -> 
 
 
 @pytest.mark.parametrize("shape", SHAPES[1:4], ids=str)
+@pytest.mark.parametrize("left", [np.int8, np.uint8])
+@pytest.mark.parametrize("right", [np.int8, np.uint8])
+def test_bytes_on_hexagon_are_exact(left: Any, right: Any, shape: tuple[int, int, int]) -> None:
+    check_bytes("hexagon-linux", left, right, shape)
+
+
+@pytest.mark.parametrize("shape", SHAPES[1:4], ids=str)
 @pytest.mark.parametrize("dtypes", [(np.int8, np.int8), (np.uint8, np.int8)])
 @pytest.mark.parametrize("target", ["aarch64-linux", "armv7-linux", "riscv64-linux", "riscv64-linux:v"])
 def test_bytes_without_dot_products_are_exact(

@@ -10,6 +10,7 @@ one row. Every product sums over the group:
 | quads of equal signedness, x86 | ``vpdpbssd``, ``vpdpbuud`` (AVX-VNNI-INT8) | signed: shifted; else pairs |
 | quads of equal signedness, Arm | ``sdot``, ``udot`` (dotprod) | pairs |
 | quads of one signed and one unsigned byte, Arm | ``usdot``, ``sudot`` (i8mm) | pairs |
+| quads of bytes that are not both signed, Hexagon | ``vrmpybsu``, ``vrmpybu`` | pairs |
 | quads of signed bytes, shifted | ``vpdpbusd`` of A + 128, minus ``vpdpbusd`` of 128 | |
 | pairs of bytes, as 16 bits | ``vpmaddwd`` (x86), ``i32x4.dot_i16x8_s`` (wasm) | 32-bit multiply-adds |
 
@@ -160,7 +161,14 @@ def dot_of_quads(e: Emitter, isa: Isa, a: DType, b: DType, lanes: int, x: str, y
     sums, quads = f"<{lanes} x i32>", f"<{4 * lanes} x i8>"
     first, second = (y, x) if dot.swapped else (x, y)
     name = dot.name.format(bits=32 * lanes)
-    return e.op(f"call {sums} @llvm.{name}({sums} {total}, {quads} {first}, {quads} {second})")
+    if not dot.register:
+        return e.op(f"call {sums} @llvm.{name}({sums} {total}, {quads} {first}, {quads} {second})")
+    operands = ((sums, total), (quads, first), (quads, second))
+    given = ", ".join(
+        f"{dot.register} {e.op(f'bitcast {kind} {value} to {dot.register}')}" for kind, value in operands
+    )
+    result = e.op(f"call {dot.register} @llvm.{name}({given})")
+    return e.op(f"bitcast {dot.register} {result} to {sums}")
 
 
 def _dot_by_products(e: Emitter, a: DType, b: DType, lanes: int, x: str, y: str, total: str) -> str:

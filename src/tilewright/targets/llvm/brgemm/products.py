@@ -27,7 +27,7 @@ class Product:
     """A row of the table.
 
     Attributes:
-        feature: the feature of processors that have the instruction.
+        feature: the feature of processors that have the instruction; "": all of `processors` have it.
         operands: the types of A and B: "s" and "u" are bytes, "b" is bfloat16.
         name: LLVM's intrinsic; ``{bits}`` is the width of a vector.
         widths: the widths of vectors in bits.
@@ -37,6 +37,7 @@ class Product:
         sums: the intrinsic that adds neighbouring products, of long products. ``padal`` in its name: it adds
             them to its first operand.
         processors: names of processors in LLVM's triples; empty: all that have the feature.
+        register: the type of the intrinsic's operands and result, where these are not vectors.
     """
 
     feature: str
@@ -49,6 +50,7 @@ class Product:
     columns: int = 0
     sums: str = ""
     processors: tuple[str, ...] = ()
+    register: str = ""
 
 
 def _dots(feature: str, name: str, widths: tuple[int, ...], *operands: str) -> tuple[Product, ...]:
@@ -58,6 +60,14 @@ def _dots(feature: str, name: str, widths: tuple[int, ...], *operands: str) -> t
 
 def _matrix(feature: str, operands: str, name: str, group: int = 8, swapped: bool = False) -> Product:
     return Product(feature, operands, f"aarch64.neon.{name}", (128,), swapped, group, 2, 2)
+
+
+def _pair(operands: str, name: str) -> Product:
+    """Dot products in a pair of Hexagon's registers, whose intrinsic takes a signed operand first."""
+    swapped = operands == "us"
+    return Product(
+        "", operands, f"hexagon.M5.{name}", (64,), swapped, processors=("hexagon",), register="i64"
+    )
 
 
 def _long(operands: str, name: str, sums: str, processors: tuple[str, ...]) -> Product:
@@ -82,6 +92,9 @@ PRODUCTS = (
     _long("uu", "aarch64.neon.umull.v8i16", "aarch64.neon.uaddlp.v4i32.v8i16", _AARCH64),
     _long("ss", "arm.neon.vmulls.v8i16", "arm.neon.vpadals.v4i32.v8i16", _ARMV7),
     _long("uu", "arm.neon.vmullu.v8i16", "arm.neon.vpadalu.v4i32.v8i16", _ARMV7),
+    _pair("uu", "vrmacbuu"),
+    _pair("su", "vrmacbsu"),
+    _pair("us", "vrmacbsu"),
 )
 """All products, the preferred ones of an instruction set first."""
 
@@ -94,7 +107,7 @@ def _products(isa: Isa, a: DType, b: DType, bits: int) -> list[Product]:
         for x in PRODUCTS
         if x.operands == operands
         and bits in x.widths
-        and isa.has(x.feature)
+        and (not x.feature or isa.has(x.feature))
         and (not x.processors or processor in x.processors)
     ]
 
