@@ -74,6 +74,8 @@ def check_result(use: Use) -> None:
     lowered = lowered_copy(module)
     if isinstance(op, SIGNS_ARE_FREE):
         return
+    if isinstance(op, graph.QuantizedMatMul) and op.largest is not None:
+        return  # the numbers are no magnitudes of rows here
     again = Interpreter(lowered).run("main", inputs, {})
     for y, z in zip(found, again, strict=True):
         assert y.shape == np.shape(z), use

@@ -96,7 +96,7 @@ def test_matmul_bias_relu_moves_memory_once() -> None:
     module = build({"x": (64, 24)}, linear_relu)
     lowered = lower(module, OPTIONS, lambda step, m: step(m))
     assert (lowered.unfused[0], lowered.fused[0]) == (3, 1)
-    x, w, y = 64 * 24 * 4, 24 * 64 * 4 + 48 * 4, 64 * 48 * 4  # The weight is padded to whole panels.
+    x, w, y = 64 * 24 * 4, 24 * 48 * 4 + 48 * 4, 64 * 48 * 4  # Padding of the weight's panels is not read.
     assert lowered.fused[1] == x + w + y
     assert lowered.unfused[1] > x + w + 4 * y
 

@@ -1,4 +1,4 @@
-"""What converters to GGUF change in tensors, and the steps that undo it.
+"""Changes that converters to GGUF make in tensors, and the steps that undo them.
 
 A step works on tensors by GGUF's names, before they get Hugging Face's names.
 """
