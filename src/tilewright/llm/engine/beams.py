@@ -45,7 +45,9 @@ class Beams:
             members: As many sequences as its width, each with the same prompt; the others are to be forked
                 from the first one.
         """
-        self.search, self.members = search, members
+        self.search, self.members, lead = search, members, members[0]
+        # so many that enough are left if all tokens that end the output are among the most probable
+        self._candidates = max(2, 1 + len(lead.ends)) * search.width
         self.found: list[Found] = []
         """Finished outputs, the best first; at most as many as the width."""
         self._live = members[:1]
@@ -53,14 +55,13 @@ class Beams:
         self._reports: dict[Sequence, list[TokenLogprob]] = {member: [] for member in members}
         self._offers: dict[Sequence, tuple[tuple[tuple[int, float], ...], Floats | None]] = {}
 
-    def offer(self, member: Sequence, adjusted: Floats, raw: Floats, ends: int) -> None:
+    def offer(self, member: Sequence, adjusted: Floats, raw: Floats) -> None:
         """Note which tokens may follow a member.
 
         Args:
             member: One whose tokens are all in the cache.
             adjusted: Logits, f32 [vocabulary], after penalties, biases and the grammar.
             raw: Logits, f32 [vocabulary], whose log-probabilities are reported.
-            ends: The number of different tokens that end the output.
 
         Raises:
             EngineError: The logits are NaN, or the grammar allows no token.
@@ -69,8 +70,7 @@ class Beams:
             return
         if not math.isfinite(float(adjusted.max())):
             raise member.sampler.no_choice(len(member.tokens))
-        # so many that enough are left if all tokens that end the output are among the most probable
-        most = min(len(adjusted), max(2, 1 + ends) * self.search.width)
+        most = min(len(adjusted), self._candidates)
         options = logprobs(adjusted, int(adjusted.argmax()), most).top
         wanted = member.request.sampling.logprobs is not None
         self._offers[member] = options, raw.copy() if wanted else None
@@ -85,13 +85,11 @@ class Beams:
         """The number of sequences that are being continued."""
         return len(self._live)
 
-    def advance(self, scheduler: Scheduler, ends: set[int], most: int) -> bool:
+    def advance(self, scheduler: Scheduler) -> bool:
         """Continue the best sequences by one token, when the search is `ready`.
 
         Args:
             scheduler: Holds the members.
-            ends: Tokens that end an output.
-            most: The most tokens of an output.
 
         Returns:
             Whether the search has ended; `found` then holds the outputs.
@@ -104,24 +102,28 @@ class Beams:
             for fork in forks:
                 scheduler.start_fork(lead, fork)
         rated = [
-            (self._scores[member] + logprob, -order, token, member)
+            (-self._scores[member] - logprob, order, token, member)
             for order, member in enumerate(self._live)
             for token, logprob in self._offers[member][0]
             if logprob > -math.inf
         ]
-        rated.sort(key=lambda entry: (-entry[0], -entry[1], entry[2]))
+        rated.sort(key=lambda entry: entry[:3])
+        most = lead.request.length(scheduler.limit)
         chosen: list[_Candidate] = []
-        for place, (score, _, token, parent) in enumerate(rated[: max(2, 1 + len(ends)) * width]):
+        for place, (loss, _, token, parent) in enumerate(rated[: self._candidates]):
+            if place >= width and len(chosen) == width:  # what ends a worse output is no matter any more
+                break
             sampler = parent.sampler.copy()
-            ended = token in ends
+            ended = token in lead.ends
             if not ended:
                 sampler.accept(token)
                 ended = sampler.constraint is not None and sampler.constraint.complete
-            if ended or parent.output + 1 >= most:
+            candidate = _Candidate(parent, token, -loss, sampler)
+            if ended or len(parent.tokens) + 1 >= most:
                 if place < width:
-                    self._finish(_Candidate(parent, token, score, sampler), ended)
+                    self._finish(candidate, ended)
             elif len(chosen) < width:
-                chosen.append(_Candidate(parent, token, score, sampler))
+                chosen.append(candidate)
         if not chosen or self._decided(chosen[0]):
             return True
         self._continue(chosen, scheduler)

@@ -115,9 +115,7 @@ class Engine:
                 draft = DraftModel(options.speculation.draft)
                 draft.check(runner)
         self._statistics = Statistics(pages=self._scheduler.pool.size)
-        self._outputs = Outputs(
-            tokenizer, self._scheduler, self._statistics, self.adapters, runner.vocabulary
-        )
+        self._outputs = Outputs(self._scheduler, self._statistics, self.adapters, runner.vocabulary)
         chunk = self._chunk = _fit("chunk", options.chunk, runner.chunk)
         self._steps = Steps(
             runner, self._scheduler, self._outputs, self._statistics, chunk, options.speculation, draft
@@ -184,6 +182,7 @@ class Engine:
             requested_seed = request.sampling.seed
             seed = self._random.getrandbits(64) if requested_seed is None else requested_seed
             sampling = request.sampling if request.beams is None else replace(request.sampling, temperature=0)
+            ends = request.ends(self.tokenizer.eos)
             sequences = []
             for index, constraint in enumerate(constraints):
                 sampler = Sampler(
@@ -192,10 +191,10 @@ class Engine:
                     seed_of_choice(seed, index),
                     constraint,
                     request.min_tokens,
-                    [*request.stop_tokens, *(() if request.ignore_eos else self.tokenizer.eos)],
+                    sorted(ends),
                 )
                 detokenizer = Detokenizer(self.tokenizer, shown=request.shown)
-                sequence = Sequence(request, stream, index, self._order, sampler, detokenizer)
+                sequence = Sequence(request, stream, index, self._order, sampler, detokenizer, ends)
                 sequence.uniform = self.runner.uniform
                 sequence.submitted = now
                 sequences.append(sequence)
@@ -228,7 +227,7 @@ class Engine:
         beams.check(len(self._scheduler.tables))
         if self.runner.has_state and self.runner.source_kind is None:
             raise RequestError("the model keeps state that cannot be copied: it has no beam search")
-        tokens = min(self.limit, len(request.prompt) + (request.max_tokens or self.limit))
+        tokens = request.length(self.limit)
         needed, there = beams.width * -(-tokens // PAGE), self._scheduler.pool.size
         if needed > there:
             raise RequestError(

@@ -7,7 +7,6 @@ from collections import abc, deque
 from weakref import WeakKeyDictionary
 
 from ...errors import TilewrightError
-from ..tokenizer import Tokenizer
 from .adapters import Adapters
 from .beams import Beams, Found
 from .replies import Replies
@@ -30,13 +29,12 @@ class Outputs:
 
     def __init__(
         self,
-        tokenizer: Tokenizer,
         scheduler: Scheduler,
         statistics: Statistics,
         adapters: Adapters,
         vocabulary: int,
     ) -> None:
-        self._tokenizer, self._scheduler, self._statistics = tokenizer, scheduler, statistics
+        self._scheduler, self._statistics = scheduler, statistics
         self._vocabulary = vocabulary
         self._adapters = adapters
         self._searches = WeakKeyDictionary[Stream, Beams]()
@@ -46,9 +44,7 @@ class Outputs:
     def deliver(self, sequence: Sequence, tokens: list[int], probable: list[TokenLogprob] | None) -> None:
         """Append tokens to a sequence and hand them to the reader, up to where the output ends."""
         request, sampler = sequence.request, sequence.sampler
-        most = self._scheduler.limit
-        if request.max_tokens is not None:
-            most = min(most, len(request.prompt) + request.max_tokens)
+        most = request.length(self._scheduler.limit)
         text, ended = "", False
         reason: FinishReason | None = None
         stop: int | None = None
@@ -64,7 +60,7 @@ class Outputs:
                 return
             sequence.tokens.append(token)
             given.append(token)
-            if token in request.stop_tokens or (token in self._tokenizer.eos and not request.ignore_eos):
+            if token in sequence.ends:
                 reason, stop = "stop", token if token in request.stop_tokens else None
                 break
             added = sequence.detokenizer.add((token,))
@@ -130,15 +126,12 @@ class Outputs:
         beams = self._searches.get(sequence.stream)
         if beams is None:
             beams = self._searches[sequence.stream] = Beams(search, [sequence, *sequence.forks])
-        ends = {*request.stop_tokens, *(() if request.ignore_eos else self._tokenizer.eos)}
-        most = self._scheduler.limit - len(request.prompt)
-        most = most if request.max_tokens is None else min(most, request.max_tokens)
         lead, reported = beams.members[0], adjusted if request.sampling.adjusted_logprobs else raw
         try:
-            beams.offer(sequence, adjusted, reported, len(ends))
+            beams.offer(sequence, adjusted, reported)
             if not beams.ready:
                 return
-            over = beams.advance(self._scheduler, ends, most)
+            over = beams.advance(self._scheduler)
         except TilewrightError as error:
             self.fail([sequence], error)
             return
@@ -155,7 +148,7 @@ class Outputs:
             self._end(member, reason)
             if member.index < request.n:
                 last = found.tokens[-1] if found.ended and found.tokens else None
-                written = found.tokens[:-1] if last in ends else found.tokens
+                written = found.tokens[:-1] if last in sequence.ends else found.tokens
                 text = member.detokenizer.add(written) + member.detokenizer.finish()
                 logs = None if request.sampling.logprobs is None else found.logprobs
                 stop = last if last in request.stop_tokens else None

@@ -124,16 +124,11 @@ class Scheduler:
         self._publish(sequence)
         self._count(fork.request.user)
         rest = sequence.held - PAGE * len(sequence.nodes)
-        if not self.share:
-            self._wait(fork)
-            return False
-        if not self._slots or _pages(rest) > min(self.cache.available, 1):
+        if not self.share or not self._slots or _pages(rest) > min(self.cache.available, 1):
             self._wait(fork)
             return False
         self._start(fork)
-        self._join(fork, sequence.nodes)
-        if rest:
-            self._copy(fork, sequence.table[len(sequence.nodes)], rest)
+        self._follow(fork, sequence)
         fork.drafted = min(fork.held, sequence.drafted)
         return fork.held == sequence.held
 
@@ -161,16 +156,7 @@ class Scheduler:
         sequence.held = kept * PAGE
         sequence.unseen = min(sequence.unseen, kept)
         if other.slot >= 0:
-            if kept == len(sequence.nodes):
-                self._join(sequence, other.nodes[kept:])
-            for page in other.table[len(sequence.table) :]:
-                held = min(PAGE, other.held - sequence.held)
-                if page < 0:
-                    self._set(sequence, len(sequence.table), page)
-                    sequence.held += PAGE
-                    sequence.unseen = len(sequence.table)
-                elif held <= 0 or not self.cache.available or not self._copy(sequence, page, held):
-                    break
+            self._follow(sequence, other)
         sequence.drafted = min(drafted, kept * PAGE)
 
     def next_prefill(self, chunk: int) -> tuple[Sequence, int, int] | None:
@@ -397,6 +383,21 @@ class Scheduler:
             sequence.nodes.append(node)
             self._set(sequence, len(sequence.table), node.page)
             sequence.held += PAGE
+
+    def _follow(self, sequence: Sequence, other: Sequence) -> None:
+        """Share the pages that another sequence has in the prefix cache behind those of a sequence, and copy
+        its other pages while there are free ones.
+        """
+        if len(sequence.table) == len(sequence.nodes):
+            self._join(sequence, other.nodes[len(sequence.nodes) :])
+        for page in other.table[len(sequence.table) :]:
+            held = min(PAGE, other.held - sequence.held)
+            if page < 0:
+                self._set(sequence, len(sequence.table), page)
+                sequence.held += PAGE
+                sequence.unseen = len(sequence.table)
+            elif held <= 0 or not self.cache.available or not self._copy(sequence, page, held):
+                break
 
     def _copy(self, sequence: Sequence, source: int, tokens: int) -> bool:
         """Add a copy of a page that holds so many tokens to a sequence. Return whether that succeeded."""

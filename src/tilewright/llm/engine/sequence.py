@@ -24,12 +24,15 @@ class Sequence:
         order: int,
         sampler: Sampler,
         detokenizer: Detokenizer,
+        ends: frozenset[int] = frozenset(),
     ) -> None:
         self.request = request
         self.stream = stream
         self.index = index
         self.rank = (request.priority, order, index)
         """Sort key: sequences of lower rank run first, those of higher rank are preempted first."""
+        self.ends = ends
+        """The tokens that end the output."""
         self.sampler = sampler
         self.detokenizer = detokenizer
         self.stops = StopStrings(request.stop)

@@ -6,7 +6,7 @@ import asyncio
 import threading
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -82,6 +82,14 @@ class Request:
     def sequences(self) -> int:
         """The number of sequences that are computed."""
         return self.n if self.beams is None else self.beams.width
+
+    def length(self, limit: int) -> int:
+        """The most tokens of prompt and output together, of a model that takes `limit`."""
+        return limit if self.max_tokens is None else min(limit, len(self.prompt) + self.max_tokens)
+
+    def ends(self, eos: Iterable[int]) -> frozenset[int]:
+        """The tokens that end an output; `eos` are the tokenizer's end-of-text tokens."""
+        return frozenset((*self.stop_tokens, *(() if self.ignore_eos else eos)))
 
     def check(self, vocabulary: int, limit: int, source: int = 0) -> None:
         """Check a request against a model.
