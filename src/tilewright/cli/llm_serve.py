@@ -17,7 +17,6 @@ from .llm_model import (
     check_processes,
     chosen,
     engine_options,
-    image_reader,
     open_engine,
     sampling_options,
     set_chat_template,
@@ -259,10 +258,8 @@ def command(
     from tilewright.llm.server.http import Lifecycle, Server, make_server
     from tilewright.llm.server.limits import Limits, read_keys
     from tilewright.llm.server.models import Models, ServedModel
-    from tilewright.llm.server.service import Service
+    from tilewright.llm.server.service import ANY_NUMBER, Service
     from tilewright.llm.server.tracing import Tracing
-    from tilewright.llm.speech.transcription import Transcriber
-    from tilewright.llm.text_use import TextUse
 
     if names and len(names) != len(libraries):
         raise click.UsageError(f"{len(names)} --name for {len(libraries)} models: give none, or one for each")
@@ -311,10 +308,9 @@ def command(
 
     def opened(name: str, library: Path) -> Service:
         check_processes(str(library), tensor_parallel, pipeline_parallel)
-        # The server limits the number of waiting requests.
         engine = open_engine(
             str(library), max_batch, chunk, prefix_cache, speculate, draft, device, simulate, **files,
-            queue=2**31,
+            queue=ANY_NUMBER,
         )  # fmt: skip
         if isinstance(engine.runner, Leader):
             leaders.append(engine.runner)
@@ -322,20 +318,10 @@ def command(
             if engine.runner.lost is not None:  # while it was being opened
                 end(engine.runner.lost)
         set_chat_template(engine.tokenizer, chat_template)
-        return Service(
-            name,
-            engine,
-            engine.tokenizer,
-            limits,
-            keys,
-            defaults,
-            getattr(engine.runner, "texts", TextUse()),
-            call_form,
-            tracing,
-            Transcriber.of_library(engine, str(library)) if engine.runner.source_kind == "audio" else None,
-            image_reader(engine, str(library)),
-            lifecycle,
-        )
+        return Service.of_library(
+            name, engine, library, limits=limits, keys=keys, defaults=defaults, call_form=call_form,
+            tracing=tracing, lifecycle=lifecycle,
+        )  # fmt: skip
 
     def model_of(name: str, library: Path) -> ServedModel:
         return ServedModel(name, lambda: opened(name, library), library_bytes(library))

@@ -24,8 +24,7 @@ from ..engine.engine import Engine, EngineOptions
 from ..parallel.launch import open_runner
 from .app import application
 from .errors import ApiError
-from .limits import Limits
-from .service import Service
+from .service import ANY_NUMBER, Service
 from .streaming import event
 
 _PREFIX = 1024
@@ -48,11 +47,9 @@ class Replica:
     """
 
     def __init__(self, path: str, name: str, options: Mapping[str, Any]) -> None:
-        runner, tokenizer = open_runner(path)
-        limits = Limits()
-        engine = Engine(runner, tokenizer, EngineOptions(**{"queue": 2**31, **options}))
+        engine = Engine(*open_runner(path), EngineOptions(**{"queue": ANY_NUMBER, **options}))
         engine.start()
-        self.service = Service(name, engine, tokenizer, limits)
+        self.service = Service.of_library(name, engine, path)
         self._application = application(self.service, hosts=["*"])
 
     def process(self) -> int:

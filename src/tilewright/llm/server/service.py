@@ -35,6 +35,8 @@ from .tracing import RequestSpan, Tracing
 
 _LONG = 1 << 16  # characters; longer texts are encoded one at a time
 T = TypeVar("T")
+ANY_NUMBER = 2**31
+"""`EngineOptions.queue` of a server's engine: the server itself limits the requests that wait."""
 
 
 @dataclass
@@ -79,6 +81,27 @@ class Service:
     def models(self) -> list[str]:
         """The names that requests may use: the model's own first, then those of its adapters."""
         return [self.name, *self.engine.adapters.names]
+
+    @classmethod
+    def of_library(cls, name: str, engine: Engine, library: str | Path, **others: Any) -> Service:
+        """Serve a library, with all that its model takes: texts, recordings and images.
+
+        Args:
+            name: The name by which requests choose the model.
+            engine: The library's engine.
+            library: The library's file.
+            others: The other attributes.
+        """
+        runner = engine.runner
+        return cls(
+            name,
+            engine,
+            engine.tokenizer,
+            texts=getattr(runner, "texts", TextUse()),
+            transcriber=Transcriber.of_library(engine, library) if runner.source_kind == "audio" else None,
+            images=None if runner.sight is None else ImageReader.of_library(engine, library),
+            **others,
+        )
 
     def close(self) -> None:
         """Stop the engine and free the model's memory. There must be no answers in progress."""
