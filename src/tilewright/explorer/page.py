@@ -55,10 +55,8 @@ def explore(
         ArtifactError: The file cannot be written.
         ShapeError: An input does not fit the model.
     """
-    recorders = {id(library): recorder}
-    documents = [
-        collect(x, inputs, title, recorders.get(id(x)), tuned) for x in (library, baseline) if x is not None
-    ]
+    pairs = ((library, recorder), (baseline, None))
+    documents = [collect(x, inputs, title, watched, tuned) for x, watched in pairs if x is not None]
     return write_page(documents, path)
 
 

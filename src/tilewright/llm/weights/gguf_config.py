@@ -439,7 +439,6 @@ _FURTHER = {
     "smollm3": _smollm3,
     "falcon": _falcon,
     "stablelm": _stablelm,
-    "exaone4": _none,
     "ernie4_5": _ernie,
     "ernie4_5_moe": _ernie,
     "hunyuan_v1_dense": _hunyuan,

@@ -83,6 +83,7 @@ _NORMS_AFTER = {
     "post_ffw_norm": "post_feedforward_layernorm",
 }
 _GEMMA2 = _LLAMA | _NORMS_AFTER | {"ffn_norm": "pre_feedforward_layernorm"}
+_HUNYUAN = _LLAMA | {"attn_q_norm": "self_attn.query_layernorm", "attn_k_norm": "self_attn.key_layernorm"}
 _SEQUENTIAL = _LLAMA | {"post_attention_norm": "post_attention_layernorm"}
 
 
@@ -94,9 +95,14 @@ def _stacked(
     return {f"ffn_{ours}_exps": f"{block}.experts.{{index}}.{name}" for ours, name in names.items()}
 
 
+def _gated(block: str, ending: str = "") -> dict[str, str]:
+    """The names of a gated feed-forward block; GGUF's have an ending."""
+    return {f"ffn_{part}{ending}": f"{block}.{part}_proj" for part in ("gate", "down", "up")}
+
+
 def _shared(block: str) -> dict[str, str]:
     """The names of the block that all tokens pass beside experts."""
-    return {f"ffn_{part}_shexp": f"{block}.{part}_proj" for part in ("gate", "down", "up")}
+    return _gated(block, "_shexp")
 
 
 _MIXTRAL = {
@@ -195,6 +201,9 @@ _JAMBA_STATES = {
 }
 _TANH = "gelu_pytorch_tanh"
 
+_GEMMA = Family("gemma", "GemmaForCausalLM", _LLAMA, steps=_LESS_ONE, activation=_TANH)
+_WINDOWED_GEMMA = replace(_GEMMA, names=_GEMMA2)
+
 FAMILIES = {
     "llama": Family("llama", "LlamaForCausalLM", _LLAMA, steps=_PAIRS),
     "qwen2": Family("qwen2", "Qwen2ForCausalLM", _LLAMA),
@@ -245,22 +254,18 @@ FAMILIES = {
         fixed=_QWEN_MOE,
         share="partial_rotary_factor",
     ),
-    "gemma": Family("gemma", "GemmaForCausalLM", _LLAMA, steps=_LESS_ONE, activation=_TANH),
-    "gemma2": Family(
-        "gemma2",
-        "Gemma2ForCausalLM",
-        _GEMMA2,
-        steps=_LESS_ONE,
-        activation=_TANH,
+    "gemma": _GEMMA,
+    "gemma2": replace(
+        _WINDOWED_GEMMA,
+        model_type="gemma2",
+        model_class="Gemma2ForCausalLM",
         window=2,
         fixed={"sliding_window": 4096},
     ),
-    "gemma3": Family(
-        "gemma3_text",
-        "Gemma3ForCausalLM",
-        _GEMMA2,
-        steps=_LESS_ONE,
-        activation=_TANH,
+    "gemma3": replace(
+        _WINDOWED_GEMMA,
+        model_type="gemma3_text",
+        model_class="Gemma3ForCausalLM",
         window=6,
         fixed={"sliding_window": 1024},
     ),
@@ -508,19 +513,12 @@ FAMILIES = {
     "hunyuan-dense": Family(
         "hunyuan_v1_dense",
         "HunYuanDenseV1ForCausalLM",
-        _LLAMA | {"attn_q_norm": "self_attn.query_layernorm", "attn_k_norm": "self_attn.key_layernorm"},
+        _HUNYUAN,
     ),
     "hunyuan-moe": Family(
         "hunyuan_v1_moe",
         "HunYuanMoEV1ForCausalLM",
-        _LLAMA
-        | _MOE
-        | _shared("mlp.shared_mlp")
-        | {
-            "attn_q_norm": "self_attn.query_layernorm",
-            "attn_k_norm": "self_attn.key_layernorm",
-            "ffn_gate_inp": "mlp.gate.wg",
-        },
+        _HUNYUAN | _MOE | _shared("mlp.shared_mlp") | {"ffn_gate_inp": "mlp.gate.wg"},
         keys={"expert_count": "num_experts", "expert_used_count": "moe_topk"},
     ),
     "seed_oss": Family("seed_oss", "SeedOssForCausalLM", _SEQUENTIAL),
@@ -537,7 +535,7 @@ FAMILIES = {
         "llama4_text",
         "Llama4ForCausalLM",
         _LLAMA
-        | {f"ffn_{part}": f"feed_forward.{part}_proj" for part in ("gate", "up", "down")}
+        | _gated("feed_forward")
         | _shared("feed_forward.shared_expert")
         | {
             "ffn_gate_inp": "feed_forward.router",
@@ -586,7 +584,7 @@ FAMILIES = {
         _LLAMA
         | _mixer("mamba")
         | _stacked("feed_forward")
-        | {f"ffn_{part}": f"feed_forward.{part}_proj" for part in ("gate", "up", "down")}
+        | _gated("feed_forward")
         | {
             "output_norm": "model.final_layernorm",
             "ffn_norm": "pre_ff_layernorm",

@@ -13,7 +13,8 @@ from .checkpoint import LazyTensor
 Role = Literal["embedding", "head", "matrix", "other"]
 
 _EMBEDDING = re.compile(
-    r"(^|\.)(embed_tokens|embed_tokens_per_layer|wte|embed_in|word_embeddings|embeddings|token_embedding|shared)\.weight$"
+    r"(^|\.)(embed_tokens|embed_tokens_per_layer|wte|embed_in|word_embeddings|embeddings|token_embedding"
+    r"|shared)\.weight$"
 )
 _HEAD = re.compile(r"(^|\.)(lm_head|embed_out)\.weight$")
 # Routers choose experts, positions are added, AltUp mixes streams of hidden states: they are small, and their
