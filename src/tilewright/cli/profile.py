@@ -138,6 +138,12 @@ def command(
         call: Timeline | None = _timeline(library, list(inputs.values()), cold=False)
     except TilewrightError:
         call = None  # of a target that measures no launches
+    launches = sum(row.calls for row in profiled)
+    if call is not None and call.host is not None and len(call.launches) == launches:
+        # The rows and the parts outside of kernels are of one call, so that they add up to it.
+        working = {share.name: share.seconds for share in call.by("kernel")}
+        measured = [replace(row, seconds=working.get(row.name, 0.0)) for row in profiled]
+        profiled = sorted(measured, key=lambda row: -row.seconds)
     dtypes = library.metadata.get("contractions", {})
     rows = [{**asdict(row), "roofline": here and _share(here, row, dtypes)} for row in profiled]
     total = sum(row["seconds"] for row in rows)

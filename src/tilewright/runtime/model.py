@@ -335,7 +335,7 @@ class CompiledModel(ABC):
         Args:
             *args: Inputs, as for a call of the model.
             repeat: The number of calls, of which the one with the median time is returned. One call before
-                them is not measured.
+                each of them is not measured.
             cold: Whether each call finds caches that hold other data: a block of memory larger than the
                 caches is written before it.
             **kwargs: Inputs by name, as for a call of the model.

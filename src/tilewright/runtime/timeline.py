@@ -319,6 +319,8 @@ def record_timeline(model: Measured, arrays: Sequence[np.ndarray], repeat: int, 
     for number in range(max(repeat, 1)):
         if other is not None:
             other.fill(number & 1)
+        else:
+            model(*arrays)  # caches and threads are as in calls that follow one another
         calls.append(model.call_raw(*arrays))
     calls.sort(key=lambda call: call.seconds)
     call = calls[len(calls) // 2]
