@@ -198,6 +198,17 @@ def test_a_phone_shows_the_changes_of_a_pass(browser: Any, page_file: Path) -> N
     page.context.close()
 
 
+def test_a_phone_shows_both_levels_of_the_code(browser: Any, page_file: Path) -> None:
+    page = visit(browser, page_file, PHONE)
+    page.click("#tab-code")
+    panes = [page.locator(".pane").nth(k).bounding_box() for k in range(2)]
+    assert panes[0]["y"] + panes[0]["height"] <= panes[1]["y"]
+    for k, pane in enumerate(panes):
+        code = page.locator(".pane .code").nth(k).bounding_box()
+        assert code["y"] + code["height"] <= pane["y"] + pane["height"] + 1
+    page.context.close()
+
+
 @pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious(browser: Any, page_file: Path, size: tuple[int, int], scheme: str) -> None:

@@ -93,13 +93,12 @@ function content(context: Context): Node[] {
   );
   const parts: Node[] = [];
   if (profile) {
-    const inKernels = profile.launches.reduce((sum, x) => sum + x.end - x.begin, 0);
     parts.push(
       element(
         "p",
         "",
-        `A call took ${timeText(profile.seconds)}, of which ${timeText(inKernels)} ` +
-          `(${percent(inKernels / profile.seconds)}) in kernels.`,
+        `A call took ${timeText(profile.seconds)}, of which ${timeText(profile.kernels)} ` +
+          `(${percent(profile.kernels / profile.seconds)}) in kernels.`,
       ),
     );
   }
