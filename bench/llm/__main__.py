@@ -3,6 +3,7 @@
     python -m bench.llm --install                            # make the environments of the peers
     python -m bench.llm                                      # all rows
     python -m bench.llm -p int4 -w decode,decode-long -s 30  # some of the rows
+    python -m bench.llm -p q4_k,q6_k,mxfp4 -w decode         # further formats of GGUF
     python -m bench.llm --size tiny -e tilewright            # a small model, to test the harness
     python -m bench.llm --build                              # only make the models
     python -m bench.llm --delete                             # delete them
@@ -40,7 +41,7 @@ from . import report  # noqa: E402
 from .build import build  # noqa: E402
 from .engines import ENGINES, Engine  # noqa: E402
 from .measure import Case, Run, with_ratios, workloads  # noqa: E402
-from .model import SIZES  # noqa: E402
+from .model import FORMATS, SIZES  # noqa: E402
 
 NAMES = list(workloads(SIZES["1b"]))
 
@@ -61,7 +62,15 @@ def main(arguments: list[str] | None = None) -> None:
     )
     add = parser.add_argument
     add("--size", choices=list(SIZES), default="1b")
-    add("-p", "--precision", type=_words(["int4", "bf16"]), default=["int4", "bf16"], metavar="NAME,...")
+    precisions = [name for name in FORMATS if name != "f16"]
+    add(
+        "-p",
+        "--precision",
+        type=_words(precisions),
+        default=["int4", "bf16"],
+        metavar="NAME,...",
+        help="formats of the GGUF file: int4 (Q4_0), bf16, q4_k, q6_k, mxfp4; default: int4,bf16",
+    )
     add("-w", "--workloads", type=_words(NAMES), default=NAMES, metavar="NAME,...", help=", ".join(NAMES))
     add(
         "-e",

@@ -65,7 +65,7 @@ class Workload:
         quantized values are multiplied directly.
         """
         if self.method == "prefill":
-            peak = max(roof.flops["bf16"], roof.flops["int8"]) if precision == "int4" else roof.flops["bf16"]
+            peak = roof.flops["bf16"] if precision == "bf16" else max(roof.flops["bf16"], roof.flops["int8"])
             return max(size.flops(self.context) / peak, size.step_bytes(precision, 1, 0) / roof.bandwidth)
         held = self.context + size.steps / 2 + 1
         return size.step_bytes(precision, self.batch, held) / roof.bandwidth

@@ -13,8 +13,32 @@ from typing import Any
 
 import numpy as np
 
+from . import k_quants
+
 SEED = 0
-FORMATS = {"int4": "Q4_0", "bf16": "BF16", "f16": "F16"}
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format of matrices in GGUF: its name, that of files of this type, and the bytes of a weight.
+
+    `encode` makes the bytes of the format from float32; None: by the package ``gguf``.
+    """
+
+    name: str
+    file: str
+    size: float
+    encode: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]] | None = None
+
+
+FORMATS = {
+    "int4": Format("Q4_0", "MOSTLY_Q4_0", 18 / 32),
+    "bf16": Format("BF16", "MOSTLY_BF16", 2),
+    "q4_k": Format("Q4_K", "MOSTLY_Q4_K_S", 144 / 256, k_quants.q4_k),
+    "q6_k": Format("Q6_K", "MOSTLY_Q6_K", 210 / 256, k_quants.q6_k),
+    "mxfp4": Format("MXFP4", "MOSTLY_MXFP4_MOE", 17 / 32),
+    "f16": Format("F16", "MOSTLY_F16", 2),
+}
 """Formats of matrices in the file, by precision. Q4_0 has 4-bit weights in groups of 32 with a float16
 scale.
 """
@@ -80,7 +104,7 @@ class Size:
         """Bytes that a decoding step must read: the weights, and keys and values (16 bits) of `held` tokens
         of each sequence.
         """
-        weights = self.multiplied() * (18 / 32 if precision == "int4" else 2)
+        weights = self.multiplied() * FORMATS[precision].size
         return weights + batch * held * 2 * 2 * self.layers * self.kv_heads * self.head_dim
 
     def flops(self, tokens: int) -> float:
@@ -151,10 +175,11 @@ def write(size: Size, precision: str, path: Path, source: Source | None = None) 
 
     source = source or random_source(size)
 
-    form = gguf.GGMLQuantizationType[FORMATS[precision]]
+    format = FORMATS[precision]
+    form = gguf.GGMLQuantizationType[format.name]
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name("random")
-    writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{form.name}"])
+    writer.add_file_type(gguf.LlamaFileType[format.file])
     writer.add_block_count(size.layers)
     writer.add_context_length(max(2048, size.held))
     writer.add_embedding_length(size.hidden)
@@ -179,7 +204,8 @@ def write(size: Size, precision: str, path: Path, source: Source | None = None) 
     for name in size.norms():
         writer.write_tensor_data(source.tensor(name))
     for name in size.matrices():
-        writer.write_tensor_data(gguf.quantize(source.tensor(name), form))
+        values = source.tensor(name)
+        writer.write_tensor_data(format.encode(values) if format.encode else gguf.quantize(values, form))
     writer.close()
 
 

@@ -100,6 +100,21 @@ def run(path: Path, *options: str) -> None:
     main([*common, "--results", str(path), *options])
 
 
+@pytest.mark.parametrize(("precision", "error"), [("q4_k", 0.09), ("q6_k", 0.025)])
+def test_k_quants_are_decoded_as_they_are_meant(precision: str, error: float) -> None:
+    gguf = pytest.importorskip("gguf")
+    form = model.FORMATS[precision]
+    values = np.random.default_rng(0).standard_normal((3, 512)).astype(np.float32)
+    values[0, :32] = 0  # a group without a scale
+    values[1, 32:64] = np.abs(values[1, 32:64])  # and one without a minimum
+    assert form.encode is not None
+    data = form.encode(values)
+    assert data.nbytes == values.size * form.size
+    decoded = gguf.dequantize(data, gguf.GGMLQuantizationType[form.name])
+    assert np.sqrt(np.mean((decoded - values) ** 2)) < error
+    assert not decoded[0, :32].any()
+
+
 def test_a_run_of_the_small_size(tmp_path: Path, models: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "llm.json"
     run(path)

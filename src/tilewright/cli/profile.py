@@ -142,8 +142,8 @@ def command(
     if call is not None and call.host is not None and len(call.launches) == launches:
         # The rows and the parts outside of kernels are of one call, so that they add up to it.
         working = {share.name: share.seconds for share in call.by("kernel")}
-        measured = [replace(row, seconds=working.get(row.name, 0.0)) for row in profiled]
-        profiled = sorted(measured, key=lambda row: -row.seconds)
+        of_call = [replace(row, seconds=working.get(row.name, 0.0)) for row in profiled]
+        profiled = sorted(of_call, key=lambda row: -row.seconds)
     dtypes = library.metadata.get("contractions", {})
     rows = [{**asdict(row), "roofline": here and _share(here, row, dtypes)} for row in profiled]
     total = sum(row["seconds"] for row in rows)
