@@ -59,19 +59,22 @@ class QuantizedMatrix(Module):
 
     def product(self, x: Tensor, index: Tensor | None = None) -> Tensor:
         """``x @ matrix.T``; with `index`, each row is multiplied by the matrix that it selects."""
-        largest = None
-        if self.largest is not None and _factors.get() is i8 and self.rounds_by_rows:
-            largest = self.largest(x)
+        largest = None if self.largest is None or _factors.get() is not i8 else self.largest(x)
         parts = (self.scales, index, self.units, self.minimums, self.minimum_units, largest)
         options = {"factors": _factors.get(), "bits": self.bits, "table": self.table}
         y: Tensor = apply(g.QuantizedMatMul, x, self.qvalues, *parts, **options)
         return y
 
-    @property
-    def rounds_by_rows(self) -> bool:
-        """Whether the rounding of one group of x depends on the others."""
+    def rounds_by_rows(self, one_scale: bool) -> bool:
+        """Whether x is rounded to 8 bits by whole rows, of which these may be some columns.
+
+        Args:
+            one_scale: Whether each whole row of the matrix has one scale.
+        """
+        if self.qvalues.type.dtype.is_float:  # factors are rounded to bf16, each by itself
+            return False
         bits = self.qvalues.dtype.itemsize * 8 if self.bits is None else self.bits
-        return bits <= 4
+        return one_scale or bits <= 4
 
 
 class QuantizedLinear(QuantizedMatrix):

@@ -22,11 +22,11 @@ def _weights(qvalues: Any, scales: Any) -> Any:
 def _rounded(x: Any, groups: int, qvalues: DType, largest: int | None, row: Any = None) -> Any:
     """`x` with each group rounded to multiples of its scale: its largest magnitude over 127, or, with 4-bit
     weights, that of its row divided by as large a power of two as the group allows (`largest` is the largest
-    magnitude of a value, `row` that of each row, None: of its part in x).
+    magnitude of a value, `row` that of each row, None: of its part in x). One group may be a part of a row.
     """
     largest = largest or (8 if qvalues is i4 else 15)
     parts = x.reshape(*x.shape[:-1], groups, -1)
-    top = scale = np.abs(parts).max(-1, keepdims=True)
+    top = scale = np.abs(parts).max(-1, keepdims=True) if row is None or groups > 1 else row[..., None]
     if qvalues.bits == 4:
         scale = np.broadcast_to(top.max(-2, keepdims=True) if row is None else row[..., None], top.shape)
         for _ in range(31 - (parts.shape[-1] * 127 * largest).bit_length()):
@@ -109,18 +109,25 @@ CASES = [
         )
         for qvalues, packed, low, bits in ((i8, i4, -4, 3), (u8, u4, 0, 4))
     ),
-    Case(
-        "QuantizedMatMul",
-        (
-            F("b", "s", 64),
-            F(5, 64, dtype=i4, fill=integers(-8, 8)),
-            F(5, 2, dtype=f16, fill=positive),
-            F("b", "s", 1, fill=lambda rng, shape: rng.uniform(6, 9, shape)),  # more than of x
-        ),
-        lambda b, d, x, q, scales, row: b(graph.QuantizedMatMul(x, q, scales, None, None, None, None, row)),
-        lambda d, x, q, scales, row: _rounded(x, 2, i4, None, row) @ _right(q, scales, i8).T,
-        SIZES,
-        note="some columns of longer rows",
+    *(
+        Case(
+            "QuantizedMatMul",
+            (
+                F("b", "s", 64),
+                F(5, 64, dtype=qvalues, fill=integers(-8, 8)),
+                F(5, groups, dtype=f16, fill=positive),
+                F("b", "s", 1, fill=lambda rng, shape: rng.uniform(6, 9, shape)),  # more than of x
+            ),
+            lambda b, d, x, q, scales, row: b(
+                graph.QuantizedMatMul(x, q, scales, None, None, None, None, row)
+            ),
+            lambda d, x, q, scales, row, qvalues=qvalues: (
+                _rounded(x, scales.shape[1], qvalues, None, row) @ _right(q, scales, i8).T
+            ),
+            SIZES,
+            note=f"some columns of longer rows of {qvalues.name}",
+        )
+        for qvalues, groups in ((i4, 2), (i8, 1))
     ),
     *(
         Case(

@@ -97,13 +97,17 @@ def test_quantized_matrices_are_cut_between_groups(scheme: str) -> None:
 
 
 @pytest.mark.parametrize("product", ["i8", "f32"])
-@pytest.mark.parametrize("name", ["llama", "mixtral"])
-def test_quantized_models(name: str, product: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "scheme"),
+    [("llama", "int4_g32"), ("mixtral", "int4_g32"), ("llama", "int8"), ("mixtral", "int8"),
+     ("llama", "int8_g128"), ("llama", "e4m3")],
+)  # fmt: skip
+def test_quantized_models(name: str, scheme: str, product: str, tmp_path: Path) -> None:
     """The parts of a quantized model have the whole model's numbers, and say the same: activations are
     rounded to 8 bits as those of whole rows.
     """
-    tiny.checkpoint(name, tmp_path / "m", intermediate_size=128, head_dim=32)
-    convert(tmp_path / "m", tmp_path / "q", Conversion("int4_g32"))
+    tiny.checkpoint(name, tmp_path / "m", intermediate_size=256, head_dim=64)  # two groups of 128 columns
+    convert(tmp_path / "m", tmp_path / "q", Conversion(scheme))
     checkpoint = open_checkpoint(tmp_path / "q")
     whole: Any = model_of(checkpoint)
     divided: list[Any] = [model_of(checkpoint, None, place) for place in places(2)]

@@ -162,7 +162,8 @@ class QuantizedMatMul(GraphOp):
     mean bf16. With factors of i8 a table is rounded to integers (`integer_table`).
 
     `largest` (..., 1), f32, is the largest magnitude of the rows of which x has some columns, where scales
-    differ by powers of two: x is then rounded as the whole rows are. It is at least that of x.
+    differ by powers of two or there is one for each row: x is then rounded as the whole rows are. It is at
+    least that of x.
     """
 
     name = "graph.quantized_matmul"
@@ -189,8 +190,13 @@ class QuantizedMatMul(GraphOp):
             given, wanted = tensor_type(self.largest), TensorType(f32, (*x.shape[:-1], 1))
             if given.dtype is not f32 or not same_shape(given.shape, wanted.shape):
                 raise IRError(f"largest must be {wanted}, got {given}", self)
-            if self.product is not i8 or not _form(self).shifts_sums:
-                raise IRError("largest has a meaning only where scales differ by powers of two", self)
+            groups, _ = _groups_and_size(self)
+            if self.product is not i8 or not (_form(self).shifts_sums or groups == 1):
+                raise IRError(
+                    "largest has a meaning only for factors of i8 whose scales differ by powers of two, or "
+                    "with one scale for each row",
+                    self,
+                )
         return (TensorType(x.dtype, (*x.shape[:-1], rows)),)
 
     @property
@@ -218,6 +224,8 @@ class QuantizedMatMul(GraphOp):
                 quotient = np.full(scale.shape, np.inf)
                 np.divide(largest, scale, out=quotient, where=scale != 0, dtype=np.float64)
                 scale = largest / 2.0 ** np.clip(np.floor(np.log2(quotient)), 0, most).astype(np.float32)
+            elif shared is not None:
+                scale = shared[..., None]
             inverse = np.divide(np.float32(127), scale, out=np.zeros_like(scale), where=scale != 0)
             wide = np.rint(wide * inverse) * (scale * np.float32(1 / 127))
         elif self.product is bf16:
@@ -278,9 +286,13 @@ class QuantizedMatMul(GraphOp):
             product = DequantizedMatMul(x, self.qvalues, self.scales, *rest, bits=self.bits, table=self.table)
             return narrow(b, b(product), self.x)
         x = b(Reshape(x, shape=(*lead, groups, size)))
-        top = b(ReduceMax(b(UNARY["abs"](x)), axes=(len(lead) + 1,), keepdims=True))
+        shifts = _form(self).shifts_sums
+        if self.largest is None or shifts:
+            top = b(ReduceMax(b(UNARY["abs"](x)), axes=(len(lead) + 1,), keepdims=True))
+        else:
+            top = b(Reshape(self.largest, shape=(*lead, 1, 1)))
         table, factor = (None, 1.0) if self.table is None else integer_table(self.table)
-        if _form(self).shifts_sums:
+        if shifts:
             if self.largest is None:
                 largest = b(ReduceMax(top, axes=(len(lead),), keepdims=True))
             else:

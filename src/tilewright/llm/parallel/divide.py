@@ -48,6 +48,7 @@ class Division:
             )
         self.model, self.place = model, place
         self.cuts: dict[str, Cut] = {}
+        self._one_scale: set[str] = set()  # quantized parameters that have one scale for each whole row
         self._after: list[Callable[[], None]] = []
         self._known = {name for name, _ in model.named_parameters()}
         if place.pipeline > 1:
@@ -72,6 +73,8 @@ class Division:
                 if destination.name in self._known - kept:
                     continue
                 cut = self.cuts.get(destination.name)
+                if tensor.scheme is not None and tensor.scheme.group is None:
+                    self._one_scale.add(destination.name)
                 tensor = tensor if cut is None else cut.of(tensor, destination.transposed)
             found[name] = tensor
         return found
@@ -135,7 +138,8 @@ class Division:
         group = self.place.groups["tensor"]
 
         def connect() -> None:
-            if isinstance(loaded := getattr(owner, name), QuantizedMatrix):
+            loaded, one_scale = getattr(owner, name), f"{path}.{name}.weight" in self._one_scale
+            if isinstance(loaded, QuantizedMatrix) and loaded.rounds_by_rows(one_scale):
                 loaded.largest = lambda x: largest_of_all(x, group)
 
         self._after.append(connect)
