@@ -30,10 +30,20 @@ NONE = -1
 """The token of a row that allows no token, or contains NaN or infinity."""
 
 
+def _step(window: int) -> int:
+    """The number of pages at a multiple of which reading begins."""
+    return 1 if window < LONG_WINDOW else KEY_BLOCK // PAGE
+
+
 def first_page(position: int, window: int) -> int:
     """The first page that a model reads for the token at `position` with a window of that many tokens."""
-    step = 1 if window < LONG_WINDOW else KEY_BLOCK // PAGE
+    step = _step(window)
     return max(position - (window - 1), 0) // (step * PAGE) * step
+
+
+def pages_seen(window: int, n: int) -> int:
+    """The most pages that a model reads for `n` successive tokens with a window of that many tokens each."""
+    return (window + n - 3) // PAGE + 1 + _step(window)
 
 
 class Draws(NamedTuple):

@@ -21,6 +21,7 @@ from tilewright.llm.engine.engine import Engine, EngineOptions  # noqa: E402
 from tilewright.llm.engine.sampling import SamplingParameters  # noqa: E402
 from tilewright.llm.engine.speculative import Speculation  # noqa: E402
 from tilewright.llm.engine.stream import Request  # noqa: E402
+from tilewright.llm.library import LibraryOptions, LibraryRunner, compile_library  # noqa: E402
 from tilewright.llm.load_weights import load_weights  # noqa: E402
 from tilewright.llm.models import build  # noqa: E402
 
@@ -52,3 +53,29 @@ def test_greedy_outputs_are_those_of_transformers(family: str, speculation: Any,
         assert engine.stats().cached_tokens > 0
     if speculation is not None:
         assert engine.stats().accepted_tokens > 0
+
+
+@pytest.mark.slow
+def test_a_window_of_a_compiled_library_needs_its_own_memory_only(tmp_path: Path) -> None:
+    """A prompt of nine pages runs in four."""
+    torch.manual_seed(0)
+    size = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = transformers.MistralConfig(
+        **size, num_key_value_heads=1, vocab_size=tokenizer().vocabulary, sliding_window=70,
+        max_position_embeddings=640,
+    )  # fmt: skip
+    model = transformers.MistralForCausalLM(config)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(3)
+    model.save_pretrained(tmp_path)
+    runner = LibraryRunner(compile_library(tmp_path, LibraryOptions(context=640, chunk=64, max_batch=2)))
+    prompt = np.random.default_rng(0).integers(5, runner.vocabulary, 560).tolist()
+    found = []
+    for pages in (None, 4):
+        engine = Engine(runner, tokenizer(), EngineOptions(pages=pages, replies=False))
+        for begin in (prompt, prompt[:300]):
+            stream = engine.submit(Request(begin, SamplingParameters(0), max_tokens=40, ignore_eos=True))
+            found.append(stream.collect()[0].tokens)
+    assert found[:2] == found[2:] and len(set(found[0])) > 3
+    assert engine.stats().pages_released >= 8 and engine.stats().pages == 4

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tilewright.errors import InternalError
 from tilewright.llm.engine.pages import PagePool
-from tilewright.llm.engine.prefix_cache import PrefixCache, PrefixNode
+from tilewright.llm.engine.prefix_cache import PrefixCache, PrefixNode, seen_whole
 
 PAGE = 4
 TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=14)
@@ -46,8 +46,8 @@ def test_the_least_recently_used_page_is_evicted_and_never_one_that_others_follo
     old, new = filled(cache, [0] * 8), filled(cache, [1] * 8)
     cache.use(old[0])
     cache.leave(old[:1])  # The first page of the old tokens is now the one used last.
-    taken = [cache.take() for _ in range(4)]
-    assert taken == [old[1].page, new[1].page, new[0].page, old[0].page]
+    expected = [old[1].page, new[1].page, new[0].page, old[0].page]
+    assert [cache.take() for _ in range(4)] == expected
     assert cache.take() is None and cache.evicted == 4 and not list(cache)
 
 
@@ -65,7 +65,8 @@ def test_what_is_used_is_not_evicted() -> None:
     nodes = filled(cache, [0] * 8)
     cache.use(nodes[0])
     assert cache.available == 2
-    assert {cache.take(), cache.take()} == {2, nodes[1].page} and cache.take() is None
+    expected = {2, nodes[1].page}
+    assert {cache.take(), cache.take()} == expected and cache.take() is None
     with pytest.raises(InternalError, match="released more often"):
         cache.leave([nodes[0], nodes[0]])
 
@@ -108,9 +109,37 @@ def test_without_keeping_pages_are_free_when_the_last_user_leaves() -> None:
     assert cache.child(cache.root, [1] * PAGE) is None and cache.pool.free == 4
 
 
+def test_a_page_that_its_user_does_not_read_is_evicted_and_comes_back() -> None:
+    cache = PrefixCache(PagePool(3))
+    nodes = filled(cache, [0] * 12)
+    for node in nodes:
+        cache.use(node)
+    pages = [node.page for node in nodes]
+    assert cache.take() is None
+    cache.unread(nodes[0])
+    assert cache.take() == pages[0] and nodes[0].page == -1 and list(cache) == nodes[1:]
+    assert cache.child(cache.root, [0] * PAGE) is nodes[0]
+    assert cache.longest_part(cache.root, [0] * PAGE) is None
+    assert cache.insert(cache.root, [0] * PAGE, pages[0]) is nodes[0] and nodes[0].page == pages[0]
+    cache.settle(nodes[0])
+    assert cache.take() == pages[0]
+    cache.pool.give_back(pages[0])
+    cache.leave(nodes, [-1, *pages[1:]])
+    assert cache.idle == 2
+    cache.clear()  # the first node goes with the last one that follows it
+    assert not cache._nodes and not cache.root.children and cache.pool.free == 3
+
+
+def test_what_can_be_continued() -> None:
+    assert seen_whole([3, 4, 5], 192, None) == 3 and seen_whole([3, -1, 5], 192, None) == 1
+    assert [seen_whole([-1, -1, 5, 6], 256, window) for window in (1, 64, 65, 129, 130)] == [4, 4, 4, 4, 0]
+    assert seen_whole([-1, 4, -1, 6], 256, 65) == 4 and seen_whole([-1, 4, -1, -1], 256, 65) == 2
+    assert seen_whole([-1, 4, 5], 130, 64) == 3 and seen_whole([], 0, 64) == 0
+
+
 class Machine(RuleBasedStateMachine):
-    """Sequences that begin, share pages, write and end. `content` is what the runner would have written in
-    each page.
+    """Sequences that begin, share pages, write, stop reading first pages and end. `content` is what the
+    runner would have written in each page.
     """
 
     def __init__(self) -> None:
@@ -119,8 +148,8 @@ class Machine(RuleBasedStateMachine):
         self.cache = PrefixCache(self.pool)
         self.content: dict[int, list[int]] = {}
         self.running: list[
-            tuple[list[int], list[PrefixNode], list[int]]
-        ] = []  # (tokens, shared nodes, own pages)
+            tuple[list[int], list[PrefixNode], list[int], list[int]]
+        ] = []  # (tokens, shared nodes, those of their pages that are read, own pages)
 
     @rule(tokens=TOKENS)
     def come(self, tokens: list[int]) -> None:
@@ -129,7 +158,7 @@ class Machine(RuleBasedStateMachine):
             node := self.cache.child(
                 nodes[-1] if nodes else self.cache.root, tokens[len(nodes) * PAGE :][:PAGE]
             )
-        ) and (len(node.key) == 4 * PAGE):
+        ) and (len(node.key) == 4 * PAGE and node.page >= 0):
             self.cache.use(node)
             nodes.append(node)
             assert self.content[node.page] == tokens[(len(nodes) - 1) * PAGE :][:PAGE]
@@ -146,12 +175,21 @@ class Machine(RuleBasedStateMachine):
                 return
             self.content[page] = tokens[at : at + PAGE]
             own.append(page)
-        self.running.append((tokens, nodes, own))
+        self.running.append((tokens, nodes, [node.page for node in nodes], own))
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def see_less(self, data: st.DataObject) -> None:
+        _, nodes, read, _ = self.running[data.draw(st.integers(0, len(self.running) - 1))]
+        for at in range(data.draw(st.integers(0, len(nodes)))):
+            if read[at] >= 0:
+                self.cache.unread(nodes[at])
+                read[at] = -1
 
     @precondition(lambda self: self.running)
     @rule(data=st.data(), keep=st.booleans())
     def go(self, data: st.DataObject, keep: bool) -> None:
-        tokens, nodes, own = self.running.pop(data.draw(st.integers(0, len(self.running) - 1)))
+        tokens, nodes, read, own = self.running.pop(data.draw(st.integers(0, len(self.running) - 1)))
         while keep and own:
             at = len(nodes) * PAGE
             node = self.cache.insert(
@@ -162,9 +200,10 @@ class Machine(RuleBasedStateMachine):
             else:
                 self.cache.use(node)
                 nodes.append(node)
+                read.append(node.page)
         for page in own:
             self.pool.give_back(page)
-        self.cache.leave(nodes)
+        self.cache.leave(nodes, read)
 
     @rule()
     def forget(self) -> None:
@@ -173,21 +212,25 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def every_page_has_one_owner(self) -> None:
-        owned = [node.page for node in self.cache] + [page for _, _, own in self.running for page in own]
+        owned = [node.page for node in self.cache] + [page for *_, own in self.running for page in own]
         assert len(owned) == len(set(owned)) == self.pool.size - self.pool.free
 
     @invariant()
     def nodes_hold_what_they_say_and_count_their_users(self) -> None:
-        users = [node for _, nodes, _ in self.running for node in nodes]
-        for node in self.cache:
-            assert b"".join(t.to_bytes(4, "big") for t in self.content[node.page]) == node.key
-            assert node.users == sum(1 for user in users if user is node)
+        users = [pair for _, *pairs, _ in self.running for pair in zip(*pairs, strict=True)]
+        for node in self.cache._nodes:
+            held = self.content[node.page] if node.page >= 0 else []
+            assert not held or b"".join(t.to_bytes(4, "big") for t in held) == node.key
+            assert node.users == sum(1 for user, _ in users if user is node)
+            assert node.readers == sum(1 for user, page in users if user is node and page >= 0)
+            assert node.page >= 0 or ((node.users or node.children) and not node.readers)
             assert not node.children or len(node.key) == 4 * PAGE
-        assert self.cache.idle == sum(1 for node in self.cache if not node.users)
+        assert all(page in (-1, node.page) for node, page in users)
+        assert self.cache.idle == sum(1 for node in self.cache if not node.readers)
 
     @invariant()
     def siblings_are_sorted_and_none_begins_another(self) -> None:
-        for node in [self.cache.root, *self.cache]:
+        for node in [self.cache.root, *self.cache._nodes]:
             assert node.keys == [child.key for child in node.children] == sorted(node.keys)
             assert not any(b.startswith(a) for a, b in zip(node.keys, node.keys[1:], strict=False))
 

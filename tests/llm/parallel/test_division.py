@@ -14,6 +14,7 @@ pytest.importorskip("transformers")
 
 from tests.llm.models import tiny
 from tilewright.errors import CompileError
+from tilewright.frontends.trace import Tensor
 from tilewright.ir.types import f32, i8
 from tilewright.llm.cache import NoCache
 from tilewright.llm.library import LibraryOptions, compile_library, model_of
@@ -21,7 +22,7 @@ from tilewright.llm.parallel.cuts import COLUMNS, ROWS, Cut
 from tilewright.llm.parallel.exchange import equal_parts
 from tilewright.llm.parallel.place import Place
 from tilewright.llm.quantization import dequantize, quantize, scheme_of
-from tilewright.llm.quantized_linear import factors
+from tilewright.llm.quantized_linear import QuantizedMatrix, factors
 from tilewright.llm.weights import Conversion, convert, open_checkpoint
 from tilewright.llm.weights.checkpoint import LazyTensor
 
@@ -100,7 +101,7 @@ def test_quantized_matrices_are_cut_between_groups(scheme: str) -> None:
 @pytest.mark.parametrize(
     ("name", "scheme"),
     [("llama", "int4_g32"), ("mixtral", "int4_g32"), ("llama", "int8"), ("mixtral", "int8"),
-     ("llama", "int8_g128"), ("llama", "e4m3")],
+     ("llama", "int8_g128")],
 )  # fmt: skip
 def test_quantized_models(name: str, scheme: str, product: str, tmp_path: Path) -> None:
     """The parts of a quantized model have the whole model's numbers, and say the same: activations are
@@ -126,6 +127,16 @@ def test_quantized_models(name: str, scheme: str, product: str, tmp_path: Path) 
     for found, logits in on_threads([lambda model=model: said(model) for model in divided]):
         assert found == tokens
         np.testing.assert_allclose(logits, wanted, atol=1e-4, rtol=1e-4)
+
+
+def test_what_is_rounded_by_whole_rows() -> None:
+    def rounds(dtype: Any, one_scale: bool, bits: int | None = None) -> bool:
+        matrix = QuantizedMatrix(Tensor(np.zeros((2, 32), dtype)), Tensor(np.ones((2, 1))), bits=bits)
+        return matrix.rounds_by_rows(one_scale)
+
+    assert rounds(np.int8, True) and not rounds(np.int8, False)
+    assert rounds(np.int8, False, 4) and not rounds(np.int8, False, 6)
+    assert not rounds(ml_dtypes.float8_e4m3fn, True)  # factors are rounded to bf16
 
 
 @pytest.mark.parametrize(

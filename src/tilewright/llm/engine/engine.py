@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import EngineError, OverloadedError, RequestError, TilewrightError
-from ..runner import PAGE, Floats, Runner
+from ..runner import Floats, Runner
 from ..tokenizer import Detokenizer, Tokenizer
 from .adapters import Adapters
 from .outputs import Outputs
@@ -91,6 +91,9 @@ class Engine:
         self.runner = runner
         self.tokenizer = tokenizer
         self.options = options = options or EngineOptions()
+        window = _window(runner, options.speculation)
+        chunk = self._chunk = _fit("chunk", options.chunk, runner.chunk)
+        drafts = options.speculation is not None and options.speculation.draft is not None
         self._scheduler = Scheduler(
             pages=_fit("pages", options.pages, runner.pages),
             slots=_fit("max_batch", options.max_batch, runner.max_batch),
@@ -99,7 +102,8 @@ class Engine:
             keep=options.prefix_cache,
             copy_page=lambda source, target: self._steps.copy_page(source, target),
             begin=self._begin,
-            window=_window(runner, options.speculation),
+            window=window,
+            chunk=None if drafts else chunk,  # a draft model that lags needs pages that the model does not
         )
         self.adapters = Adapters(runner.adapters)
         """The low-rank adapters that requests may choose."""
@@ -116,13 +120,12 @@ class Engine:
                 draft.check(runner)
         self._statistics = Statistics(pages=self._scheduler.pool.size)
         self._outputs = Outputs(self._scheduler, self._statistics, self.adapters, runner.vocabulary)
-        chunk = self._chunk = _fit("chunk", options.chunk, runner.chunk)
         self._steps = Steps(
             runner, self._scheduler, self._outputs, self._statistics, chunk, options.speculation, draft
         )
         self._replies: Replies | None = None
         if self._scheduler.share and options.prefix_cache and options.replies and not runner.uniform:
-            self._replies = Replies(self._scheduler.cache, chunk, self._steps.prefill_idle)
+            self._replies = Replies(self._scheduler.cache, chunk, self._steps.prefill_idle, window)
             self._outputs.replies = self._replies
         if options.page_folder is not None:
             self._scheduler.stored = self._stored(options.page_folder)
@@ -228,7 +231,7 @@ class Engine:
         if self.runner.has_state and self.runner.source_kind is None:
             raise RequestError("the model keeps state that cannot be copied: it has no beam search")
         tokens = request.length(self.limit)
-        needed, there = beams.width * -(-tokens // PAGE), self._scheduler.pool.size
+        needed, there = beams.width * self._scheduler.pages_for(tokens), self._scheduler.pool.size
         if needed > there:
             raise RequestError(
                 f"a beam search of width {beams.width} over {tokens} tokens needs {needed} pages of the KV "

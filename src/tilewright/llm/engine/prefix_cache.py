@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from ...errors import InternalError
+from ..runner import PAGE, first_page
 from ..vision.given import Images
 from .pages import PagePool
 
@@ -20,10 +21,27 @@ CONTENTS = 1 << 14
 """The most contents of images whose numbers are remembered."""
 
 
+def seen_whole(pages: Sequence[int], held: int, window: int | None) -> int:
+    """The most of a sequence's first pages after which it can continue: the next token sees none that is
+    missing.
+
+    Args:
+        pages: Their numbers; -1 for those that are missing.
+        held: The number of tokens in them.
+        window: The last tokens that a token sees; None: all.
+    """
+    count = at = len(pages)
+    while at > (0 if window is None else first_page(min(held, count * PAGE), window)):
+        at -= 1
+        if pages[at] < 0:
+            count = at
+    return count
+
+
 class PrefixNode:
     """A page and its tokens, which follow the tokens of the ancestors' pages."""
 
-    __slots__ = ("children", "key", "keys", "page", "parent", "users")
+    __slots__ = ("children", "key", "keys", "page", "parent", "readers", "users")
 
     def __init__(self, parent: PrefixNode | None, key: bytes, page: int) -> None:
         self.parent = parent
@@ -32,8 +50,13 @@ class PrefixNode:
         prefix is with a neighbor. A key shorter than a page is a leaf.
         """
         self.page = page
+        """-1 for a page that was evicted while nodes after it are kept: a model with windows continues behind
+        it without reading it.
+        """
         self.users = 0
-        """The number of running sequences that read the page; each one also uses all ancestors."""
+        """The number of running sequences that have these tokens; each one also uses all ancestors."""
+        self.readers = 0
+        """The number of users that read the page."""
         self.keys: list[bytes] = []
         self.children: list[PrefixNode] = []
 
@@ -48,8 +71,8 @@ def _common(a: bytes, b: bytes) -> int:
 
 
 class PrefixCache:
-    """Keeps pages for reuse: sequences with equal beginnings share them, and the least recently used idle
-    page is evicted.
+    """Keeps pages for reuse: sequences with equal beginnings share them, and the least recently used page
+    without readers is evicted.
 
     Only whole pages are shared. A page that matches in part, or that is not full, is copied; `longest_part`
     finds it.
@@ -74,7 +97,7 @@ class PrefixCache:
         self._nodes: dict[PrefixNode, None] = {}  # of all trees, each after its parent
         self._idle: OrderedDict[PrefixNode, None] = (
             OrderedDict()
-        )  # idle nodes; the children of such a node stand before it
+        )  # nodes whose pages nobody reads; if readers read all ancestors' pages, children stand before them
 
     @property
     def available(self) -> int:
@@ -83,7 +106,7 @@ class PrefixCache:
 
     @property
     def idle(self) -> int:
-        """The number of kept pages that no running sequence uses."""
+        """The number of kept pages that no running sequence reads."""
         return len(self._idle)
 
     def take(self) -> int | None:
@@ -95,13 +118,15 @@ class PrefixCache:
         if page is None and self._idle:
             node, _ = self._idle.popitem(last=False)
             self.evicting(node)
-            self._remove(node)
+            self._drop(node)
             self.evicted += 1
             page = self.pool.take()
         return page
 
     def child(self, node: PrefixNode, tokens: Sequence[int]) -> PrefixNode | None:
-        """Return the child of `node` that holds exactly these tokens, which fill a page."""
+        """Return the child of `node` that has exactly these tokens, which fill a page. Its page may have been
+        evicted.
+        """
         key = _key(tokens)
         at = bisect_left(node.keys, key)
         return node.children[at] if at < len(node.keys) and node.keys[at] == key else None
@@ -113,7 +138,7 @@ class PrefixCache:
         """
         key = _key(tokens)
         at = bisect_left(node.keys, key)
-        near = [(n, _common(n.key, key)) for n in node.children[max(at - 1, 0) : at + 1]]
+        near = [(n, _common(n.key, key)) for n in node.children[max(at - 1, 0) : at + 1] if n.page >= 0]
         best = max(near, key=lambda match: match[1], default=None)
         return best if best and best[1] else None
 
@@ -136,21 +161,39 @@ class PrefixCache:
         return found
 
     def use(self, node: PrefixNode) -> None:
-        """Count one more user of the node. The same user must already use the node's parent."""
+        """Count one more user of the node, who reads its page if it has one. The same user must already use
+        the node's parent.
+        """
         node.users += 1
+        if node.page >= 0:
+            self.read(node)
+
+    def read(self, node: PrefixNode) -> None:
+        """Let a user of the node read its page, which was evicted and has come back."""
+        node.readers += 1
         self._idle.pop(node, None)
 
-    def leave(self, nodes: Sequence[PrefixNode]) -> None:
-        """Undo `use` for a path of nodes, ordered from the root downward."""
-        for node in reversed(nodes):
+    def unread(self, node: PrefixNode) -> None:
+        """Let a user of the node read its page no more."""
+        node.readers -= 1
+        if node.readers < 0:
+            raise InternalError(f"page {node.page} of the KV cache was released more often than used")
+        self._rest(node)
+
+    def leave(self, nodes: Sequence[PrefixNode], pages: Sequence[int] | None = None) -> None:
+        """Undo `use`.
+
+        Args:
+            nodes: A path, ordered from the root downward.
+            pages: For each node -1 if this user does not read its page; None: it reads all.
+        """
+        for at in range(len(nodes) - 1, -1, -1):
+            node = nodes[at]
             node.users -= 1
-            if node.users < 0:
-                raise InternalError(f"page {node.page} of the KV cache was released more often than used")
-            if node.users == 0:
-                if self.keep:
-                    self._idle[node] = None
-                else:
-                    self._remove(node)
+            if pages is None or pages[at] >= 0:
+                self.unread(node)
+            elif node.page < 0:
+                self._remove_unused(node)
 
     def insert(self, parent: PrefixNode, tokens: Sequence[int], page: int) -> PrefixNode:
         """Insert a page that holds these tokens (at most a page) as a child of `parent`, and take ownership
@@ -163,13 +206,17 @@ class PrefixCache:
         at = bisect_left(parent.keys, key)
         # the neighbor holds these tokens, and perhaps more
         if at < len(parent.keys) and parent.keys[at].startswith(key):
-            self.pool.give_back(page)
-            return parent.children[at]
+            found = parent.children[at]
+            if found.page < 0 and found.key == key:
+                found.page = page
+            else:
+                self.pool.give_back(page)
+            return found
         # the neighbor holds only a prefix of them: the new page replaces it
         if at and key.startswith(parent.keys[at - 1]):
             shorter = parent.children[at - 1]
             del self._idle[shorter]  # partial pages are never in use, only copied
-            self._remove(shorter)
+            self._drop(shorter)
             at -= 1
         node = PrefixNode(parent, key, page)
         parent.keys.insert(at, key)
@@ -178,30 +225,45 @@ class PrefixCache:
         return node
 
     def settle(self, node: PrefixNode) -> None:
-        """Mark a node that was just inserted or looked up as the most recently used, without a user.
+        """Mark the page of a node that was just inserted or looked up as the most recently used, without a
+        reader.
 
         Its parent must be in use.
         """
-        if node.users == 0:
-            node.users = 1
-            self._idle.pop(node, None)
-            self.leave([node])
+        self._idle.pop(node, None)
+        self._rest(node)
 
     def clear(self) -> None:
         """Free all idle pages."""
         while self._idle:
-            self._remove(self._idle.popitem(last=False)[0])
+            self._drop(self._idle.popitem(last=False)[0])
 
     def __iter__(self) -> Iterator[PrefixNode]:
         """Iterate over the nodes with pages of all trees, adapters' too, parents first."""
-        return iter(self._nodes)
+        return (node for node in self._nodes if node.page >= 0)
 
-    def _remove(self, node: PrefixNode) -> None:
-        if node.children or node.parent is None:
-            raise InternalError(f"page {node.page} of the KV cache is evicted while others follow it")
-        at = bisect_left(node.parent.keys, node.key)
-        del node.parent.keys[at], node.parent.children[at], self._nodes[node]
-        self.pool.give_back(node.page)
+    def _rest(self, node: PrefixNode) -> None:
+        """Let a page without readers be evicted, or free it if idle pages are not kept."""
+        if node.readers or node.page < 0:
+            return
+        if self.keep:
+            self._idle[node] = None
+        else:
+            self._drop(node)
+
+    def _drop(self, node: PrefixNode) -> None:
+        """Free the page of a node. The node stays while it is used or others follow it."""
+        page, node.page = node.page, -1
+        self._remove_unused(node)
+        self.pool.give_back(page)
+
+    def _remove_unused(self, node: PrefixNode) -> None:
+        """Remove a node without a page, and then its parents, unless something needs them."""
+        while node.parent is not None and node.page < 0 and not (node.users or node.children):
+            parent = node.parent
+            at = bisect_left(parent.keys, node.key)
+            del parent.keys[at], parent.children[at], self._nodes[node]
+            node = parent
 
 
 def _key(tokens: Sequence[int]) -> bytes:

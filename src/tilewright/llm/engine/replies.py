@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ..runner import PAGE, Ints
+from ..runner import PAGE, Ints, first_page
 from .adapters import LoadedAdapter
-from .prefix_cache import PrefixCache, PrefixNode
+from .prefix_cache import PrefixCache, PrefixNode, seen_whole
 from .sequence import Sequence as Choice
 
 log = logging.getLogger(__name__)
@@ -37,10 +37,11 @@ class Replies:
         cache: The tree of prefixes.
         chunk: Most tokens of one call of `prefill`.
         prefill: Computes tokens; it is called only while no sequence runs.
+        window: The last tokens that a token can see in any layer; None: all.
     """
 
-    def __init__(self, cache: PrefixCache, chunk: int, prefill: Prefill) -> None:
-        self._cache, self._chunk, self._prefill = cache, chunk, prefill
+    def __init__(self, cache: PrefixCache, chunk: int, prefill: Prefill, window: int | None = None) -> None:
+        self._cache, self._chunk, self._prefill, self._window = cache, chunk, prefill, window
         self._waiting: deque[tuple[list[int], PrefixNode, LoadedAdapter | None]] = deque(maxlen=MOST)
         self.computed = 0
         """Tokens that were computed ahead."""
@@ -75,31 +76,43 @@ class Replies:
             self._waiting.pop()
             return True
         end = start + max(PAGE, self._chunk // PAGE * PAGE)
+        first = 0 if self._window is None else first_page(start, self._window)
+        pages = [node.page if at >= first else -1 for at, node in enumerate(path)]
         for node in path:
             self._cache.use(node)
+        for node in path[:first]:
+            if node.page >= 0:
+                self._cache.unread(node)
         try:
-            if not self._compute(tokens[:end], path, root, 0 if adapter is None else adapter.number):
+            number = 0 if adapter is None else adapter.number
+            if not self._compute(tokens[:end], path, list(pages), root, number):
                 self._waiting.pop()
         finally:
-            self._cache.leave(path)
+            self._cache.leave(path, pages + [node.page for node in path[len(pages) :]])
         return True
 
     def _path(self, root: PrefixNode, tokens: Sequence[int]) -> list[PrefixNode]:
-        """The nodes of the whole pages of these tokens that are in the tree."""
+        """The nodes of the whole pages of these tokens that are in the tree, as far as their next token has
+        the pages that it sees.
+        """
         path: list[PrefixNode] = []
         while (end := (len(path) + 1) * PAGE) <= len(tokens):
             node = self._cache.child(path[-1] if path else root, tokens[end - PAGE : end])
             if node is None:
                 break
             path.append(node)
+        del path[seen_whole([node.page for node in path], len(path) * PAGE, self._window) :]
         return path
 
-    def _compute(self, tokens: list[int], path: list[PrefixNode], root: PrefixNode, adapter: int) -> bool:
-        """Compute the tokens after those of `path`, and add their pages to the tree and whole ones to `path`.
+    def _compute(
+        self, tokens: list[int], path: list[PrefixNode], pages: list[int], root: PrefixNode, adapter: int
+    ) -> bool:
+        """Compute the tokens after those of `path`, which are in `pages`, and add their pages to the tree and
+        whole ones to `path`.
 
         Return False if pages are missing or the model failed.
         """
-        start, pages = len(path) * PAGE, [node.page for node in path]
+        start = len(path) * PAGE
         for _ in range(start, len(tokens), PAGE):
             page = self._cache.take()
             if page is None:

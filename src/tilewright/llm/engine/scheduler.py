@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from ..runner import PAGE, Ints, first_page
+from ..runner import PAGE, Ints, first_page, pages_seen
 from .pages import PagePool
-from .prefix_cache import PrefixCache, PrefixNode
+from .prefix_cache import PrefixCache, PrefixNode, seen_whole
 from .sequence import Sequence
 from .stored_prefixes import StoredPrefixes
 
@@ -43,6 +43,7 @@ class Scheduler:
         copy_page: Callable[[int, int], None],
         begin: Callable[[Sequence], object] = lambda sequence: None,
         window: int | None = None,
+        chunk: int | None = None,
     ) -> None:
         """Make a scheduler without sequences.
 
@@ -55,9 +56,14 @@ class Scheduler:
             copy_page: copies one page of the cache to another.
             begin: called with each sequence that gets a slot.
             window: the last tokens that a token can see in any layer; None: all.
+            chunk: most tokens of a call that need not have pages for whole sequences, but for their windows;
+                None: they must.
         """
-        self.limit = min(context, pages * PAGE)
+        seen = None if window is None or chunk is None else pages_seen(window, chunk)
+        self.limit = context if seen is not None and seen <= pages else min(context, pages * PAGE)
         """The most tokens of a sequence."""
+        self._most = _pages(self.limit) + 1 if seen is None else seen
+        """The most pages that a sequence needs at the same time."""
         self.pool = PagePool(pages)
         self.cache = PrefixCache(self.pool, keep)
         self.running: list[Sequence] = []
@@ -129,7 +135,9 @@ class Scheduler:
             return False
         self._start(fork)
         self._follow(fork, sequence)
+        self._leave_missing(fork)
         fork.drafted = min(fork.held, sequence.drafted)
+        self.release_unseen(fork)
         return fork.held == sequence.held
 
     def replace(self, sequence: Sequence, other: Sequence) -> None:
@@ -145,19 +153,12 @@ class Scheduler:
         sequence.tokens = list(other.tokens)
         if sequence.slot < 0:
             return
-        kept = min(common, sequence.held) // PAGE
-        drafted = sequence.drafted
-        for page in sequence.table[max(kept, len(sequence.nodes)) :]:
-            if page >= 0:
-                self.pool.give_back(page)
-        self.cache.leave(sequence.nodes[kept:])
-        del sequence.nodes[kept:], sequence.table[kept:]
-        self.tables[sequence.slot, kept:] = -1
-        sequence.held = kept * PAGE
-        sequence.unseen = min(sequence.unseen, kept)
+        kept, drafted = min(common, sequence.held) // PAGE, sequence.drafted
+        self._shorten(sequence, kept)
         if other.slot >= 0:
             self._follow(sequence, other)
-        sequence.drafted = min(drafted, kept * PAGE)
+        self._leave_missing(sequence)
+        sequence.drafted = min(drafted, kept * PAGE, sequence.held)
 
     def next_prefill(self, chunk: int) -> tuple[Sequence, int, int] | None:
         """Choose the sequence whose prompt continues, and the range (start, end) of its next tokens.
@@ -239,18 +240,28 @@ class Scheduler:
         self._publish(sequence)
 
     def release_unseen(self, sequence: Sequence) -> None:
-        """Free the pages whose tokens no later token of the sequence sees. Pages of the prefix cache stay
-        until the sequence ends.
+        """Free the pages whose tokens no later token of the sequence sees. Those of the prefix cache stay
+        there while there is room.
         """
         if self._window is None or sequence.slot < 0:
             return
         done = min(sequence.held, sequence.drafted) if self.drafts else sequence.held
         first = first_page(done, self._window)
-        for at in range(max(sequence.unseen, len(sequence.nodes)), first):
-            self.pool.give_back(sequence.table[at])
+        for at in range(sequence.unseen, first):
+            page = sequence.table[at]
+            if page < 0:
+                continue
+            if at < len(sequence.nodes):
+                self.cache.unread(sequence.nodes[at])
+            else:
+                self.pool.give_back(page)
             self._set(sequence, at, -1)
             self.released += 1
         sequence.unseen = max(sequence.unseen, first)
+
+    def pages_for(self, tokens: int) -> int:
+        """The most pages that a sequence of so many tokens needs at the same time."""
+        return min(_pages(tokens), self._most)
 
     def pages_of(self, sequences: abc.Sequence[Sequence]) -> Ints:
         """Return the sequences' page tables, padded with -1: i32 [sequences, most pages]."""
@@ -271,13 +282,16 @@ class Scheduler:
         node, shared, tokens = sequence.root, 0, sequence.known_by(0, len(sequence.tokens))
         while self.share and (shared + 1) * PAGE <= min(sequence.prefix, len(tokens) - 1):
             child = self.cache.child(node, tokens[shared * PAGE : (shared + 1) * PAGE])
-            if child is None or not child.users:
+            if child is None or not child.readers:
                 break
             node, shared = child, shared + 1
         # a page more each, so that few are preempted; those that wait for others never fill it
         more = 0 if sequence.awaited else 1
-        promised = sum(_pages(len(s.tokens) + 1) - len(s.table) + more for s in self.running)
-        fits = available - promised >= _pages(len(tokens) + 1) - shared
+        promised = sum(
+            max(0, min(_pages(len(s.tokens) + 1) - len(s.table), self._most - len(s.table) + s.unseen)) + more
+            for s in self.running
+        )
+        fits = available - promised >= min(_pages(len(tokens) + 1) - shared, self._most)
         self._blocked = None if fits else (sequence, available)
         return fits
 
@@ -313,14 +327,16 @@ class Scheduler:
         self._blocked = None
         if keep:
             self._publish(sequence)
-            done = len(sequence.nodes)
+        done = len(sequence.nodes)
+        read = sequence.table[:done]
+        if keep:
             if self.share and (rest := sequence.known_by(done * PAGE, self._shareable(sequence))):
                 parent = sequence.nodes[-1] if done else sequence.root
                 self.cache.settle(self.cache.insert(parent, rest, sequence.table.pop(done)))
         for page in sequence.table[len(sequence.nodes) :]:
             if page >= 0:
                 self.pool.give_back(page)
-        self.cache.leave(sequence.nodes)
+        self.cache.leave(sequence.nodes, read)
         self.tables[sequence.slot] = -1
         self._slots.append(sequence.slot)
         sequence.slot, sequence.held, sequence.drafted, sequence.unseen = -1, 0, 0, 0
@@ -364,6 +380,9 @@ class Scheduler:
             if node is None:
                 break
             self._join(sequence, [node])
+        if sequence.held > before:
+            self._read_missing(sequence, tokens)
+            self._leave_missing(sequence)
         parent = sequence.nodes[-1] if sequence.nodes else sequence.root
         partial = self.cache.longest_part(parent, tokens[sequence.held : min(sequence.held + PAGE, goal)])
         # fewer tokens are computed along with the rest at no cost
@@ -374,10 +393,12 @@ class Scheduler:
                 self._copy(sequence, node.page, count)
             self.cache.leave([node])
         sequence.drafted = sequence.held
+        self.release_unseen(sequence)
         if sequence.index == 0 and not sequence.resumed:
             sequence.stream.cached_tokens += sequence.held - before
 
     def _join(self, sequence: Sequence, nodes: abc.Sequence[PrefixNode]) -> None:
+        """Add the pages of nodes to a sequence, -1 for those that were evicted."""
         for node in nodes:
             self.cache.use(node)
             sequence.nodes.append(node)
@@ -398,6 +419,32 @@ class Scheduler:
                 sequence.unseen = len(sequence.table)
             elif held <= 0 or not self.cache.available or not self._copy(sequence, page, held):
                 break
+
+    def _read_missing(self, sequence: Sequence, tokens: list[int]) -> None:
+        """Read evicted pages of the prefix cache that the next token sees from files, if they are there."""
+        first = 0 if self._window is None else first_page(sequence.held, self._window)
+        for at in range(first, len(sequence.nodes) if self.stored is not None else 0):
+            if sequence.table[at] < 0 and self.stored is not None:
+                node, parent = sequence.nodes[at], sequence.nodes[at - 1] if at else sequence.root
+                if node.page < 0 and not self.stored.child(parent, tokens[at * PAGE : (at + 1) * PAGE]):
+                    break
+                self.cache.read(node)
+                self._set(sequence, at, node.page)
+
+    def _leave_missing(self, sequence: Sequence) -> None:
+        """Take the last pages from a sequence until it has all that its next token sees."""
+        self._shorten(sequence, seen_whole(sequence.table, sequence.held, self._window))
+
+    def _shorten(self, sequence: Sequence, pages: int) -> None:
+        """Leave a sequence its first pages, and the tokens in them."""
+        for page in sequence.table[max(pages, len(sequence.nodes)) :]:
+            if page >= 0:
+                self.pool.give_back(page)
+        self.cache.leave(sequence.nodes[pages:], sequence.table[pages : len(sequence.nodes)])
+        del sequence.nodes[pages:], sequence.table[pages:]
+        self.tables[sequence.slot, pages:] = -1
+        sequence.held = min(sequence.held, pages * PAGE)
+        sequence.unseen = min(sequence.unseen, pages)
 
     def _copy(self, sequence: Sequence, source: int, tokens: int) -> bool:
         """Add a copy of a page that holds so many tokens to a sequence. Return whether that succeeded."""

@@ -47,11 +47,13 @@ class Sequence:
         self.drafted = 0
         """The number of `tokens` in the draft model's cache."""
         self.table: list[int] = []
-        """The sequence's pages; -1 for those that were freed because no later token sees them."""
+        """The sequence's pages; -1 for those that no later token sees, so that it does not read them."""
         self.unseen = 0
         """The number of pages at the beginning that no later token sees."""
         self.nodes: list[PrefixNode] = []
-        """Nodes of the prefix cache that own the first of these pages."""
+        """Nodes of the prefix cache that own the first of these pages. Pages that this sequence does not read
+        may have been evicted.
+        """
         self.adapter: LoadedAdapter | None = None
         self.root: PrefixNode
         """The root of the tree of prefixes with its adapter; the scheduler sets it."""

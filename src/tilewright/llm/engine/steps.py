@@ -104,6 +104,7 @@ class Steps:
         self._scheduler.charge(sequence, end - start)
         if end == len(sequence.tokens):
             self._finish([sequence], [(sequence, Guess([]), 0)], logits)
+        self._scheduler.release_unseen(sequence)
         return True
 
     def decode(self) -> bool:
