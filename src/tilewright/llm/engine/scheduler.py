@@ -240,7 +240,7 @@ class Scheduler:
         self._publish(sequence)
 
     def release_unseen(self, sequence: Sequence) -> None:
-        """Free the pages whose tokens no later token of the sequence sees. Those of the prefix cache stay
+        """Free the pages whose tokens no later token of the sequence sees. Pages of the prefix cache stay
         there while there is room.
         """
         if self._window is None or sequence.slot < 0:
