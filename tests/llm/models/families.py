@@ -103,6 +103,8 @@ def figures_of_images(name: str) -> dict[str, Any]:
                 differences.append(float(np.abs(found - wanted).max() / np.abs(wanted).max()))
                 equal = min(equal, int((np.array(chosen) == wanted.argmax(-1)).sum()))
     kind = theirs.config.model_type
+    whole = f"{kind}/{theirs.config.vision_config.model_type}"
+    kind = whole if whole in visions() else kind
     return {"model_type": kind, "difference": float(f"{max(differences):.1e}"), "equal": equal}
 
 

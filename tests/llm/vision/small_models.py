@@ -23,6 +23,7 @@ pillow = pytest.importorskip("PIL.Image")
 SPECIAL = (
     "<s>", "</s>", "<image>", "<boi>", "<eoi>", "<fake_token_around_image>", "<global-img>",
     *(f"<row_{r}_col_{c}>" for r in range(1, 5) for c in range(1, 5)), "<vision_start>", "<vision_end>",
+    "[IMG_BREAK]", "[IMG_END]",
 )  # fmt: skip
 IMAGE, BOI, EOI = 2, 3, 4
 VOCABULARY = 400
@@ -55,6 +56,7 @@ _QWEN = {
 }
 _HALVES = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3, "do_convert_rgb": True}
 _SQUARE = {**_HALVES, "size": {"height": 24, "width": 24}, "do_resize": True, "resample": 2}
+_PIXTRAL = {**_TOWER, "model_type": "pixtral", "head_dim": 16, "hidden_act": "silu"}
 
 MODELS: dict[str, tuple[str, dict[str, Any], tuple[str, dict[str, Any]], str]] = {
     "llava": (
@@ -79,6 +81,26 @@ MODELS: dict[str, tuple[str, dict[str, Any], tuple[str, dict[str, Any]], str]] =
             "vision_feature_select_strategy": "full", "multimodal_projector_bias": False,
         },
         ("SiglipImageProcessorPil", {**_SQUARE, "resample": 3}),
+        "<image>",
+    ),
+    "pixtral": (
+        "LlavaForConditionalGeneration",
+        {
+            "text_config": {**_TEXT, "model_type": "mistral", "sliding_window": None},
+            "vision_config": _PIXTRAL, "image_token_index": IMAGE, "vision_feature_layer": -1,
+            "vision_feature_select_strategy": "full", "tie_word_embeddings": False,
+        },
+        ("PixtralImageProcessorPil", {"size": {"longest_edge": 28}, "patch_size": {"height": 4, "width": 4}}),
+        "<image>",
+    ),
+    "mistral 3": (
+        "Mistral3ForConditionalGeneration",
+        {
+            "text_config": {**_TEXT, "model_type": "mistral", "sliding_window": None},
+            "vision_config": {**_PIXTRAL, "hidden_act": "gelu"}, "image_token_index": IMAGE,
+            "spatial_merge_size": 2, "tie_word_embeddings": False,
+        },
+        ("PixtralImageProcessorPil", {"size": {"longest_edge": 40}, "patch_size": {"height": 8, "width": 8}}),
         "<image>",
     ),
     "gemma 3": (
@@ -215,7 +237,7 @@ def processed(name: str, images: list[Any]) -> dict[str, Any]:
 
     _, _, (kind, settings), _ = MODELS[name]
     part = {"Siglip": "siglip", "Llava": "llava", "Gemma3": "gemma3", "SmolVLM": "smolvlm"}
-    part |= {"Idefics3": "idefics3", "Qwen2VL": "qwen2_vl"}
+    part |= {"Idefics3": "idefics3", "Qwen2VL": "qwen2_vl", "Pixtral": "pixtral"}
     package = part[kind.removesuffix("ImageProcessorPil")]
     module = importlib.import_module(f"transformers.models.{package}.image_processing_pil_{package}")
     made = getattr(module, kind)(**settings)

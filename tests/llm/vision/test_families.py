@@ -19,7 +19,7 @@ from tilewright.llm.cache import Given, NoCache, attend_where
 from tilewright.llm.library import LibraryOptions, LibraryRunner, compile_library, model_of, tokenizer_of
 from tilewright.llm.models import build
 from tilewright.llm.models.base import missing_abilities
-from tilewright.llm.vision.pixels import patches
+from tilewright.llm.vision.pixels import patches, squares
 from tilewright.llm.weights import open_checkpoint
 
 from .small_models import (
@@ -68,6 +68,11 @@ def test_like_transformers(name: str, tmp_path: Path) -> None:
         read = [view.arrays[0] for view in placed.views]
         if name.startswith("qwen"):
             np.testing.assert_array_equal(np.concatenate([x.reshape(-1, x.shape[-1]) for x in read]), pixels)
+        elif name in ("pixtral", "mistral 3"):  # filled up at the right and at the bottom
+            sizes, merge = processed(name, images)["image_sizes"].tolist(), 1 + (name == "mistral 3")
+            for found, one, (height, width) in zip(read, pixels, sizes, strict=True):
+                expected = squares(one[:, :height, :width], 4, merge)[0]
+                np.testing.assert_array_equal(found, expected.reshape(found.shape))
         else:
             whole = pixels.reshape(-1, *pixels.shape[-3:])
             for found, one in zip(read, whole, strict=True):
@@ -81,7 +86,7 @@ def test_like_transformers(name: str, tmp_path: Path) -> None:
         assert np.abs(found - expected).max() < 1e-4 * np.abs(expected).max()
 
 
-FAST = ("llava", "gemma 3", "qwen 2.5 vl")
+FAST = ("llava", "gemma 3", "mistral 3", "qwen 2.5 vl")
 
 
 @pytest.mark.parametrize(
@@ -117,8 +122,8 @@ def test_without_images(tmp_path: Path) -> None:
     whole = build(found.config)
     whole.adapt([name for name in found if "vision" not in name and "projector" not in name])
     assert whole.vision is None
-    config = {**found.config, "vision_config": {**found.config["vision_config"], "model_type": "pixtral"}}
-    with pytest.raises(CompileError, match="the image encoder of a llava is a pixtral; .*--no-images"):
+    config = {**found.config, "vision_config": {**found.config["vision_config"], "model_type": "dinov2"}}
+    with pytest.raises(CompileError, match="the image encoder of a llava is a dinov2; .*--no-images"):
         build(config)
 
 
@@ -142,3 +147,26 @@ def test_parts_of_another_size(tmp_path: Path) -> None:
     file.write_text(json.dumps({**json.loads(file.read_text()), "max_image_size": {"longest_edge": 32}}))
     with pytest.raises(RequestError, match="parts of 32 x 32 pixels .*, the model's encoder takes 24 x 24"):
         reader_of(tmp_path).prompt("<image>", PICTURES[:1])
+
+
+def test_rows_of_an_image_of_any_size(tmp_path: Path) -> None:
+    """Images keep their ratio within the limits of the processor and of the library; tokens with the names of
+    the processor's settings end rows and images.
+    """
+    checkpoint("pixtral", tmp_path)
+    names = {"image_break_token": "<boi>", "image_end_token": "<eoi>"}
+    (tmp_path / "processor_config.json").write_text(json.dumps(names))
+    reader = reader_of(tmp_path)
+    tokens, placed = reader.prompt("<image>", [picture(8, 10)])
+    assert tokens == [2, 2, 3, 2, 2, 3, 2, 2, 4] and placed is not None and placed.views[0].grid == (3, 2)
+    _, placed = reader.prompt("<image>", [picture(100, 60)])
+    assert placed is not None and placed.views[0].grid == (4, 7)  # 28 x 16 pixels, of at most 28
+    file = tmp_path / "preprocessor_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "size": {"longest_edge": 400}}))
+    _, placed = reader_of(tmp_path).prompt("<image>", [picture(100, 60)])
+    assert placed is not None and placed.views[0].grid == (4, 8)  # of at most 40 vectors
+    with pytest.raises(RequestError, match="400 x 1 pixels need 63 vectors; .* 40 of an image: .*--image"):
+        reader_of(tmp_path).prompt("<image>", [picture(400, 1)])
+    config = open_checkpoint(tmp_path).config
+    with pytest.raises(CompileError, match="'default' leaves out a patch of a pixtral"):
+        build({**config, "vision_feature_select_strategy": "default"})

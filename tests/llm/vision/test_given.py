@@ -43,6 +43,14 @@ def test_places() -> None:
         placed([5, 9, 9, 9, 9, 9, 9, 6, 9, 7, 8], 9, [view(2, 3)])
 
 
+def test_text_between_the_rows_of_an_image() -> None:
+    """Tokens between the rows have positions as text has, and no vector."""
+    found = placed([5, 9, 9, 4, 9, 9, 6], 9, [view(2, 2)._replace(between="|")])
+    assert found.row_of.tolist() == [-1, 0, 1, -1, 2, 3, -1] and found.offset == 0
+    assert found.places.tolist() == [[k] * 3 for k in range(7)]
+    assert [(start, end) for start, end, _ in found.contents] == [(1, 6)]
+
+
 def test_ends_of_calls() -> None:
     """A call ends before or after the tokens that see one another."""
     found = images("images")

@@ -52,6 +52,25 @@ class Projector(Module):
         return result
 
 
+def chosen_layers(config: Config, tower: Config, default: int) -> list[int]:
+    """Return the layers whose states an image's vectors are made of; 0 is the input of the first layer.
+
+    Args:
+        config: The configuration of the whole model, whose ``vision_feature_layer`` names one or several.
+        tower: The configuration of the encoder.
+        default: The layer where there is no such key; negative numbers count from the last layer.
+
+    Raises:
+        CompileError: The encoder has no such layer.
+    """
+    layers = config.get("vision_feature_layer", default)
+    numbers = [layers] if isinstance(layers, int) else list(layers)
+    chosen = [tower.layers + 1 + k if k < 0 else k for k in numbers]
+    if not all(0 <= k <= tower.layers for k in chosen):
+        raise CompileError(f"vision_feature_layer {layers}: the encoder has {tower.layers} layers")
+    return chosen
+
+
 @register_vision("llava")
 class LlavaVision(FixedVision):
     renamed: ClassVar[Mapping[str, str]] = {**Vision.renamed, **PROJECTED, **TOWER_NAMES}
@@ -71,8 +90,8 @@ class LlavaVision(FixedVision):
         tower = super().tower_config(config)
         if tower.model_type not in ("clip_vision_model", "siglip_vision_model"):
             raise CompileError(
-                f"the image encoder of a llava is a {tower.model_type or 'model'}; clip_vision_model and "
-                "siglip_vision_model are supported: compile with --no-images for text alone"
+                f"the image encoder of a llava is a {tower.model_type or 'model'}; clip_vision_model, "
+                "siglip_vision_model and pixtral are supported: compile with --no-images for text alone"
             )
         return tower.with_defaults(CLIP if tower.model_type.startswith("clip") else SIGLIP)
 
@@ -87,11 +106,7 @@ class LlavaVision(FixedVision):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         tower = self.tower_config(config)
-        layers = config.get("vision_feature_layer", -2)
-        numbers = [layers] if isinstance(layers, int) else list(layers)
-        self.chosen = [tower.layers + 1 + k if k < 0 else k for k in numbers]
-        if not all(0 <= k <= tower.layers for k in self.chosen):
-            raise CompileError(f"vision_feature_layer {layers}: the encoder has {tower.layers} layers")
+        self.chosen = chosen_layers(config, tower, -2)
         clip = tower.model_type.startswith("clip")
         self.tower = PatchTower(tower, clip=clip, layers=max(self.chosen), last_norm=False)
         self.count, self.inputs, self.kept = self.tower.side**2, self.tower.inputs, self._kept(config)

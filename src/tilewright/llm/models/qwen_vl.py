@@ -19,8 +19,8 @@ from ..cache import Bidirectional
 from ..config import Config, Rope
 from ..layers import MLP, Block, GatedMLP, JointAttention, Rotation
 from ..vision.given import View
-from ..vision.pixels import BICUBIC, CLIP_MEAN, CLIP_STD, resized, values
-from ..vision.towers import PatchProjection
+from ..vision.pixels import BICUBIC, CLIP_MEAN, CLIP_STD, resized, shrunk, squares, values
+from ..vision.towers import PatchProjection, plane_rotation
 from .base import register
 from .qwen import Qwen2
 from .vision import Reading, Vision, register_vision
@@ -173,10 +173,7 @@ class Qwen2VLVision(Vision):
         """
         rows, square = patches.shape[0], self.merge**2
         x = self.patches(patches.reshape(rows * square, self.inputs))[None]
-        angles = tnp.astype(positions, "float32")[..., None] * self.frequencies
-        angles = angles.reshape(1, rows * square, 1, 2 * len(self.frequencies))
-        angles = tnp.concatenate([angles, angles], -1)
-        rotation = Rotation(tnp.cos(angles), tnp.sin(angles))
+        rotation = plane_rotation(positions.reshape(rows * square, 2), self.frequencies)
         everywhere = within = Bidirectional(x)
         if windows is not None:
             window = tnp.broadcast_to(windows[:, None], (rows, square)).reshape(rows * square)
@@ -208,16 +205,12 @@ class Qwen2VLVision(Vision):
         height, width = fitting(image, patch * merge, reading)
         x = values(resized(image, height, width, settings, BICUBIC), settings, CLIP_MEAN, CLIP_STD)
         down, across = height // (patch * merge), width // (patch * merge)
-        x = x.reshape(3, down, merge, patch, across, merge, patch).transpose(1, 4, 2, 5, 0, 3, 6)
-        x = np.repeat(x[:, :, :, :, :, None], times, 5)  # an image is a video that stands still
-        x = np.ascontiguousarray(x.reshape(down * across, merge * merge, -1))
-        cell = np.stack(np.divmod(np.arange(down * across), across), 1)
-        inner = np.stack(np.divmod(np.arange(merge * merge), merge), 1)
-        positions = (cell[:, None] * merge + inner[None]).astype(np.int32)
-        arrays: tuple[Any, ...] = (x, positions)
+        cut, positions = squares(x, patch, merge)
+        cut = np.repeat(cut[:, :, :, None], times, 3)  # an image is a video that stands still
+        arrays: tuple[Any, ...] = cut.reshape(*cut.shape[:2], -1), positions
         if cls.windowed:
             size = int(tower.get("window_size", 112)) // merge // patch
-            window = cell // size
+            window = positions[:, 0] // merge // size
             arrays = *arrays, (window[:, 0] * across + window[:, 1]).astype(np.int32)
         return [View(arrays, (down, across))]
 
@@ -239,16 +232,11 @@ def fitting(image: Image, factor: int, reading: Reading) -> tuple[int, int]:
         raise RequestError(f"one edge of {width} x {height} pixels is more than 200 times the other one")
     down, across = round(height / factor) * factor, round(width / factor) * factor
     if down * across > most:
-        ratio = math.sqrt(height * width / most)
-        down, across = (max(factor, math.floor(x / ratio / factor) * factor) for x in (height, width))
+        down, across = shrunk(height, width, factor, most)
     elif down * across < least:
         ratio = math.sqrt(least / (height * width))
         down, across = (math.ceil(x * ratio / factor) * factor for x in (height, width))
-    if down * across > reading.most * factor * factor:
-        raise RequestError(
-            f"{width} x {height} pixels need {down * across // factor**2} vectors; the library was compiled "
-            f"for {reading.most} of an image: compile with a larger --image-tokens"
-        )
+    reading.check(image, down * across // factor**2)
     return down, across
 
 

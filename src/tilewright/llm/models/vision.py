@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
-from ...errors import CompileError
+from ...errors import CompileError, RequestError
 from ...frontends.nn import Module
 from ..config import Config
 from ..vision.given import View
@@ -38,6 +38,18 @@ class Reading:
     """Gives the text of a special token."""
     most: int
     """The most vectors of one image, for encoders whose number varies."""
+
+    def check(self, image: Image, vectors: int) -> None:
+        """Check the number of vectors of an image.
+
+        Raises:
+            RequestError: The library was compiled for fewer.
+        """
+        if vectors > self.most:
+            raise RequestError(
+                f"{image.width} x {image.height} pixels need {vectors} vectors; the library was compiled for "
+                f"{self.most} of an image: compile with a larger --image-tokens"
+            )
 
 
 class Vision(Module):
@@ -161,7 +173,21 @@ class Vision(Module):
         return name
 
 
-class FixedVision(Vision):
+class TowerVision(Vision):
+    """An encoder whose layers are those of `tower`."""
+
+    tower: Any
+
+    def destination(self, name: str) -> str | None:
+        layer = re.match(r"vision\.tower\.layers\.(\d+)\.", name)
+        if layer and int(layer[1]) >= len(self.tower.layers):
+            return None
+        if re.match(r"vision\.tower\.(vision_model\.)?head\.", name):
+            return None
+        return None if self.tower.post_norm is None and ".post_norm." in name else name
+
+
+class FixedVision(TowerVision):
     """An encoder of images of one size, given as patches [patches, 3 * size * size]."""
 
     mean: ClassVar[tuple[float, ...]] = HALVES
@@ -208,26 +234,17 @@ class FixedVision(Vision):
         tower = cls.tower_config(config)
         return int(tower["image_size"]) // int(tower["patch_size"])
 
-    def destination(self, name: str) -> str | None:
-        layer = re.match(r"vision\.tower\.layers\.(\d+)\.", name)
-        if layer and int(layer[1]) >= len(self.tower.layers):
-            return None
-        if re.match(r"vision\.tower\.(vision_model\.)?head\.", name):
-            return None
-        return None if self.tower.post_norm is None and ".post_norm." in name else name
-
-    tower: Any
-
 
 _Vision = TypeVar("_Vision", bound=type[Vision])
 _REGISTERED: dict[str, type[Vision]] = {}
 
 
 def register_vision(*names: str) -> Callable[[_Vision], _Vision]:
-    """Register a class as the image encoder of models with one of these values of ``model_type``.
+    """Register a class as the image encoder of models.
 
     Args:
-        *names: Values of ``model_type``.
+        *names: Values of ``model_type``, each for any encoder, or followed by a slash and the ``model_type``
+            of one encoder.
     """
 
     def registered(cls: _Vision) -> _Vision:
@@ -238,7 +255,7 @@ def register_vision(*names: str) -> Callable[[_Vision], _Vision]:
 
 
 def visions() -> Mapping[str, type[Vision]]:
-    """Return the registered encoders by their models' ``model_type``."""
+    """Return the registered encoders by the names of `register_vision`."""
     return dict(_REGISTERED)
 
 
@@ -248,7 +265,9 @@ def vision_of(config: Config) -> type[Vision] | None:
     Args:
         config: The configuration of the whole model.
     """
-    return _REGISTERED.get(config.model_type if config.outer is None else config.outer)
+    name, tower = config.model_type if config.outer is None else config.outer, config.get("vision_config")
+    kind = tower.get("model_type") if isinstance(tower, Mapping) else None
+    return _REGISTERED.get(f"{name}/{kind}") or _REGISTERED.get(name)
 
 
 def prepared(config: Config) -> Config:
@@ -279,6 +298,7 @@ __all__ = [
     "VISION",
     "FixedVision",
     "Reading",
+    "TowerVision",
     "Vision",
     "prepared",
     "register_vision",

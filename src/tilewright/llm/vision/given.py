@@ -21,6 +21,8 @@ class View(NamedTuple):
     """The arguments of the encoder."""
     grid: tuple[int, int]
     """Rows and columns of the encoder's results, one vector for each place."""
+    between: str = ""
+    """The text between two rows of vectors."""
 
     @property
     def vectors(self) -> int:
@@ -127,7 +129,8 @@ def placed(tokens: Sequence[int], image_token: int, views: Sequence[View], two_w
     """Place the vectors of views at the tokens `image_token` of a prompt.
 
     Positions with three axes are those of Qwen2-VL (Wang et al., 2024): all equal for text; within an image,
-    time stays, height and width count from the position where it begins; text goes on after the greatest.
+    time stays, height and width count from the position where it begins; text goes on after the greatest. An
+    image with text between its rows has the positions of text.
 
     Args:
         tokens: The prompt, with one token `image_token` for each vector.
@@ -159,10 +162,14 @@ def placed(tokens: Sequence[int], image_token: int, views: Sequence[View], two_w
     for (start, end, _), view in zip(contents, views, strict=True):
         places[done:start] = np.arange(position, position + start - done)[:, None]
         position += start - done
-        height, width = view.grid
-        inside = np.arange(view.vectors)
-        places[start:end] = np.stack([0 * inside, inside // width, inside % width], 1) + position
-        position, done = position + max(height, width), end
+        inside, (height, width) = np.arange(end - start), view.grid
+        if view.between:
+            places[start:end] = inside[:, None] + position
+            position += end - start
+        else:
+            places[start:end] = np.stack([0 * inside, inside // width, inside % width], 1) + position
+            position += max(height, width)
+        done = end
         if two_way == "images":
             last[start:end] = end - 1
     places[done:] = np.arange(position, position + n - done)[:, None]

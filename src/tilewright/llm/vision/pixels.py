@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -138,6 +139,37 @@ def patches(x: Array, size: int) -> Array:
     return np.ascontiguousarray(cut.reshape(-1, channels * size * size))
 
 
+def squares(x: Array, size: int, merge: int) -> tuple[Array, Array]:
+    """Cut pixels to patches of `size` x `size`, and these to squares of `merge` x `merge`, row by row.
+
+    Args:
+        x: Pixels [3, height, width], whose edges are multiples of both sizes.
+        size: The edge of a patch in pixels.
+        merge: The edge of a square in patches.
+
+    Returns:
+        The patches of each square [squares, merge * merge, 3, size, size], and their rows and columns
+        [squares, merge * merge, 2], int32.
+    """
+    down, across = (edge // (size * merge) for edge in x.shape[1:])
+    cut = x.reshape(3, down, merge, size, across, merge, size).transpose(1, 4, 2, 5, 0, 3, 6)
+    cell = np.stack(np.divmod(np.arange(down * across), across), 1)
+    inner = np.stack(np.divmod(np.arange(merge * merge), merge), 1)
+    positions = (cell[:, None] * merge + inner[None]).astype(np.int32)
+    return np.ascontiguousarray(cut.reshape(down * across, merge * merge, 3, size, size)), positions
+
+
+def shrunk(height: int, width: int, factor: int, pixels: int) -> tuple[int, int]:
+    """Scale an image to at most `pixels` pixels, if it is no longer than `pixels / factor**2` of its widths.
+
+    Returns:
+        Height and width, multiples of `factor`, each at least `factor`.
+    """
+    ratio = math.sqrt(height * width / pixels)
+    down, across = (max(factor, math.floor(edge / ratio / factor) * factor) for edge in (height, width))
+    return down, across
+
+
 def center(image: Image, height: int, width: int) -> Image:
     """Cut the middle of an image, with black borders where it is too small."""
     left, top = (image.width - width) // 2, (image.height - height) // 2
@@ -164,5 +196,7 @@ __all__ = [
     "open_image",
     "patches",
     "resized",
+    "shrunk",
+    "squares",
     "values",
 ]

@@ -134,7 +134,8 @@ class ImageReader:
             for piece in pieces:
                 if isinstance(piece, View):
                     views.append(piece)
-                    piece = self._text_of(self.image_token) * piece.vectors
+                    rows, columns = piece.grid
+                    piece = piece.between.join([self._text_of(self.image_token) * columns] * rows)
                 whole += piece
             whole += rest
         tokens = self._tokenizer.encode(whole, special=special)
@@ -175,10 +176,10 @@ def _settings(folder: Path) -> Mapping[str, Any]:
             content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         except (OSError, ValueError) as error:
             raise ArtifactError(f"{path} is not JSON: {error}") from error
-        inner = content.get("image_processor", content) if isinstance(content, dict) else None
+        inner = content.get("image_processor", {}) if isinstance(content, dict) else None
         if not isinstance(inner, dict):
             raise ArtifactError(f"{path} does not describe an image processor")
-        found |= inner
+        found |= {**content, **inner}
     return found
 
 

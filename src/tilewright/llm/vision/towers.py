@@ -1,9 +1,13 @@
-"""Image encoders on patches of fixed number: CLIP (Radford et al., 2021) and SigLIP (Zhai et al., 2023)."""
+"""Image encoders on patches of fixed number: CLIP (Radford et al., 2021) and SigLIP (Zhai et al., 2023); and
+what encoders on patches share.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from ...frontends.nn import LayerNorm, Module, ModuleList
 from ...frontends.nn.layers import uniform
@@ -11,7 +15,7 @@ from ...frontends.trace import Tensor
 from ...frontends.trace import numpy as tnp
 from ..cache import Bidirectional
 from ..config import Config
-from ..layers import MLP, Attention, Block
+from ..layers import MLP, Attention, Block, Rotation
 
 TOWER_NAMES = {
     r"\.(vision_model\.)?embeddings\.patch_embedding\.": ".patches.",
@@ -115,4 +119,17 @@ class PatchTower(Module):
         return result
 
 
-__all__ = ["CLIP", "SIGLIP", "TOWER_NAMES", "PatchProjection", "PatchTower"]
+def plane_rotation(positions: Tensor, frequencies: np.ndarray[Any, Any]) -> Rotation:
+    """Rotations of patches by their rows and columns: cosines and sines [1, patches, 1, 4 * k], float32.
+
+    Args:
+        positions: Rows and columns [patches, 2], integers.
+        frequencies: The k frequencies of both [k], or those of rows and those of columns [2, k], float32.
+    """
+    angles = tnp.astype(positions, "float32")[:, :, None] * frequencies
+    angles = angles.reshape(1, positions.shape[0], 1, 2 * frequencies.shape[-1])
+    angles = tnp.concatenate([angles, angles], -1)
+    return Rotation(tnp.cos(angles), tnp.sin(angles))
+
+
+__all__ = ["CLIP", "SIGLIP", "TOWER_NAMES", "PatchProjection", "PatchTower", "plane_rotation"]
