@@ -52,7 +52,7 @@ def measure(
         with holding(lock):
             for child in children.values():
                 child.prioritize(nice)
-            times = _take_turns(children, figures, seconds, starter.timeout)
+            times = take_turns(children, figures, seconds, starter.timeout)
             for name, found in times.items():
                 figures[name] |= statistics_of(found)
                 figures[name] |= _extras(
@@ -61,6 +61,11 @@ def measure(
     finally:
         for child in children.values():
             child.close()
+    return with_ratios(figures)
+
+
+def with_ratios(figures: Figures) -> Figures:
+    """The figures with their ratio to our median, if there is one."""
     ours = figures.get(OURS, {}).get("milliseconds")
     for figure in figures.values():
         if ours and "milliseconds" in figure:
@@ -68,10 +73,12 @@ def measure(
     return figures
 
 
-def _take_turns(
-    children: dict[str, Child], figures: Figures, seconds: float, timeout: float
+def take_turns(
+    children: dict[str, Child], figures: Figures, seconds: float, timeout: float, what: str = "turn"
 ) -> dict[str, list[float]]:
-    """Seconds of single inferences by engine; failures are recorded in `figures`."""
+    """Seconds of single inferences by engine; failures are recorded in `figures`. `what` is the method of the
+    children that makes a turn.
+    """
     times: dict[str, list[float]] = {name: [] for name in children}
     turns = dict(children)
     end = time.perf_counter() + seconds
@@ -79,7 +86,7 @@ def _take_turns(
     while turns and (rounds < ROUNDS or time.perf_counter() < end):
         for name, child in list(turns.items()):
             try:
-                times[name] += child.ask(("turn", TURN), timeout)
+                times[name] += child.ask((what, TURN), timeout)
             except EngineError as error:
                 figures[name]["failed"] = str(error)
                 del turns[name], times[name]

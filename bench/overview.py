@@ -17,6 +17,7 @@ KINDS = {
     "gemm": "[matrix products](../gemm.py)",
     "memory_ops": "[operators bound by memory](../memory_ops.py)",
     "llm": "[language models](../llm/__main__.py)",
+    "speech": "[speech to text](../speech/__main__.py)",
     "llm_processes": "[language models in several processes](../llm/processes.py)",
     "training": "[training steps](../training.py)",
     "training_memory": "[memory of training steps](../training_memory.py)",

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -39,7 +38,7 @@ from ..roofline import measure_roof  # noqa: E402
 from ..worker import holding  # noqa: E402
 from . import report  # noqa: E402
 from .build import build  # noqa: E402
-from .engines import ENGINES, Engine  # noqa: E402
+from .engines import ENGINES, Engine, installed  # noqa: E402
 from .measure import Case, Run, with_ratios, workloads  # noqa: E402
 from .model import FORMATS, SIZES  # noqa: E402
 
@@ -116,28 +115,13 @@ def main(arguments: list[str] | None = None) -> None:
                 engine.install(options.environments)
     else:
         if not options.report:
-            _measure(options, _installed(engines, options.environments), folder)
+            _measure(options, installed(engines, options.environments, "bench.llm"), folder)
         if not options.build:
             chosen = [options.results] if options.results else []
             for path in chosen or (
                 results_files("llm").values() if options.report else [results_file("llm")]
             ):
                 report.write(path)
-
-
-def _installed(engines: list[Engine], environments: Path) -> list[Engine]:
-    """The engines that can run; messages name the others."""
-    found = []
-    for engine in engines:
-        try:
-            engine.version(engine.python(environments))
-            found.append(engine)
-        except (OSError, subprocess.CalledProcessError):
-            print(
-                f"{engine.name} is left out: it is not installed in {environments}; "
-                f"`python -m bench.llm --install -e {engine.name}` does so"
-            )
-    return found
 
 
 def _measure(options: argparse.Namespace, engines: list[Engine], folder: Path) -> None:

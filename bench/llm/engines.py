@@ -220,3 +220,18 @@ _ALL: list[Any] = [
 ENGINES: dict[str, Engine] = {engine.name: engine for engine in _ALL}
 """Engines by name, ours first."""
 OURS = "tilewright"
+
+
+def installed(engines: list[Engine], environments: Path, program: str) -> list[Engine]:
+    """The engines that can run; messages name the others, and the `program` that installs them."""
+    found = []
+    for engine in engines:
+        try:
+            engine.version(engine.python(environments))
+            found.append(engine)
+        except (OSError, subprocess.CalledProcessError):
+            print(
+                f"{engine.name} is left out: it is not installed in {environments}; "
+                f"`python -m {program} --install -e {engine.name}` does so"
+            )
+    return found

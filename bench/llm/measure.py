@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import measure
 from ..measure import ROUNDS, left_behind, statistics_of
 from ..roofline import Roof
 from ..worker import Child, EngineError
@@ -203,12 +204,10 @@ class Run:
 
 def with_ratios(figures: Figures, floor: float) -> Figures:
     """The figures with their ratio to our median and their share of the lower bound."""
-    ours = figures.get(OURS, {}).get("milliseconds")
     for figure in figures.values():
         if "milliseconds" in figure:
             figure["roofline_share"] = floor * 1e3 / figure["milliseconds"]
-            figure |= {"ratio": figure["milliseconds"] / ours} if ours else {}
-    return figures
+    return measure.with_ratios(figures)
 
 
 def _read(path: Path) -> None:

@@ -1,0 +1,1 @@
+"""`python -m bench.speech`: speech to text, Tilewright compared with faster-whisper."""
