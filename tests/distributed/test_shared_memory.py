@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -186,6 +188,21 @@ def test_a_segment_that_cannot_be_opened_is_an_error_of_all(monkeypatch: pytest.
     for rank, error in enumerate(found):
         assert isinstance(error, GroupError) and "rank 1 cannot join a smaller group" in str(error)
         assert ("no access" in str(error)) == (rank == 1)
+
+
+def test_memory_of_an_operation_that_nobody_waits_for_stays() -> None:
+    """As where an interrupt comes between the start and the wait: later calls still write the result."""
+    first, second = engines(2)
+    target = np.zeros(4)
+    alive = weakref.ref(target)
+    first.start(Operation(Kind.ALL_REDUCE, np.ones(4), target))
+    del target
+    gc.collect()
+    assert alive() is not None
+    second.start(Operation(Kind.ALL_REDUCE, np.ones(4), np.zeros(4)))()
+    assert first.settle() is None
+    gc.collect()
+    assert alive() is None
 
 
 def test_different_operations_are_an_error() -> None:

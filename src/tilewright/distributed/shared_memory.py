@@ -102,6 +102,8 @@ class SharedMemoryEngine(Engine):
             os.close(file)
             raise OSError("the segment cannot be mapped or locked")
         weakref.finalize(self, _leave, self._code, self._handle, file)
+        # Memory that an operation reads and writes until it is complete, also if nobody waits for it.
+        self._held: dict[int, Operation] = {}
 
     def start(self, operation: Operation) -> Callable[[], None]:
         source, target = operation.source.reshape(-1), operation.target.reshape(-1)
@@ -118,9 +120,11 @@ class SharedMemoryEngine(Engine):
         )
         if number < 0:
             raise GroupError(self._told(number, source.dtype))
+        self._held[number] = operation
 
         def wait() -> None:
             status = self._code.tw_shared_wait(self._handle, number)
+            self._held.pop(number, None)  # after a failure the engine writes no more
             if status:
                 raise GroupError(self._told(status, source.dtype))
 
@@ -135,6 +139,7 @@ class SharedMemoryEngine(Engine):
 
     def settle(self) -> Exception | None:
         status = self._code.tw_shared_settle(self._handle)
+        self._held.clear()
         return GroupError(self._told(status)) if status else None
 
     def missing(self) -> list[int]:

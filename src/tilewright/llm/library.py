@@ -203,6 +203,8 @@ def compile_library(
     _check_place(options, texts)
     if options.max_adapters:
         _let_adapt(model, options, texts)
+    if options.place.size > 1:
+        encoder["sample"] = checkpoint.sample()  # the libraries of all processes must be of one model
     module = import_model(functions_of(model, options, texts), None, {}, None)
     (estimate or checker(target))(estimated(module, options.page_count, options.precision))
     description = {

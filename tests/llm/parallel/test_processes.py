@@ -27,12 +27,16 @@ from tests.docs.pages import run_page
 from tests.llm.small_library import checkpoint
 from tests.llm.small_tokenizer import tokenizer
 from tilewright.cli.llm import command
+from tilewright.distributed import Group, GroupError
 from tilewright.errors import CompileError, ShapeError
 from tilewright.llm.library import open_library
+from tilewright.llm.parallel.calls import Calls
 from tilewright.llm.parallel.launch import open_runner
-from tilewright.llm.parallel.runner import Leader
+from tilewright.llm.parallel.place import Place
+from tilewright.llm.parallel.runner import Leader, check_together, whole_of
 
 from .programs import main
+from .threads import on_threads, worlds
 
 ROOT = Path(__file__).parents[3]
 
@@ -268,10 +272,70 @@ def test_refused_arguments_do_not_end_the_processes(compiled: Callable[..., Path
     wanted = runner.prefill(tokens, 0, pages, 0)
     with pytest.raises(ShapeError):
         runner._call("prefill", tokens)
-    with pytest.raises(ValueError, match="invalid literal"):
+    with pytest.raises(ValueError, match="integers of 32 bits only"):
         runner._call("prefill", "a", tokens)
     assert runner.lost is None
     np.testing.assert_array_equal(runner.prefill(tokens, 0, pages, 0), wanted)
+    runner.close()
+
+
+def test_numbers_that_are_no_integers_are_refused() -> None:
+    (calls,) = (Calls(world, ["prefill"]) for world in worlds(1))
+    for wrong in (np.ones(2, np.float32), np.array([1 << 40]), np.array(["5"])):
+        with pytest.raises(ValueError, match="'prefill': other processes are told integers of 32 bits only"):
+            calls.packed("prefill", [wrong])
+    name, (found,) = calls.unpacked(calls.packed("prefill", [np.array([3, -1])]))
+    assert name == "prefill" and found.dtype == np.int32 and found.tolist() == [3, -1]
+
+
+def test_libraries_that_do_not_belong_together_are_refused() -> None:
+    """In all processes: none of them waits for another one."""
+
+    def errors(ranks: tuple[int, int], descriptions: list[dict[str, Any]]) -> list[str]:
+        def met(k: int, world: Group) -> str:
+            key = whole_of({"llm": {**descriptions[k], "rank": ranks[k], "flops": k}}, {"prefill", "decode"})
+            try:
+                check_together(Place(2, 1, ranks[k]), key, world)
+            except CompileError as error:
+                return str(error)
+            return ""
+
+        return on_threads([lambda k=k, world=world: met(k, world) for k, world in enumerate(worlds(2))])
+
+    one, other = {"context": 256, "sample": "a"}, {"context": 256, "sample": "b"}
+    assert errors((0, 1), [one, one]) == ["", ""]
+    assert all("the process of rank 0 has the library of rank 1" in e for e in errors((1, 0), [one, one]))
+    assert all("rank 1 is not of the same model and options" in e for e in errors((0, 1), [one, other]))
+
+
+def test_a_file_of_another_rank_is_refused(compiled: Callable[..., Path], tmp_path: Path) -> None:
+    path = compiled(2)
+    for file in path.parent.glob("small-2-1*"):
+        (shutil.copytree if file.is_dir() else shutil.copy)(file, tmp_path / file.name)
+    for suffix in (".so", ".weights"):
+        shutil.copy((tmp_path / path.name).with_suffix(suffix), tmp_path / f"{path.stem}.rank1{suffix}")
+    with pytest.raises(CompileError, match="the process of rank 1 has the library of rank 0"):
+        open_runner(tmp_path / path.name)
+
+
+def test_an_interrupt_within_a_call_ends_the_group(
+    compiled: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other process computes a call that this one has left, so their caches differ."""
+    runner, _ = open_runner(compiled(2))
+    assert isinstance(runner, Leader)
+
+    def interrupted(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(runner._functions, "prefill", interrupted)
+    tokens, pages = np.arange(5, 9, dtype=np.int32), np.arange(2, dtype=np.int32)
+    with pytest.raises(KeyboardInterrupt):
+        runner.prefill(tokens, 0, pages, 0)
+    with pytest.raises(GroupError, match="KeyboardInterrupt"):
+        runner.prefill(tokens, 0, pages, 0)
+    for worker in runner.workers:
+        worker.kill()
     runner.close()
 
 

@@ -34,9 +34,9 @@ class Calls:
         """The message of a call, int32.
 
         Raises:
-            ValueError: An argument is not an array of integers.
+            ValueError: An argument is not an array of integers of 32 bits.
         """
-        arrays = [np.asarray(x, np.int32) for x in arguments]
+        arrays = [_integers(x, name) for x in arguments]
         head = [self._names.index(name), len(arrays)]
         for x in arrays:
             head += [x.ndim, *x.shape]
@@ -68,6 +68,10 @@ class Calls:
         words = self._broadcast(np.zeros(_FIRST, np.int32))
         if (count := int(words[0])) > _FIRST:
             words = np.concatenate([words, self._broadcast(np.zeros(count - _FIRST, np.int32))])
+        return self.unpacked(words)
+
+    def unpacked(self, words: Array) -> tuple[str, list[Array]]:
+        """The name and the arguments of a call from its message."""
         name, arrays, at = self._names[words[1]], int(words[2]), 3
         shapes = []
         for _ in range(arrays):
@@ -92,6 +96,16 @@ class Calls:
     def _broadcast(self, words: Array) -> Array:
         found: Array = self._group.run(Kind.BROADCAST, words, words.shape, peer=0)
         return found
+
+
+def _integers(x: Any, name: str) -> Array:
+    values = np.asarray(x)
+    limits = np.iinfo(np.int32)
+    if values.dtype.kind not in "iu" or (
+        values.size and not limits.min <= int(values.min()) <= int(values.max()) <= limits.max
+    ):
+        raise ValueError(f"{name!r}: other processes are told integers of 32 bits only, not {values.dtype}")
+    return values.astype(np.int32)
 
 
 __all__ = ["END", "NOTHING", "Calls"]

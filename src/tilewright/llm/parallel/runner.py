@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import subprocess
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from ...artifact.disk_cache import digest
+from ...distributed.engine import Kind
 from ...distributed.groups import Group, GroupError, connect
-from ...errors import ShapeError
+from ...errors import CompileError, ShapeError
 from ..library import LibraryRunner
 from .calls import END, NOTHING, Calls
-from .place import place_of
+from .place import Place, place_of
 
 if TYPE_CHECKING:
     from ...runtime.model import CompiledModel
@@ -31,12 +36,50 @@ def joined(library: CompiledModel, world: Group) -> list[Group]:
     """Connect a library to the groups of its place; all processes of `world` do so at the same time.
 
     Raises:
-        CompileError: The library is for another rank, or for another number of processes.
+        CompileError: The library is for another rank, for another number of processes, or of another model
+            than those of other processes.
         GroupError: A process has ended.
     """
-    groups = place_of(library.metadata).join(world)
+    place = place_of(library.metadata)
+    check_together(place, whole_of(library.metadata, library.functions), world)
+    groups = place.join(world)
     connect(library, *groups)
     return groups
+
+
+def whole_of(metadata: Mapping[str, Any], functions: Iterable[str]) -> str:
+    """A key of what the libraries of all processes have in common: the model, the options, the functions."""
+    of_process = ("rank", "weight_bytes", "flops")
+    common = {k: v for k, v in metadata["llm"].items() if k not in of_process}
+    return digest(json.dumps([common, sorted(functions)], sort_keys=True))
+
+
+def check_together(place: Place, key: str, world: Group) -> None:
+    """Check that libraries are those of the ranks of their processes, and were compiled alike. Otherwise
+    weights of several models would be added up.
+
+    Args:
+        place: The place that this process's library was compiled for.
+        key: The key of its library, from `whole_of`.
+        world: All processes, which call this at the same time.
+
+    Raises:
+        CompileError: They are not, in all processes.
+        GroupError: A process has ended.
+    """
+    mine = np.frombuffer(f"{place.rank:8d}{key}".encode(), np.uint8)
+    rows = world.run(Kind.ALL_GATHER, mine, (world.size, mine.size))
+    told = [bytes(row).decode() for row in rows]
+    for rank, text in enumerate(told):
+        if int(text[:8]) != rank:
+            raise CompileError(
+                f"the process of rank {rank} has the library of rank {int(text[:8])}: each needs its own file"
+            )
+        if text[8:] != told[0][8:]:
+            raise CompileError(
+                f"the library of rank {rank} is not of the same model and options as that of rank 0: compile "
+                "all of them together"
+            )
 
 
 class Leader(LibraryRunner):
@@ -75,11 +118,14 @@ class Leader(LibraryRunner):
             message = self._calls.packed(name, arguments)
             try:
                 self._calls.send(message)
-                return super()._call(name, *arguments)
+                return super()._call(name, *self._calls.unpacked(message)[1])
             except ShapeError:  # before the call has begun; the other processes refuse it as well
                 raise
             except Exception as error:
                 raise self._lose(error) from error
+            except BaseException as error:  # the others compute a call that this process has left
+                self._lose(error)
+                raise
 
     def _look(self) -> None:
         while not self._ended.wait(PERIOD):
@@ -92,9 +138,10 @@ class Leader(LibraryRunner):
                 except Exception as error:
                     self._lose(error)
 
-    def _lose(self, error: Exception) -> GroupError:
+    def _lose(self, error: BaseException) -> GroupError:
         missing = ", ".join(map(str, self._world.engine.missing()))
-        reason = f"its process of rank {missing} has ended or does not answer" if missing else str(error)
+        told = str(error) or type(error).__name__
+        reason = f"its process of rank {missing} has ended or does not answer" if missing else told
         self.lost = GroupError(f"the model is computed by {self._world.size} processes, and {reason}")
         self.when_lost(self.lost)
         return self.lost
@@ -147,4 +194,4 @@ def follow(library: CompiledModel, world: Group) -> None:
             raise
 
 
-__all__ = ["Leader", "follow", "joined"]
+__all__ = ["Leader", "check_together", "follow", "joined", "whole_of"]

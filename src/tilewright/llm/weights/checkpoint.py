@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...artifact.disk_cache import digest
 from ...errors import WeightsError
 from ...ir.interpreter import Array
 from ..quantization import NONE, Quantized, Scheme
@@ -157,6 +158,10 @@ def _finite(values: Array) -> bool:
     return not any(((piece & kind(ones)) == ones).any() for piece in pieces)
 
 
+_SAMPLES, _SAMPLE = 256, 64
+"""The pieces of a file that `Checkpoint.sample` reads, and their bytes."""
+
+
 class Checkpoint(Mapping[str, LazyTensor]):
     """A model's weights by their Hugging Face names, in the order of the files.
 
@@ -188,6 +193,23 @@ class Checkpoint(Mapping[str, LazyTensor]):
         for tensor in self.values():
             sizes[tensor.scheme or NONE] += math.prod(tensor.shape)
         return max(sizes, key=lambda scheme: sizes[scheme], default=NONE)
+
+    def sample(self) -> str:
+        """A key of the files, of which it reads a small part only: pieces at equal distances, by which models
+        of the same sizes differ.
+
+        Raises:
+            WeightsError: A file cannot be read.
+        """
+        parts: list[bytes | str] = [*self.edits]
+        for path in self.sources:
+            with reading(path), path.open("rb") as file:
+                size = path.stat().st_size
+                parts.append(str(size))
+                for k in range(_SAMPLES):
+                    file.seek(size * k // _SAMPLES)
+                    parts.append(file.read(_SAMPLE))
+        return digest(*parts)
 
     def __getitem__(self, name: str) -> LazyTensor:
         return self._tensors[name]
