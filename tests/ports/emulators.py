@@ -1,9 +1,9 @@
 """Running artifacts of other targets: which emulator runs them, and a program that runs their models.
 
 Shared libraries of Linux are loaded by a program for the C library in a folder of the system (Debian:
-``libc6-arm64-cross``, ``libc6-armhf-cross``, ``libc6-riscv64-cross``); static libraries, also those of
-Android and Hexagon, are linked into a program with musl, which needs none. Windows' libraries are loaded by
-a program in Wine.
+``libc6-arm64-cross``, ``libc6-armhf-cross``, ``libc6-riscv64-cross``); static libraries are linked into a
+program. Android's get glibc where the system has it for the processor; all others get musl, which takes zig a
+minute to build. Windows' libraries are loaded by a program in Wine.
 
 QEMU 7.2 for RISC-V fails its own assertion (``decode_save_opc``) on a vector conversion with a static
 rounding mode, such as ``vfcvt.rtz.x.f.v``, unless an instruction before it in the block sets the mode. QEMU
@@ -13,6 +13,7 @@ rounding mode, such as ``vfcvt.rtz.x.f.v``, unless an instruction before it in t
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import struct
 import subprocess
@@ -34,12 +35,12 @@ from tilewright.targets.cpu.isa import isa_named
 
 RUNNER = Path(__file__).with_name("runner.c")
 ANDROID = Path(__file__).with_name("android.c")
-"""Functions of Android's C library that musl lacks."""
+"""Functions of Android's C library that the others lack."""
 SECONDS = 280.0
 """The time that a program may take in an emulator."""
 
 _STATIC = ("linux-musl", "android")
-"""Systems whose static libraries are linked with musl."""
+"""Systems whose static libraries are linked into a program."""
 _PROCESSORS = {"aarch64": "aarch64", "armv7": "arm", "riscv64": "riscv64", "hexagon": "hexagon"}
 _FOLDERS = {"aarch64": "aarch64-linux-gnu", "armv7": "arm-linux-gnueabihf", "riscv64": "riscv64-linux-gnu"}
 _MODELS = {"riscv64": "rv64,v=true,vlen={bits}", "aarch64": "max", "armv7": "max", "hexagon": "v67"}
@@ -70,12 +71,26 @@ def command_of(target: str) -> list[str]:
     if emulator is None:
         raise NoEmulator(f"{target}: qemu-{name} is not installed (Debian: qemu-user-static)")
     command = [emulator, "-cpu", _MODELS[processor].format(bits=max(128, isa.vector_bits))]
-    if system.name == "linux":
-        folder = Path("/usr") / _FOLDERS[processor]
-        if not folder.is_dir():
-            raise NoEmulator(f"{target}: there is no C library in {folder}")
-        command += ["-L", str(folder)]
+    if system.name == "linux" and not (folder := _glibc(processor)).is_dir():
+        raise NoEmulator(f"{target}: there is no C library in {folder}")
+    if system.name == "linux" or _has_glibc(isa.triple):
+        command += ["-L", str(_glibc(processor))]
     return command
+
+
+def _glibc(processor: str) -> Path:
+    """The folder of the system with glibc for a processor."""
+    return Path("/usr") / _FOLDERS[processor]
+
+
+def _has_glibc(triple: str) -> bool:
+    """Whether programs of Android's static libraries get glibc. On armv7 Android's functions take numbers in
+    other registers than those of Debian's glibc.
+    """
+    processor, system = triple.partition("-")[0], system_of(triple)
+    if system.name != "android" or processor == "armv7":
+        return False
+    return _glibc(processor).is_dir() if processor != "x86_64" else platform.libc_ver()[0] == "glibc"
 
 
 @cache
@@ -109,13 +124,17 @@ def _compile(triple: str, arguments: Sequence[str], path: Path) -> None:
 
 
 def _link_statically(triple: str, arguments: Sequence[str], path: Path) -> None:
-    """Make a program with musl of sources and objects, which may be for Android."""
+    """Make a program of sources and objects, which may be for Android."""
     more = [str(ANDROID)] if system_of(triple).name == "android" else []
-    _compile(triple.replace("android", "musl"), ["-static", "-O1", *arguments, *more], path)
+    if _has_glibc(triple):
+        triple, options = triple.replace("android21", "gnu"), ["-lm", "-ldl"]
+    else:
+        triple, options = triple.replace("android", "musl"), ["-static"]
+    _compile(triple, ["-O1", *arguments, *more, *options], path)
 
 
 def run_static(target: str, objects: Sequence[Path], arguments: Sequence[str]) -> str:
-    """The text that a program of objects for a target prints, linked with musl.
+    """The text that a program of objects for a target prints, linked as static libraries are.
 
     Raises:
         NoEmulator: It cannot be run here.

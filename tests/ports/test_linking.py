@@ -101,7 +101,7 @@ def test_android_finds_all_functions_in_its_libraries(target: str, tmp_path: Pat
 @pytest.mark.parametrize("target", ANDROID)
 @pytest.mark.parametrize("name", ["mlp", "int8-mlp"])
 def test_android_code_runs_with_another_c_library(name: str, target: str) -> None:
-    """Models with the runtime for Android, linked statically with musl, compute what ``cpu`` does."""
+    """Models with the runtime for Android, linked with glibc or musl, compute what ``cpu`` does."""
     try:
         command_of(target)
     except NoEmulator as error:
