@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.caches import new_cache
 from tests.cli.test_cli import run
 
 import tilewright as tw
@@ -80,7 +81,7 @@ def test_names_of_other_systems() -> None:
 
 
 def test_copies_are_of_the_kind_that_they_are_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
+    new_cache(monkeypatch, tmp_path / "cache")
     for target, name in (("cpu", "m.tar"), ("wasm32", "m.tar"), ("wasm32", "m.wasm")):
         for _ in range(2):  # the second library is read from the cache
             path = tw.compile(doubled, (X,), target=target).save(tmp_path / name)
@@ -276,7 +277,7 @@ def test_what_is_no_artifact_is_refused(tmp_path: Path, saved: dict[str, Path]) 
 def test_artifacts_are_made_without_what_runs_them(
     target: str, package: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
+    new_cache(monkeypatch, tmp_path / "cache")
     tables = np.arange(4, dtype=np.float32)
     with monkeypatch.context() as without:
         without.setitem(sys.modules, package, None)

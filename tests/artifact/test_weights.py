@@ -11,6 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from tests.caches import new_cache
 
 import tilewright as tw
 from tilewright.artifact.weights import START, write_weights
@@ -127,7 +128,7 @@ def test_where_weights_go_is_said(saved: Path, tmp_path: Path) -> None:
 
 
 def test_a_kept_library_is_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
+    new_cache(monkeypatch, tmp_path / "cache")
     for _ in range(2):
         library = tw.compile(model(), (X,))
     assert library.report.cached

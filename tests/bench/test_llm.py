@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.caches import new_cache
+
 pytest.importorskip("gguf")
 pytest.importorskip("tokenizers")
 
@@ -79,7 +81,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TILEWRIGHT_CACHE_DIR", str(folder))
+        new_cache(patch, folder)
         patch.setattr(measure, "TURN", 0.01)
         yield folder / "bench-llm" / "tiny"
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.caches import new_cache
 from tests.devices import lacks
 from tilewright.cli import main, one_line
 from tilewright.errors import DeviceError
@@ -61,7 +62,7 @@ def artifact(model: Path) -> Path:
 
 
 def test_without_the_cache(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
+    new_cache(monkeypatch, tmp_path / "cache")
     arguments = ("compile", str(model), "-o", str(tmp_path / "m.so"), "--dims", "x:batch<=32")
     assert run(*arguments, "--no-cache") == 0
     assert run("run", str(model), "--dim", "batch=2", "--dims", "x:batch<=32", "--no-cache") == 0

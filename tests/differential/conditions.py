@@ -23,6 +23,7 @@ from tilewright.ir.core import Module
 from tilewright.ir.parser import parse
 from tilewright.ir.printer import print_op, resources_of
 
+from ..caches import with_runtime
 from .check import Failure, Run, judge
 from .corners import Corners
 from .generator import Program
@@ -116,6 +117,7 @@ def _folder(process: int) -> Path:
     import atexit
 
     found = Path(tempfile.mkdtemp(prefix="tilewright-programs-"))
+    with_runtime(found / "cache")
     atexit.register(shutil.rmtree, found, ignore_errors=True)
     return found
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.caches import new_cache
+
 from .generated_code import DIFFERENT, EQUAL, RENAMED, REWORDED, compare, main, normalized, renamed, write
 
 TARGETS = ("cpu:x86-64-v3", "webgpu")
@@ -18,7 +20,7 @@ TARGETS = ("cpu:x86-64-v3", "webgpu")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("recorded")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        new_cache(patch, tmp_path_factory.mktemp("cache"))
         patch.setenv("TILEWRIGHT_CPU", "")
         write(folder, ["float64", "quantized-conv"], TARGETS)
     return folder
@@ -50,7 +52,7 @@ def test_levels(recorded: Path) -> None:
 
 
 def test_the_same_code_twice(recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
+    new_cache(monkeypatch, tmp_path)
     monkeypatch.setenv("TILEWRIGHT_CPU", "")
     write(tmp_path / "again", ["float64", "quantized-conv"], TARGETS)
     assert {result.state for result in compare(recorded, tmp_path / "again")} == {EQUAL}

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.caches import new_cache
 from tests.installed_packages import installing
 
 import tilewright as tw
@@ -107,7 +108,7 @@ def test_the_cache_notices_an_edited_importer(tmp_path: Path, monkeypatch: pytes
     """A cached library is used in another process if the model's file and the importer's code are unchanged;
     an edited importer runs again.
     """
-    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
+    new_cache(monkeypatch, tmp_path / "cache")
     (tmp_path / "net.mlp").write_text(NETWORK)
     program = "\n".join(
         (

@@ -4,12 +4,12 @@ model.
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.caches import new_cache
 
 import tilewright as tw
 import tilewright.numpy as tnp
@@ -22,12 +22,7 @@ X = np.linspace(-1, 1, 2 * 96, dtype=np.float32).reshape(2, 96)
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    # compiling the runtime takes seconds, and its entry does not depend on the test
-    runtime = disk_cache.folder_of("runtime")
-    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
-    if runtime.is_dir():
-        shutil.copytree(runtime, disk_cache.folder_of("runtime"))
-    return tmp_path / "cache"
+    return new_cache(monkeypatch, tmp_path / "cache")
 
 
 def weights(seed: int) -> list[np.ndarray[Any, Any]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.caches import new_cache
 
 import tilewright as tw
 import tilewright.numpy as tnp
@@ -28,12 +29,7 @@ EXPECTED = np.maximum(X @ W, 0) + 1
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    # compiling the runtime takes seconds, and its entry does not depend on the test
-    runtime = disk_cache.folder_of("runtime")
-    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
-    if runtime.is_dir():
-        shutil.copytree(runtime, disk_cache.folder_of("runtime"))
-    return tmp_path / "cache"
+    return new_cache(monkeypatch, tmp_path / "cache")
 
 
 def compiled() -> Any:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from onnx import TensorProto, helper, parser, save
+from tests.caches import new_cache
 
 import tilewright as tw
 from tilewright.cli.doctor import command as doctor
@@ -219,7 +220,7 @@ agraph (float[n, 8] x) => (float[n, 8] y) {
 
 
 def test_schedules_may_be_for_kernels_of_one_part(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
+    new_cache(monkeypatch, tmp_path)
     model = parser.parse_model(THROUGH_TEXT)
     x = np.arange(24, dtype=np.float32).reshape(3, 8) / 8
     plain = tw.compile(model)
@@ -240,7 +241,7 @@ def test_schedules_may_be_for_kernels_of_one_part(monkeypatch: pytest.MonkeyPatc
 def test_a_part_that_is_kept_is_no_whole_model_without_its_schedules(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
+    new_cache(monkeypatch, tmp_path)
     model = parser.parse_model(THROUGH_TEXT)
     parts = separate(import_onnx(model))
     assert parts is not None

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.caches import new_cache
 from tests.devices import need
 from tests.passes.graph.graphs import BATCH, build
 from tests.passes.tensor.test_lower_precision import mlp
@@ -44,7 +45,7 @@ def test_weights_take_half_the_memory() -> None:
 
 
 def test_precisions_have_separate_cache_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
+    new_cache(monkeypatch, tmp_path)
     x = np.random.default_rng(0).standard_normal((2, 24)).astype(np.float32)
     first = {p: compiled(p, cache=True) for p in (None, "bf16")}
     again = {p: compiled(p, cache=True) for p in (None, "bf16")}

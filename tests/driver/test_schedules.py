@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.caches import new_cache
 
 import tilewright as tw
 from tilewright import nn
@@ -131,7 +132,7 @@ def test_saved_libraries_keep_their_schedules(tmp_path: Path) -> None:
 
 
 def test_the_cache_knows_schedules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
+    new_cache(monkeypatch, tmp_path)
     rows = []
     for value in (6, 12, 6):
         library = compiled([tw.pin("matmul_relu", rows=value)])

@@ -5,7 +5,6 @@ target of the user changes.
 from __future__ import annotations
 
 import importlib
-import shutil
 import subprocess
 import sys
 import threading
@@ -14,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.caches import new_cache
 
 import tilewright as tw
-from tilewright.artifact import disk_cache
 from tilewright.dialects import func, graph
 from tilewright.driver import user_code
 from tilewright.ir.builder import Builder
@@ -70,11 +69,7 @@ def odd(node):
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    # compiling the runtime takes seconds, and its entry does not depend on the test
-    runtime = disk_cache.folder_of("runtime")
-    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
-    if runtime.is_dir():
-        shutil.copytree(runtime, disk_cache.folder_of("runtime"))
+    new_cache(monkeypatch, tmp_path / "cache")
     monkeypatch.syspath_prepend(tmp_path)
     # bytecode is matched by the file's time, which may not change between quick edits
     monkeypatch.setattr(sys, "dont_write_bytecode", True)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.caches import new_cache
 from tests.devices import need
 
 import tilewright as tw
@@ -150,7 +151,7 @@ def test_the_printed_schedules_are_code_that_makes_the_same_variants(tmp_path: P
 
 
 def test_the_cache_knows_conditions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
+    new_cache(monkeypatch, tmp_path)
     for when in ("n <= 4", "n <= 5", "n <= 4"):
         library = compiled([tw.pin("matmul", when=when, rows=48)])
         assert library.kernels["matmul"].variants[0].when == when

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import tilewright as tw
+from tests.caches import new_cache
 from tests.models.compare import SIZES, assert_matches, compiled
 from tests.zoo.models import MINILM
 
@@ -51,7 +52,7 @@ def test_every_level_can_be_read() -> None:
 
 
 def test_cache_and_saved_artifact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
+    new_cache(monkeypatch, tmp_path / "cache")
     model = MINILM.onnx_model("tiny", dynamic=True)
     first = tw.compile(model, dims=MINILM.dims)
     again = tw.compile(model, dims=MINILM.dims)

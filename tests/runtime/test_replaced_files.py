@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.caches import new_cache
 
 import tilewright as tw
 from tilewright.errors import ArtifactError
@@ -149,7 +150,7 @@ def test_another_model_is_not_saved_in_its_place(tmp_path: Path) -> None:
 
 @posix
 def test_a_kept_library_survives_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
+    new_cache(monkeypatch, tmp_path / "cache")
     for _ in range(2):
         library = tw.compile(lambda x: x * 2, (X,))
     assert library.report.cached

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.caches import new_cache
 
 import tilewright as tw
 import tilewright.numpy as tnp
@@ -92,7 +93,7 @@ def test_dynamic_sizes_are_chosen_around_the_parts() -> None:
 
 
 def test_the_library_may_come_from_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
+    new_cache(monkeypatch, tmp_path)
     tw.compile(dense, (X,))
     library = tw.compile(dense, (X,))
     assert library.report.cached

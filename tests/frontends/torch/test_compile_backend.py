@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.caches import with_runtime
 
 torch = pytest.importorskip("torch")
 
@@ -473,7 +474,7 @@ def test_a_new_process_finds_everything_compiled(tmp_path: Path) -> None:
 
     Both are new processes: keys of the cache include what other tests have registered in this one.
     """
-    environment = {**os.environ, "TILEWRIGHT_CACHE_DIR": str(tmp_path)}
+    environment = {**os.environ, "TILEWRIGHT_CACHE_DIR": str(with_runtime(tmp_path))}
     said, kept = [], []
     for _ in range(2):
         command = [sys.executable, "-c", WARM]

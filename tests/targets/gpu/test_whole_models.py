@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests import devices
+from tests.caches import new_cache
 from tests.devices import lacks
 from tests.models.test_control_flow import compare, doubled_until, one_of_two, positive_elements
 from tests.quantization.models import Mixed, images, made
@@ -151,7 +152,7 @@ def test_attention_of_unknown_length(target: str) -> None:
 
 
 def test_a_library_from_the_cache(target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
+    new_cache(monkeypatch, tmp_path)
     x = np.arange(6, dtype=np.float32)
     for cached in (False, True):
         library = tw.compile(lambda x: x * 2 + 1, (x,), target=target)
