@@ -14,11 +14,11 @@ from tilewright.llm.library import LibraryOptions, LibraryRunner, compile_librar
 from tilewright.llm.weights import Conversion, convert
 
 
-def checkpoint(folder: Path, vocabulary: int | None = None) -> Path:
+def checkpoint(folder: Path, vocabulary: int | None = None, layers: int = 2) -> Path:
     """Write a checkpoint with random weights as `transformers` does, and return its folder."""
     import torch
 
-    model = llama(vocabulary or tokenizer().vocabulary)
+    model = llama(vocabulary or tokenizer().vocabulary, layers)
     with torch.no_grad():
         for p in model.parameters():
             p.mul_(3)
@@ -26,7 +26,7 @@ def checkpoint(folder: Path, vocabulary: int | None = None) -> Path:
     return folder
 
 
-def llama(vocabulary: int) -> Any:
+def llama(vocabulary: int, layers: int = 2) -> Any:
     import torch
     import transformers
 
@@ -34,7 +34,7 @@ def llama(vocabulary: int) -> Any:
     config = transformers.LlamaConfig(
         hidden_size=64,
         intermediate_size=128,
-        num_hidden_layers=2,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         vocab_size=vocabulary,

@@ -22,7 +22,7 @@ TOKENS = np.random.default_rng(0).integers(0, 100, 80).astype(np.int32)
 SMALL = {
     "hidden_size": 64,
     "intermediate_size": 96,
-    "num_hidden_layers": 2,
+    "num_hidden_layers": 1,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "vocab_size": 100,
@@ -62,7 +62,7 @@ def test_prefill_and_batched_decoding(family: str, tmp_path: Path) -> None:
     expected = logits(saved(family, tmp_path))
     options = LibraryOptions(context=128, chunk=64, max_batch=3, cache_dtype="float32", precision=None)
     with compile_library(tmp_path, options) as library:
-        assert library.ir("graph").count("graph.grouped_matmul") >= 3 * 2
+        assert library.ir("graph").count("graph.grouped_matmul") >= 3
         runner = LibraryRunner(library)
         for slot, n in enumerate((40, 7, 64)):
             found = runner.prefill(TOKENS[:n], 0, PAGES[slot], slot)
@@ -84,7 +84,7 @@ def test_experts_stay_quantized(scheme: str, tmp_path: Path) -> None:
     checkpoint = open_checkpoint(tmp_path / "converted")
     weights = {n: torch.tensor(t.read()) for n, t in checkpoint.items()}
     experts = [n for n in weights if ".experts." in n]
-    assert len(experts) == 2 * 3 * 8 and all(checkpoint[n].scheme is not None for n in experts)
+    assert len(experts) == 3 * 8 and all(checkpoint[n].scheme is not None for n in experts)
     folder = tmp_path / "dequantized"
     model.save_pretrained(folder)
     from safetensors.torch import save_file

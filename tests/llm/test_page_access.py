@@ -21,7 +21,7 @@ from tilewright.runtime.library import Library
 
 
 def test_pages_and_replies_of_a_compiled_library(tmp_path: Path) -> None:
-    source = open_checkpoint(checkpoint(tmp_path / "llama"))
+    source = open_checkpoint(checkpoint(tmp_path / "llama", layers=1))
     options = LibraryOptions(context=256, chunk=64, max_batch=2, cache_dtype="int8")
     with compile_library(source, options) as made:
         with pytest.raises(ArtifactError, match="saved with its weights beside it"):

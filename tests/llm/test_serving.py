@@ -26,7 +26,7 @@ def runner(
 ) -> Iterator[LibraryRunner]:
     scheme, cached = request.param
     options = LibraryOptions(context=256, chunk=64, max_batch=6, cache_dtype=cached)
-    with library(checkpoint(tmp_path_factory.mktemp("llama")), scheme, options) as found:
+    with library(checkpoint(tmp_path_factory.mktemp("llama"), layers=1), scheme, options) as found:
         yield LibraryRunner(found)
 
 

@@ -180,9 +180,9 @@ def test_what_cannot_be_served_is_refused() -> None:
         watched(has_state=True)[0].submit(Request([4], beams=BeamSearch(2)))
 
 
-@pytest.mark.parametrize("search", SEARCHES[1:], ids=str)
-def test_outputs_are_those_of_transformers(search: BeamSearch, tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    """A model of transformers, and a runner of the same model."""
     pytest.importorskip("transformers")
     from safetensors.numpy import load_file
     from tests.llm.model_runner import ModelRunner
@@ -191,10 +191,18 @@ def test_outputs_are_those_of_transformers(search: BeamSearch, tmp_path: Path) -
     from tilewright.llm.load_weights import load_weights
     from tilewright.llm.models import build
 
-    theirs = checkpoint("llama", tmp_path)
-    ours = build(tmp_path)
-    load_weights(ours, load_file(tmp_path / "model.safetensors"))
-    runner = ModelRunner(ours, vocabulary=96, pages=24, has_state=False, max_batch=6)
+    folder = tmp_path_factory.mktemp("llama")
+    theirs = checkpoint("llama", folder, num_hidden_layers=1)
+    ours = build(folder)
+    load_weights(ours, load_file(folder / "model.safetensors"))
+    return theirs, ModelRunner(ours, vocabulary=96, pages=24, has_state=False, max_batch=6)
+
+
+@pytest.mark.parametrize("search", SEARCHES[1:], ids=str)
+def test_outputs_are_those_of_transformers(search: BeamSearch, llama: tuple[Any, Any]) -> None:
+    import torch
+
+    theirs, runner = llama
     engine, end = Engine(runner, tokenizer()), 11
     for seed in range(3):
         prompt = np.random.default_rng(seed).integers(12, 96, 40).tolist()

@@ -43,17 +43,21 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """A function that compiles a small Llama for numbers of processes, once each."""
+    """A function that compiles a small Llama for numbers of processes, once each. Its layers are those that a
+    pipeline needs.
+    """
     folder = tmp_path_factory.mktemp("parallel")
-    checkpoint(folder / "model")
-    tokenizer().backend.save(str(folder / "model" / "tokenizer.json"))
     options = "--context-window-size 256 --prefill-chunk-size 32 --max-batch-size 4 --precision f32"
 
-    def made(tensor: int = 1, pipeline: int = 1) -> Path:
-        path = folder / f"small-{tensor}-{pipeline}.so"
+    def made(tensor: int = 1, pipeline: int = 1, layers: int = 1) -> Path:
+        layers, model = max(layers, pipeline), folder / f"model-{layers}"
+        if not model.exists():
+            checkpoint(model, layers=layers)
+            tokenizer().backend.save(str(model / "tokenizer.json"))
+        path = folder / (f"small-{tensor}-{pipeline}.so" if layers == pipeline else f"small-{layers}.so")
         if not path.exists():
             numbers = f"--kv-dtype f32 --tensor-parallel {tensor} --pipeline-parallel {pipeline}"
-            words = ["compile", str(folder / "model"), "-o", str(path), *options.split(), *numbers.split()]
+            words = ["compile", str(model), "-o", str(path), *options.split(), *numbers.split()]
             run = CliRunner().invoke(command, words)
             assert run.exit_code == 0, run.output
         return path
@@ -92,7 +96,7 @@ def finished(process: subprocess.Popen[str]) -> str:
 def test_started_processes_give_the_tokens_of_one(
     tensor: int, pipeline: int, compiled: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    main(str(compiled()))
+    main(str(compiled(layers=pipeline)))
     alone = capsys.readouterr().out
     check(finished(program(compiled(tensor, pipeline))), alone)
     weights = [
@@ -100,7 +104,7 @@ def test_started_processes_give_the_tokens_of_one(
         for p in compiled(tensor, pipeline).parent.glob(f"small-{tensor}-{pipeline}*.weights")
     ]
     assert len(weights) == tensor * pipeline
-    assert max(weights) < compiled().with_suffix(".weights").stat().st_size * 0.8
+    assert max(weights) < compiled(layers=pipeline).with_suffix(".weights").stat().st_size * 0.8
 
 
 def free_port() -> int:

@@ -43,7 +43,7 @@ COMPLETIONS, RESPONSES = "/v1/completions", "/v1/responses"
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A library, with its weights and tokenizer, in a folder of its own."""
-    folder = checkpoint(tmp_path_factory.mktemp("llama"), vocabulary=tokenizer().vocabulary)
+    folder = checkpoint(tmp_path_factory.mktemp("llama"), vocabulary=tokenizer().vocabulary, layers=1)
     tokenizer().backend.save(str(folder / "tokenizer.json"))
     (folder / "chat_template.jinja").write_text(
         "{% for message in messages %}{{ message.content }}{% endfor %}"
