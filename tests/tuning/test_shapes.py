@@ -212,8 +212,10 @@ def test_variants_that_the_model_does_not_confirm_are_dropped(monkeypatch: pytes
     assert found.chosen(verdict.key) is None
 
 
-def test_tune_for_shapes_on_this_machine(tmp_path: Path) -> None:
+def test_tune_for_shapes_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("sklearn")
+    few = Settings(trials=8, trees=5, most_blocks=5, final_processes=3, final_blocks=5, finalists=2)
+    monkeypatch.setattr(tune_module, "SETTINGS", few)
     notes: list[Any] = []
     found = tw.tune(
         model,
