@@ -118,7 +118,14 @@ def _is_users(value: object) -> bool:
     """Whether a value is, or describes, code that is not the compiler's, its dependencies' or Python's
     own.
     """
-    return bool(_packages(value))
+    kind: Any = type(value)  # mypy does not take classes of objects as keys
+    return _may_describe_code(kind) and bool(_packages(value))
+
+
+@functools.cache
+def _may_describe_code(kind: type) -> bool:
+    """Whether `_packages` of instances of a class may be any. Most values of modules are plain ones."""
+    return issubclass(kind, (functools.partial, *_CODE)) or dataclasses.is_dataclass(kind)
 
 
 def _packages(value: object) -> set[str]:
