@@ -31,6 +31,12 @@ def test_models_have_the_results_of_cpu(name: str) -> None:
     assert difference(name, TARGET).startswith("ok")
 
 
+@pytest.mark.parametrize("name", ["int8-cnn", pytest.param("int8-mlp", marks=pytest.mark.slow)])
+def test_models_in_vectors_have_the_results_of_cpu(name: str) -> None:
+    needs_emulator()
+    assert difference(name, f"{TARGET}:hvx").startswith("ok")
+
+
 def test_errors_have_the_text_of_the_runtime() -> None:
     """The text is in memory of the thread that has no thread-local variable."""
     needs_emulator()

@@ -76,6 +76,14 @@ def test_bytes_on_hexagon_are_exact(left: Any, right: Any, shape: tuple[int, int
     check_bytes("hexagon-linux", left, right, shape)
 
 
+@pytest.mark.parametrize("shape", [(3, 7, 5), (13, 132, 200)], ids=str)
+@pytest.mark.parametrize("left", [np.int8, np.uint8])
+@pytest.mark.parametrize("right", [np.int8, np.uint8])
+def test_bytes_in_vectors_of_hexagon_are_exact(left: Any, right: Any, shape: tuple[int, int, int]) -> None:
+    """Columns that fill no vector, and rows whose words do and do not lie at multiples of four bytes."""
+    check_bytes("hexagon-linux:hvx", left, right, shape)
+
+
 @pytest.mark.parametrize("shape", SHAPES[1:4], ids=str)
 @pytest.mark.parametrize("dtypes", [(np.int8, np.int8), (np.uint8, np.int8)])
 @pytest.mark.parametrize("target", ["aarch64-linux", "armv7-linux", "riscv64-linux", "riscv64-linux:v"])

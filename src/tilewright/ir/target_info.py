@@ -241,6 +241,12 @@ class TargetInfo:
     vector_registers: int = 16
     """Number of vector registers."""
 
+    integer_bits: int = 0
+    """Width of a register of integers of up to 32 bits, where floats have other registers; 0: the same."""
+
+    integer_registers: int = 0
+    """Number of registers of `integer_bits` bits."""
+
     machine: Machine = UNKNOWN_MACHINE
     """Cores, caches and memory."""
 
@@ -315,6 +321,13 @@ class TargetInfo:
     def lanes(self, bits: int) -> int:
         """The number of elements of `bits` bits in a vector register, at least 1."""
         return max(1, self.vector_bits // bits)
+
+    def vectors_of(self, factors: DType) -> tuple[int, int]:
+        """The elements in a register of a contraction's sums, and the number of such registers."""
+        bits = max(factors.bits, 32)
+        if self.integer_bits and not factors.is_float and bits == 32:
+            return self.integer_bits // bits, self.integer_registers
+        return self.lanes(bits), self.vector_registers
 
     def register_tile(self, factors: DType) -> RegisterTile:
         """The register tile of a contraction whose factors have type `factors`."""

@@ -407,17 +407,17 @@ def _register_tile(
         raise ScheduleError(
             f"tensorize: a matrix unit multiplies {factor}; of ({fields}) it takes share only"
         )
-    lanes = s.info.lanes(max(factor.bits, 32))
+    lanes, registers = s.info.vectors_of(factor)
     if found.columns and (not divisible or nr % found.columns or found.columns % lanes):
         raise ScheduleError(
             f"tensorize: tile has {found.columns} columns, which must be a multiple of {lanes} that divides "
             f"the {nr} of a padded panel of rows that are not interleaved"
         )
     vectors = -(-(found.columns or nr) // lanes)
-    if found.rows and found.rows * vectors + vectors + 1 > s.info.vector_registers:
+    if found.rows and found.rows * vectors + vectors + 1 > registers:
         raise ScheduleError(
-            f"tensorize: a tile of {found.rows} rows of {vectors} vectors does not fit in "
-            f"{s.info.vector_registers} vector registers"
+            f"tensorize: a tile of {found.rows} rows of {vectors} vectors does not fit in {registers} vector "
+            "registers"
         )
     return found
 

@@ -176,6 +176,13 @@ static const char* why_unavailable(const char* feature) {
   return 8 * bytes >= bits ? NULL : "the processor's vector registers are narrower";
 }
 
+#elif defined(__hexagon__)
+
+static const char* why_unavailable(const char* feature) {
+  (void)feature;
+  return NULL; /* Linux on Hexagon tells nothing of the vector coprocessor. */
+}
+
 #elif defined(__wasm__)
 
 static const char* why_unavailable(const char* feature) {

@@ -59,7 +59,7 @@ those of the Cortex-A7 and A9.
 """
 HEXAGON = Isa(
     "hexagon-linux", "hexagon-unknown-linux-musl", "hexagonv66", (), 64, 12,
-    masked=False, fma=True, rounding=False, machine=common(32, 512, 4),
+    masked=False, fma=True, rounding=False, loads_anywhere=False, machine=common(32, 512, 4),
 )  # fmt: skip
 """Hexagon V66 without its vector coprocessor (HVX). A vector is a pair of the 28 free registers. Tiles for 16
 vectors would spill their sums: the inner loop of a float32 product then accesses the stack more often than
@@ -106,7 +106,11 @@ FEATURES: Mapping[str, Mapping[str, Feature]] = {
         "v": Feature(("+v",), (), (("vector_bits", 128), ("vector_registers", 32))),
         "zvl256b": Feature(("+zvl256b",), ("v",), (("vector_bits", 256),)),
     },
-    "hexagon": {},
+    "hexagon": {
+        "hvx": Feature(
+            ("+hvxv66", "+hvx-length128b"), (), (("integer_bits", 1024), ("integer_registers", 32))
+        ),
+    },
 }
 """Features by processor, in the order in which a target's name lists them. A name of a processor stands for
 the features that code makes use of.

@@ -4,9 +4,10 @@ folders.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...ir.target_info import UNKNOWN_MACHINE, Machine
+from ...ir.types import DType
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,9 @@ class Isa:
         stack_bytes: most bytes of a kernel's local buffers on the stack. A larger value needs threads with
             larger stacks; other buffers lie in the thread's memory.
         counter: the integer type in which loops count: that of addresses, where it is enough.
+        integer_bits, integer_registers: width and number of the registers for vectors of integers of up to 32
+            bits, where floats have others (Hexagon's HVX before V68); 0: both have the same.
+        loads_anywhere: a word at an address that is no multiple of its size is loaded by one instruction.
         emulated: features (``amx-int8``) that the machine lacks; `emulate` replaces their instructions with
             plain code.
     """
@@ -57,6 +61,9 @@ class Isa:
     machine: Machine = UNKNOWN_MACHINE
     stack_bytes: int = 16 * 1024
     counter: str = "i64"
+    integer_bits: int = 0
+    integer_registers: int = 0
+    loads_anywhere: bool = True
     emulated: tuple[str, ...] = ()
 
     def has(self, feature: str) -> bool:
@@ -84,6 +91,15 @@ class Isa:
         is the only processor with BF16 and GFNI that has no AVX-VNNI.
         """
         return self.has("avx512bf16") and self.has("gfni") and not self.has("avxvnni")
+
+    def for_type(self, dtype: DType) -> Isa:
+        """Return the instruction set with the registers that hold vectors of a type as its only ones."""
+        if not self.integer_bits:
+            return self
+        plain = replace(self, integer_bits=0, integer_registers=0)
+        if dtype.is_float or dtype.bits > 32:
+            return plain
+        return replace(plain, vector_bits=self.integer_bits, vector_registers=self.integer_registers)
 
     def lanes(self, bits: int) -> int:
         """Return the number of elements of `bits` bits in a vector register."""

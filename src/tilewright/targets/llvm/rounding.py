@@ -1,8 +1,10 @@
-"""Conversions from float32 to small integers that round to nearest even, as one instruction of Arm's.
+"""Conversions from float32 to small integers that round to nearest even, as one instruction of Arm's and of
+Hexagon.
 
 Quantized models compute ``u8(round(x) + zero)``. Cortex-M4 has no instruction that rounds to a whole float,
-and ``vcvtr`` converts to an integer in the mode of rounding, which is to nearest even. Saturation at 32 bits,
-at the addition, and at 8 bits gives what a clamp of floats gives.
+and ``vcvtr`` converts to an integer in the mode of rounding, which is to nearest even; so does Hexagon's
+``convert_sf2w``, which converts NaN to -1. Saturation at 32 bits, at the addition, and at 8 bits gives what a
+clamp of floats gives.
 """
 
 from __future__ import annotations
@@ -21,7 +23,11 @@ LARGEST_OFFSET = 1 << 15
 
 def rounds_to_integers(isa: Isa) -> bool:
     """Whether an instruction converts float32 to integers and rounds to nearest even."""
-    return isa.has("dsp")
+    return isa.has("dsp") or _is_hexagon(isa)
+
+
+def _is_hexagon(isa: Isa) -> bool:
+    return isa.triple.startswith("hexagon")
 
 
 def rounded_operand(op: scalar.Cast) -> tuple[Value, int] | None:
@@ -74,7 +80,7 @@ def to_rounded_integer(g: KernelContext, x: str, zero: int, dtype: DType, lanes:
         value = str(limit) if lanes == 1 else f"splat (i32 {limit})"
         return e.op(f"call {wide} @llvm.{name}.{suffix}({wide} {a}, {wide} {value})")
 
-    if zero:
+    if zero or _is_hexagon(g.isa):
         # LLVM 22 takes an unordered comparison of MVE for its opposite: the bits are compared instead.
         def each(n: int) -> str:
             return str(n) if lanes == 1 else f"splat (i32 {n})"
@@ -89,6 +95,8 @@ def to_rounded_integer(g: KernelContext, x: str, zero: int, dtype: DType, lanes:
 
 
 def _one(g: KernelContext, x: str) -> str:
+    if _is_hexagon(g.isa):
+        return g.e.op(f"call i32 @llvm.hexagon.F2.conv.sf2w(float {x})")
     return g.e.op(f"bitcast float {g.e.op(f'call float @llvm.arm.vcvtr.f32(float {x})')} to i32")
 
 

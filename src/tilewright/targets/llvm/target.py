@@ -75,6 +75,8 @@ class LlvmTarget(LinkedTarget):
             vector_bits=isa.vector_bits,
             masked=isa.masked,
             vector_registers=isa.vector_registers,
+            integer_bits=isa.integer_bits,
+            integer_registers=isa.integer_registers,
             machine=isa.machine,
             matrix_units=tuple(
                 MatrixUnit(16, 16, 64 // t.itemsize, t, f32 if t is bf16 else i32) for t in factors

@@ -27,7 +27,7 @@ from .driver import Driver
 from .group_step import bf16_group, byte_group, has_quads
 from .matrix_tile import ROW, MatrixDriver
 from .paired_rows import PairedRows, paired, paired_elements, pairs_rows
-from .problem import BYTES, LLVM_TYPES, named, problem_of, tile_rows, tile_shape
+from .problem import BYTES, LLVM_TYPES, named, problem_of, registers_for, tile_rows, tile_shape
 from .quantized import quantized_function
 from .vector_rows import VectorRows
 from .widened_rows import WidenedRows
@@ -63,6 +63,8 @@ def panel_of(isa: Isa, a: DType, b: DType, columns: int | None = None) -> simd.P
     if b is i4:
         vectors = 2 if isa.vector_registers >= 32 or isa.has("relaxed-simd") else 1
         return simd.Panel(vectors * isa.lanes(32), 4 if has_byte_dots(isa) else 1)
+    wide = isa.integer_bits > isa.vector_bits
+    isa = isa.for_type(b if b in BYTES else f32)
     _, nr = tile_shape(isa, b, a)
     if b not in (bf16, *BYTES):
         return simd.Panel(nr if columns is None else _even_panel(isa, nr, isa.lanes(b.bits), columns))
@@ -71,7 +73,8 @@ def panel_of(isa: Isa, a: DType, b: DType, columns: int | None = None) -> simd.P
     group = bf16_group(isa) if b is bf16 else byte_group(isa, a, b)
     if _in_tiles(isa, b, group):
         return simd.Panel(nr, group, ROW // b.itemsize)
-    if b is bf16 and columns is not None:  # A group of a convolution has few columns.
+    # A group of a convolution has few columns; wide vectors have more than many matrices.
+    if (b is bf16 or (wide and b in BYTES)) and columns is not None:
         lanes = isa.lanes(32)
         nr = min(nr, -(-columns // lanes) * lanes)
     return simd.Panel(nr, group, group)
@@ -109,6 +112,7 @@ def _supported(op: simd.BatchReduceGemm, a: DType, b: DType, c: DType) -> bool:
 
 def elements_of_pairs(op: simd.BatchReduceGemm, isa: Isa) -> Dim:
     """The elements of A that `brgemm_function` copies to memory that it is given; 0 if A is read in place."""
+    isa = registers_for(op, isa)
     found = paired(problem_of(op, isa, op.a.type.dtype, op.c.type.dtype), isa)
     return paired_elements(found) if found else 0
 
@@ -129,6 +133,7 @@ def brgemm_function(op: simd.BatchReduceGemm, isa: Isa) -> tuple[str, dict[str, 
     a, b, c = (v.type.dtype for v in (op.a, op.b, op.c))
     if not _supported(op, a, b, c) or (op.group > 1 and not prove_eq(op.a_k, 1)):
         raise NotImplementedError(f"simd.brgemm of {a} and {b} into {c} with groups of {op.group} rows")
+    isa = registers_for(op, isa)
     problem = problem_of(op, isa, a, c)
     rows = op.m * op.lines
     few = isinstance(rows, int) and rows <= VECTOR_ROWS and (a is bf16 or has_quads(isa, a, b))

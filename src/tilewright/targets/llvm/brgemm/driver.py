@@ -14,7 +14,15 @@ from ..emitter import Carried, Emitter
 from ..isa import Isa
 from .block_tile import BlockTileWriter, block_of
 from .group_step import is_shifted
-from .problem import LLVM_TYPES, MIN_CHAINS, Problem, SymbolicArguments, block_rows, tile_rows
+from .problem import (
+    LLVM_TYPES,
+    MIN_CHAINS,
+    Problem,
+    SymbolicArguments,
+    block_rows,
+    groups_are_words,
+    tile_rows,
+)
 from .vector_tile import MAX_UNROLL, VectorTile, VectorTileWriter
 
 Stream = Callable[[str], tuple[str, str] | None]
@@ -22,6 +30,10 @@ Stream = Callable[[str], tuple[str, str] | None]
 iteration.
 """
 
+WIDEST_MASK = 8
+"""Lanes of vectors whose masks take few instructions where memory accesses have none. A larger value copies
+the last columns of wider vectors by a mask.
+"""
 _COUNTED = 4096
 """The largest number of rows for which `_heights` looks at every smaller one."""
 
@@ -39,12 +51,16 @@ class Driver:
         self.a = "%a"  # the address of A
         block = block_of(problem, isa)
         self.unit = block.rows if block else 1  # rows that share an accumulator
+        self.aligned = ""  # whether groups of A lie at multiples of their size, where that matters
 
     def write(self) -> None:
         """Write the loops, panels of columns outermost: a panel of B stays in the nearest cache for all rows
         of A.
         """
         p, e = self.problem, self.emitter
+        if not self.isa.loads_anywhere and groups_are_words(p):
+            address = e.op("ptrtoint ptr %a to i64")
+            self.aligned = e.op(f"icmp eq i64 {e.op(f'and i64 {address}, 3')}, 0")
         whole, rest = p.n // p.width, p.n % p.width
         count = str(whole) if isinstance(whole, int) else e.op(f"sdiv i64 {self.dims(p.n)}, {p.width}")
 
@@ -245,17 +261,31 @@ class Driver:
         elif columns is not None:
             tile = replace(tile, masked=True)
         writer = BlockTileWriter if block_of(p, self.isa) else VectorTileWriter
-        name, text, needed = writer(tile, self.isa).write()
-        self.definitions[name] = text
-        extra = f", i64 {columns}" if tile.masked else ""
-        extra += f", ptr {stream[0]}, i64 {stream[1]}" if stream else ""
-        extra += "".join(f", i64 {self.dims(d)}" for d in needed)
+
+        def call(tile: VectorTile, to: str, row: str) -> None:
+            name, text, needed = writer(tile, self.isa).write()
+            self.definitions[name] = text
+            extra = f", i64 {columns}" if tile.masked else ""
+            extra += f", ptr {stream[0]}, i64 {stream[1]}" if stream else ""
+            extra += "".join(f", i64 {self.dims(d)}" for d in needed)
+            e.line(f"call void @{name}(ptr {a}, ptr {b}, ptr {to}, i64 {row}{extra})")
+
+        def compute(to: str, row: str) -> None:
+            if not self.aligned:
+                call(tile, to, row)
+                return
+            with e.when(self.aligned):
+                call(replace(tile, aligned=True), to, row)
+            with e.when(e.op(f"xor i1 {self.aligned}, true")):
+                call(tile, to, row)
+
         if columns is None or not through_stack:
-            e.line(f"call void @{name}(ptr {a}, ptr {b}, ptr {c}, i64 {self.dims(p.c_m)}{extra})")
+            compute(c, self.dims(p.c_m))
             return
         width = tile.vectors * tile.lanes
-        stack = e.alloca(f"[{tile.rows * width} x {LLVM_TYPES[p.c_dtype]}]", 64)
-        e.line(f"call void @{name}(ptr {a}, ptr {b}, ptr {stack}, i64 {width}{extra})")
+        align = max(64, tile.lanes * p.c_dtype.itemsize)
+        stack = e.alloca(f"[{tile.rows * width} x {LLVM_TYPES[p.c_dtype]}]", align)
+        compute(stack, str(width))
         self._copy_columns(stack, width, c, str(tile.rows), tile.vectors, tile.lanes, columns)
 
     def _copy_columns(
@@ -270,20 +300,36 @@ class Driver:
         element, size = LLVM_TYPES[p.c_dtype], p.c_dtype.itemsize
         vector = f"<{lanes} x {element}>"
         left = e.sub(columns, str((vectors - 1) * lanes))
-        mask = e.first_lanes(lanes, left)
+        wide = lanes > WIDEST_MASK and not self.isa.masked
+        mask = "" if wide else e.first_lanes(lanes, left)
+
+        def last(source: str, target: str) -> None:
+            def element_at(i: str, _: Carried) -> list[str]:
+                value, to = e.load(element, e.at(source, i, size), size), e.at(target, i, size)
+                if p.accumulate:
+                    value = e.add_numbers(element, value, e.load(element, to, size))
+                e.line(f"store {element} {value}, ptr {to}, align {size}")
+                return []
+
+            if wide:
+                e.loop("0", left, "1", [], element_at)
+                return
+            value = e.load(vector, source, lanes * size)
+            if p.accumulate:
+                value = e.add_numbers(vector, value, e.masked_load(vector, target, size, mask))
+            e.masked_store(vector, value, target, size, mask)
 
         def row(i: str, _: Carried) -> list[str]:
             for v in range(vectors):
                 source = e.at(stack, e.add(e.mul(i, str(width)), str(v * lanes)), size)
                 target = e.at(c, e.add(e.mul(i, self.dims(p.c_m)), str(v * lanes)), size)
-                value, last = e.load(vector, source, lanes * size), v == vectors - 1
+                if v == vectors - 1:
+                    last(source, target)
+                    continue
+                value = e.load(vector, source, lanes * size)
                 if p.accumulate:
-                    old = e.masked_load(vector, target, size, mask) if last else e.load(vector, target, size)
-                    value = e.add_numbers(vector, value, old)
-                if last:
-                    e.masked_store(vector, value, target, size, mask)
-                else:
-                    e.line(f"store {vector} {value}, ptr {target}, align {size}")
+                    value = e.add_numbers(vector, value, e.load(vector, target, size))
+                e.line(f"store {vector} {value}, ptr {target}, align {size}")
             return []
 
         e.loop("0", rows, "1", [], row)

@@ -11,6 +11,7 @@ one row. Every product sums over the group:
 | quads of equal signedness, Arm | ``sdot``, ``udot`` (dotprod) | pairs |
 | quads of one signed and one unsigned byte, Arm | ``usdot``, ``sudot`` (i8mm) | pairs |
 | quads of bytes that are not both signed, Hexagon | ``vrmpybsu``, ``vrmpybu`` | pairs |
+| quads of bytes, Hexagon's HVX | ``vrmpy`` of bytes | |
 | quads of signed bytes, shifted | ``vpdpbusd`` of A + 128, minus ``vpdpbusd`` of 128 | |
 | pairs of bytes, as 16 bits | ``vpmaddwd`` (x86), ``i32x4.dot_i16x8_s`` (wasm) | 32-bit multiply-adds |
 

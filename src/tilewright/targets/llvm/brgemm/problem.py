@@ -8,7 +8,7 @@ import hashlib
 from dataclasses import dataclass
 
 from ....dialects import simd
-from ....ir.symbolic import Dim, prove_eq
+from ....ir.symbolic import Dim, prove_divisible, prove_eq
 from ....ir.types import DType, bf16, f16, f32, f64, i8, i32, u8
 from ..emitter import Emitter
 from ..isa import Isa
@@ -70,6 +70,7 @@ def tile_shape(isa: Isa, dtype: DType, other: DType | None = None) -> tuple[int,
     if block := block_product(isa, other or dtype, dtype):
         columns = _block_columns(isa, block)
         return block_rows(isa, block, columns), columns
+    isa = isa.for_type(dtype)
     lanes = isa.lanes(max(dtype.bits, 32))
     vectors = 4 if isa.vector_registers >= 32 else 2
     return tile_rows(isa, vectors), vectors * lanes
@@ -114,6 +115,13 @@ class Problem:
     paired: bool = False
 
 
+def groups_are_words(p: Problem) -> bool:
+    """Whether the groups of A have 32 bits, and all begin at multiples of 4 bytes if the first does."""
+    strides = (*p.a_r, *([p.a_m] if p.m != 1 else []), *([p.a_line] if p.lines != 1 else []))
+    size = p.dtype.itemsize
+    return p.group * size == 4 and all(prove_divisible(stride * size, 4) for stride in strides)
+
+
 class SymbolicArguments:
     """The symbolic dimensions used so far; each distinct one is the argument ``%d<i>``."""
 
@@ -151,6 +159,14 @@ def _fit_half(rows: Dim, vectors: int, isa: Isa) -> bool:
         and vectors % 4 == 0
         and tile_rows(isa, vectors) < rows <= tile_rows(isa, vectors // 2)
     )
+
+
+def registers_for(op: simd.BatchReduceGemm, isa: Isa) -> Isa:
+    """The instruction set with the registers that compute a product. Where floats and integers have different
+    ones, those of integers multiply whole groups in packed panels; other operands are read in parts of any
+    size.
+    """
+    return isa.for_type(op.a.type.dtype if op.group > 1 else f32)
 
 
 def problem_of(op: simd.BatchReduceGemm, isa: Isa, dtype: DType, c_dtype: DType) -> Problem:

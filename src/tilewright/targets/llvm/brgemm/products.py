@@ -70,6 +70,18 @@ def _pair(operands: str, name: str) -> Product:
     )
 
 
+def _wide(operands: str, name: str) -> Product:
+    """Dot products in HVX's registers, whose intrinsic takes an unsigned operand before a signed one."""
+    return Product(
+        "hvx-length128b",
+        operands,
+        f"hexagon.V6.{name}.acc.128B",
+        (1024,),
+        operands == "su",
+        register="<32 x i32>",
+    )
+
+
 def _long(operands: str, name: str, sums: str, processors: tuple[str, ...]) -> Product:
     return Product("neon", operands, name, (128,), False, 8, 1, 1, sums, processors)
 
@@ -92,6 +104,10 @@ PRODUCTS = (
     _long("uu", "aarch64.neon.umull.v8i16", "aarch64.neon.uaddlp.v4i32.v8i16", _AARCH64),
     _long("ss", "arm.neon.vmulls.v8i16", "arm.neon.vpadals.v4i32.v8i16", _ARMV7),
     _long("uu", "arm.neon.vmullu.v8i16", "arm.neon.vpadalu.v4i32.v8i16", _ARMV7),
+    _wide("ss", "vrmpybv"),
+    _wide("uu", "vrmpyubv"),
+    _wide("us", "vrmpybusv"),
+    _wide("su", "vrmpybusv"),
     _pair("uu", "vrmacbuu"),
     _pair("su", "vrmacbsu"),
     _pair("us", "vrmacbsu"),

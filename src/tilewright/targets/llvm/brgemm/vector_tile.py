@@ -59,7 +59,8 @@ class VectorTile:
 
     `accumulate` adds to C instead of overwriting it. `masked` limits the columns of the last vector by an
     argument. `streams` adds two arguments for a prefetch into the second-level cache: an address, and the
-    bytes by which it advances per iteration of the inner loop.
+    bytes by which it advances per iteration of the inner loop. `aligned` says that groups of A begin at
+    multiples of their size.
     """
 
     problem: Problem
@@ -69,6 +70,7 @@ class VectorTile:
     accumulate: bool
     masked: bool = False
     streams: bool = False
+    aligned: bool = False
 
 
 class VectorTileWriter:
@@ -339,6 +341,7 @@ class VectorTileWriter:
         width = p.group * tile.lanes
         kind = f"<{width} x {LLVM_TYPES[p.dtype]}>"
         row = [e.load(kind, e.at(b, str(v * width), itemsize), itemsize) for v in range(tile.vectors)]
+        align = rows * itemsize if self.tile.aligned and rows == p.group else itemsize
         words = []
         if vectors is not None:
             kind = self._kind_of_factors()
@@ -346,7 +349,7 @@ class VectorTileWriter:
             return group_step(e, self.isa, p, tile.lanes, words, row, acc, splat=True)
         for i in range(tile.rows):
             word = f"i{8 * itemsize * rows}"
-            value = e.load(word, e.at(a, e.mul(str(i), self.dims(p.a_m)), itemsize), itemsize)
+            value = e.load(word, e.at(a, e.mul(str(i), self.dims(p.a_m)), itemsize), align)
             words.append(value if word == "i32" else e.op(f"zext {word} {value} to i32"))
         return group_step(e, self.isa, p, tile.lanes, words, row, acc)
 

@@ -140,7 +140,7 @@ def products_per_cycle(info: TargetInfo, factor: DType) -> int:
     multiply-adds of vectors.
     """
     unit = info.matrix_unit(factor)
-    return unit.products_per_cycle if unit is not None else 2 * info.lanes(max(factor.bits, 32))
+    return unit.products_per_cycle if unit is not None else 2 * info.vectors_of(factor)[0]
 
 
 __all__ = [

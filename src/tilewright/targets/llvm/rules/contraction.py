@@ -417,7 +417,7 @@ def choose_tile(
             return usual
         return usual._replace(share=s.choose(f"{prefix}share", usual.share, SHARES))
     rows = info.register_tile(factor).rows
-    lanes = info.lanes(max(factor.bits, 32))
+    lanes, _ = info.vectors_of(factor)
     found = usual._replace(
         rows=s.choose(f"{prefix}tile_rows", usual.rows, range(rows), reorders_sums=True),
         unroll=s.choose(f"{prefix}unroll", usual.unroll, (0, 1, 2, 4, 8)),
