@@ -323,7 +323,7 @@ class TargetInfo:
         return max(1, self.vector_bits // bits)
 
     def vectors_of(self, factors: DType) -> tuple[int, int]:
-        """The elements in a register of a contraction's sums, and the number of such registers."""
+        """The elements in a register of the sums of `factors`, and the number of such registers."""
         bits = max(factors.bits, 32)
         if self.integer_bits and not factors.is_float and bits == 32:
             return self.integer_bits // bits, self.integer_registers
