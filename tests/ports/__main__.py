@@ -40,6 +40,7 @@ TARGETS = (
     "armv7-linux:vfp4",
     "armv7-linux-musl",
     "hexagon-linux",
+    "hexagon-linux:hvx",
     "riscv64-linux",
     "riscv64-linux:v",
     "riscv64-linux:zvl256b",
