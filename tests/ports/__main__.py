@@ -87,7 +87,8 @@ def _program_outcomes(task: tuple[str, range], first: int) -> Iterator[str]:
     target, seeds = task
     for seed in seeds[first:]:
         try:
-            failure = check(seed, run_for(target))
+            # LLVM may load whole vectors of Hexagon for parts of them.
+            failure = check(seed, run_for(target, guarded=target.startswith("hexagon")))
         except Exception as error:  # raised by the generator
             failure = f"seed {seed}: {type(error).__name__}: {error}"
         yield str(failure) if failure is not None else ""

@@ -36,6 +36,8 @@ from tilewright.targets.cpu.isa import isa_named
 RUNNER = Path(__file__).with_name("runner.c")
 ANDROID = Path(__file__).with_name("android.c")
 """Functions of Android's C library that the others lack."""
+GUARDED = Path(__file__).with_name("guarded.c")
+"""An allocator whose blocks end where memory ends."""
 SECONDS = 280.0
 """The time that a program may take in an emulator."""
 
@@ -151,11 +153,13 @@ def run_model(
     inputs: Sequence[Sequence[np.ndarray]],
     seconds: float = SECONDS,
     tokens: int = 0,
+    guarded: bool = False,
 ) -> list[list[np.ndarray]]:
     """The outputs of function 0 of a compiled library, for each list of inputs, computed in an emulator.
 
     With `tokens` the library maps a row of tokens to logits; the output is the row with so many more tokens,
-    each the one with the largest logit.
+    each the one with the largest logit. With `guarded` the weights and all blocks of memory of a statically
+    linked program end where a page begins that cannot be accessed: an access beyond an end fails.
 
     Raises:
         NoEmulator: it cannot be run here.
@@ -166,17 +170,22 @@ def run_model(
     folder.mkdir()
     try:
         if system_of(triple).name in _STATIC:
-            file, program = library.save(folder / "model.a"), folder / "program"
-            _link_statically(triple, ["-DLINKED", f"-I{INCLUDE_DIR}", str(RUNNER), str(file)], program)
+            model, program = library.save(folder / "model.a"), folder / "program"
+            sources = [str(RUNNER), *([str(GUARDED)] if guarded else [])]
+            _link_statically(triple, ["-DLINKED", f"-I{INCLUDE_DIR}", *sources, str(model)], program)
+            file = "-"
+            if guarded and library.built.weights.size:
+                file = str(folder / "weights")
+                library.built.weights.tofile(file)
         else:
-            file = library.save(folder / f"model{system_of(triple).suffixes[0]}")
+            file = str(library.save(folder / f"model{system_of(triple).suffixes[0]}"))
             program = _program(target)
         given, wanted = folder / "inputs", folder / "outputs"
         entry = library.metadata
         outputs = len(entry["outputs"])
         _write(given, inputs, [DType.named(x["dtype"]) for x in entry["inputs"]], outputs)
         done = subprocess.run(
-            [*command, str(program), str(file), str(given), str(wanted), *([str(tokens)] if tokens else [])],
+            [*command, str(program), file, str(given), str(wanted), *([str(tokens)] if tokens else [])],
             capture_output=True,
             timeout=seconds,
             env={**os.environ, "WINEDEBUG": "-all"},
@@ -189,12 +198,14 @@ def run_model(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def run_for(target: str, precision: str | None = None, opt: str = "O2") -> Any:
-    """A `tests.differential.check.Run` that compiles for a target and runs in an emulator."""
+def run_for(target: str, precision: str | None = None, opt: str = "O2", guarded: bool = False) -> Any:
+    """A `tests.differential.check.Run` that compiles for a target and runs in an emulator; `guarded` as for
+    `run_model`.
+    """
 
     def run(module: Module, inputs: list[list[np.ndarray]]) -> list[list[np.ndarray]]:
         with tw.compile(module.clone(), target=target, precision=precision, opt=opt, cache=False) as library:
-            return run_model(library, target, inputs)
+            return run_model(library, target, inputs, guarded=guarded)
 
     return run
 

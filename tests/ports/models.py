@@ -197,13 +197,13 @@ def _expected(name: str) -> tuple[Compiled, list[list[np.ndarray]]]:
     return model, [list(r) if isinstance(r, tuple) else [r] for r in results]
 
 
-def difference(name: str, target: str) -> str:
+def difference(name: str, target: str, guarded: bool = False) -> str:
     """``ok`` with the largest relative difference of a model's results on a target from those on `cpu`, or
-    what is wrong.
+    what is wrong. With `guarded`, memory ends where the model's data end (`run_model`).
     """
     model, expected = _expected(name)
     with model.compile(target) as library:
-        found = run_model(library, target, model.inputs, tokens=model.tokens)
+        found = run_model(library, target, model.inputs, tokens=model.tokens, guarded=guarded)
     worst = 0.0
     for got, want in zip(
         (a for r in found for a in r), (np.asarray(a) for r in expected for a in r), strict=True

@@ -2,9 +2,10 @@
  *
  *     runner LIBRARY INPUTS OUTPUTS [TOKENS]
  *
- * With -DLINKED the model is linked in, and the first argument is not used. With TOKENS the model is a
- * language model, from one row of tokens (i64) to logits of each (float32): the program appends the token
- * with the largest logit so many times, and writes the row in place of the outputs.
+ * With -DLINKED the model is linked in, and the first argument is a file with its weights, or - for those
+ * that are embedded. With TOKENS the model is a language model, from one row of tokens (i64) to logits of
+ * each (float32): the program appends the token with the largest logit so many times, and writes the row in
+ * place of the outputs.
  *
  * INPUTS: i32 number of runs, of inputs and of outputs; for each run and input: i32 code, bits and rank, i64
  * sizes, i64 bytes, the data.
@@ -59,6 +60,21 @@ static int fail(const char* text) {
   return 0;
 }
 
+#if defined(LINKED)
+/* Reads the weights, without bytes after them, from a file. */
+static void read_weights(const char* path, tw_options* options) {
+  FILE* file = fopen(path, "rb");
+  void* data = NULL;
+  if (!file || fseek(file, 0, SEEK_END)) exit(fprintf(stderr, "%s cannot be read\n", path));
+  size_t size = (size_t)ftell(file);
+  rewind(file);
+  if (posix_memalign(&data, 64, size) || fread(data, size, 1, file) != 1)
+    exit(fprintf(stderr, "%s cannot be read\n", path));
+  fclose(file);
+  options->weights = data, options->weights_size = size;
+}
+#endif
+
 /* Appends the token with the largest of the last logits to a row of tokens. */
 static void append(DLTensor* row, const DLTensor* logits) {
   int64_t length = row->shape[1], size = logits->shape[2], best = 0;
@@ -77,6 +93,9 @@ int main(int argc, char** argv) {
 #endif
   tw_context* model;
   tw_options options = {.abi_version = TW_ABI_VERSION, .num_threads = 2};
+#if defined(LINKED)
+  if (strcmp(argv[1], "-")) read_weights(argv[1], &options);
+#endif
   if (CALL(tw_create)(&options, &model)) return fail(CALL(tw_last_error)());
   int32_t runs = number(), inputs = number(), outputs = number();
   for (int32_t run = 0; run < runs; ++run) {
@@ -90,7 +109,7 @@ int main(int argc, char** argv) {
       get(t->shape, sizeof(int64_t) * (size_t)t->ndim);
       int64_t size;
       get(&size, sizeof size);
-      t->data = calloc(1, (size_t)size + 64);
+      t->data = calloc(1, size ? (size_t)size : 1);
       get(t->data, (size_t)size);
     }
     int tokens = argc == 5 ? atoi(argv[4]) : 0;

@@ -421,7 +421,7 @@ def _emit_loop(g: KernelContext, f: loop.For) -> list[Val]:
     if f.kind == loop.LoopKind.VECTORIZE and g.lanes is None:
         plan = plan_lanes(g, f)
         if plan is not None:
-            return emit_vector_loop(g, f, *plan, _emit_block)
+            return emit_vector_loop(g, f, plan, _emit_block)
     if f.kind == loop.LoopKind.UNROLL:
         return _emit_unrolled(g, f)
     return _emit_serial(g, f)

@@ -34,6 +34,8 @@ _ALONE = 400_000
 A helper takes about 0.3 s to start; compilation takes about 6 microseconds per character.
 """
 _KIND = "objects"
+HVX_BYTES = 128
+"""Bytes of a vector register of Hexagon's HVX."""
 
 
 def compile_object(text: str, isa: Isa) -> bytes:
@@ -160,9 +162,21 @@ def _without_mve_gathers() -> None:
     _llvm().set_option("tilewright", "-enable-arm-maskedgatscat=false")
 
 
+@cache
+def _without_parts_of_hvx_vectors() -> None:
+    """Let vectors that fill no register of Hexagon's HVX be computed in general registers.
+
+    LLVM 22 extends those of 16 bytes or more to a whole register and loads all of it, beyond the end of the
+    data. The option holds for the process, and only HVX has it.
+    """
+    _llvm().set_option("tilewright", f"-hexagon-hvx-widen={HVX_BYTES}")
+
+
 def _machine(llvm: ModuleType, isa: Isa, llvm_opt_level: int) -> Any:
     if isa.has("mve.fp"):
         _without_mve_gathers()
+    if isa.has("hvx-length128b"):
+        _without_parts_of_hvx_vectors()
     features = ",".join(f if f[0] in "+-" else f"+{f}" for f in isa.machine_features)
     # The name of a feature level would enable the features that are emulated.
     cpu = "x86-64" if isa.emulated else isa.cpu

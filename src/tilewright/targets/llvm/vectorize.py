@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ...analysis.index_maps import flatten_index
 from ...analysis.lanes import obstacle_to_lanes
@@ -25,7 +26,7 @@ from ...dialects.scalar import (
 )
 from ...ir.core import Block, Operation, Value
 from ...ir.substitution import linear_in
-from ...ir.symbolic import Dim, bounds, free_symbols
+from ...ir.symbolic import Dim, bounds, free_symbols, prove_divisible
 from ...ir.types import DType, boolean
 from .index_expr import Lanes, lane_numbers
 from .scalars import binary
@@ -42,6 +43,7 @@ class _Body:
 
     varying: set[Value] = field(default_factory=set)
     bits: set[int] = field(default_factory=set)
+    integers: bool = True  # All values are integers of at most 32 bits, and no access has a mask.
     operations: int = 0
     heavy: bool = False
     nested: bool = False
@@ -49,8 +51,18 @@ class _Body:
     scattered: bool = False  # Some access is neither contiguous nor uniform.
 
 
-def plan_lanes(g: KernelContext, f: loop.For) -> tuple[int, int] | None:
-    """(lanes, parts) for a vector loop; None if its iterations cannot run in lanes."""
+class VectorPlan(NamedTuple):
+    """How the iterations of a loop run side by side: `parts` vectors of `lanes` lanes in each step. The rest
+    that fills no vector begins with vectors of at most `rest` lanes.
+    """
+
+    lanes: int
+    parts: int
+    rest: int
+
+
+def plan_lanes(g: KernelContext, f: loop.For) -> VectorPlan | None:
+    """The vectors of a loop; None if its iterations cannot run in lanes."""
     if obstacle_to_lanes(f, masked=g.isa.masked, resolve=g.index.resolve) is not None:
         return None
     body = _Body(set(f.body.args))
@@ -66,6 +78,8 @@ def plan_lanes(g: KernelContext, f: loop.For) -> tuple[int, int] | None:
         lanes = min(lanes, longest)
     if lanes < 2 or lanes & (lanes - 1):
         return None
+    if wide := _integer_lanes(g, f, body, extent):
+        return VectorPlan(wide, 1, lanes)
     many = g.isa.vector_registers >= 32
     if body.heavy or body.scattered or running_values(f):
         parts = 1
@@ -82,7 +96,24 @@ def plan_lanes(g: KernelContext, f: loop.For) -> tuple[int, int] | None:
     if most is not None:
         while parts > 1 and parts * lanes > most:
             parts //= 2
-    return lanes, parts
+    return VectorPlan(lanes, parts, lanes // 2)
+
+
+def _integer_lanes(g: KernelContext, f: loop.For, body: _Body, extent: Dim) -> int:
+    """The lanes of a loop over integers that have registers of their own; 0 for other loops.
+
+    The narrowest type decides, and wider values take several registers: parts of registers are computed in
+    those of floats.
+    """
+    if not g.isa.integer_bits or f.step or not body.integers or body.scattered or body.heavy:
+        return 0
+    if not body.bits or running_values(f):
+        return 0
+    lanes, most = g.isa.integer_bits // min(body.bits), bounds(extent)[1]
+    # The rest of a sum is added number by number.
+    if (most is not None and most < lanes) or (f.inits and not prove_divisible(extent, lanes)):
+        return 0
+    return lanes
 
 
 def _look(g: KernelContext, f: loop.For, block: Block, facts: _Body) -> None:
@@ -96,6 +127,7 @@ def _look(g: KernelContext, f: loop.For, block: Block, facts: _Body) -> None:
         operands_vary = any(v in facts.varying for v in op.operands)
         if isinstance(op, Index):
             if varies(op.expr):
+                facts.integers = False
                 facts.varying.add(op.result)
         elif isinstance(op, ScalarOp):
             if operands_vary:
@@ -131,8 +163,11 @@ def _look_at_access(
     parts = linear_in(address, f.iv)
     step = parts[0] if parts is not None and not dynamic else None
     facts.operations += 1
+    facts.integers &= dtype is not boolean
     if isinstance(op, loop.Load):
-        if moves or operands_vary or any(varies(e) for e in op.guard):
+        guarded = any(varies(e) for e in op.guard)
+        facts.integers &= not guarded
+        if moves or operands_vary or guarded:
             facts.varying.add(op.result)
             _count(facts, dtype)
             facts.scattered |= moves and not (isinstance(step, int) and abs(step) == 1)
@@ -145,13 +180,15 @@ def _look_at_access(
 def _count(facts: _Body, dtype: DType) -> None:
     if dtype is not boolean:
         facts.bits.add(32 if dtype.is_float and dtype.bits < 32 else max(dtype.bits, 8))
+        facts.integers &= not dtype.is_float and dtype.bits <= 32
 
 
 # -- Writing -----------------------------------------------------------------------------------------------
 
 
-def emit_vector_loop(g: KernelContext, f: loop.For, lanes: int, parts: int, write_body: Body) -> list[Val]:
+def emit_vector_loop(g: KernelContext, f: loop.For, plan: VectorPlan, write_body: Body) -> list[Val]:
     """Print a vector loop; returns the final carried values."""
+    lanes, parts, narrow = plan
     extent = g.index.resolve(f.extent)
     n = g.index.value(extent)
     if running_values(f):
@@ -209,11 +246,10 @@ def emit_vector_loop(g: KernelContext, f: loop.For, lanes: int, parts: int, writ
             partial = run(at, n, lanes, 1, True, partial)
         return _join_lanes(g, f, totals, partial, lanes)
     totals = _join_lanes(g, f, totals, partial, lanes)
-    narrow = lanes
-    while narrow > (2 if _numbers(n) else max(lanes // 2, 4)) and not f.inits:
-        narrow //= 2
+    while narrow > (1 if _numbers(n) else 3) and not f.inits:
         if not _numbers(n) or int(n) - int(at) >= narrow:
             stage(narrow, 1, [])
+        narrow = narrow // 2 if _numbers(n) else 0
     if at == n:
         return totals
     return emit_rest(g, f, at, n, totals, write_body)
