@@ -7,13 +7,14 @@ import json
 import shutil
 import subprocess
 import tarfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 import xxhash
 
-from tilewright.artifact import link, package, trailer
+from tilewright.artifact import link, package, symbols, trailer
 from tilewright.artifact.sources import COMPILE_FLAGS, EXPORTS, INCLUDE_DIR
 from tilewright.artifact.symbols import _symbols
 from tilewright.artifact.weights import gather_weights
@@ -162,6 +163,53 @@ def test_compiled_sources_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     header.write_text("#define VALUE 2\n")
     assert link.compile_c([source], [tmp_path], host_triple(), []) != first
     assert len(runs) == 2
+
+
+def test_objects_are_joined_once_to_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that join the same objects at the same time get equal bytes, and later calls read the cache.
+    Functions of one name that are local to their files stay apart.
+    """
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
+    sources = [tmp_path / "a.c", tmp_path / "b.c"]
+    sources[0].write_text(
+        "static int own(void) { return 1; }\nint b(void);\nint a(void) { return own() + b(); }"
+    )
+    sources[1].write_text("static int own(void) { return 40; }\nint b(void) { return own() + 1; }")
+
+    def joined(_: object = None) -> list[bytes]:
+        return link.compile_c(sources, [], host_triple(), ["-O0"], join=True)
+
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(joined, range(4)))
+    assert len(made[0]) == 1 and made.count(made[0]) == 4
+    link.link_shared(made[0], tmp_path / "both.so", host_triple(), ["a"])
+    assert ctypes.CDLL(str(tmp_path / "both.so")).a() == 42
+    with monkeypatch.context() as patch:
+        patch.setattr(link, "_run", lambda *arguments: pytest.fail(f"runs {arguments}"))
+        assert joined() == made[0]
+    sources[1].write_text("int b(void) { return 7; }")
+    link.link_shared(joined(), tmp_path / "new.so", host_triple(), ["a"])
+    assert ctypes.CDLL(str(tmp_path / "new.so")).a() == 8
+
+
+@pytest.mark.parametrize(
+    ("target", "count"),
+    [
+        ("aarch64-unknown-linux-gnu", 1),
+        ("armv7-unknown-linux-android21eabi", 1),
+        ("hexagon-unknown-linux-musl", 1),
+        ("wasm32-unknown-unknown", 1),
+        ("aarch64-apple-macosx11.0.0", 2),
+        ("x86_64-pc-windows-gnu", 2),
+    ],
+)
+def test_objects_that_no_linker_joins_stay_apart(target: str, count: int, tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.c").write_text(f"int {name}(void) {{ return 1; }}\n")
+    found = link.compile_c([tmp_path / "a.c", tmp_path / "b.c"], [], target, ["-O1"], join=True)
+    assert len(found) == count
+    if "wasm" not in target:  # whose symbols have no reader
+        assert sorted(name for data in found for name in symbols.global_names(data)[0]) == ["a", "b"]
 
 
 def test_tar_holds_the_parts(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -28,6 +28,7 @@ from tilewright.errors import ArtifactError
 
 _KIND = "runtime"
 _ALIGNMENT = 64
+_SMALL = 1024  # bytes of data whose object is kept, such as the head of weights in another place
 
 
 class Machine(Protocol):
@@ -57,10 +58,23 @@ def has_threads(target: str | Machine) -> bool:
 
 
 def compile_c(
-    sources: Sequence[Path], include_dirs: Sequence[Path], target: str | Machine, flags: Sequence[str]
+    sources: Sequence[Path],
+    include_dirs: Sequence[Path],
+    target: str | Machine,
+    flags: Sequence[str],
+    *,
+    join: bool = False,
 ) -> list[bytes]:
     """Compile C files to position-independent objects, cached by the contents of sources, headers, flags and
     compiler.
+
+    Args:
+        sources: The files.
+        include_dirs: Folders with headers.
+        target: The system and processor that they are compiled for.
+        flags: Options of the compiler.
+        join: Whether they become one object, where the target's linker can join objects. To read one takes a
+            linker a fraction of the time.
 
     Raises:
         ArtifactError: There is no compiler, or it fails on a file.
@@ -70,21 +84,66 @@ def compile_c(
     flags = [*flags, *feature_flags(target), *([] if _is_wasm(name) else ["-fPIC"])]
     options = [*flags, *(f"-I{folder}" for folder in include_dirs)]
     headers = b"".join(f.read_bytes() for folder in include_dirs for f in sorted(Path(folder).glob("*.h")))
+    keys = {
+        source: disk_cache.digest(identity, name, *flags, source.name, source.read_bytes(), headers)
+        for source in sources
+    }
 
     def build(source: Path) -> bytes:
-        text = source.read_bytes()
-        key = disk_cache.digest(identity, name, *flags, source.name, text, headers)
-        data = disk_cache.read(_KIND, key)
-        if data is None:
-            with tempfile.TemporaryDirectory(dir=temporary.folder()) as folder:
-                out = Path(folder) / "out.o"
-                _run([*command, *options, "-c", str(source), "-o", str(out)], f"compiling {source.name}")
-                data = out.read_bytes()
-            disk_cache.write(_KIND, key, data)
-        return data
+        full = [*command, *options, "-c", str(source)]
+        return _kept(keys[source], lambda out: _run([*full, "-o", str(out)], f"compiling {source.name}"))
 
-    with ThreadPoolExecutor(min(len(sources), os.cpu_count() or 1) or 1) as pool:
-        return list(pool.map(build, sources))
+    def build_all() -> list[bytes]:
+        with ThreadPoolExecutor(min(len(sources), os.cpu_count() or 1) or 1) as pool:
+            return list(pool.map(build, sources))
+
+    joining = _joining_command(name) if join else None
+    if joining is None:
+        return build_all()
+    key = disk_cache.digest("joined", *joining[1:], *keys.values())
+    return [_kept(key, lambda out: _join(build_all(), joining, out))]
+
+
+def _kept(key: str, make: Callable[[Path], None]) -> bytes:
+    """The contents that `_made` gives, from the cache if they are there."""
+    data = disk_cache.read(_KIND, key)
+    if data is None:
+        data = _made(make)
+        disk_cache.write(_KIND, key, data)
+    return data
+
+
+def _made(make: Callable[[Path], None]) -> bytes:
+    """The contents of the file that `make` writes to the path that it is given, in a folder of its own."""
+    with tempfile.TemporaryDirectory(dir=temporary.folder()) as folder:
+        out = Path(folder) / "out.o"
+        make(out)
+        return out.read_bytes()
+
+
+def _joining_command(name: str) -> list[str] | None:
+    """The command of a linker that joins objects for a triple to one object; None where no linker can: zig
+    has none for Mach-O, and objects of Windows cannot be joined.
+    """
+    if not _is_wasm(name) and system_of(name).format != "ELF":
+        return None
+    command, identity = _compiler(name, linking=True)
+    if not identity.startswith("zig "):
+        return [*command, "-r", "-nostdlib"]
+    return [*zig_command(), "wasm-ld" if _is_wasm(name) else "ld.lld", "-r"]
+
+
+def _join(objects: Sequence[bytes], command: Sequence[str], out: Path) -> None:
+    """Write the object that has the contents of several."""
+    _run([*command, *_written(objects, out.parent), "-o", str(out)], "joining objects")
+
+
+def _written(objects: Sequence[bytes], folder: Path) -> list[str]:
+    """The paths of objects that are written into a folder."""
+    files = [folder / f"{index}.o" for index in range(len(objects))]
+    for file, data in zip(files, objects, strict=True):
+        file.write_bytes(data)
+    return list(map(str, files))
 
 
 def compile_text(
@@ -112,12 +171,10 @@ def compile_text(
         options = [f"-march={o[7:].replace('-', '_')}" if o.startswith("-march=") else o for o in options]
         options.append("-fno-sanitize=undefined")
     key = disk_cache.digest(identity, triple_, *options, name, header, text)
-    data = disk_cache.read(_KIND, key)
-    if data is not None:
-        return data
-    with tempfile.TemporaryDirectory(dir=temporary.folder()) as folder:
-        base = Path(folder)
-        source, before, out = base / ("kernel.cpp" if cpp else "kernel.c"), base / "kernel.h", base / "out.o"
+
+    def make(out: Path) -> None:
+        base = out.parent
+        source, before = base / ("kernel.cpp" if cpp else "kernel.c"), base / "kernel.h"
         quoted = name.replace("\\", "\\\\").replace('"', '\\"')
         source.write_text(f'#line 1 "{quoted}"\n{text}\n')
         before.write_text(header)
@@ -126,9 +183,8 @@ def compile_text(
             _run(full, f"compiling {name}")
         except ArtifactError as error:
             raise CompilerError(str(error).replace(f"{base}{os.sep}", "")) from None
-        data = out.read_bytes()
-    disk_cache.write(_KIND, key, data)
-    return data
+
+    return _kept(key, make)
 
 
 class CompilerError(ArtifactError):
@@ -172,15 +228,18 @@ def blob_object(data: bytes, symbol: str, triple: str) -> bytes:
     """
     if elf.serves(triple):
         return elf.object_file(data, symbol, triple)
-    command, _ = _compiler(triple, need_embed=True)
-    with tempfile.TemporaryDirectory(dir=temporary.folder()) as folder:
-        base = Path(folder)
-        (base / "blob.bin").write_bytes(data)
-        source, out = base / "blob.c", base / "blob.o"
+    command, identity = _compiler(triple, need_embed=True)
+
+    def make(out: Path) -> None:
+        source = out.with_name("blob.c")
+        out.with_name("blob.bin").write_bytes(data)
         array = '{\n#embed "blob.bin"\n}' if data else "{0}"
         source.write_text(f"_Alignas({_ALIGNMENT}) const unsigned char {symbol}[] = {array};\n")
         _run([*command, "-std=c23", "-O1", "-g0", "-c", str(source), "-o", str(out)], f"embedding {symbol}")
-        return out.read_bytes()
+
+    if len(data) > _SMALL:
+        return _made(make)
+    return _kept(disk_cache.digest("data", identity, triple, symbol, data), make)
 
 
 def link_shared(
@@ -208,11 +267,9 @@ def link_shared(
     command, _ = _compiler(triple_, linking=True)
     with tempfile.TemporaryDirectory(dir=temporary.folder()) as folder:
         base = Path(folder)
-        files = []
-        for index, data in enumerate(objects):
-            file = base / f"{index}.o"
-            file.write_bytes(symbols.hidden(data, exports) if system.format == "Mach-O" else data)
-            files.append(str(file))
+        if system.format == "Mach-O":
+            objects = [symbols.hidden(data, exports) for data in objects]
+        files = _written(objects, base)
         out = base / "linked" / Path(name).name  # import libraries and signatures have this name
         out.parent.mkdir()
         # Only a library that calls functions of libm, as kernels of the user's may, then names it.
@@ -254,31 +311,28 @@ def archive(objects: Sequence[bytes], path: Path, target: str | Machine) -> None
     form = kinds.get(system_of(triple(target)).format, "gnu")
     with tempfile.TemporaryDirectory(dir=temporary.folder()) as folder:
         base = Path(folder)
-        files = [base / f"{index}.o" for index in range(len(objects))]
-        for file, data in zip(files, objects, strict=True):
-            file.write_bytes(data)
         # The library is made in a new file, since `ar` would add to one that is there.
-        command = [*zig_command(), "ar", f"--format={form}", "rcsD", str(base / "library"), *map(str, files)]
+        command = [*zig_command(), "ar", f"--format={form}", "rcsD", str(base / "library")]
+        command += _written(objects, base)
         _run(command, f"writing {path.name}")
         shutil.copyfile(base / "library", path)
 
 
 def _stubs(triple_: str, folder: Path) -> list[str]:
     """Libraries with the names and functions of Android's, to link with."""
+    command = [*_compiler(triple_, linking=True)[0], "-shared", "-nostdlib", "-fno-builtin", "-w"]
     files = []
     for name, functions in stubs.ANDROID.items():
-        key = disk_cache.digest("stub", triple_, zig_identity(), name, *functions)
-        file, data = folder / name, disk_cache.read(_KIND, key)
-        if data is None:
-            source = folder / "stub.c"
+
+        def make(out: Path, name: str = name, functions: Sequence[str] = functions) -> None:
+            source = out.with_name("stub.c")
             source.write_text(stubs.c_source(functions))
-            options = ["-shared", "-nostdlib", "-fno-builtin", "-w", f"-Wl,-soname,{name}"]
-            command = [*_compiler(triple_, linking=True)[0], *options, str(source), "-o", str(file)]
-            _run(command, f"making a stub of {name}")
-            disk_cache.write(_KIND, key, file.read_bytes())
-        else:
-            file.write_bytes(data)
-        files.append(str(file))
+            options = [f"-Wl,-soname,{name}", str(source), "-o", str(out)]
+            _run([*command, *options], f"making a stub of {name}")
+
+        key = disk_cache.digest("stub", triple_, zig_identity(), name, *functions)
+        (folder / name).write_bytes(_kept(key, make))
+        files.append(str(folder / name))
     return files
 
 

@@ -100,7 +100,7 @@ def link_library(
     needed = embedded.nbytes + sum(map(len, objects)) + len(text) + _OVERHEAD
     with written_whole(path, needed) as partial:
         appended = elf.serves(triple) and embedded.nbytes > 0
-        parts = _linked_parts(objects, metadata, target, weights, apart=appended)
+        parts = _linked_parts(objects, metadata, target, weights, apart=appended, join=True)
         functions = [exported(name, metadata.get("prefix", PREFIX)) for name in exports_of(metadata)]
         if is_wasm := triple.startswith("wasm"):
             functions = [*WASM_EXPORTS, *(WASM_THREAD_EXPORTS if link.has_threads(target) else ())]
@@ -124,11 +124,13 @@ def _linked_parts(
     weights: np.ndarray | WeightsIdentity | None,
     *,
     apart: bool = False,
+    join: bool = False,
     flags: Sequence[str] = (),
 ) -> list[bytes]:
     """The object files of an artifact: the compiler's, the runtime's and those of both blobs.
 
-    With `apart`, the blob of the weights has the place of weights that are appended to the linked file.
+    With `apart`, the blob of the weights has the place of weights that are appended to the linked file. With
+    `join`, the runtime is one object where the target's linker can write it.
     """
     from tilewright.artifact import link
 
@@ -148,7 +150,7 @@ def _linked_parts(
         header[_DISTANCE : _DISTANCE + len(_MARKER)] = _MARKER
     return [
         *objects,
-        *link.compile_c(runtime_sources(), [INCLUDE_DIR], target, options),
+        *link.compile_c(runtime_sources(), [INCLUDE_DIR], target, options, join=join),
         link.blob_object(bytes(blob(_metadata_text(metadata))), "tw_blob_metadata", triple),
         link.blob_object(bytes(header), "tw_blob_weights", triple),
     ]
