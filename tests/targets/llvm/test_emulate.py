@@ -154,6 +154,13 @@ def test_lookup() -> None:
     equal(found, np.take_along_axis(table, index & 15, 1), np.float32)
 
 
+def test_lookup_in_two_registers() -> None:
+    low, high, index = floats(16, 0), floats(16, 1), numbers(np.int32, 16, 2)
+    operands = [(FLOATS, low), (NUMBERS, index), (FLOATS, high)]
+    found = run("avx512.vpermi2var.ps.512", FLOATS, 64, operands, "", emulated=True)
+    equal(found, np.take_along_axis(np.concatenate([low, high], 1), index & 31, 1), np.float32)
+
+
 def test_two_vectors_to_bf16() -> None:
     high, low = floats(16, 0), floats(16, 1)
     kind = "<32 x bfloat>"

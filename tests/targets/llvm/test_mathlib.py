@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +18,7 @@ import pytest
 from tilewright.dialects.scalar import UNARY
 from tilewright.targets.cpu.isa import AARCH64, X86_64_V2, X86_64_V4
 from tilewright.targets.llvm.isa import Isa
-from tilewright.targets.llvm.mathlib import FUNCTIONS, ROUGH, math_function
+from tilewright.targets.llvm.mathlib import ACTIVATIONS, FUNCTIONS, ROUGH, math_function
 from tilewright.targets.llvm.toolchain import assembly
 from tilewright.targets.wasm.isa import WASM32
 
@@ -38,7 +39,7 @@ def loaded(isa: Isa, bits: int, lanes: int) -> Callable[[str], int]:
     kind = element if lanes == 1 else f"<{lanes} x {element}>"
     parts: list[str] = []
     seen: set[str] = set()
-    for name in (*FUNCTIONS, *ROUGH):
+    for name in (*FUNCTIONS, *ROUGH, *(ACTIVATIONS if isa.avx512 and bits == 32 else ())):
         symbol, definitions = math_function(name, bits, lanes, isa)
         operands = ["x", "y"] if name in ("pow", "atan2") else ["x"]
         loads = "".join(
@@ -186,7 +187,7 @@ def test_cotangents_just_below_a_power_of_two() -> None:
 
 
 @pytest.mark.parametrize("lanes", [1, 4, 8, 32])
-@pytest.mark.parametrize("name", ["exp2", "log", "tanh", "erf"])
+@pytest.mark.parametrize("name", ["exp2", "log", "tanh", "erf", *ACTIVATIONS])
 def test_lanes_agree(name: str, lanes: int) -> None:
     """With fewer or more lanes than a register, the formulas of AVX-512 give the same results."""
     x = arguments(name, 32, 10_000)
@@ -354,6 +355,31 @@ def test_exponentials_of_few_digits(isa: Isa, lanes: int) -> None:
     assert (got[x < -88] == 0).all() and np.isinf(got[x > 88.73]).all()
     found = call("rough_exp", special, isa=isa, lanes=lanes)
     assert np.isnan(found[3]) and (found[[2, 4, 5]] == 0).all() and np.isinf(found[[1, 6, 7]]).all()
+
+
+def relu_less(name: str, a: Array) -> Array:
+    """Return ``relu(x) - f(x)`` for an activation and ``a = |x|``, without cancellation."""
+    if name == "gelu_tanh":
+        with np.errstate(over="ignore"):
+            return a / (1 + np.exp(math.sqrt(8 / math.pi) * (a + 0.044715 * a**3)))
+    return 0.5 * a * np.asarray([math.erfc(v) for v in a * math.sqrt(0.5)])
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations(name: str) -> None:
+    """The error is at most 2 ulp, or 2**-26 of the argument where that is more: for arguments below -1."""
+    x = np.concatenate([dense(100), active(np.float32, 20_000)])
+    x = x[np.isfinite(x)]
+    wide = x.astype(np.float64)
+    want = np.maximum(wide, 0) - relu_less(name, np.minimum(np.abs(wide), 100))
+    got = call(name, x, isa=TABLES, lanes=16)
+    error = np.abs(got - want)
+    allowed = np.maximum(2 * np.spacing(np.abs(want.astype(np.float32))), np.abs(wide) * 2.0**-26)
+    worst = int(np.argmax(error / allowed))
+    assert error[worst] <= allowed[worst], (float(x[worst]), float(got[worst]), float(want[worst]))
+    special = call(name, np.asarray([0.0, -0.0, INF, -INF, NAN, -1e30], np.float32), isa=TABLES, lanes=16)
+    np.testing.assert_array_equal(special, np.asarray([0.0, -0.0, INF, 0.0, NAN, 0.0], np.float32))
+    assert np.array_equal(np.signbit(special[:2]), [False, True])
 
 
 def test_unknown_functions_are_refused() -> None:

@@ -66,6 +66,7 @@ _FEATURES: dict[str, str] = {
     "avx512.pmaddw.d.512": "avx512bw",
     "avx2.pmadd.wd": "avx2",
     "avx512.permvar.sf.512": "avx512f",
+    "avx512.vpermi2var.ps.512": "avx512f",
     "avx512.rcp14.ps.512": "avx512f",
     "avx512.mask.getexp.ps.512": "avx512f",
     "avx512.mask.getmant.ps.512": "avx512f",
@@ -338,13 +339,18 @@ def _convert_pairs(e: Emitter) -> _Written:
     return "<32 x bfloat>", (_FLOATS, _FLOATS), both
 
 
-def _look_up(e: Emitter) -> _Written:
+def _look_up(e: Emitter, entries: int) -> _Written:
+    """The numbers of a table, in one register or two, at the indices in another."""
+    kind, table, rest = _FLOATS, "%p0", ()
+    if entries > 16:
+        kind, rest = f"<{entries} x float>", (_FLOATS,)
+        table = e.shuffle(_FLOATS, "%p0", "%p2", list(range(entries)))
     result = "poison"
     for i in range(16):
-        index = e.op(f"and i32 {e.op(f'extractelement {_NUMBERS} %p1, i64 {i}')}, 15")
-        entry = e.op(f"extractelement {_FLOATS} %p0, i32 {index}")
+        index = e.op(f"and i32 {e.op(f'extractelement {_NUMBERS} %p1, i64 {i}')}, {entries - 1}")
+        entry = e.op(f"extractelement {kind} {table}, i32 {index}")
         result = e.op(f"insertelement {_FLOATS} {result}, float {entry}, i64 {i}")
-    return _FLOATS, (_FLOATS, _NUMBERS), result
+    return _FLOATS, (_FLOATS, _NUMBERS, *rest), result
 
 
 def _reciprocal(e: Emitter) -> _Written:
@@ -471,7 +477,8 @@ _WRITERS: dict[str, Callable[[Emitter], _Written]] = {
     "avx512.pmaddw.d.512": lambda e: _dot_of_words(e, 16),
     "avx2.pmadd.wd": lambda e: _dot_of_words(e, 8),
     "avx512bf16.cvtne2ps2bf16.512": _convert_pairs,
-    "avx512.permvar.sf.512": _look_up,
+    "avx512.permvar.sf.512": lambda e: _look_up(e, 16),
+    "avx512.vpermi2var.ps.512": lambda e: _look_up(e, 32),
     "avx512.rcp14.ps.512": _reciprocal,
     "avx512.mask.getexp.ps.512": _exponent,
     "avx512.mask.getmant.ps.512": _significand,

@@ -23,7 +23,7 @@ from functools import cache
 from .argument_reduction import MIDDLE_ANGLE, TABLE, large_quadrant, table
 from .emitter import Emitter
 from .isa import Isa
-from .piecewise import erf_pieces, evaluate, tanh_pieces
+from .piecewise import Pieces, erf_pieces, evaluate, gelu_pieces, tanh_pieces
 from .vector_math import NATIVE, Formula, Kind, Value
 
 INF, NAN = math.inf, math.nan
@@ -170,7 +170,7 @@ def math_function(name: str, bits: int, lanes: int, isa: Isa) -> tuple[str, dict
         Its name and ``{name: definition}``. `pow` and `atan2` take two operands, all others one.
 
     Raises:
-        KeyError: no such function; `FUNCTIONS` and `ROUGH` list them.
+        KeyError: no such function; `FUNCTIONS`, `ROUGH` and, for AVX-512, `ACTIVATIONS` list them.
     """
     kind = Kind("f", bits, lanes)
     symbol = f"tw.{name}.v{lanes}f{bits}"
@@ -197,7 +197,7 @@ def math_function(name: str, bits: int, lanes: int, isa: Isa) -> tuple[str, dict
         m.angles, limit = ("small", ANGLE_32) if bits == 32 and isa.fma else ("middle", MIDDLE_ANGLE)
         result = m.unless_any(m.abs(operands[0]).gt(limit), FUNCTIONS[name](m, *operands), slow, operands[0])
     else:
-        result = {**FUNCTIONS, **ROUGH}[name](m, *operands)
+        result = {**FUNCTIONS, **ROUGH, **ACTIVATIONS}[name](m, *operands)
     signature = ", ".join(f"{kind} {p}" for p in parameters)
     body = m.emitter.text(f"{kind} {result.text}")
     definitions[symbol] = (
@@ -750,6 +750,23 @@ def erf(m: Formula, x: Value) -> Value:
     return m.copysign(m.select(a.lt(1.25), near, far), x)
 
 
+def gelu(m: Formula, x: Value) -> Value:
+    """GELU, ``x (1 + erf(x / sqrt(2))) / 2``; 0 from -5.75 down."""
+    return _near_relu(m, x, gelu_pieces("none"))
+
+
+def gelu_tanh(m: Formula, x: Value) -> Value:
+    """The form of GELU with tanh; 0 from -5.75 down."""
+    return _near_relu(m, x, gelu_pieces("tanh"))
+
+
+def _near_relu(m: Formula, x: Value, pieces: Pieces) -> Value:
+    """``max(x, 0)`` minus a function of ``|x|``: nothing cancels for negative numbers."""
+    assert m.is_native(x.kind)
+    a = m.at_most(m.abs(x), pieces.end)
+    return m.at_least(x, 0.0) - evaluate(m, pieces, a, (2.0 + a).bits() >> 19)
+
+
 FUNCTIONS: dict[str, Callable[..., Value]] = {
     f.__name__: f
     for f in (
@@ -762,8 +779,10 @@ IN_FLOAT64 = frozenset({"asinh", "acosh", "atanh"})
 """Functions computed in float64 for float32 operands, too."""
 ROUGH = {"rough_exp": rough_exp}
 """Formulas for results that are rounded to 16 bits (`scalar.ROUGH`)."""
-NATIVE_FORMULAS = frozenset({"exp2", "log", "log2", "log1p", "tanh", "erf", "rough_exp"})
+ACTIVATIONS = {"gelu": gelu, "gelu_tanh": gelu_tanh}
+"""Formulas, for AVX-512 only, of what `activations` finds in bodies."""
+NATIVE_FORMULAS = frozenset({"exp2", "log", "log2", "log1p", "tanh", "erf", "rough_exp", *ACTIVATIONS})
 """Functions with a separate formula for AVX-512 registers."""
 ANGLES = frozenset({"sin", "cos", "tan"})
 
-__all__ = ["FUNCTIONS", "ROUGH", "math_function"]
+__all__ = ["ACTIVATIONS", "FUNCTIONS", "ROUGH", "math_function"]

@@ -1,7 +1,8 @@
-"""Functions as piecewise polynomials on 16 intervals, with coefficients in registers (AVX-512 table lookups).
+"""Functions as piecewise polynomials on 16 or 32 intervals, with coefficients in registers (AVX-512 table
+lookups).
 
-The functions are odd and grow to 1, such as tanh. There is no division and no exponential, and only the last
-step's rounding matters.
+The functions are 0 at 0, such as tanh, and constant beyond some argument. There is no division and no
+exponential, and only the last step's rounding matters.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ class Pieces:
     """A piecewise polynomial: on interval k, with ``d = x - rows[0][k]``, ``slope * d + sum(rows[i + 1][k] *
     d**i)``.
 
-    `end` is the argument from which on the function is 1 in float32. A `slope` of 1 instead of 0 costs a
-    step; it avoids the rounding error of a slope at 0 that is no float32 number.
+    `end` is the argument from which on the function is taken for a constant. A `slope` of 1 instead of 0
+    costs a step; it avoids the rounding error of a slope at 0 that is no float32 number.
     """
 
     rows: tuple[tuple[float, ...], ...]
@@ -37,10 +38,11 @@ def pieces_of(
 ) -> Pieces:
     """Chebyshev interpolation between neighbouring `edges`, of which the first is 0.
 
-    The first interval has the number `start` (modulo 16). On it, the polynomial has no constant term and a
-    small error relative to `function`, which is odd. On the other intervals, the expansion point is one where
-    the function's value is nearly a float32 number, since the rounding of the constant term dominates the
-    error.
+    The first interval has the number `start` (modulo the length of the tables, 16 or 32). On it, the
+    polynomial has no constant term and a small error relative to `function`, which is 0 at 0. On the other
+    intervals, the expansion point is one where the function's value is nearly a float32 number, since the
+    rounding of the constant term dominates the error. Numbers that no interval has are those of polynomials
+    that are 0.
     """
     import numpy as np
 
@@ -64,9 +66,10 @@ def pieces_of(
     for low, high in itertools.pairwise(edges[1:]):
         middle = exact_near((low + high) / 2, (high - low) / 32)
         columns.append([middle, *interpolated(function, low, high, degree, middle)])
-    columns += [[*columns[-1]] for _ in range(INTERVALS - len(columns))]
     for column in columns:
         column[2] -= slope
+    length = INTERVALS if len(columns) <= INTERVALS else 2 * INTERVALS
+    columns += [[0.0] * len(columns[0]) for _ in range(length - len(columns))]
     columns = columns[-start:] + columns[:-start]
     return Pieces(tuple(zip(*columns, strict=True)), slope, edges[-1])
 
@@ -100,4 +103,23 @@ def tanh_pieces() -> Pieces:
     return pieces_of(math.tanh, (*(e for e in edges if e < 9.02), 9.02), 6, 0.0, 12)
 
 
-__all__ = ["Pieces", "erf_pieces", "evaluate", "pieces_of", "tanh_pieces"]
+def _below_relu(a: float) -> float:
+    """``relu(x) - gelu(x)`` at ``|x| = a``: the function is even."""
+    return 0.5 * a * math.erfc(a * math.sqrt(0.5))
+
+
+def _tanh_below_relu(a: float) -> float:
+    """As `_below_relu`, for the form of GELU with tanh."""
+    return a / (1.0 + math.exp(math.sqrt(8.0 / math.pi) * (a + 0.044715 * a**3)))
+
+
+def gelu_pieces(approximate: str) -> Pieces:
+    """The pieces of ``relu(x) - gelu(x)`` in ``|x|``, GELU's form being ``none`` or ``tanh``: 16 intervals
+    below 2 and 15 of twice the width up to 5.75, from where on the difference, at most 3e-8, is taken for 0.
+    The bits of ``2 + |x|`` from bit 19 on give the interval.
+    """
+    edges = (*(k / 8 for k in range(16)), *(2 + k / 4 for k in range(16)))
+    return pieces_of(_tanh_below_relu if approximate == "tanh" else _below_relu, edges, 4, 0.0)
+
+
+__all__ = ["Pieces", "erf_pieces", "evaluate", "gelu_pieces", "pieces_of", "tanh_pieces"]

@@ -10,6 +10,7 @@ from ...dialects.scalar import MATH_FUNCTIONS
 from ...ir import notes
 from ...ir.core import Operation
 from ...ir.types import DType, bf16, boolean, f16, f32, f64, i64
+from .activations import activation_of
 from .conversions import bitcast, cast
 from .emitter import Emitter, mangled
 from .rounding import rounded_operand, rounds_to_integers, to_rounded_integer
@@ -45,6 +46,9 @@ def emit_scalar(g: KernelContext, op: Operation) -> Val:
         return lanewise(
             g, dtype, [g.values[x]], lambda lanes, y: to_rounded_integer(g, y, zero, dtype, lanes)
         )
+    if g.isa.avx512 and (activation := activation_of(op)):
+        function, x = activation
+        return lanewise(g, f32, [g.values[x]], lambda lanes, y: _math(g, function, f32, lanes, y))
     fits = _fits(op, operands)
     if isinstance(op, scalar.Cast) and fits is not None and fits is op.dtype:
         return replace(operands[0], dtype=op.dtype)

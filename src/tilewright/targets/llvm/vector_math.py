@@ -242,13 +242,16 @@ class Formula:
         return self.isa.avx512 and kind == NATIVE
 
     def lookup(self, table: Sequence[float], index: Value) -> Value:
-        """``table[i]`` for the low four bits of each lane of an integer vector."""
-        assert len(table) == 16
-        text = ", ".join(f"float {Kind('f', 32, 1).constant(x)}" for x in table)
-        return self.op(
-            NATIVE,
-            f"call {NATIVE} @llvm.x86.avx512.permvar.sf.512({NATIVE} <{text}>, {index.kind} {index.text})",
-        )
+        """``table[i]`` for the low bits of each lane of an integer vector: four bits for a table of 16
+        numbers, five for one of 32.
+        """
+        assert len(table) in (16, 32)
+        element = Kind("f", 32, 1)
+        numbers = [f"float {element.constant(x)}" for x in table]
+        low, *high = (f"{NATIVE} <{', '.join(numbers[k : k + 16])}>" for k in range(0, len(table), 16))
+        name = "vpermi2var.ps.512" if high else "permvar.sf.512"
+        operands = ", ".join((low, f"{index.kind} {index.text}", *high))
+        return self.op(NATIVE, f"call {NATIVE} @llvm.x86.avx512.{name}({operands})")
 
     def exponent(self, x: Value) -> Value:
         """``floor(log2|x|)``; -inf of zero, inf of infinity."""
