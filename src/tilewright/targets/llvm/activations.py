@@ -1,7 +1,7 @@
 """Activations in the bodies of kernels that one formula computes faster than the functions they consist of.
 
-The graph operator GELU is lowered to products, sums and `erf` or `sigmoid`, which every target has. AVX-512
-has a formula of the whole (`mathlib.ACTIVATIONS`); LLVM drops the operations that it replaces.
+The graph operator GELU is lowered to products, sums and `erf` or `sigmoid`, which every target has. LLVM's
+targets have a formula of the whole (`mathlib.ACTIVATIONS`); LLVM drops the operations that it replaces.
 """
 
 from __future__ import annotations
@@ -11,22 +11,25 @@ import math
 from ...dialects import scalar
 from ...ir.core import Operation, Value
 from ...ir.types import f32
+from .isa import Isa
 
 _SLOPE = math.sqrt(8.0 / math.pi)
 _ROUNDED = 2.0**-24
 """The largest relative error of a float32 constant."""
 
 
-def activation_of(op: Operation) -> tuple[str, Value] | None:
+def activation_of(op: Operation, isa: Isa) -> tuple[str, Value] | None:
     """The name in `mathlib.ACTIVATIONS` and the operand ``x`` of the activation whose value `op` gives.
 
-    These are ``half * erf(x * sqrt(1/2)) + half`` with ``half = 0.5 * x``, and ``x * sigmoid(x * (x * x *
-    (0.044715 * s) + s))`` with ``s = sqrt(8/pi)``, in float32 and with the operands of sums and products in
-    any order; None for everything else.
+    These are ``half * erf(x * sqrt(1/2)) + half`` with ``half = 0.5 * x``, and with AVX-512 ``x * sigmoid(x *
+    (x * x * (0.044715 * s) + s))`` with ``s = sqrt(8/pi)``, in float32 and with the operands of sums and
+    products in any order; None for everything else.
     """
     if op.name not in ("scalar.add", "scalar.mul") or op.result.type is not f32:
         return None
-    return _with_erf(op) if op.name == "scalar.add" else _with_sigmoid(op)
+    if op.name == "scalar.add":
+        return _with_erf(op)
+    return _with_sigmoid(op) if isa.avx512 else None
 
 
 def _with_erf(op: Operation) -> tuple[str, Value] | None:

@@ -341,16 +341,17 @@ def _convert_pairs(e: Emitter) -> _Written:
 
 def _look_up(e: Emitter, entries: int) -> _Written:
     """The numbers of a table, in one register or two, at the indices in another."""
-    kind, table, rest = _FLOATS, "%p0", ()
+    kind, table, operands = _FLOATS, "%p0", [_FLOATS, _NUMBERS]
     if entries > 16:
-        kind, rest = f"<{entries} x float>", (_FLOATS,)
+        kind = f"<{entries} x float>"
         table = e.shuffle(_FLOATS, "%p0", "%p2", list(range(entries)))
+        operands.append(_FLOATS)
     result = "poison"
     for i in range(16):
         index = e.op(f"and i32 {e.op(f'extractelement {_NUMBERS} %p1, i64 {i}')}, {entries - 1}")
         entry = e.op(f"extractelement {kind} {table}, i32 {index}")
         result = e.op(f"insertelement {_FLOATS} {result}, float {entry}, i64 {i}")
-    return _FLOATS, (_FLOATS, _NUMBERS, *rest), result
+    return _FLOATS, tuple(operands), result
 
 
 def _reciprocal(e: Emitter) -> _Written:

@@ -144,6 +144,13 @@ ERF_32 = (
     7.853860632e-5,
 )
 LOG_ERFC_32 = (-1.128475572, -0.6358464179, -0.1050966436, 0.02278606895, -0.00318311149, 0.0002101813042)
+# log(erfc(a / sqrt(2))) / a, to 4e-8 below 3 and to fewer digits beyond, where erfc is small; and the a from
+# which on exp of the product is 0 in `_bounded_exp_32`
+LOG_TAIL_32 = (
+    -0.7978846433, -0.3183089052, -0.03633936667, 0.004788002932, 3.504724733e-05, -0.000218427176,
+    6.284013467e-05, -9.840246925e-06, 8.629036361e-07, -3.297821084e-08,
+)  # fmt: skip
+LOG_TAIL_END = 10.5765
 # erf(x) / x in x**2, |x| <= 1.25; exp(x**2) erfc(x) in (x - 2) / (x + 2), 1.25 <= x <= 6
 ERF_64 = (
     1.1283791670955126, -0.37612638903183727, 0.11283791670954088, -0.026866170644964008,
@@ -170,7 +177,7 @@ def math_function(name: str, bits: int, lanes: int, isa: Isa) -> tuple[str, dict
         Its name and ``{name: definition}``. `pow` and `atan2` take two operands, all others one.
 
     Raises:
-        KeyError: no such function; `FUNCTIONS`, `ROUGH` and, for AVX-512, `ACTIVATIONS` list them.
+        KeyError: no such function; `FUNCTIONS`, `ROUGH` and, in float32, `ACTIVATIONS` list them.
     """
     kind = Kind("f", bits, lanes)
     symbol = f"tw.{name}.v{lanes}f{bits}"
@@ -280,11 +287,12 @@ def exp(m: Formula, x: Value) -> Value:
     return _bounded_exp_32(m, m.at_most(m.at_least(x, -87.4), 89.0))
 
 
-def _bounded_exp_32(m: Formula, x: Value) -> Value:
+def _bounded_exp_32(m: Formula, x: Value, factor: float = 1.0) -> Value:
+    """``factor * exp(x)`` for x from -87.6 to 89, and a `factor` that is a power of two."""
     # 2 exp(r) * 2**(n - 1): the scale is 0 for n = -126, and n may be 128. One product, no subnormal numbers.
     n, half_scale = _round_biased(m, x, LOG2E, 126)
     r = _reduced(m, x, n)
-    return m.polynomial(r, (2.0, 2.0, *(2.0 * c for c in EXP_32))) * half_scale
+    return m.polynomial(r, [2.0 * factor * c for c in (1.0, 1.0, *EXP_32)]) * half_scale
 
 
 def rough_exp(m: Formula, x: Value) -> Value:
@@ -750,19 +758,23 @@ def erf(m: Formula, x: Value) -> Value:
     return m.copysign(m.select(a.lt(1.25), near, far), x)
 
 
+# GELU is ``max(x, 0)`` minus a function of ``|x|``, so that nothing cancels for negative numbers.
+
+
 def gelu(m: Formula, x: Value) -> Value:
-    """GELU, ``x (1 + erf(x / sqrt(2))) / 2``; 0 from -5.75 down."""
-    return _near_relu(m, x, gelu_pieces("none"))
+    """GELU, ``x (1 + erf(x / sqrt(2))) / 2``, of float32; 0 of -inf."""
+    if m.is_native(x.kind):
+        return _gelu_of_pieces(m, x, gelu_pieces("none"))
+    a = m.at_most(m.abs(x), LOG_TAIL_END)
+    return m.at_least(x, 0.0) - a * _bounded_exp_32(m, a * m.polynomial(a, LOG_TAIL_32), 0.5)
 
 
 def gelu_tanh(m: Formula, x: Value) -> Value:
-    """The form of GELU with tanh; 0 from -5.75 down."""
-    return _near_relu(m, x, gelu_pieces("tanh"))
+    """The form of GELU with tanh, for AVX-512; 0 of -inf."""
+    return _gelu_of_pieces(m, x, gelu_pieces("tanh"))
 
 
-def _near_relu(m: Formula, x: Value, pieces: Pieces) -> Value:
-    """``max(x, 0)`` minus a function of ``|x|``: nothing cancels for negative numbers."""
-    assert m.is_native(x.kind)
+def _gelu_of_pieces(m: Formula, x: Value, pieces: Pieces) -> Value:
     a = m.at_most(m.abs(x), pieces.end)
     return m.at_least(x, 0.0) - evaluate(m, pieces, a, (2.0 + a).bits() >> 19)
 
@@ -780,7 +792,7 @@ IN_FLOAT64 = frozenset({"asinh", "acosh", "atanh"})
 ROUGH = {"rough_exp": rough_exp}
 """Formulas for results that are rounded to 16 bits (`scalar.ROUGH`)."""
 ACTIVATIONS = {"gelu": gelu, "gelu_tanh": gelu_tanh}
-"""Formulas, for AVX-512 only, of what `activations` finds in bodies."""
+"""Formulas of what `activations` finds in bodies, in float32."""
 NATIVE_FORMULAS = frozenset({"exp2", "log", "log2", "log1p", "tanh", "erf", "rough_exp", *ACTIVATIONS})
 """Functions with a separate formula for AVX-512 registers."""
 ANGLES = frozenset({"sin", "cos", "tan"})

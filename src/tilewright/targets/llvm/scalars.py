@@ -46,7 +46,7 @@ def emit_scalar(g: KernelContext, op: Operation) -> Val:
         return lanewise(
             g, dtype, [g.values[x]], lambda lanes, y: to_rounded_integer(g, y, zero, dtype, lanes)
         )
-    if g.isa.avx512 and (activation := activation_of(op)):
+    if activation := activation_of(op, g.isa):
         function, x = activation
         return lanewise(g, f32, [g.values[x]], lambda lanes, y: _math(g, function, f32, lanes, y))
     fits = _fits(op, operands)
