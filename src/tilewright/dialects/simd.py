@@ -16,7 +16,7 @@ from ..ir.symbolic import Dim, ceildiv
 from ..ir.types import Type
 from .elements import Elements, Statement
 from .tensor import sorted_places
-from .weight_form import WeightForm, weights_of
+from .weight_form import WeightForm, split_nibbles, weights_of
 
 
 @dataclass(frozen=True)
@@ -262,8 +262,8 @@ def _weights_at(
     named = {}
     for name, part in zip(form.parts, parts, strict=True):
         count = groups // form.covered_by(name)
-        rows = part[: panels * count * nr].reshape(panels, count, nr).swapaxes(1, 2)
-        named[name] = rows.reshape(panels * nr, count)
+        rows = part[: panels * count * nr].reshape(panels, count, nr).swapaxes(1, 2).reshape(-1, count)
+        named[name] = split_nibbles(rows) if name in form.nibbles else rows
     return weights_of(values, named, None)
 
 

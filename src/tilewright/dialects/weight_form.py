@@ -12,9 +12,10 @@ A weight ``w[n, k]``, `k` in group `g`, is ``value(q[n, k]) scale[n, g] - minimu
 | | an 8-bit integer, with units | itself times the unit of its groups |
 | | an 8-bit integer, without units | itself times the scale of its group: a zero point |
 
-Units are floats; each covers as many successive groups. So the formats of files that people share are rows of
-this table, with their own numbers of bits and groups: GGUF's (K-quants have units), OCP's MX formats (scales
-are E8M0), NF4 (a table; Dettmers et al., "QLoRA", 2023), AWQ and GPTQ (zero points).
+Units are floats; each covers as many successive groups. Integers with units may have 4 bits in place of 8;
+panels hold those of two successive groups in a byte (`WeightForm.nibbles`). So the formats of files that
+people share are rows of this table, with their own numbers of bits and groups: GGUF's (K-quants have units),
+OCP's MX formats (scales are E8M0), NF4 (a table; Dettmers et al., "QLoRA", 2023), AWQ and GPTQ (zero points).
 
 Values of fewer than 8 bits are packed as bit planes of 4, 2 and 1 bits, so that a vector instruction unpacks
 them by a shift and a logical operation (`WeightForm.planes`).
@@ -23,7 +24,7 @@ them by a shift and a logical operation (`WeightForm.planes`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -51,16 +52,20 @@ class WeightForm:
     """For each of `PARTS`, the successive groups that one of its elements covers; 0: the part is absent."""
     table: tuple[float, ...] | None = None
     """The numbers that the 16 values stand for; None: themselves."""
+    nibbles: tuple[str, ...] = ()
+    """The parts of unsigned integers of 4 bits whose elements are bytes that cover two successive groups: the
+    first one in the low bits.
+    """
 
     @staticmethod
     def of(attribute: Sequence[Any]) -> WeightForm:
         """The form with the fields of a tuple."""
-        bits, kind, covered, table = attribute
-        return WeightForm(bits, kind, tuple(covered), None if table is None else tuple(table))
+        bits, kind, covered, table, nibbles = attribute
+        return WeightForm(bits, kind, tuple(covered), None if table is None else tuple(table), tuple(nibbles))
 
     @property
     def attribute(self) -> tuple[Any, ...]:
-        return self.bits, self.kind, self.covered, self.table
+        return self.bits, self.kind, self.covered, self.table, self.nibbles
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -70,6 +75,11 @@ class WeightForm:
     def covered_by(self, part: str) -> int:
         """The successive groups that an element of a part covers."""
         return self.covered[PARTS.index(part)]
+
+    def with_nibbles(self, parts: Sequence[str]) -> WeightForm:
+        """The form once some of its parts, which cover a group, hold two groups in a byte."""
+        covered = tuple(2 if name in parts else n for name, n in zip(PARTS, self.covered, strict=True))
+        return replace(self, covered=covered, nibbles=tuple(parts))
 
     @property
     def is_plain(self) -> bool:
@@ -177,6 +187,19 @@ class WeightForm:
         return stored.astype(np.int64) - self.added
 
 
+def joined_nibbles(x: Array, axis: int = -1) -> Array:
+    """Join integers of 4 bits, an even number along `axis`, to bytes: the first of two in the low bits."""
+    halves = np.moveaxis(x.astype(np.uint8), axis, -1)
+    return np.moveaxis(halves[..., ::2] | (halves[..., 1::2] << 4), -1, axis)
+
+
+def split_nibbles(octets: Array, axis: int = -1) -> Array:
+    """Undo `joined_nibbles`, as u8."""
+    x = np.moveaxis(octets, axis, -1)
+    halves = np.stack([x & 15, x >> 4], -1).reshape(*x.shape[:-1], 2 * x.shape[-1])
+    return np.moveaxis(halves, -1, axis)
+
+
 def integer_table(table: Sequence[float]) -> tuple[tuple[int, ...], float]:
     """A table as integers of at most 127 in magnitude times a unit.
 
@@ -239,4 +262,14 @@ def choice(table: Sequence[Any], is_set: Callable[[int], Any], select: Callable[
     return left[0]
 
 
-__all__ = ["CHUNK", "PARTS", "WeightForm", "choice", "expanded", "integer_table", "weights_of"]
+__all__ = [
+    "CHUNK",
+    "PARTS",
+    "WeightForm",
+    "choice",
+    "expanded",
+    "integer_table",
+    "joined_nibbles",
+    "split_nibbles",
+    "weights_of",
+]

@@ -203,11 +203,12 @@ def is_weight_form(value: object) -> TypeGuard[tuple[Any, ...]]:
     """Whether a value is the tuple form of `dialects.weight_form.WeightForm`."""
     return (
         isinstance(value, tuple)
-        and len(value) == 4
+        and len(value) == 5
         and is_int(value[0])
         and is_str(value[1])
         and is_ints(value[2])
         and (value[3] is None or isinstance(value[3], tuple))
+        and isinstance(value[4], tuple)
     )
 
 

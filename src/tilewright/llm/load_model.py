@@ -129,7 +129,10 @@ def parts_of(quantized: Quantized) -> dict[str, Any]:
     if scheme.kind == "fp8":  # a scale for each row of a block
         scales = np.repeat(quantized.scales, BLOCK, -2)[..., : shape[-2], :]
         return {"qvalues": concrete(quantized.qweight), "scales": concrete(np.ascontiguousarray(scales))}
-    parts: dict[str, Any] = {name: concrete(array) for name, array in quantized.parts.items()}
+    parts: dict[str, Any] = {
+        name: _of_4_bits(quantized, array) if name in scheme.nibbles else concrete(array)
+        for name, array in quantized.stored_parts.items()
+    }
     if scheme.bits == 8:
         return {"qvalues": concrete(quantized.qweight), **parts}
     dtype = np.dtype(np.int8 if scheme.symmetric else np.uint8)
@@ -140,6 +143,16 @@ def parts_of(quantized: Quantized) -> dict[str, Any]:
 
     qvalues = _deferred(shape, dtype, write, ("unpacked", id(quantized.qweight)))
     return {"qvalues": qvalues, "bits": scheme.bits, "table": TABLES.get(scheme.values), **parts}
+
+
+def _of_4_bits(quantized: Quantized, octets: np.ndarray[Any, Any]) -> Tensor:
+    """A part whose bytes have two integers of 4 bits."""
+    shape = (*quantized.shape[:-1], quantized.scheme.groups(quantized.shape[-1]))
+
+    def write(out: np.ndarray[Any, Any]) -> None:
+        out[...] = quantized.integers_of(octets).astype(out.dtype)
+
+    return _deferred(shape, ml_dtypes.uint4, write, ("split", id(octets)))
 
 
 def _deferred(

@@ -83,6 +83,16 @@ def small_groups(rows: int, bits: int, dtype: Any) -> Weights:
     return Weights(integers(rows, DEPTH, -limit, limit, dtype), parts, bits)
 
 
+def of_4_bits(rows: int, groups: int = 32, dtype: Any = ml_dtypes.uint4) -> Weights:
+    """As GGUF's Q2_K: groups of 16 whose scales and minimums have 4 bits."""
+    draw = np.random.default_rng(rows)
+    scales, minimums = draw.integers(0, 16, (2, rows, groups)).astype(np.uint8).astype(dtype)
+    units, minimum_units = draw.uniform(0.01, 0.1, (2, rows, 1)).astype(np.float16)
+    values = draw.integers(0, 4, (rows, 16 * groups)).astype(np.uint8).astype(ml_dtypes.uint4)
+    parts = {"scales": scales, "units": units, "minimums": minimums, "minimum_units": minimum_units}
+    return Weights(values, parts, 2)
+
+
 def looked_up(rows: int, table: tuple[float, ...], parts: dict[str, Any]) -> Weights:
     return Weights(integers(rows, DEPTH, 0, 16, ml_dtypes.uint4), parts, 4, table)
 
@@ -93,6 +103,8 @@ def made(name: str, rows: int) -> Weights:
         return k_quants(rows, int(name[1]), ml_dtypes.uint4 if name == "q4_k" else np.uint8)
     if name in ("q3_k", "q6_k"):
         return small_groups(rows, int(name[1]), ml_dtypes.int4 if name == "q3_k" else np.int8)
+    if name == "q2_k":
+        return of_4_bits(rows)
     if name == "q2, minimums":
         parts = {"scales": numbers(rows, 32), "minimums": numbers(rows, 32)}
         return Weights(integers(rows, DEPTH, 0, 4, ml_dtypes.uint4), parts, 2)
@@ -124,8 +136,8 @@ def made(name: str, rows: int) -> Weights:
     )
 
 
-NAMES = ("q2, minimums", "q3_k", "q4_k", "q5_k", "q5, minimums", "q6_k", "4 bits, zeros", "8 bits, zeros",
-         "2 bits in i8", "3 bits in u8", "4 bits in i8", "4 bits in u8",
+NAMES = ("q2_k", "q2, minimums", "q3_k", "q4_k", "q5_k", "q5, minimums", "q6_k",
+         "4 bits, zeros", "8 bits, zeros", "2 bits in i8", "3 bits in u8", "4 bits in i8", "4 bits in u8",
          "mxfp4", "iq4_xs", "nf4", "e4m3", "e4m3, one scale", "e5m2")  # fmt: skip
 
 
@@ -172,9 +184,24 @@ def test_products_of_integers(name: str) -> None:
             # 70 columns fill panels of 3 vectors. Each array begins at a multiple of 64 bytes.
             columns = {512: 96, 256: 72}[host_isa().vector_bits]
             bytes_of = [DEPTH * (weights.bits or 8) // 8]
-            bytes_of += [part.shape[1] * part.dtype.itemsize for part in weights.parts.values()]
+            bytes_of += [
+                part.shape[1] // 2 if part.dtype == ml_dtypes.uint4 else part.shape[1] * part.dtype.itemsize
+                for part in weights.parts.values()
+            ]
             stored = sum(ceildiv(columns * size, 64) * 64 for size in bytes_of)
             assert library.report.memory["weights_bytes"] == stored
+
+
+@pytest.mark.parametrize("groups", [32, 2, 7])
+@pytest.mark.parametrize("factors", [i8, bf16])
+def test_scales_of_4_bits_give_the_bits_of_bytes(groups: int, factors: DType) -> None:
+    """Also an odd number of groups, whose scales take a byte each."""
+    x = np.random.default_rng(0).standard_normal((5, 16 * groups)).astype(np.float32)
+    found = []
+    for dtype in (ml_dtypes.uint4, np.uint8):
+        with tw.compile(product(of_4_bits(70, groups, dtype), factors), cache=False) as library:
+            found.append(library(x))
+    np.testing.assert_array_equal(*found)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -29,6 +29,8 @@ from .term import Term
 
 VALUES = (i4, u4, i8, u8, *(t for t in FLOAT8 if t.name in ("f8E4M3FN", "f8E5M2")))
 """The types of quantized values."""
+MULTIPLES = (u4, i8, u8)
+"""The types of scales and minimums that are multiples of units."""
 
 
 def _check_weights(
@@ -48,8 +50,8 @@ def _check_weights(
         check_chosen(op, lead[0], tensor_type(op.index))
     if qvalues.dtype not in VALUES or scales.dtype.is_float == (op.units is not None):
         raise IRError(
-            f"needs qvalues of {', '.join(t.label for t in VALUES)} with floating-point scales, or 8-bit "
-            f"integer scales with units, got {qvalues.dtype.label}, {scales.dtype.label}",
+            f"needs qvalues of {', '.join(t.label for t in VALUES)} with floating-point scales, or integer "
+            f"scales with units, got {qvalues.dtype.label}, {scales.dtype.label}",
             op,
         )
     rank = 2 + len(matrices)
@@ -94,9 +96,10 @@ def _check_parts(
         if count < 1 or groups % count or (not needs and count != groups):
             raise IRError(f"{name} {part.shape} do not fit {groups} groups", op)
         multiplied = getattr(op, of) if of else None
-        if needs and (multiplied is None or tensor_type(multiplied).dtype not in (i8, u8)):
-            raise IRError(f"{name} need {of} of 8-bit integers", op)
-        if not part.dtype.is_float and (needs or part.dtype not in (i8, u8)):
+        if needs and (multiplied is None or tensor_type(multiplied).dtype not in MULTIPLES):
+            raise IRError(f"{name} need {of} of {', '.join(t.label for t in MULTIPLES)}", op)
+        allowed = MULTIPLES if name == "minimums" and op.minimum_units is not None else (i8, u8)
+        if not part.dtype.is_float and (needs or part.dtype not in allowed):
             raise IRError(f"{name} of {part.dtype.label} are not supported", op)
     if op.table is not None and (dtype is not u4 or not isinstance(op.table, tuple) or len(op.table) != 16):
         raise IRError(f"a table needs 16 numbers and qvalues of u4, got {dtype.label}", op)

@@ -10,7 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ...dialects.weight_form import weights_of
+from ...dialects.weight_form import split_nibbles, weights_of
 from ...driver.cores import usable_cores
 from ...errors import WeightsError
 from ...ir.interpreter import Array
@@ -54,9 +54,23 @@ class Quantized:
 
     @property
     def parts(self) -> dict[str, Array]:
-        """The parts besides the values as `dialects.weight_form` names them: zero points are minimums."""
-        scheme = self.scheme
-        return {_FORM_PART.get(p.name, p.name): self.arrays[p.name] for p in scheme.stored_parts}
+        """The parts besides the values as `dialects.weight_form` names them: zero points are minimums.
+        Integers of 4 bits take a byte each.
+        """
+        return {
+            name: self.integers_of(array) if name in self.scheme.nibbles else array
+            for name, array in self.stored_parts.items()
+        }
+
+    @property
+    def stored_parts(self) -> dict[str, Array]:
+        """`parts` as they are stored."""
+        arrays = self.arrays
+        return {_FORM_PART.get(p.name, p.name): arrays[p.name] for p in self.scheme.stored_parts}
+
+    def integers_of(self, octets: Array) -> Array:
+        """The integers of 4 bits of a part, u8 [..., out, groups]."""
+        return split_nibbles(octets)[..., : self.scheme.groups(self.shape[-1])]
 
     def values(self, a: int = 0, b: int | None = None) -> Array:
         """The quantized values of rows `a` to `b` of [..., out] flattened: i8, u8 or 8-bit floats."""

@@ -27,6 +27,8 @@ class Part:
     """The types that it may have; sizes are estimated for the first."""
     covered: int = 1
     """Successive groups that one of its numbers covers."""
+    nibbles: bool = False
+    """Whether a byte has the integers of 4 bits of two groups, the first in the low bits."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,11 @@ class Scheme:
         return (Part("scales", ("float16", "float32", "bfloat16")), *zeros)
 
     @property
+    def nibbles(self) -> tuple[str, ...]:
+        """The names of the parts of integers of 4 bits."""
+        return tuple(part.name for part in self.stored_parts if part.nibbles)
+
+    @property
     def stored_type(self) -> str:
         """The type of qweight."""
         if self.kind == "coded":
@@ -135,12 +142,13 @@ def _coded(name: str, bits: int, group: int | None, values: str, *parts: Part) -
     return Scheme(name, "coded", bits, group, values == "int", values, parts)
 
 
-def _in_units(scales: str, covered: int, minimums: bool = False) -> tuple[Part, ...]:
-    """8-bit scales in float16 units, each for `covered` groups; minimums likewise."""
-    parts = (Part("scales", (scales,)), Part("units", _HALF, covered))
+def _in_units(scales: str, covered: int, minimums: bool = False, nibbles: bool = False) -> tuple[Part, ...]:
+    """8-bit scales, or 4-bit ones, in float16 units, each for `covered` groups; minimums likewise."""
+    each = 2 if nibbles else 1
+    parts = (Part("scales", (scales,), each, nibbles), Part("units", _HALF, covered))
     if not minimums:
         return parts
-    return (*parts, Part("minimums", ("uint8",)), Part("minimum_units", _HALF, covered))
+    return (*parts, Part("minimums", ("uint8",), each, nibbles), Part("minimum_units", _HALF, covered))
 
 
 CODED = {
@@ -148,7 +156,7 @@ CODED = {
     for scheme in (
         _coded("q4_1", 4, 32, "uint", Part("scales", _HALF), Part("minimums", _HALF)),
         _coded("q5_1", 5, 32, "uint", Part("scales", _HALF), Part("minimums", _HALF)),
-        _coded("q2_k", 2, 16, "uint", *_in_units("uint8", 16, minimums=True)),
+        _coded("q2_k", 2, 16, "uint", *_in_units("uint8", 16, minimums=True, nibbles=True)),
         _coded("q3_k", 3, 16, "int", *_in_units("int8", 16)),
         _coded("q4_k", 4, 32, "uint", *_in_units("uint8", 8, minimums=True)),
         _coded("q5_k", 5, 32, "uint", *_in_units("uint8", 8, minimums=True)),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
+from ...dialects.weight_form import joined_nibbles
 from ...ir.interpreter import Array
 from ..quantization import Quantized, dequantize, pack_bits, scheme_of
 
@@ -106,14 +107,14 @@ def _q8_0(b: Array) -> dict[str, Array]:
 
 def _q2_k(b: Array) -> dict[str, Array]:
     """16 groups of 16: a byte each with scale (low nibble) and minimum; then two bits each; block scale and
-    minimum.
+    minimum. Scales of two groups then share a byte, and so do minimums.
     """
     scales, quarters = b[:, :16], b[:, 16:80]
     return {
         "values": _bits(quarters.reshape(-1, 2, 32), 4).reshape(-1, 256),
-        "scales": scales & 15,
+        "scales": joined_nibbles(scales & 15),
         "units": _half(b, 80),
-        "minimums": scales >> 4,
+        "minimums": joined_nibbles(scales >> 4),
         "minimum_units": _half(b, 82),
     }
 

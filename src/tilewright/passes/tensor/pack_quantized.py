@@ -4,8 +4,9 @@ The quantized values of `nr` columns (rows of the weight) are neighbours, and fo
 column are together, as dot-product instructions on bytes require: ``p[n // nr, k // 4, n % nr, k % 4]``, made
 unsigned if they are integers. Values of fewer than 8 bits share bytes: 32 successive ones are bit planes
 (`WeightForm.planes`), ``p[n // nr, k // 32, byte of the plane, n % nr, k % 4]``. Scales and the other parts
-have the same order, ``s[n // nr, g, n % nr]``. Zeros complete the last panel. If each row of the product
-chooses one of several matrices, their panels follow one another.
+have the same order, ``s[n // nr, g, n % nr]``; those of 4 bits share a byte with the next group's. Zeros
+complete the last panel. If each row of the product chooses one of several matrices, their panels follow one
+another.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from ...dialects.graph.quantized import dequantized, scale_and_minimum, scaled_t
 from ...dialects.simd import Panel
 from ...dialects.tensor import extent
 from ...dialects.tensor_builder import Scalar, TensorBuilder
-from ...dialects.weight_form import CHUNK, WeightForm
+from ...dialects.weight_form import CHUNK, WeightForm, joined_nibbles
 from ...ir import notes
 from ...ir.builder import Builder
 from ...ir.constant import Constant
 from ...ir.core import Value
 from ...ir.symbolic import Dim
-from ...ir.types import DType, f32, i32
+from ...ir.types import DType, f32, i32, u4
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ def pack_quantized(compute: tensor.Compute, panel: Panel, packed: dict[Any, Valu
         return None
     nr = panel.nr
     values = [op.value for op in constants]
+    form = form.with_nibbles([name for name, x in zip(form.parts, values[1:], strict=True) if _in_nibbles(x)])
     packing = Packing(form, groups, size, nr, values[0], tuple(values[1:]))
     t = TensorBuilder(Builder.before(compute))
     left = t.wrap(x.source)
@@ -99,7 +101,8 @@ def pack_quantized(compute: tensor.Compute, panel: Panel, packed: dict[Any, Valu
 
         def part(name: str) -> Scalar:
             covered = form.covered_by(name)
-            return by_name[name][*matrix, n // nr, g if covered == 1 else g // covered, n % nr].cast(f32)
+            stored = by_name[name][*matrix, n // nr, g if covered == 1 else g // covered, n % nr]
+            return (_nibble(t, stored, g) if name in form.nibbles else stored).cast(f32)
 
         def numbers() -> tuple[Scalar, Scalar | None]:
             return scale_and_minimum(form, part, lambda name: by_name[name].dtype)
@@ -188,6 +191,16 @@ def _value(code: Scalar, form: WeightForm) -> Scalar:
     return code.cast(i32) - form.added if form.added else code.cast(i32)
 
 
+def _in_nibbles(part: Constant) -> bool:
+    """Whether two successive numbers of a part share a byte in panels."""
+    return part.numpy_dtype == u4.numpy and part.shape[-1] % 2 == 0
+
+
+def _nibble(t: _WritesIndices, stored: Scalar, g: Dim) -> Scalar:
+    """The integer of the group `g`, as i32, in a byte that has two."""
+    return stored.cast(i32).shr(t.index(g % 2 * 4, i32)) & 15
+
+
 def read_from_panels(constant: graph.Constant, packing: Packing, packed: dict[Any, Value]) -> None:
     """Let all other reads of packed quantized values or parts read the panels, so that they are stored once.
 
@@ -207,7 +220,12 @@ def read_from_panels(constant: graph.Constant, packing: Packing, packed: dict[An
             return Scalar(b, b(made))  # noqa: B023 - called before the loop goes on
 
         if constant.value != packing.qvalues:
-            read.replace_by(element((k,)).value)
+            part = (
+                element((k,))
+                if not _in_nibbles(constant.value)
+                else _nibble(_Indices(b), element((k // 2,)), k)
+            )
+            read.replace_by(part.cast(read.result.type).value)
             continue
         code = _code(_Indices(b), form, lambda *at, k=k, element=element: element(at, k % 4), k)
         read.replace_by(_value(code, form).cast(read.result.type).value)
@@ -247,7 +265,10 @@ class _Quantized:
             whole = np.zeros((panels * nr, depth), stored.dtype)
             whole[:rows] = stored
             whole = whole.reshape(panels, nr, depth)
-            out[matrix] = whole.swapaxes(-1, -2) if self.form is None else self.form.packed(whole)
+            if self.form is not None:
+                out[matrix] = self.form.packed(whole)
+            else:
+                out[matrix] = (joined_nibbles(whole) if _in_nibbles(self.value) else whole).swapaxes(-1, -2)
 
 
 def _panels(op: graph.Constant, packing: Packing, packed: dict[Any, Value]) -> Value:
@@ -266,7 +287,11 @@ def _panels(op: graph.Constant, packing: Packing, packed: dict[Any, Value]) -> V
             added = f", {form.added} added" if form.added else ""
             step = f"{step}, in groups of {packing.size}, {form.bits} bits a value{added}"
         else:
-            constant = Constant.made((*matrices, panels, depth, nr), value.numpy_dtype, write, name)
+            halved = _in_nibbles(value)
+            stored = np.uint8 if halved else value.numpy_dtype
+            constant = Constant.made(
+                (*matrices, panels, depth // 2 if halved else depth, nr), stored, write, name
+            )
         packed[key] = Builder.after(op)(
             graph.Constant(value=constant.made_of([value], step), location=op.location)
         )

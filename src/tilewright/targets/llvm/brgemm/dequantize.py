@@ -69,7 +69,7 @@ def dequantize_function(op: simd.Dequantize, isa: Isa) -> tuple[str, dict[str, s
         for k, (name, dtype) in enumerate(zip(form.parts, types, strict=True)):
             row = e.mul(e.divide(g, form.covered_by(name)), str(op.nr))
             rows.append(e.at(f"%part{k}", row, dtype.itemsize))
-        return [scale_and_minimum(e, isa, form, types, rows, v * lanes, lanes) for v in range(vectors)]
+        return [scale_and_minimum(e, isa, form, types, rows, g, v * lanes, lanes) for v in range(vectors)]
 
     def unit(u: str, _: Carried) -> list[str]:
         """Write a group, or the groups of a chunk."""

@@ -389,7 +389,7 @@ def _tile_function(
             acc = e.loop("0", str(chunks // turn), "1", [(numbers, x) for x in acc], steps)
         results = list(totals)
         right = [
-            scale_and_minimum(e, isa, form, p.types, parts, v * p.lanes, p.lanes) for v in range(p.vectors)
+            scale_and_minimum(e, isa, form, p.types, parts, g, v * p.lanes, p.lanes) for v in range(p.vectors)
         ]
         a_scale = fixed(e.at("%a_scales", g, 4))
         for i in range(rows):
@@ -423,20 +423,20 @@ def _tile_function(
             g = e.add(e.mul(u, str(subgroups)), str(number))
             parts = []
             for k, (groups, dtype) in enumerate(zip(covered, p.types, strict=True)):
-                if groups == 1:
-                    row = e.at(pointers[near_parts.index(k)], str(number * panel), dtype.itemsize)
+                if k in near_parts:
+                    row = e.at(pointers[near_parts.index(k)], str(number // groups * panel), dtype.itemsize)
                 else:
                     row = e.at(f"%part{k}", e.mul(e.divide(g, groups), str(panel)), dtype.itemsize)
                 parts.append(fixed(row))
             totals = group(g, b, ahead, parts, number, totals)
         pointers = [
-            e.at(x, str(subgroups * panel), p.types[k].itemsize)
+            e.at(x, str(subgroups // covered[k] * panel), p.types[k].itemsize)
             for k, x in zip(near_parts, pointers, strict=True)
         ]
         return [e.at(b, str(size), 1), e.at(ahead, str(size // share), 1), *pointers, *totals]
 
     panel = p.vectors * p.lanes
-    near_parts = [k for k, groups in enumerate(covered) if groups == 1]
+    near_parts = [k for k, groups in enumerate(covered) if subgroups % groups == 0]
     carried = [
         ("ptr", "%b"),
         ("ptr", "%ahead"),

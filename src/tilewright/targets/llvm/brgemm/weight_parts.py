@@ -17,9 +17,11 @@ QUADS = CHUNK // 4
 """Quads of neighbours in a chunk of values that share bytes."""
 
 
-def load_scales(e: Emitter, isa: Isa, where: str, dtype: DType, lanes: int) -> str:
+def load_scales(e: Emitter, isa: Isa, where: str, dtype: DType, lanes: int, half: str | None = None) -> str:
     """`lanes` finite floats or integers of `dtype`, converted to float32. The least number of E8M0, 2**-127,
     becomes 0.
+
+    `half`: bytes have two integers of 4 bits; an i64, whose lowest bit is 0 for the low ones.
     """
     kind = "i8" if dtype.is_integer else storage(dtype, 1, isa.half)
     value = e.load(f"<{lanes} x {kind}>", where, dtype.itemsize)
@@ -29,6 +31,14 @@ def load_scales(e: Emitter, isa: Isa, where: str, dtype: DType, lanes: int) -> s
         return e.op(f"bitcast <{lanes} x i32> {bits} to <{lanes} x float>")
     if not dtype.is_integer:
         return loaded(e, isa, value, dtype, lanes, finite=True)
+    if half is not None:
+        wide = e.op(f"zext <{lanes} x i8> {value} to <{lanes} x i32>")
+        bit = e.op(f"and i64 {half}, 1")
+        shift = e.op(f"trunc i64 {e.op(f'shl i64 {bit}, 2')} to i32")
+        shifts = e.splat(f"<{lanes} x i32>", "i32", shift)
+        moved = e.op(f"lshr <{lanes} x i32> {wide}, {shifts}")
+        low = e.op(f"and <{lanes} x i32> {moved}, splat (i32 15)")
+        return e.op(f"sitofp <{lanes} x i32> {low} to <{lanes} x float>")
     extend, convert = ("sext", "sitofp") if dtype.kind == "int" else ("zext", "uitofp")
     wide = e.op(f"{extend} <{lanes} x i8> {value} to <{lanes} x i32>")
     return e.op(f"{convert} <{lanes} x i32> {wide} to <{lanes} x float>")
@@ -40,6 +50,7 @@ def scale_and_minimum(
     form: WeightForm,
     types: Sequence[DType],
     rows: Sequence[str],
+    group: str,
     first: int,
     lanes: int,
 ) -> tuple[str, str | None]:
@@ -51,12 +62,20 @@ def scale_and_minimum(
         form: The form of the weights.
         types: The types of the parts.
         rows: The addresses of the parts' rows for the group.
+        group: The number of the group, i64.
         first: The first column.
         lanes: The number of columns.
     """
     floats = f"<{lanes} x float>"
     loads = {
-        name: load_scales(e, isa, e.at(row, str(first), dtype.itemsize), dtype, lanes)
+        name: load_scales(
+            e,
+            isa,
+            e.at(row, str(first), dtype.itemsize),
+            dtype,
+            lanes,
+            group if name in form.nibbles else None,
+        )
         for name, dtype, row in zip(form.parts, types, rows, strict=True)
     }
     scale = loads["scales"]
