@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.targets.cpu.isa import host_isa
+from tilewright.errors import InternalError
+from tilewright.targets.cpu.isa import host_isa, isa_named
 from tilewright.targets.llvm import toolchain
 from tilewright.targets.llvm.emitter import REDUCED
 from tilewright.targets.llvm.isa import Isa
@@ -87,3 +88,24 @@ def test_pointers_have_the_alignment_of_the_target(target: str) -> None:
     size = 8 if target == "cpu" else 4
     accesses = [line for line in str(module).splitlines() if "load ptr" in line or "store ptr" in line]
     assert len(accesses) == 2 and all(line.endswith(f"align {size}") for line in accesses), accesses
+
+
+@pytest.mark.parametrize("target", ["hexagon-linux", "hexagon-linux:hvx"])
+def test_parts_of_hexagons_vectors_are_not_loaded(target: str) -> None:
+    """LLVM reads a whole register for half of one."""
+
+    def text(lanes: int) -> str:
+        kind = f"<{lanes} x i32>"
+        return (
+            f"define void @f(ptr %a, ptr %b) {{\n  %x = load {kind}, ptr %a, align 4\n"
+            f"  store {kind} %x, ptr %b, align 4\n  ret void\n}}\n"
+        )
+
+    isa = isa_named(target)
+    for lanes, whole in ((8, False), (32, True), (64, True)):
+        assert ("vmemu(r0" in toolchain.assembly(text(lanes), isa)) == (whole and isa.has("hvxv66"))
+    if isa.has("hvxv66"):
+        with pytest.raises(InternalError, match="loads <16 x i32>, which is a part of a register"):
+            toolchain.assembly(text(16), isa)
+    else:
+        assert "vmem" not in toolchain.assembly(text(16), isa)

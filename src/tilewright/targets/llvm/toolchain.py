@@ -34,7 +34,7 @@ _ALONE = 400_000
 A helper takes about 0.3 s to start; compilation takes about 6 microseconds per character.
 """
 _KIND = "objects"
-HVX_BYTES = 128
+_HVX_BYTES = 128
 """Bytes of a vector register of Hexagon's HVX."""
 
 
@@ -162,21 +162,9 @@ def _without_mve_gathers() -> None:
     _llvm().set_option("tilewright", "-enable-arm-maskedgatscat=false")
 
 
-@cache
-def _without_parts_of_hvx_vectors() -> None:
-    """Let vectors that fill no register of Hexagon's HVX be computed in general registers.
-
-    LLVM 22 extends those of 16 bytes or more to a whole register and loads all of it, beyond the end of the
-    data. The option holds for the process, and only HVX has it.
-    """
-    _llvm().set_option("tilewright", f"-hexagon-hvx-widen={HVX_BYTES}")
-
-
 def _machine(llvm: ModuleType, isa: Isa, llvm_opt_level: int) -> Any:
     if isa.has("mve.fp"):
         _without_mve_gathers()
-    if isa.has("hvx-length128b"):
-        _without_parts_of_hvx_vectors()
     features = ",".join(f if f[0] in "+-" else f"+{f}" for f in isa.machine_features)
     # The name of a feature level would enable the features that are emulated.
     cpu = "x86-64" if isa.emulated else isa.cpu
@@ -243,7 +231,21 @@ def _optimized(text: str, isa: Isa, llvm_opt_level: int = 2) -> tuple[Any, Any]:
     # nothing.
     NewPassManager._dispose(manager)
     manager.detach()
+    if isa.has("hvx-length128b"):
+        _check_loads_of_hvx(str(module))
     return machine, module
+
+
+_LOAD = re.compile(r"\bload <(\d+) x i(8|16|32)>")
+
+
+def _check_loads_of_hvx(text: str) -> None:
+    """Raise InternalError if a module loads a vector that LLVM 22 extends to a whole register of Hexagon's
+    HVX, of which it is half or more: code would read beyond the end of the data.
+    """
+    for count, bits in _LOAD.findall(text):
+        if _HVX_BYTES // 2 <= int(count) * int(bits) // 8 < _HVX_BYTES:
+            raise InternalError(f"code for HVX loads <{count} x i{bits}>, which is a part of a register")
 
 
 _DEFINITION = re.compile("^define .*$", re.MULTILINE)
