@@ -276,7 +276,7 @@ def test_profile_without_the_device_shows_lower_bounds(
             "code": {"sm_90a": resources},
         }
 
-    def no_device(*inputs: object) -> None:
+    def no_device(*inputs: object, **options: object) -> None:
         raise DeviceError("there is no CUDA driver")
 
     monkeypatch.setattr(library, "profile", no_device)

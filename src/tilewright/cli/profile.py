@@ -124,26 +124,15 @@ def command(
     symbols = library.symbols_of([x.shape for x in inputs.values()])
     on_device = any("device" in kernel for kernel in library.metadata.get("kernels", ()))
     here = None if on_device else _this_machine(threads)
+    call = _timeline_if_measured(library, list(inputs.values()))
     try:
-        with progress_display() as progress:
-            progress("profiling")
-            profiled = library.profile(*inputs.values())
+        profiled = _profile(library, list(inputs.values()), call)
     except (ArtifactError, DeviceError) as error:
         if not on_device or as_json:
             raise
         show_device_code(library.metadata, symbols, library)
         console().print(f"lower bounds, not measured: {error}", highlight=False, markup=False)
         return
-    try:
-        call: Timeline | None = _timeline(library, list(inputs.values()), cold=False)
-    except TilewrightError:
-        call = None  # of a target that measures no launches
-    launches = sum(row.calls for row in profiled)
-    if call is not None and call.host is not None and len(call.launches) == launches:
-        # The rows and the parts outside of kernels are of one call, so that they add up to it.
-        working = {share.name: share.seconds for share in call.by("kernel")}
-        of_call = [replace(row, seconds=working.get(row.name, 0.0)) for row in profiled]
-        profiled = sorted(of_call, key=lambda row: -row.seconds)
     dtypes = library.metadata.get("contractions", {})
     rows = [{**asdict(row), "roofline": here and _share(here, row, dtypes)} for row in profiled]
     total = sum(row["seconds"] for row in rows)
@@ -220,6 +209,29 @@ def _timeline(library: CompiledModel, inputs: Sequence[Any], cold: bool) -> Time
     with progress_display() as progress:
         progress("profiling")
         return library.timeline(*inputs, cold=cold)
+
+
+def _timeline_if_measured(library: CompiledModel, inputs: Sequence[Any]) -> Timeline | None:
+    """The launches of a call; None for a target that measures none, and without its device."""
+    try:
+        return _timeline(library, inputs, cold=False)
+    except TilewrightError:
+        return None
+
+
+def _profile(library: CompiledModel, inputs: Sequence[Any], call: Timeline | None) -> list[KernelProfile]:
+    """The kernels of a call, the slowest first. Where the call's host program is measured, their times are of
+    this call, so that they and the parts outside of kernels add up to it.
+    """
+    with progress_display() as progress:
+        progress("profiling")
+        if call is not None and call.host is not None:
+            rows = library.profile(*inputs, repeat=1)
+            if sum(row.calls for row in rows) == len(call.launches):
+                working = {share.name: share.seconds for share in call.by("kernel")}
+                rows = [replace(row, seconds=working.get(row.name, 0.0)) for row in rows]
+                return sorted(rows, key=lambda row: -row.seconds)
+        return library.profile(*inputs)
 
 
 def _write_page(
