@@ -40,9 +40,9 @@ def product(bits: int, rows: int, columns: int, depth: int, group: int, factor: 
     return function, (drawn(rows, depth),)
 
 
-def coded(form: str, rows: int, factor: DType) -> Any:
+def coded(form: str, rows: int, factor: DType, depth: int = 256) -> Any:
     """A product with weights of another program's form, and its input."""
-    columns, depth = 20, 256
+    columns = 20
     codes = tnp.astype(tw.Tensor(DRAW.integers(0, 16, (columns, depth)).astype(np.uint8)), "uint4")
     if form == "k-quants":
         numbers = [DRAW.integers(0, 64, (columns, 8)).astype(np.uint8) for _ in range(2)]
@@ -50,7 +50,7 @@ def coded(form: str, rows: int, factor: DType) -> Any:
         scales, minimums, unit, minimum_unit = map(tw.Tensor, (*numbers, *units))
         layer = QuantizedLinear(codes, scales, units=unit, minimums=minimums, minimum_units=minimum_unit)
     else:
-        exponents = 2.0 ** DRAW.integers(-8, -4, (columns, 8))
+        exponents = 2.0 ** DRAW.integers(-8, -4, (columns, depth // 32))
         scales = tw.Tensor(exponents.astype(ml_dtypes.float8_e8m0fnu))
         layer = QuantizedLinear(codes, scales, table=E2M1)
 
@@ -72,7 +72,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "K-quants, one row": coded("k-quants", 1, bf16),
     "K-quants, many rows": coded("k-quants", 20, bf16),
     "MXFP4, one row, bytes": coded("mxfp4", 1, i8),
-    "MXFP4, many rows": coded("mxfp4", 20, bf16),
+    "MXFP4, many rows": coded("mxfp4", 20, bf16, depth=64),
 }
 
 
