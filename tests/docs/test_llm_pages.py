@@ -60,4 +60,4 @@ def test_gpus(tmp_path: Path) -> None:
 
     need("cuda")
     with without_nvrtc():
-        run_page("llm/gpus.md", checkpoint=checkpoint(tmp_path, layers=1), tokenizer=tokenizer())
+        run_page("llm/gpus.md", checkpoint=checkpoint(tmp_path), tokenizer=tokenizer())
