@@ -269,10 +269,10 @@ def _weights_at(
 
 @operation
 class QuantizedGemm(Statement):
-    """A tile of a product with quantized weights: ``C[m, n] = sum over g of a_scales[m, g] (scale[n, g] (sum
-    over k of A[m, g, k] value[n, g, k]) - minimum[n, g] (sum over k of A[m, g, k]))``. The inner sums are
-    exact. With values of at most 4 bits, the scales of A are powers of two from 1 on, whose products with the
-    inner sums fit 32 bits.
+    """A tile of a product with quantized weights: ``C[m, n] = sum over g of a_scales[m, g // c] (scale[n, g]
+    (sum over k of A[m, g, k] value[n, g, k]) - minimum[n, g] (sum over k of A[m, g, k]))``. The inner sums
+    are exact. With values of at most 4 bits and without units, the scales of A are powers of two from 1 on,
+    whose products with the inner sums fit 32 bits. c is `WeightForm.rounded_together`.
 
     A holds 8-bit integers: row m begins at ``a_offset + a_m * m`` and has `groups` groups of `size` elements;
     its scales begin at ``a_scales_offset + a_scales_m * m``. The sums of its groups, i32, begin at
@@ -321,16 +321,22 @@ class QuantizedGemm(Statement):
         form = WeightForm.of(self.form)
         return tuple(self.groups // form.covered_by(name) * self.nr for name in form.parts)
 
+    @property
+    def a_scale_count(self) -> int:
+        """Scales of a row of A."""
+        return int(self.groups // WeightForm.of(self.form).rounded_together(self.size))
+
     def infer_types(self) -> Sequence[Type]:
         return ()
 
     def touched(self) -> tuple[Elements, ...]:
         panels, depth = ceildiv(self.n, self.nr), self.groups * self.size
+        scales = [(self.m, self.a_scales_m), (self.a_scale_count, 1)]
         parts = zip(self.parts, self.part_offsets, self.panel_of_parts, strict=True)
         sums = [(self.m, self.a_sums_m), (self.groups, 1)]
         return (
             self.box(self.a, self.a_offset, [(self.m, self.a_m), (depth, 1)]),
-            self.box(self.a_scales, self.a_scales_offset, [(self.m, self.a_scales_m), (self.groups, 1)]),
+            self.box(self.a_scales, self.a_scales_offset, scales),
             *([] if self.a_sums is None else [self.box(self.a_sums, self.a_sums_offset, sums)]),
             self.box(self.b, self.b_offset, [(panels * self.panel_bytes, 1)]),
             *(self.box(part, offset, [(panels * count, 1)]) for part, offset, count in parts),
@@ -351,8 +357,9 @@ class QuantizedGemm(Statement):
         right = _weights_at(form, b.reshape(-1)[value(self.b_offset) :], parts, panels, groups, size, nr)[:n]
         at = value(self.a_offset) + value(self.a_m) * row + np.arange(groups * size)
         left = a.reshape(-1)[at].astype(np.float64)
-        at = value(self.a_scales_offset) + value(self.a_scales_m) * row + np.arange(groups)
-        left *= np.repeat(a_scales.reshape(-1)[at].astype(np.float64), size, -1)
+        at = value(self.a_scales_offset) + value(self.a_scales_m) * row + np.arange(self.a_scale_count)
+        scales = a_scales.reshape(-1)[at].astype(np.float64)
+        left *= np.repeat(scales, groups * size // self.a_scale_count, -1)
         at = value(self.c_offset) + value(self.c_m) * row + np.arange(n)
         c.reshape(-1)[at] = (left @ right.astype(np.float64).T).astype(c.dtype)
 

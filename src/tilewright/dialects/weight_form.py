@@ -94,9 +94,29 @@ class WeightForm:
     @property
     def shifts_sums(self) -> bool:
         """Whether products with 8-bit integers have scales of rows that are powers of two from 1 on, by which
-        the integer sums of groups are shifted: values take at most 4 bits, whatever type they are given in.
+        the integer sums of groups are shifted: values take at most 4 bits, whatever type they are given in,
+        and scales have no units.
         """
-        return self.bits <= 4
+        return self.bits <= 4 and not self.covered_by("units")
+
+    def block(self, size: int) -> int:
+        """The successive groups of `size` values whose sums of products with 8-bit integers are multiplied by
+        integer scales and added exactly, in 32 bits, before their unit makes them a float; 0: there are none.
+
+        These groups of a row of 8-bit integers share a scale.
+        """
+        _, units, minimums, minimum_units = self.covered
+        if not units or not self.is_integer or units * size % CHUNK:
+            return 0
+        # Minimums of a table may have become floats.
+        if minimums and (minimum_units != units or self.table is not None):
+            return 0
+        largest = 127 if self.table is not None else max(self.added, (1 << self.bits) - 1 - self.added)
+        return units if units * size * largest * 128 * 255 < 1 << 31 else 0
+
+    def rounded_together(self, size: int) -> int:
+        """The successive groups of `size` 8-bit integers of a row that share a scale."""
+        return self.block(size) or 1
 
     @property
     def added(self) -> int:

@@ -74,7 +74,7 @@ class QuantizedMatrix(Module):
         if self.qvalues.type.dtype.is_float:  # factors are rounded to bf16, each by itself
             return False
         bits = self.qvalues.dtype.itemsize * 8 if self.bits is None else self.bits
-        return one_scale or bits <= 4
+        return one_scale or (bits <= 4 and self.units is None)
 
 
 class QuantizedLinear(QuantizedMatrix):

@@ -156,24 +156,25 @@ CASES = [
                 F(5, 4, dtype=u8, fill=integers(0, 64)),
                 F(5, 2, dtype=f16, fill=positive),
                 F(5, 4, dtype=u8, fill=integers(0, 64)),
-                F(5, 1, dtype=f16, fill=positive),
+                F(5, count, dtype=f16, fill=positive),
             ),
             lambda b, d, x, q, scales, units, minimums, more, factors=factors: b(
                 graph.QuantizedMatMul(x, q, scales, None, units, minimums, more, factors=factors)
             ),
-            lambda d, x, q, scales, units, minimums, more, factors=factors: (
-                _left(x, 4, factors, u4)
+            # If units of scales and of minimums cover the same groups, those share a scale of x.
+            lambda d, x, q, scales, units, minimums, more, factors=factors, count=count: (
+                _left(x, 2 if count == 2 else 4, factors, i8)
                 @ _nearest(
                     _weights(q, scales * np.repeat(units.astype(np.float64), 2, 1))
-                    - np.repeat(minimums * more.astype(np.float64), 16, 1),
+                    - np.repeat(minimums * np.repeat(more.astype(np.float64), 4 // count, 1), 16, 1),
                     factors,
                 ).T
             ),
             SIZES,
             tolerance=1e-4,
-            note=f"units and minimums in {factors.name}",
+            note=f"units and {count} units of minimums in {factors.name}",
         )
-        for factors in (i8, bf16, f32)
+        for factors, count in ((i8, 1), (i8, 2), (bf16, 1), (f32, 1))
     ),
     *(
         Case(

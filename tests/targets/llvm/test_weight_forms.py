@@ -167,6 +167,12 @@ def product(weights: Weights, factors: DType, matrices: int = 0) -> Module:
     return module
 
 
+def repeated(weights: Weights, times: int) -> Weights:
+    """The same weights `times` times along the sum."""
+    parts = {name: np.concatenate([part] * times, 1) for name, part in weights.parts.items()}
+    return Weights(np.concatenate([weights.values] * times, 1), parts, weights.bits, weights.table)
+
+
 def error_of(y: Any, expected: Any) -> float:
     return float(np.linalg.norm(y - expected) / np.linalg.norm(expected))
 
@@ -265,13 +271,41 @@ def test_rows_choose_matrices(name: str) -> None:
         assert error_of(y, x @ weights.matrix.T) < 1.2e-2
 
 
-def test_a_row_is_the_same_among_any_others() -> None:
-    weights = made("q4_k", 48)
-    x = np.random.default_rng(1).standard_normal((13, DEPTH)).astype(np.float32)
+@pytest.mark.parametrize("name", ("q4_k", "q5, minimums", "q6_k", "mxfp4"))
+def test_a_row_is_the_same_among_any_others(name: str) -> None:
+    """Also among so many that panels are unpacked once for all of them, in three pieces of the sum."""
+    weights = repeated(made(name, 70), 3)
+    x = np.random.default_rng(1).standard_normal((40, 3 * DEPTH)).astype(np.float32)
     with tw.compile(product(weights, i8), cache=False) as library:
-        alone = np.concatenate([library(x[k : k + 1]) for k in range(13)])
-        for m in (2, 6, 7, 13):
+        alone = np.concatenate([library(x[k : k + 1]) for k in range(40)])
+        assert error_of(alone, x @ weights.matrix.T) < 1.2e-2
+        for m in (2, 6, 7, 13, 24, 40):
             np.testing.assert_array_equal(library(x[:m]), alone[:m])
+
+
+@pytest.mark.parametrize("target", ("cpu", PLAIN))
+@pytest.mark.parametrize(("value", "scale", "minimum"), ((-32, -128, None), (15, 255, 0), (0, 255, 254)))
+def test_the_largest_sums_of_blocks_are_exact(
+    value: int, scale: int, minimum: int | None, target: str
+) -> None:
+    if not resolve(target).runs_here:
+        pytest.skip("for x86-64 only")
+    size = 16 if minimum is None else 32
+    groups, signed = 256 // size, minimum is None
+    parts = {
+        "scales": np.full((16, groups), scale, np.int8 if signed else np.uint8),
+        "units": np.ones((16, 1), np.float16),
+    }
+    if minimum is not None:
+        parts["minimums"] = np.full((16, groups), minimum, np.uint8)
+        parts["minimum_units"] = np.full((16, 1), 0.5, np.float16)
+    weights = Weights(np.full((16, 256), value, np.int8 if signed else np.uint8), parts, 6 if signed else 4)
+    wanted = weights.matrix.sum(1) * 127
+    with tw.compile(product(weights, i8), target=target, cache=False) as library:
+        for m in (1, 7, 40):
+            for sign in (1, -1):
+                found = library(np.full((m, 256), 127 * sign, np.float32))
+                np.testing.assert_allclose(found, np.tile(sign * wanted, (m, 1)), rtol=1e-6)
 
 
 @pytest.mark.parametrize("bits", range(1, 9))

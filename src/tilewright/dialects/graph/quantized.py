@@ -153,8 +153,9 @@ class QuantizedMatMul(GraphOp):
     scale, so that products are products of integers (Dettmers et al., "LLM.int8()", 2022, by groups). With
     values of at most 4 bits (`WeightForm.shifts_sums`) the scales of a row differ by powers of two, so that
     sums are scaled by shifts; steps are then 1.45 times as large on average, which adds far less than the
-    rounding of weights to 4 bits. With bf16, x and the weights are rounded to that type and summed in
-    float32. With f32 nothing is rounded.
+    rounding of weights to 4 bits. Where scales of weights are integers with units, the groups of a unit share
+    a scale of x (`WeightForm.block`), so that sums stay integers. With bf16, x and the weights are rounded to
+    that type and summed in float32. With f32 nothing is rounded.
 
     With `index` (S,), as in `graph.grouped_matmul`, there are several matrices, `qvalues` (E, N, K) and
     `scales` (E, N, G), and each row of x (S, K) chooses one.
@@ -213,7 +214,8 @@ class QuantizedMatMul(GraphOp):
         shared = parts.pop("largest", None)
         groups = scales.shape[-1]
         size = qvalues.shape[-1] // groups
-        wide = x.astype(np.float32).reshape(*x.shape[:-1], groups, size)
+        together = _form(self).rounded_together(size) if self.product is i8 else 1
+        wide = x.astype(np.float32).reshape(*x.shape[:-1], groups // together, size * together)
         table = self.table
         if self.product is i8 and table is not None:
             numbers, unit = integer_table(table)
@@ -288,10 +290,14 @@ class QuantizedMatMul(GraphOp):
             x = b(Reshape(b(Cast(x, dtype=bf16)), shape=(*lead, groups, size)))
             product = DequantizedMatMul(x, self.qvalues, self.scales, *rest, bits=self.bits, table=self.table)
             return narrow(b, b(product), self.x)
-        x = b(Reshape(x, shape=(*lead, groups, size)))
-        shifts = _form(self).shifts_sums
+        form = _form(self)
+        together, shifts = form.rounded_together(size), form.shifts_sums
+        # While x keeps this shape, one kernel can round it and add up its groups.
+        split = (groups // together, together, size) if together > 1 else (groups, size)
+        x = b(Reshape(x, shape=(*lead, *split)))
         if self.largest is None or shifts:
-            top = b(ReduceMax(b(UNARY["abs"](x)), axes=(len(lead) + 1,), keepdims=True))
+            axes = tuple(range(len(lead) + 1, len(lead) + len(split)))
+            top = b(ReduceMax(b(UNARY["abs"](x)), axes=axes, keepdims=True))
         else:
             top = b(Reshape(self.largest, shape=(*lead, 1, 1)))
         table, factor = (None, 1.0) if self.table is None else integer_table(self.table)
@@ -304,8 +310,10 @@ class QuantizedMatMul(GraphOp):
             rounded, scale, unit = _rounded_by_powers(b, x, top, largest, most, factor)
         else:
             rounded = b(Cast(b(UNARY["round"](b(BINARY["mul"](x, _steps(b, top))))), dtype=i8))
-            scale, unit = b(BINARY["mul"](top, constant(b, 1 / 127, top))), None
-        scale = b(Reshape(scale, shape=(*lead, groups)))
+            scale, unit = b(BINARY["mul"](top, constant(b, factor / 127, top))), None
+        scale = b(Reshape(scale, shape=(*lead, groups // together)))
+        if together > 1:
+            rounded = b(Reshape(rounded, shape=(*lead, groups, size)))
         rest = self.index, self.units, *_table_minimums(b, self, factor)
         y = b(ScaledMatMul(rounded, scale, self.qvalues, self.scales, *rest, bits=self.bits, table=table))
         if unit is not None:
@@ -516,10 +524,11 @@ def _noted_sum(
 
 @operation
 class ScaledMatMul(GraphOp):
-    """``sum over g of x_scales[.., g] scales[n, g] (sum over k of x[.., g, k] qvalues[n, g, k])``: x i8 (...,
-    G, S), x_scales (..., G), qvalues (N, G S), scales (N, G), with `index` several of both; result f32 (...,
-    N). The inner sums are exact. With values of at most 4 bits the x_scales are powers of two from 1 on,
-    whose products with the inner sums fit 32 bits.
+    """``sum over g of x_scales[.., g // c] scales[n, g] (sum over k of x[.., g, k] qvalues[n, g, k])``: x i8
+    (..., G, S), x_scales (..., G / c), qvalues (N, G S), scales (N, G), with `index` several of both; result
+    f32 (..., N). The inner sums are exact. With values of at most 4 bits the x_scales are powers of two from
+    1 on, whose products with the inner sums fit 32 bits, unless scales have units. c is 1, or the groups of a
+    unit (`WeightForm.rounded_together`).
     """
 
     name = "graph.scaled_matmul"
@@ -539,7 +548,8 @@ class ScaledMatMul(GraphOp):
         if x.rank < 2 or x.dtype is not i8 or x_scales.dtype is not f32:
             raise IRError(f"needs i8 (..., G, S) with scales of f32, got {x} and {x_scales}", self)
         rows, groups, size = _check_weights(self, x.shape[:-2], x.shape[-2] * x.shape[-1])
-        if x.shape[-2:] != (groups, size) or x_scales.shape != x.shape[:-1]:
+        together = _form(self).rounded_together(size)
+        if x.shape[-2:] != (groups, size) or x_scales.shape != (*x.shape[:-2], groups // together):
             raise IRError(
                 f"{x.shape} with scales {x_scales.shape} does not fit {groups} groups of {size}", self
             )
@@ -547,20 +557,23 @@ class ScaledMatMul(GraphOp):
 
     def reference(self, x: Array, x_scales: Array, qvalues: Array, scales: Array, *rest: Array) -> Any:
         index, parts = _given(self, rest)
-        left = (x.astype(np.float64) * x_scales[..., None]).reshape(*x.shape[:-2], qvalues.shape[-1])
+        depth = qvalues.shape[-1]
+        left = x.astype(np.float64).reshape(*x_scales.shape, depth // x_scales.shape[-1])
+        left = (left * x_scales[..., None]).reshape(*x.shape[:-2], depth)
         right = weights_of(qvalues, {"scales": scales, **parts}, self.table, np.float64)
         return _products(left, right, index).astype(np.float32)
 
     def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         x, x_scales, qvalues, scales, *rest = operands
         groups, size = x.shape[-2:]
-        reading = _reader(t, self, qvalues, scales, rest)
+        reading, together = _reader(t, self, qvalues, scales, rest), groups // x_scales.shape[-1]
 
         def product(*i: Dim) -> Scalar:
             *row, column, group, k = i
             weights = reading(row)
             left, value = x[(*row, group, k)], weights.value(column, group * size + k)
-            return scaled_term(left, value, lambda: x_scales[(*row, group)],
+            place = group if together == 1 else group // together
+            return scaled_term(left, value, lambda: x_scales[(*row, place)],
                                lambda: weights.scale_and_minimum(column, group))  # fmt: skip
 
         return _noted_sum(t, self, (groups, size), product)

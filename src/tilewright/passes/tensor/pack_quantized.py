@@ -109,14 +109,15 @@ def pack_quantized(compute: tensor.Compute, panel: Panel, packed: dict[Any, Valu
 
         if not x_scales:
             return element.cast(f32) * dequantized(value, *numbers())
-        left_scale = lambda: t.wrap(x_scales[0].source)[(*row, g)]  # noqa: E731
+        at = g if together == 1 else g // together
+        left_scale = lambda: t.wrap(x_scales[0].source)[(*row, at)]  # noqa: E731
         if sums is None:
             return scaled_term(element, value, left_scale, numbers)
         is_first = t.index(k).equals(0)
         sum_ = is_first.select(t.wrap(sums)[(*row, g)], 0)
         return _term_of_bytes(form, element, value, sum_, left_scale(), *numbers())
 
-    quads = min(CHUNK, size) // 4
+    quads, together = min(CHUNK, size) // 4, form.rounded_together(size)
     depth = (groups, size // (4 * quads), quads, 4) if form.bits < 8 else (groups, size)
     y = t.reduce("sum", compute.shape, depth, product).value
     made = y.defining_op
@@ -135,17 +136,20 @@ def pack_quantized(compute: tensor.Compute, panel: Panel, packed: dict[Any, Valu
 
 def _sums_of_groups(compute: tensor.Compute, x: Value, packed: dict[Any, Value]) -> Value:
     """The sums of the groups of rows x [..., groups, size], i32 [..., groups], once for all products of x.
-    `form_groups` puts them into the kernel that rounds the rows.
+    `form_groups` puts them into the kernel that rounds the rows, if they are not behind a view.
     """
+    shape, view = x.type.shape, x.defining_op
+    if isinstance(view, tensor.Reshape) and view.x.type.shape[-1] == shape[-1]:
+        x = view.x
     made = x.defining_op
     key = "sums", x, None if made is not None else compute.parent
     if key not in packed:
         t = TensorBuilder(Builder.before(compute) if made is None else Builder.after(made))
-        rows = t.wrap(x)
-        sums = t.reduce("sum", x.type.shape[:-1], x.type.shape[-1:], lambda *i: rows[i].cast(i32)).value
-        assert sums.defining_op is not None
-        sums.defining_op.location = compute.location
-        packed[key] = sums
+        rows, (*lead, size) = t.wrap(x), x.type.shape
+        sums = t.reduce("sum", lead, (size,), lambda *i: rows[i].cast(i32))
+        assert sums.value.defining_op is not None
+        sums.value.defining_op.location = compute.location
+        packed[key] = t.reshape(sums, shape[:-1]).value
     return packed[key]
 
 

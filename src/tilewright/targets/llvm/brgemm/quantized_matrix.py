@@ -7,99 +7,19 @@ groups are multiplied: `AHEAD` registers and as many buffers are used in rotatio
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from ....dialects.weight_form import WeightForm
 from ....ir.symbolic import Dim
-from ....ir.types import DType
 from ..emitter import Carried, Emitter
 from ..isa import Isa
 from .problem import SymbolicArguments, named
+from .quantized_problem import QuantizedProblem, add_scaled
 from .weight_parts import load_scales
 
 HEIGHT = 16
 """Rows of a matrix register, and 32-bit lanes of a row."""
 AHEAD = 3
 """Groups that are being multiplied or wait for scaling."""
-BIAS = 0x4B400000 - 0x3F800000
-"""The number that is added to the bits of a power of two to multiply it by ``1.5 * 2**23``."""
 A, B = AHEAD, AHEAD + 2
 """The first registers of the rows of A and of the columns of B."""
-
-
-@dataclass(frozen=True)
-class QuantizedProblem:
-    """The properties of a problem that its tile functions depend on."""
-
-    form: WeightForm
-    groups: int
-    size: int
-    lanes: int
-    vectors: int
-    types: tuple[DType, ...]
-    """The types of the weights' parts."""
-    a_m: Dim
-    a_scales_m: Dim
-    a_sums_m: Dim
-
-    @property
-    def bits(self) -> int:
-        return self.form.bits
-
-    @property
-    def scales(self) -> DType:
-        return self.types[0]
-
-    @property
-    def quads(self) -> int:
-        """Vectors of bytes per group and vector of columns."""
-        return self.size * self.bits // 32
-
-    @property
-    def step(self) -> int:
-        """Elements of a group that matrix registers multiply at a time."""
-        return 64 if self.size % 64 == 0 else 32
-
-    @property
-    def offset(self) -> int:
-        """The number added to factors where bytes are multiplied."""
-        return self.form.byte_offset
-
-
-def add_scaled(
-    e: Emitter, isa: Isa, lanes: int, sums: str, left: str, right: str, total: str, biased: bool = False
-) -> str:
-    """``total + sums * left * right`` for a group's integer sums and both operands' scales.
-
-    `left` is a vector of one scale as float32; if the sums are `biased`, of what they are biased by. Both
-    have the same result to the bit. All tiles end a group this way, so that a row's result does not depend on
-    the tile that computes it.
-    """
-    numbers, floats = f"<{lanes} x i32>", f"<{lanes} x float>"
-    if biased:
-        scaled = e.op(f"fsub {floats} {e.op(f'bitcast {numbers} {sums} to {floats}')}, {left}")
-    else:
-        scaled = e.op(f"fmul {floats} {e.op(f'sitofp {numbers} {sums} to {floats}')}, {left}")
-    return e.fma(floats, scaled, right, total, isa.fma)
-
-
-def biases_sums(p: QuantizedProblem) -> bool:
-    """Whether a group's sum starts with a bias, the bits of the float32 number ``1.5 * 2**23 * left``, where
-    the row's scale `left` is a power of two.
-
-    The bits of the sum are then those of that number plus ``sum * left``, and a subtraction of floats takes
-    the place of a conversion and a multiplication. It is exact for sums of at most 2**22. Zen 4 and Zen 5
-    multiply floats in the two units that compute dot products of bytes, and add them in the others.
-    """
-    largest = max(p.offset, p.form.largest_byte - p.offset)
-    return p.form.shifts_sums and p.size * largest * 128 <= 1 << 22
-
-
-def upper_qvalues(e: Emitter, lanes: int, x: str) -> str:
-    """Bytes whose upper four bits are moved to the lower ones; the new upper bits are arbitrary."""
-    raw, numbers = f"<{4 * lanes} x i8>", f"<{lanes} x i32>"
-    shifted = e.op(f"lshr {numbers} {e.op(f'bitcast {raw} {x} to {numbers}')}, splat (i32 4)")
-    return e.op(f"bitcast {numbers} {shifted} to {raw}")
 
 
 def fits_matrix(p: QuantizedProblem, isa: Isa) -> bool:
@@ -122,42 +42,6 @@ def configure(e: Emitter, p: QuantizedProblem) -> None:
         e.line(f"store i16 {width}, ptr {e.at(config, str(16 + 2 * tile), 1)}, align 2")
         e.line(f"store i8 {rows}, ptr {e.at(config, str(48 + tile), 1)}, align 1")
     e.line(f"call void @llvm.x86.ldtilecfg(ptr {config})")
-
-
-def unpack_function(p: QuantizedProblem, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
-    """The function that unpacks a panel's weights to signed bytes.
-
-    ``void @name(ptr %b, ptr %memory)`` writes [vectors, groups * size / 4 quads, lanes, 4].
-    """
-    e = Emitter()
-    raw = f"<{4 * p.lanes} x i8>"
-    line, column = 4 * p.lanes, p.groups * p.size * p.lanes
-    offset, low = e.splat(raw, "i8", str(-p.offset)), e.splat(raw, "i8", "15")
-
-    def put(value: str, quad: str, v: int) -> None:
-        signed = e.op(f"add {raw} {value}, {offset}")
-        e.line(
-            f"store {raw} {signed}, ptr "
-            f"{e.at('%memory', e.add(e.mul(quad, str(line)), str(v * column)), 1)}, align {line}"
-        )
-
-    def chunk(i: str, _: Carried) -> list[str]:
-        """Unpack four vectors of bytes per column: 16 weights of 8 bits, or 32 of 4 bits."""
-        for step in range(4):
-            for v in range(p.vectors):
-                at = e.add(e.mul(i, str(4 * p.vectors * line)), str((step * p.vectors + v) * line))
-                x = e.load(raw, e.at("%b", at, 1), line)
-                if p.bits == 8:
-                    put(x, e.add(e.mul(i, "4"), str(step)), v)
-                    continue
-                first = e.add(e.mul(i, "8"), str(step))
-                for half, qvalues in enumerate((x, upper_qvalues(e, p.lanes, x))):
-                    put(e.op(f"and {raw} {qvalues}, {low}"), e.add(first, str(4 * half)), v)
-        return []
-
-    e.loop("0", str(p.groups * p.quads // 4), "1", [], chunk)
-    name, text = named("qunpack", ["ptr %b", "ptr %memory"], e, isa, "noinline nounwind")
-    return name, text, ()
 
 
 def matrix_function(p: QuantizedProblem, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
@@ -228,15 +112,4 @@ def matrix_function(p: QuantizedProblem, isa: Isa) -> tuple[str, str, tuple[Dim,
     return name, text, tuple(dims.dims)
 
 
-__all__ = [
-    "HEIGHT",
-    "QuantizedProblem",
-    "BIAS",
-    "add_scaled",
-    "biases_sums",
-    "configure",
-    "fits_matrix",
-    "matrix_function",
-    "unpack_function",
-    "upper_qvalues",
-]
+__all__ = ["HEIGHT", "configure", "fits_matrix", "matrix_function"]

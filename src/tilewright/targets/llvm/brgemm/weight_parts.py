@@ -23,25 +23,29 @@ def load_scales(e: Emitter, isa: Isa, where: str, dtype: DType, lanes: int, half
 
     `half`: bytes have two integers of 4 bits; an i64, whose lowest bit is 0 for the low ones.
     """
-    kind = "i8" if dtype.is_integer else storage(dtype, 1, isa.half)
-    value = e.load(f"<{lanes} x {kind}>", where, dtype.itemsize)
+    if dtype.is_integer:
+        convert = "sitofp" if dtype.kind == "int" else "uitofp"
+        wide = load_integers(e, where, dtype, lanes, half)
+        return e.op(f"{convert} <{lanes} x i32> {wide} to <{lanes} x float>")
+    value = e.load(f"<{lanes} x {storage(dtype, 1, isa.half)}>", where, dtype.itemsize)
     if dtype.name == "f8E8M0FNU":  # the exponent of a float32
         wide = e.op(f"zext <{lanes} x i8> {value} to <{lanes} x i32>")
         bits = e.op(f"shl <{lanes} x i32> {wide}, splat (i32 23)")
         return e.op(f"bitcast <{lanes} x i32> {bits} to <{lanes} x float>")
-    if not dtype.is_integer:
-        return loaded(e, isa, value, dtype, lanes, finite=True)
-    if half is not None:
-        wide = e.op(f"zext <{lanes} x i8> {value} to <{lanes} x i32>")
-        bit = e.op(f"and i64 {half}, 1")
-        shift = e.op(f"trunc i64 {e.op(f'shl i64 {bit}, 2')} to i32")
-        shifts = e.splat(f"<{lanes} x i32>", "i32", shift)
-        moved = e.op(f"lshr <{lanes} x i32> {wide}, {shifts}")
-        low = e.op(f"and <{lanes} x i32> {moved}, splat (i32 15)")
-        return e.op(f"sitofp <{lanes} x i32> {low} to <{lanes} x float>")
-    extend, convert = ("sext", "sitofp") if dtype.kind == "int" else ("zext", "uitofp")
-    wide = e.op(f"{extend} <{lanes} x i8> {value} to <{lanes} x i32>")
-    return e.op(f"{convert} <{lanes} x i32> {wide} to <{lanes} x float>")
+    return loaded(e, isa, value, dtype, lanes, finite=True)
+
+
+def load_integers(e: Emitter, where: str, dtype: DType, lanes: int, half: str | None = None) -> str:
+    """`lanes` 8-bit integers of `dtype`, extended to 32 bits; with `half` of 4 bits, as in `load_scales`."""
+    value, wide = e.load(f"<{lanes} x i8>", where, 1), f"<{lanes} x i32>"
+    extend = "sext" if dtype.kind == "int" and half is None else "zext"
+    value = e.op(f"{extend} <{lanes} x i8> {value} to {wide}")
+    if half is None:
+        return value
+    bit = e.op(f"and i64 {half}, 1")
+    shift = e.op(f"trunc i64 {e.op(f'shl i64 {bit}, 2')} to i32")
+    moved = e.op(f"lshr {wide} {value}, {e.splat(wide, 'i32', shift)}")
+    return e.op(f"and {wide} {moved}, splat (i32 15)")
 
 
 def scale_and_minimum(
@@ -152,4 +156,4 @@ def looked_up(e: Emitter, isa: Isa, lanes: int, codes: str, table: Sequence[int]
     return str(choice(numbers, is_set, select))
 
 
-__all__ = ["QUADS", "load_scales", "looked_up", "scale_and_minimum", "stored_values"]
+__all__ = ["QUADS", "load_integers", "load_scales", "looked_up", "scale_and_minimum", "stored_values"]

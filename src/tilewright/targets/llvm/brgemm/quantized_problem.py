@@ -1,0 +1,153 @@
+"""What the kernels of `simd.quantized_gemm` share: the properties of a problem, how a group's or a block's
+integer sums are scaled, and unpacked panels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ....dialects.weight_form import CHUNK, WeightForm
+from ....ir.symbolic import Dim
+from ....ir.types import DType
+from ..emitter import Carried, Emitter
+from ..isa import Isa
+from .problem import named
+from .weight_parts import QUADS, looked_up, stored_values
+
+BIAS = 0x4B400000 - 0x3F800000
+"""The number that is added to the bits of a power of two to multiply it by ``1.5 * 2**23``."""
+
+
+@dataclass(frozen=True)
+class QuantizedProblem:
+    """The properties of a problem that its tile functions depend on."""
+
+    form: WeightForm
+    groups: int
+    size: int
+    lanes: int
+    vectors: int
+    types: tuple[DType, ...]
+    """The types of the weights' parts."""
+    a_m: Dim
+    a_scales_m: Dim
+    a_sums_m: Dim
+
+    @property
+    def bits(self) -> int:
+        return self.form.bits
+
+    @property
+    def scales(self) -> DType:
+        return self.types[0]
+
+    @property
+    def quads(self) -> int:
+        """Vectors of bytes per group and vector of columns."""
+        return self.size * self.bits // 32
+
+    @property
+    def step(self) -> int:
+        """Elements of a group that matrix registers multiply at a time."""
+        return 64 if self.size % 64 == 0 else 32
+
+    @property
+    def offset(self) -> int:
+        """The number added to factors where bytes are multiplied."""
+        return self.form.byte_offset
+
+    @property
+    def block(self) -> int:
+        """The groups whose scaled sums are added as integers; 0: each group's sum becomes a float."""
+        return self.form.block(self.size)
+
+    @property
+    def subgroups(self) -> int:
+        """The groups of a chunk of values that share bytes."""
+        return max(1, CHUNK // self.size) if self.bits < 8 else 1
+
+    @property
+    def factors(self) -> tuple[str, ...]:
+        """The numbers that a tile needs for each row and group, in the order in which they are stored, each
+        [groups] of 32 bits: ``start``, with which sums start; ``bias`` (`biases_sums`); ``minimum``, what
+        minimums are multiplied by.
+        """
+        biased = biases_sums(self)
+        needed = {
+            "start": bool(self.offset) or biased,
+            "bias": biased,
+            "minimum": "minimums" in self.form.parts,
+        }
+        return tuple(name for name, is_needed in needed.items() if is_needed)
+
+
+def add_scaled(
+    e: Emitter, isa: Isa, lanes: int, sums: str, left: str, right: str, total: str, biased: bool = False
+) -> str:
+    """``total + sums * left * right`` for the integer sums of a group or block and both operands' scales.
+
+    `left` is a vector of one scale as float32; if the sums are `biased`, of what they are biased by. Both
+    have the same result to the bit. All tiles end a group or block this way, so that a row's result does not
+    depend on the tile that computes it.
+    """
+    numbers, floats = f"<{lanes} x i32>", f"<{lanes} x float>"
+    if biased:
+        scaled = e.op(f"fsub {floats} {e.op(f'bitcast {numbers} {sums} to {floats}')}, {left}")
+    else:
+        scaled = e.op(f"fmul {floats} {e.op(f'sitofp {numbers} {sums} to {floats}')}, {left}")
+    return e.fma(floats, scaled, right, total, isa.fma)
+
+
+def biases_sums(p: QuantizedProblem) -> bool:
+    """Whether a group's sum starts with a bias, the bits of the float32 number ``1.5 * 2**23 * left``, where
+    the row's scale `left` is a power of two.
+
+    The bits of the sum are then those of that number plus ``sum * left``, and a subtraction of floats takes
+    the place of a conversion and a multiplication. It is exact for sums of at most 2**22. Zen 4 and Zen 5
+    multiply floats in the two units that compute dot products of bytes, and add them in the others.
+    """
+    largest = max(p.offset, p.form.largest_byte - p.offset)
+    return p.form.shifts_sums and p.size * largest * 128 <= 1 << 22
+
+
+def unpack_function(p: QuantizedProblem, isa: Isa, signed: bool) -> tuple[str, str, tuple[Dim, ...]]:
+    """The function that unpacks a panel's values, or what they stand for, to bytes: `signed` ones, or those
+    that kernels multiply, with the offset added.
+
+    ``void @name(ptr %b, ptr %ahead, ptr %memory)`` writes [vectors, groups * size / 4 quads, lanes, 4] and
+    prefetches as many packed bytes from `ahead` on.
+    """
+    e, form = Emitter(), p.form
+    raw = f"<{4 * p.lanes} x i8>"
+    line, column = 4 * p.lanes, p.groups * p.size * p.lanes
+    table = None if form.table is None else [int(x) + form.byte_offset for x in form.table]
+    lines, quads = (4, 4) if p.bits == 8 else (p.bits, QUADS)
+
+    def chunk(i: str, _: Carried) -> list[str]:
+        """Unpack four vectors of bytes per column of 8 bits, or a chunk of fewer."""
+        first = e.mul(i, str(lines * p.vectors * line))
+        for v in range(p.vectors):
+            loaded: dict[int, str] = {}
+
+            def load(k: int, v: int = v, loaded: dict[int, str] = loaded) -> str:
+                if k not in loaded:
+                    at = e.add(first, str((k * p.vectors + v) * line))
+                    loaded[k] = e.load(raw, e.at("%b", at, 1), line)
+                    e.line(f"call void @llvm.prefetch.p0(ptr {e.at('%ahead', at, 1)}, i32 0, i32 2, i32 1)")
+                return loaded[k]
+
+            for quad in range(quads):
+                x = load(quad) if p.bits == 8 else stored_values(e, p.lanes, form, quad, load)
+                x = x if table is None else looked_up(e, isa, p.lanes, x, table)
+                if signed:
+                    x = e.op(f"add {raw} {x}, {e.splat(raw, 'i8', str(-p.offset))}")
+                at = e.add(e.mul(e.add(e.mul(i, str(quads)), str(quad)), str(line)), str(v * column))
+                e.line(f"store {raw} {x}, ptr {e.at('%memory', at, 1)}, align {line}")
+        return []
+
+    e.loop("0", str(p.groups * p.size // (4 * quads)), "1", [], chunk)
+    name, text = named("qunpack", ["ptr %b", "ptr %ahead", "ptr %memory"], e, isa, "noinline nounwind")
+    return name, text, ()
+
+
+__all__ = ["BIAS", "QuantizedProblem", "add_scaled", "biases_sums", "unpack_function"]
