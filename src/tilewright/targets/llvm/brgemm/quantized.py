@@ -313,7 +313,7 @@ def _piece(p: QuantizedProblem) -> int:
 
 
 def _unpacks(p: QuantizedProblem, isa: Isa) -> bool:
-    """Whether a tile's unpacking has more than a quarter as many instructions as its products, and pieces are
+    """Whether a tile's unpacking has at least half as many instructions as its products, and pieces are
     neither so short that adding them to C takes long nor too long for caches.
     """
     # Other machines may have too little memory for a stack.
@@ -322,7 +322,7 @@ def _unpacks(p: QuantizedProblem, isa: Isa) -> bool:
     # For each plane a logical operation, and for every second one a shift; a look-up.
     operations = 1.5 * len(p.form.planes) + (p.form.table is not None)
     fits = UNPACKED_DEPTH // 4 <= _piece(p) * p.size <= 4 * UNPACKED_DEPTH
-    return fits and operations > most_rows(p, isa) / 4
+    return fits and 2 * operations >= most_rows(p, isa)
 
 
 __all__ = ["quantized_function"]

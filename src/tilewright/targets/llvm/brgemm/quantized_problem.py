@@ -1,5 +1,5 @@
-"""What the kernels of `simd.quantized_gemm` share: the properties of a problem, how a group's or a block's
-integer sums are scaled, and unpacked panels.
+"""Parts that the kernels of `simd.quantized_gemm` share: the properties of a problem, how a group's or a
+block's integer sums are scaled, and unpacked panels.
 """
 
 from __future__ import annotations
