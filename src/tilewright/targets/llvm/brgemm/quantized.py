@@ -5,7 +5,7 @@ group.
 the bandwidth of memory bounds the speed; panels are prefetched `AHEAD` bytes before their use. With many rows
 the dot products bound it: a tile of six rows of two vectors unpacks each quantized value for six products.
 Where unpacking takes longer than that (`_unpacks`), pieces of panels are unpacked once for all rows, to bytes
-that stay in the first-level cache while the tiles of all rows pass; sums then go through C.
+that stay in the second-level cache while the tiles of all rows pass; sums of several pieces go through C.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ earlier.
 UNPACKED_ROWS = 24
 """Rows from which on panels are unpacked once for all rows. Fewer have the time of unpacking for themselves.
 """
-UNPACKED_DEPTH = 512
-"""Most terms of a sum in an unpacked piece of a panel, if a block of groups has no more. The piece (16 KiB
-where panels have 32 columns) and the rows of a tile stay in the first-level cache.
+UNPACKED_DEPTH = 2048
+"""Most terms of a sum in an unpacked piece of a panel, if a block of groups has no more. The piece (64 KiB
+where panels have 32 columns) stays in the second-level cache; a smaller value calls more tiles and adds more
+often to C.
 """
 
 Block = Callable[[int, str, str], None]
@@ -321,7 +322,7 @@ def _unpacks(p: QuantizedProblem, isa: Isa) -> bool:
         return False
     # For each plane a logical operation, and for every second one a shift; a look-up.
     operations = 1.5 * len(p.form.planes) + (p.form.table is not None)
-    fits = UNPACKED_DEPTH // 4 <= _piece(p) * p.size <= 4 * UNPACKED_DEPTH
+    fits = UNPACKED_DEPTH // 8 <= _piece(p) * p.size <= 2 * UNPACKED_DEPTH
     return fits and 2 * operations >= most_rows(p, isa)
 
 
