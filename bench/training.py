@@ -2,14 +2,18 @@
 
     python -m bench.training                        # all models in float32
     python -m bench.training -m gpt,lstm -p bf16 --threads 1
+    python -m bench.training -m bert -p bf16 --prepare   # compiles for the caches, measures nothing
+    python -m bench.training -m gpt -e torch_compile,inductor --results turns.json
 
 A step is forward pass, backward pass and update by AdamW. Tilewright runs it as one library; PyTorch runs
 ``loss.backward()`` and ``torch.optim.AdamW(fused=True)``, Inductor the same with the module compiled by
-``torch.compile``; JAX compiles the step by ``jax.jit`` (`bench.training_jax`). With bf16 PyTorch uses
-``torch.autocast``, Tilewright ``precision="bf16"``, JAX factors of that type; parameters stay float32. Each
-engine has a process of its own; the processes take turns, one step at a time. Medians of step times, and the
-peak memory of each process above that after its imports, are written to bench/results/training-CLASS.json and
-.md.
+``torch.compile``; JAX compiles the step by ``jax.jit`` (`bench.training_jax`). The engine ``torch_compile``,
+which is not run by default, is PyTorch with ``torch.compile(model, backend="tilewright")``. With bf16 PyTorch
+uses ``torch.autocast``, Tilewright ``precision="bf16"``, JAX factors of that type; parameters stay float32.
+Each engine has a process of its own; the processes take turns, one step at a time. Medians of step times, and
+the peak memory of each process above that after its imports, are written to bench/results/training-CLASS.json
+and .md. JAX keeps compiled steps in ``JAX_COMPILATION_CACHE_DIR``, by default in Tilewright's folder for
+caches, so a run after ``--prepare`` only measures.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ from .machines import features, machine, results_file
 from .report import table
 
 ENGINES = ("tilewright", "torch", "inductor", "jax")
+BACKEND = "torch_compile"
 
 
 def models() -> dict[str, Callable[[], tuple[Any, tuple[Any, Any]]]]:
@@ -152,7 +157,13 @@ def step_of(
 
         return jax_step_of(name, precision, threads, model, x, labels)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    called = torch.compile(model) if engine == "inductor" else model
+    called = model
+    if engine == "inductor":
+        called = torch.compile(model)
+    elif engine == BACKEND:
+        from tilewright.integrations.torch_compile import tilewright
+
+        called = torch.compile(model, backend=tilewright)
     if group is not None:
         called = torch.nn.parallel.DistributedDataParallel(called)
 
@@ -195,7 +206,7 @@ def _peak() -> float:
 
 
 def measure(name: str, precision: str, threads: int, seconds: float, engines: list[str]) -> dict[str, Any]:
-    """The figures of a model by engine."""
+    """The figures of a model by engine. Without `seconds`, the engines make their first steps only."""
     context = multiprocessing.get_context("spawn")
     children, figures = {}, {}
     for engine in engines:
@@ -209,7 +220,7 @@ def measure(name: str, precision: str, threads: int, seconds: float, engines: li
         else:
             children[engine] = here, child
             figures[engine] = {"losses": losses, "times": []}
-    rounds = 8
+    rounds = 8 if seconds else 0
     for _ in range(rounds):
         for engine, (here, _) in children.items():
             here.send(seconds / rounds)
@@ -231,7 +242,7 @@ def measure(name: str, precision: str, threads: int, seconds: float, engines: li
 
 def ratio_of(row: dict[str, Any]) -> float | None:
     """The fastest peer's time over Tilewright's."""
-    times = {e: f["ms"] for e, f in row["engines"].items() if "ms" in f}
+    times = {e: f["ms"] for e, f in row["engines"].items() if "ms" in f and e != BACKEND}
     own = times.pop("tilewright", None)
     return min(times.values()) / own if own and times else None
 
@@ -251,9 +262,10 @@ def markdown(result: dict[str, Any]) -> str:
     )
     for precision, threads in keys:
         rows = [r for r in result["rows"] if (r["precision"], r["threads"]) == (precision, threads)]
+        engines = [e for e in (*ENGINES, BACKEND) if e in ENGINES or any(e in r["engines"] for r in rows)]
         body = []
         for row in rows:
-            figures = [row["engines"].get(e, {}) for e in ENGINES]
+            figures = [row["engines"].get(e, {}) for e in engines]
             times = [f"{f['ms']:.3g}" if "ms" in f else "failed" if "failed" in f else "" for f in figures]
             memory = [f"{f['memory']:.0f}" if "memory" in f else "" for f in figures]
             found = ratio_of(row)
@@ -261,8 +273,8 @@ def markdown(result: dict[str, Any]) -> str:
         ratios = [x for r in rows if (x := ratio_of(r))]
         if ratios:
             mean = statistics.geometric_mean(ratios)
-            body.append(["geometric mean", *[""] * len(ENGINES), f"{mean:.2f}", *[""] * len(ENGINES)])
-        head = ["model", *ENGINES, "best peer ÷ ours", *[f"{e} MiB" for e in ENGINES]]
+            body.append(["geometric mean", *[""] * len(engines), f"{mean:.2f}", *[""] * len(engines)])
+        head = ["model", *engines, "best peer ÷ ours", *[f"{e} MiB" for e in engines]]
         parts += [f"## {precision}, {threads} threads", table(head, body)]
         failed = [
             f"- {e}: {r['model']}: {f['failed']}"
@@ -282,20 +294,24 @@ def main() -> None:
     parser.add_argument("-e", "--engines", type=lambda s: s.split(","), default=list(ENGINES))
     parser.add_argument("-t", "--threads", type=int, default=2)
     parser.add_argument("-s", "--seconds", type=float, default=8.0, help="of each engine, for each model")
+    parser.add_argument("--prepare", action="store_true", help="compile for the caches; no results")
     parser.add_argument("--results", type=Path, default=None)
     options = parser.parse_args()
     path = options.results or results_file("training")
     kept = json.loads(path.read_text())["rows"] if path.exists() else []
     for precision in options.precision:
         for name in options.models:
-            row = measure(name, precision, options.threads, options.seconds, options.engines)
+            seconds = 0 if options.prepare else options.seconds
+            row = measure(name, precision, options.threads, seconds, options.engines)
             row["date"] = datetime.date.today().isoformat()
             print(
                 name,
                 precision,
-                {e: f.get("ms", f.get("failed")) for e, f in row["engines"].items()},
+                {e: f.get("ms", f.get("failed", "ready")) for e, f in row["engines"].items()},
                 flush=True,
             )
+            if options.prepare:
+                continue
             same = [name, precision, options.threads]
             kept = [r for r in kept if [r["model"], r["precision"], r["threads"]] != same] + [row]
             result = {"machine": machine(), "rows": kept}

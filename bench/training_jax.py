@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from tilewright.artifact.disk_cache import cache_folder
+
 Parameters = dict[str, Any]
 Forward = Callable[[Parameters, Any], tuple[Any, Parameters]]
 """A function of parameters and a batch that returns scores, and new buffers by name."""
@@ -25,6 +27,8 @@ def step_of(name: str, precision: str, threads: int, module: Any, x: Any, labels
     import jax
     import jax.numpy as jnp
 
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "jax"))
     kind = jnp.bfloat16 if precision == "bf16" else jnp.float32
     forward: Forward = partial(FORWARD[name], kind)
     trained = {n for n, _ in module.named_parameters()}

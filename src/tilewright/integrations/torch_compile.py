@@ -70,7 +70,7 @@ def tilewright(
         )
     compiler = partial(compile_graph, options={**OPTIONS, **(options or {})})
     backend = aot_autograd(
-        fw_compiler=compiler,
+        fw_compiler=partial(_compile_forward, compiler),
         bw_compiler=compiler,
         inference_compiler=compiler,
         decompositions=_decompositions(),
@@ -84,25 +84,54 @@ def tilewright(
 def _decompositions() -> dict[Any, Any]:
     import torch
 
+    from ..frontends.torch import attention_gradient
     from ..frontends.torch.registry import decomposition_table
 
     aten = torch.ops.aten
     table = dict(decomposition_table().items())
     table.pop(aten.bernoulli.p, None)  # torch draws the numbers, the same as in an eager run
+    table |= attention_gradient.decompositions()
     return table
 
 
+def _compile_forward(
+    compiler: Callable[..., Any], module: torch.fx.GraphModule, inputs: Sequence[Any]
+) -> Callable[..., Any]:
+    """The forward graph of a training step, which also returns the values that the backward graph reads."""
+    from torch._guards import TracingContext
+
+    context = TracingContext.try_get()
+    found = context and context.fw_metadata
+    if context is None or found is None or found.tokens or context.output_strides is None:
+        return compiler(module, inputs)
+    return compiler(module, inputs, first_kept=found.num_forward, strides=context.output_strides)
+
+
 def compile_graph(
-    module: torch.fx.GraphModule, inputs: Sequence[Any], *, options: Mapping[str, Any] = OPTIONS
+    module: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    *,
+    options: Mapping[str, Any] = OPTIONS,
+    first_kept: int | None = None,
+    strides: list[Any] | None = None,
 ) -> Callable[..., Any]:
     """A functional graph, whose nodes carry fake tensors, as a function of the list of its arguments. The
     function empties the list.
+
+    Args:
+        module: The graph.
+        inputs: Its example inputs: fake tensors in the memory layouts of calls, and symbolic integers.
+        options: See `OPTIONS`.
+        first_kept: The number of the first result that only the backward graph reads, if there are any.
+        strides: The list to which the strides of the results are added, None for those that torch expects.
     """
     from torch.utils._python_dispatch import _disable_current_modes
 
+    from ..frontends.torch.graph_module import GraphImporter
+
     reasons: dict[str, str] = {}
     with _disable_current_modes():
-        function = _compiled(module, options, reasons)
+        function = _compiled(GraphImporter(module, inputs, first_kept), options, reasons, strides)
     if reasons:
         listing = "".join(f"\n  - {what}: {why}" for what, why in reasons.items())
         message = (
@@ -114,26 +143,45 @@ def compile_graph(
 
 
 def _compiled(
-    module: torch.fx.GraphModule, options: Mapping[str, Any], reasons: dict[str, str]
+    graph: GraphImporter,
+    options: Mapping[str, Any],
+    reasons: dict[str, str],
+    strides: list[Any] | None = None,
 ) -> Callable[[list[Any]], list[Any]]:
     """The graph, compiled as far as possible. `reasons` collects, by name, why parts of it are not
     compiled.
     """
-    from ..frontends.torch.graph_module import GraphImporter
-
-    graph = GraphImporter(module)
+    module = graph.source
     try:
-        return graph.bind(_library(graph, options))
+        function = graph.bind(_library(graph, options))
+        if strides is not None:
+            strides += graph.strides()
+        return function
     except TilewrightError as error:
         if not options["fallback"]:
             raise
         if not isinstance(error, UnsupportedOperatorError):
             reasons[type(error).__name__] = str(error)
-            return _boxed(module)
+            return _as_traced(graph, _boxed(module))
         reasons.update(
             (o.operator, ", ".join([*o.locations[:3], *filter(None, [o.hint])])) for o in error.operators
         )
-    return _in_parts(module, graph.refused, options, reasons)
+    return _as_traced(graph, _in_parts(module, graph.refused, options, reasons))
+
+
+def _as_traced(
+    graph: GraphImporter, function: Callable[[list[Any]], list[Any]]
+) -> Callable[[list[Any]], list[Any]]:
+    """A function that torch runs, with arguments in the layouts that its operators were traced with."""
+    if not graph.relaid:
+        return function
+
+    def call(args: list[Any]) -> list[Any]:
+        graph.restore(args)
+        return function(args)
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
 
 
 def _in_parts(
@@ -143,12 +191,13 @@ def _in_parts(
     reasons: dict[str, str],
 ) -> Callable[[list[Any]], list[Any]]:
     """The graph with the `refused` nodes in torch and the parts between them compiled."""
+    from ..frontends.torch.graph_module import GraphImporter
     from ..frontends.torch.partition import split
 
     whole, names = split(module, set(refused))
     for name in names:
         part = getattr(whole, name)
-        function = _compiled(part, options, reasons)
+        function = _compiled(GraphImporter(part), options, reasons)
         delattr(whole, name)
         setattr(whole, name, _unboxed(function, _is_single(part)))
     return _boxed(whole)

@@ -20,7 +20,8 @@ from tilewright.errors import ArtifactError
 from tilewright.runtime.bound_call import BoundCall
 from tilewright.runtime.model import CompiledModel, exception_for
 from tilewright.runtime.native_code import NativeCode, written_over
-from tilewright.runtime.tensors import DTYPES, NUMPY, Border, border_of
+from tilewright.runtime.result_memory import LEAST_BYTES, ResultMemory
+from tilewright.runtime.tensors import DTYPES, NUMPY, Border, border_of, torch_has
 
 _TENSOR = struct.Struct(
     "=QiiiBBHQQQ"
@@ -143,6 +144,8 @@ class Binding:
         made = [(dtype, shape) for shape, dtype in self.outputs]
         self.sizes = [math.prod(shape) * dtype.itemsize for dtype, shape in (*inputs, *made)]
         """Size of each tensor in bytes."""
+        self.large = any(size >= LEAST_BYTES for size in self.sizes[num_inputs:])
+        """Whether a result is so large that its memory is kept."""
 
     def outputs_overlap(self) -> bool:
         """Whether an output shares memory with another tensor, by the addresses that were written last."""
@@ -297,19 +300,14 @@ class Calls:
         self.in_dtypes, self.out_dtypes = list(function._dtypes), function._output_dtypes
         self.num_inputs = len(function.inputs)
         self.late = function._late
-        self.plain = (
-            not self.late
-            and not function._updated
-            and all(DTYPES[dtype][1] >= 8 for dtype in self.out_dtypes)
-        )
-        """Whether results may be written into tensors of the caller's library: torch has no elements of fewer
-        than 8 bits.
-        """
+        self.plain = not self.late and not function._updated and all(map(torch_has, self.out_dtypes))
+        """Whether results may be written into tensors of the caller's library."""
         self.known: dict[tuple[tuple[int, ...], ...], Binding] = {}
         """Checked calls by the shapes of the inputs."""
         self.placed: dict[Any, Binding] = {}
         """Checked calls with tensors on a device, by types, shapes and places."""
         self.kept = _SHAPES_KEPT
+        self.memory = ResultMemory()
 
     def run(self, arrays: Sequence[np.ndarray], out: Sequence[np.ndarray] | None) -> Sequence[np.ndarray]:
         """Run on NumPy arrays of any data types and shapes; the model's own check refuses wrong ones."""
@@ -373,12 +371,19 @@ class Calls:
     ) -> Sequence[Any]:
         """Run with plain inputs of the binding's shapes; fill `out`, plain tensors, or new ones."""
         if out is None:
-            empty = border.empty
-            out = [empty(shape, dtype) for shape, dtype in binding.outputs]
+            out = self._new_results(binding, border)
         border.write_addresses(binding.addresses, (*values, *out))
         if status := self.run_bound(binding.pointer):
             self.check(status)
         return out
+
+    def _new_results(self, binding: Binding, border: Border) -> list[Any]:
+        if not binding.large:
+            empty = border.empty
+            return [empty(shape, dtype) for shape, dtype in binding.outputs]
+        kept = [self.memory.empty(k, *described) for k, described in enumerate(binding.outputs)]
+        pairs = zip(kept, binding.outputs, strict=True)
+        return [border.empty(*described) if k is None else border.around(k) for k, described in pairs]
 
     def binding_for(self, arrays: Sequence[np.ndarray], out: Sequence[np.ndarray] | None = None) -> Binding:
         """The binding of a call with these inputs. Outputs like `out` are compared with the model's."""

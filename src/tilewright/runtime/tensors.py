@@ -195,6 +195,11 @@ _TORCH_WITHOUT: dict[str, np.dtype] = {
 """Data types that torch cannot compute with, and the data types that such results are converted to."""
 
 
+def torch_has(dtype: np.dtype) -> bool:
+    """Whether torch has a data type; it lacks those of fewer than 8 bits and some of 8."""
+    return dtype.name not in _TORCH_WITHOUT
+
+
 def like(result: np.ndarray, model: Any) -> Any:
     """`result` as a tensor of the kind of `model` (NumPy, torch, or another array library), sharing
     memory.
@@ -202,18 +207,22 @@ def like(result: np.ndarray, model: Any) -> Any:
     if type(model) is np.ndarray:
         return result
     if is_torch(model):
-        import torch
-
-        name = result.dtype.name
-        if name in _TORCH_WITHOUT:
-            return torch.from_numpy(result.astype(_TORCH_WITHOUT[name]))
-        if name in _TORCH_BY_BITS:
-            integer = np.int16 if name == "bfloat16" else np.int8
-            return torch.from_numpy(result.view(integer)).view(getattr(torch, name))
-        return torch.from_numpy(result)
+        without = _TORCH_WITHOUT.get(result.dtype.name)
+        return torch_view(result if without is None else result.astype(without))
     if hasattr(model, "__array_namespace__") and not isinstance(model, np.ndarray | np.generic):
         return model.__array_namespace__().from_dlpack(result)
     return result
+
+
+def torch_view(array: np.ndarray) -> torch.Tensor:
+    """A torch tensor that shares the memory of an array of a type that torch has."""
+    import torch
+
+    name = array.dtype.name
+    if name in _TORCH_BY_BITS:
+        integer = np.int16 if name == "bfloat16" else np.int8
+        return torch.from_numpy(array.view(integer)).view(getattr(torch, name))
+    return torch.from_numpy(array)
 
 
 class Border(Protocol):
@@ -233,6 +242,9 @@ class Border(Protocol):
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         """A new plain tensor with undefined contents."""
+
+    def around(self, array: np.ndarray) -> Any:
+        """A plain tensor that shares the memory of a contiguous array."""
 
     def write_addresses(self, where: ctypes.Array[ctypes.c_uint64], values: Sequence[Any]) -> None:
         """Write the addresses of the plain tensors' elements to an array of 64-bit integers."""
@@ -255,6 +267,9 @@ _DATA_OFFSET = _data_offset()
 
 class _NumpyBorder:
     empty: Any = staticmethod(np.empty)
+
+    def around(self, array: np.ndarray) -> np.ndarray:
+        return array
 
     def plain_shapes(
         self, values: Sequence[Any], dtypes: Sequence[np.dtype]
@@ -308,6 +323,9 @@ class _TorchBorder:
         if dtype.isbuiltin == 1:
             return self.torch.from_numpy(np.empty(shape, dtype))  # takes half the time of torch.empty
         return self.torch.empty(shape, dtype=self.dtypes[dtype])
+
+    def around(self, array: np.ndarray) -> Any:
+        return torch_view(array)
 
     def write_addresses(self, where: ctypes.Array[ctypes.c_uint64], values: Sequence[Any]) -> None:
         for index, value in enumerate(values):

@@ -12,16 +12,25 @@ results, so that they share memory and have the strides that AOTAutograd and lat
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...dialects import graph as g
 from ...errors import CompileError
-from ...ir.core import Module
+from ...ir.core import Module, Value
 from ...ir.symbolic import symbol
 from ...ir.types import TensorType, u8
 from ..complex import each
 from .importer import Importer, location_of
+from .memory_layout import (
+    channels_last,
+    contiguous_strides,
+    images,
+    is_view,
+    layout_of,
+    memory_order,
+    root_of,
+)
 from .ops.random import noise_of
 from .symbols import Untranslatable
 from .tensors import dtype_of, is_known, part_dtype_of
@@ -69,11 +78,31 @@ class GraphImporter(Importer):
 
     otherwise = "leave options={'fallback': False} out: PyTorch then runs it between the compiled parts"
 
-    def __init__(self, source: torch.fx.GraphModule) -> None:
+    def __init__(
+        self,
+        source: torch.fx.GraphModule,
+        examples: Sequence[Any] | None = None,
+        first_kept: int | None = None,
+    ) -> None:
+        """Prepare the import of a graph.
+
+        Args:
+            source: The graph.
+            examples: Its arguments in the memory layouts that calls have; None: those of the nodes' fake
+                tensors.
+            first_kept: The number of the first result that only the backward graph reads, if there are any:
+                their memory layout is free.
+        """
         super().__init__()
         self.source = source
         placeholders = [n for n in source.graph.nodes if n.op == "placeholder"]
         self.positions = {n: k for k, n in enumerate(placeholders)}
+        given = [n.meta["val"] for n in placeholders] if examples is None else examples
+        found = dict(zip(placeholders, map(layout_of, given), strict=True))
+        self.layouts = {n: layout for n, layout in found.items() if layout is not None}
+        """The layouts of arguments that are not contiguous."""
+        self.relaid = {self.positions[n]: n for n in found if found[n] != layout_of(n.meta["val"])}
+        """The arguments that have not the layout of their fake tensors, by position."""
         output = next(n for n in source.graph.nodes if n.op == "output")
         results = output.args[0]
         self.results: list[Any] = list(results) if isinstance(results, (list, tuple)) else [results]
@@ -88,6 +117,9 @@ class GraphImporter(Importer):
         self.computed: list[Any] = []
         self.orders: dict[Any, tuple[int, ...]] = {}
         """The memory layout of each computed node: its dimensions from the outermost to the innermost."""
+        self.first_kept = len(self.results) if first_kept is None else first_kept
+        self.free = self._free()
+        """The computed nodes that are returned in channels-last layout, whatever layout torch expects."""
 
     def run(self) -> Module | None:
         """Return the graph's module, None if it computes no tensor.
@@ -114,9 +146,12 @@ class GraphImporter(Importer):
             tensors = [n for n in tensors if not _foreign(n)]
             for n in tensors:
                 val = n.meta["val"]
-                inputs.append(
-                    (n.name, n, TensorType(part_dtype_of(val.dtype, n.name), self.symbols.shape(val.shape)))
-                )
+                shape = list(val.shape)
+                if n in self.layouts:
+                    layout = self.layouts[n]
+                    shape = list(layout.sizes) or [val.shape[d] for d in layout.order]
+                dtype = part_dtype_of(val.dtype, n.name)
+                inputs.append((n.name, n, TensorType(dtype, self.symbols.shape(shape))))
             for n in carried:
                 inputs.append((n.name, None, TensorType(u8, (self.symbols.dim(n.meta["val"]), 0))))
         except Untranslatable as error:
@@ -158,17 +193,63 @@ class GraphImporter(Importer):
         """Add the tensor that a result is a view of to the library's results; if its memory is not dense, the
         result itself.
         """
-        root = result
-        while _is_view(root):
-            root = root.args[0]
+        root = root_of(result)
         if root.op in ("placeholder", "get_attr"):
             return
         order = memory_order(root.meta["val"]) if hasattr(root.meta["val"], "stride") else None
+        if root in self.free:
+            order = channels_last(root.meta["val"].dim())
         if order is None:
             root, order = result, tuple(range(result.meta["val"].dim()))
         if root not in self.orders:
             self.computed.append(root)
             self.orders[root] = order
+
+    def _free(self) -> set[Any]:
+        roots = [root_of(n) if hasattr(n, "meta") else None for n in self.results]
+        seen = set(roots[: self.first_kept])
+        # Views of a result need the layout that torch expects.
+        seen |= {root for n, root in zip(self.results, roots, strict=True) if n is not root}
+        kept = set(roots[self.first_kept :]) - seen
+        return kept & images(self.source.graph) if kept else kept
+
+    def strides(self) -> list[tuple[int, ...] | None]:
+        """Return the strides of each result in which they differ from those that torch expects."""
+        return [
+            contiguous_strides(n.meta["val"].shape, self.orders[n]) if n in self.free else None
+            for n in self.results
+        ]
+
+    def restore(self, args: list[Any]) -> None:
+        """Replace arguments by copies in the memory layouts of their fake tensors, which the operators of the
+        graph are made for when torch runs them.
+        """
+        for position in self.relaid:
+            args[position] = self._as_traced(position, args[position])
+
+    def _as_traced(self, position: int, x: torch.Tensor) -> torch.Tensor:
+        import torch
+
+        val = self.relaid[position].meta["val"]
+        return torch.empty_strided(tuple(val.shape), tuple(val.stride()), dtype=x.dtype).copy_(x)
+
+    def _given(self, node: torch.fx.Node, value: Any) -> Any:
+        layout = self.layouts.get(node)
+        if layout is None:
+            return value
+        order = layout.order
+        back = tuple(sorted(range(len(order)), key=order.__getitem__))
+        shape = self.symbols.shape([node.meta["val"].shape[d] for d in order])
+
+        def element(part: Value) -> Value:
+            if layout.sizes:
+                ends = tuple(map(sum, zip(layout.starts, layout.taken, strict=True)))
+                steps = (1,) * len(ends)
+                part = self.emit(g.Slice(part, starts=layout.starts, stops=ends, steps=steps))
+                part = self.emit(g.Reshape(part, shape=shape))
+            return self.emit(g.Transpose(part, permutation=back))
+
+        return each(element, value)
 
     def _symbol(self, size: torch.SymInt | int, node: torch.fx.Node, axis: int | None) -> bool:
         """Define the symbol that `size` is, if it is new; return whether that made a dimension."""
@@ -203,6 +284,7 @@ class GraphImporter(Importer):
         import torch
 
         tensors, carried = self.tensors, self.carried
+        layouts = {self.positions[n]: layout for n, layout in self.layouts.items()}
         draws = [self._call_of(n, drawn=True) for n in self.draws]
         finish = [self._evaluate(n) for n in self.results]
         inverse = [
@@ -223,6 +305,8 @@ class GraphImporter(Importer):
                         x = token  # A token of effects, in a backward graph.
                     elif type(x) is not plain:
                         x = x.detach()  # A parameter; native code reads its memory.
+                    if position in layouts:
+                        x = layouts[position].dense(x)
                     inputs.append(x if x.is_contiguous() else x.contiguous())
                 inputs += [draw(args, computed).contiguous() for draw in draws]
                 inputs[len(tensors) : len(tensors)] = [
@@ -250,6 +334,8 @@ class GraphImporter(Importer):
             return lambda args, computed: a
         if a in self.positions:
             position = self.positions[a]
+            if position in self.relaid:  # It is returned, or a view of it.
+                return lambda args, computed: self._as_traced(position, args[position])
             return lambda args, computed: args[position]
         if a in self.orders:
             index = self.computed.index(a)
@@ -262,7 +348,7 @@ class GraphImporter(Importer):
             return lambda args, computed: val
         if isinstance(val, torch.SymInt) and val.node.expr.free_symbols <= self.sizes.keys():
             return self._size(val.node.expr)
-        if _is_view(a):
+        if is_view(a):
             return self._call_of(a)
         raise CompileError(
             f"'{a.name}' is a {type(val).__name__} that cannot be computed from the arguments' sizes"
@@ -341,38 +427,4 @@ def _foreign(node: torch.fx.Node) -> list[str]:
     ]
 
 
-def _is_view(node: torch.fx.Node) -> bool:
-    """Return whether a node's value shares the memory of its first argument."""
-    if node.op != "call_function":
-        return False
-    if node.target is operator.getitem:
-        return _is_view(node.args[0])
-    return bool(getattr(node.target, "is_view", False))
-
-
-def memory_order(val: torch.Tensor) -> tuple[int, ...] | None:
-    """Return the dimensions of a fake tensor from outermost to innermost in memory, None if its memory is not
-    dense.
-    """
-    import sympy
-
-    def expression(x: torch.SymInt | int) -> Any:
-        return sympy.Integer(x) if isinstance(x, int) else x.node.expr
-
-    def hint(x: torch.SymInt | int) -> int:
-        return x if isinstance(x, int) else int(x.node.hint or 0) if x.node.has_hint() else 0
-
-    strides = val.stride()
-    order = tuple(sorted(range(val.dim()), key=lambda d: (-hint(strides[d]), d)))
-    dense = sympy.Integer(1)
-    for d in reversed(order):
-        size = expression(val.shape[d])
-        if size == 1:
-            continue
-        if sympy.expand(expression(strides[d]) - dense) != 0:
-            return None
-        dense = dense * size
-    return order
-
-
-__all__ = ["GraphImporter", "memory_order"]
+__all__ = ["GraphImporter"]

@@ -267,7 +267,7 @@ class Importer:
             parts = [func.body.add_arg(kind, part) for part in _parts(name, node)]
             arguments.append((name, joined(parts)))
             if node is not None:
-                self.values[node] = arguments[-1][1]
+                self.values[node] = self._given(node, arguments[-1][1])
         self.caller_arguments = len(func.body.args)
         kept: list[tuple[str, Constant]] = []
         for name, node, first in states:
@@ -292,6 +292,10 @@ class Importer:
         self.checkpoints.enclose()
         dce(module)
         return module
+
+    def _given(self, node: torch.fx.Node, value: Any) -> Any:
+        """Return the value of an input's node from the function's argument."""
+        return value
 
     def _update(self, old: torch.fx.Node, new: torch.fx.Node) -> Iterator[tuple[Value, Value]]:
         """Yield arguments and their new values."""

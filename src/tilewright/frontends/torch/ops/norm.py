@@ -40,17 +40,20 @@ def native_layer_norm(
 ) -> tuple[Any, ...]:
     axes = _axes(shape)
     wide = n.cast(x, f32) if x.type.dtype.bits == 16 else x
-    mean = n.emit(g.ReduceMean(wide, axes=axes, keepdims=True))
-    deviation = _inverse_deviation(n, wide, axes, eps)
+    mean, deviation = _statistics(n, wide, axes, eps)
     return layer_norm(n, x, shape, weight, bias, eps), *(
         n.cast(v, n.result_dtype(k)) for k, v in ((1, mean), (2, deviation))
     )
 
 
-def _inverse_deviation(n: Node, x: Value, axes: tuple[int, ...], eps: float) -> Value:
-    """Return ``1 / sqrt(variance + eps)`` over `axes`, which are kept with size 1."""
-    variance = n.emit(g.Variance(x, axes=axes, keepdims=True))
-    return n.unary("rsqrt", n.binary("add", variance, n.constant(eps, x.type.dtype)))
+def _statistics(n: Node, x: Value, axes: tuple[int, ...], eps: float) -> tuple[Value, Value]:
+    """Return the mean, and ``1 / sqrt(variance + eps)``, over `axes`, which are kept with size 1. They are
+    computed as `graph.layer_norm` does, so that there is one of each.
+    """
+    mean = n.emit(g.ReduceMean(x, axes=axes, keepdims=True))
+    centered = n.binary("sub", x, mean)
+    variance = n.emit(g.ReduceMean(n.binary("mul", centered, centered), axes=axes, keepdims=True))
+    return mean, n.unary("rsqrt", n.binary("add", variance, n.constant(eps, x.type.dtype)))
 
 
 @importer("aten.rms_norm.default")
@@ -105,9 +108,9 @@ def native_group_norm(
     eps: float,
 ) -> tuple[Any, ...]:
     wide = n.cast(x, f32) if x.type.dtype.bits == 16 else x
-    rows = n.reshape(wide, (batch, groups, channels * size // groups))
-    mean = n.emit(g.ReduceMean(rows, axes=(2,)))
-    deviation = n.reshape(_inverse_deviation(n, rows, (2,), eps), (batch, groups))
+    rows = n.reshape(wide, (batch, groups, channels // groups, *x.type.shape[2:]))
+    axes = tuple(range(2, rows.type.rank))
+    mean, deviation = (n.reshape(v, (batch, groups)) for v in _statistics(n, rows, axes, eps))
     return group_norm(n, x, groups, weight, bias, eps), *(
         n.cast(v, n.result_dtype(k)) for k, v in ((1, mean), (2, deviation))
     )
