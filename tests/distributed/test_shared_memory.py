@@ -228,6 +228,39 @@ def test_a_process_that_does_not_take_part_is_not_waited_for_forever() -> None:
         first.start(Operation(Kind.ALL_REDUCE, x, x))
 
 
+def test_an_engine_that_fails_tells_the_others_at_once() -> None:
+    """Rank 0 gives up after half a second. The others have a patience of a minute: rank 1 begins after that,
+    and rank 2, which sleeps meanwhile, is woken.
+    """
+    file = segment(3)
+    group = [SharedMemoryEngine(os.dup(file) if k else file, k, 3, 0.5 if k == 0 else 60.0) for k in range(3)]
+    failed = threading.Event()
+
+    def run(rank: int) -> float:
+        if rank == 1:
+            assert failed.wait(30)
+        start, x = time.monotonic(), np.zeros(1 << 14)  # of which each process sums a part
+        message = "the engine of rank 0 has failed: " if rank else ""
+        with pytest.raises(GroupError, match=f"^{message}no process has made progress"):
+            group[rank].start(Operation(Kind.ALL_REDUCE, x, x))()
+        failed.set()
+        return time.monotonic() - start
+
+    took = together(3, run)
+    assert 0.4 < took[0] < 5 and took[1] < 5 and 0.4 < took[2] < 5, took
+
+
+def test_what_a_failed_engine_has_done_before_is_used() -> None:
+    """An operation of which it has written its part is completed."""
+    group = engines(2, patience=0.3)
+    x, y = np.ones(3), np.full(3, 2.0)
+    group[0].start(Operation(Kind.ALL_REDUCE, x, x))
+    with pytest.raises(GroupError, match="no process has made progress"):
+        group[0].start(Operation(Kind.ALL_REDUCE, np.ones(3), np.ones(3)))()
+    group[1].start(Operation(Kind.ALL_REDUCE, y, y))()
+    np.testing.assert_array_equal(y, np.full(3, 3.0))
+
+
 def test_types_without_arithmetic_are_refused() -> None:
     (alone,) = engines(1)
     x = np.zeros(3, np.complex64)

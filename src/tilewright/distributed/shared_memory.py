@@ -36,6 +36,7 @@ EXPORTS = (
     "tw_shared_lost",
     "tw_shared_settle",
     "tw_shared_start",
+    "tw_shared_told",
     "tw_shared_wait",
 )
 _FLAGS = ("-std=gnu11", "-O3", "-fvisibility=hidden")
@@ -71,6 +72,7 @@ def _library() -> Any:
     code.tw_shared_wait.argtypes, code.tw_shared_wait.restype = [address, wide], number
     code.tw_shared_settle.argtypes, code.tw_shared_settle.restype = [address], number
     code.tw_shared_lost.argtypes, code.tw_shared_lost.restype = [address, number], number
+    code.tw_shared_told.argtypes, code.tw_shared_told.restype = [address], number
     return code
 
 
@@ -191,14 +193,17 @@ class SharedMemoryEngine(Engine):
             time.sleep(0.01)
 
     def _told(self, status: int, dtype: object = "this type") -> str:
-        return {
+        told = self._code.tw_shared_told(self._handle)
+        seconds = "as long as it waits" if told else f"for {self.patience:g} seconds"
+        reason = {
             -1: "a process has ended before it took part",
-            -2: f"no process has made progress for {self.patience:g} seconds",
+            -2: f"no process has made progress {seconds}",
             -3: "the processes take part with different operations or sizes: every process must call the "
             "same operations in the same order",
             -4: "there is no memory for another operation",
             -5: f"elements of {dtype} cannot be reduced",
         }[status]
+        return f"the engine of rank {told - 1} has failed: {reason}" if told else reason
 
 
 def _code(array: Array) -> int:

@@ -15,6 +15,9 @@
  * Only a sum of more than SMALL bytes is divided like this. Of a smaller one each process writes all and
  * reduces all, which saves waiting for the others' parts; other operations need no second wait either.
  *
+ * A process whose engine fails tells its code in the segment, so that the others, which would wait for it,
+ * fail at once. One that ends releases a lock, for which sleepers look now and then.
+ *
  * The element order of a sum is that of the ranks, so all processes get the same bits. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -39,7 +42,7 @@
   ((int64_t)1 << 19) /* payload bytes of a slot: larger ones amortize more, smaller stay in the L2 */
 #define SLOTS 16     /* slots of a process: how far it can run ahead; few of them stay in the L3 */
 #define SMALL (1 << 14) /* bytes up to which waiting twice costs more than reducing everything here */
-#define SPINS 500    /* looks at the other processes before other threads get the core between two looks */
+#define SPINS 100    /* looks at the other processes before other threads get the core between two looks */
 #define AWAKE 5e-4   /* seconds without progress before sleeping: waking up costs some tens of microseconds */
 #define SLEEP_MS 100 /* the longest sleep between two looks at which processes have ended */
 
@@ -57,6 +60,7 @@ typedef struct {
 typedef struct {
   _Alignas(LINE) _Atomic uint64_t passed[STAGES]; /* pieces */
   _Atomic int32_t pid;
+  _Atomic int32_t failed; /* the code by which this process's engine has failed, for good; 0: it has not */
 } shared_rank;
 
 typedef struct {
@@ -83,6 +87,7 @@ typedef struct {
   char* slots;
   size_t bytes;
   int32_t rank, size, file, failed;
+  int32_t told; /* one more than the rank whose engine had failed, if that is why this one did */
   double patience;  /* seconds */
   operation* queue; /* a ring of `capacity` operations; number i is at i % capacity */
   int64_t begin, end, capacity;
@@ -303,21 +308,32 @@ static bool agrees(engine* e, const operation* op, uint64_t number) {
   return true;
 }
 
+/* Counts an event and wakes the sleepers. */
+static void tell(engine* e) {
+  shared* s = e->segment;
+  atomic_fetch_add(&s->events, 1);
+  if (atomic_load(&s->sleepers)) syscall(SYS_futex, &s->events, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+}
+
+static void fail(engine* e, int32_t code) {
+  e->failed = code;
+  atomic_store(&e->segment->ranks[e->rank].failed, code);
+  tell(e);
+}
+
 static void pass(engine* e, int stage) {
   cursor* at = &e->at[stage];
   operation* op = operation_at(e, at->operation);
   uint64_t number = passed(e, e->rank, stage);
   op->label.piece = at->piece;
   if (stage == REDUCE && !agrees(e, op, number)) {
-    e->failed = FAILED_OTHER;
+    fail(e, FAILED_OTHER);
     return;
   }
   (stage == WRITE ? write_piece : stage == REDUCE ? reduce_piece : read_piece)(e, op, at->piece, number);
   if (++at->piece == op->pieces) *at = (cursor){at->operation + 1, 0};
-  shared* s = e->segment;
-  atomic_store_explicit(&s->ranks[e->rank].passed[stage], number + 1, memory_order_release);
-  atomic_fetch_add(&s->events, 1);
-  if (atomic_load(&s->sleepers)) syscall(SYS_futex, &s->events, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+  atomic_store_explicit(&e->segment->ranks[e->rank].passed[stage], number + 1, memory_order_release);
+  tell(e);
 }
 
 /* Advances all operations as far as possible; returns whether one advanced. */
@@ -352,15 +368,31 @@ static bool has_ended(const engine* e, int rank) {
   return fcntl(e->file, F_GETLK, &lock) == 0 && lock.l_type == F_UNLCK;
 }
 
+/* Whether a stage still waits for a process that takes no further part. */
+static bool lacks(engine* e, int rank) {
+  advance(e); /* by what it has done before */
+  for (int stage = 0; stage < STAGES && !e->failed; ++stage)
+    if (waits_for(e, stage, rank)) return true;
+  return false;
+}
+
 /* Fails if a process has ended that a stage waits for. */
 static void look_for_lost(engine* e) {
   for (int k = 0; k < e->size && !e->failed; ++k) {
-    if (!has_ended(e, k)) continue;
-    advance(e); /* by what it has done before it ended */
-    for (int stage = 0; stage < STAGES; ++stage)
-      if (waits_for(e, stage, k)) e->failed = FAILED_ENDED;
+    if (!has_ended(e, k) || !lacks(e, k)) continue;
     int32_t none = 0;
-    if (e->failed == FAILED_ENDED) atomic_compare_exchange_strong(&e->segment->lost, &none, k + 1);
+    atomic_compare_exchange_strong(&e->segment->lost, &none, k + 1);
+    fail(e, FAILED_ENDED);
+  }
+}
+
+/* Fails if the engine of a process has failed that a stage waits for, by the same code. */
+static void look_for_failed(engine* e) {
+  for (int k = 0; k < e->size && !e->failed; ++k) {
+    int32_t code = atomic_load(&e->segment->ranks[k].failed);
+    if (!code || !lacks(e, k)) continue;
+    e->told = k + 1;
+    fail(e, code);
   }
 }
 
@@ -430,6 +462,7 @@ API int64_t tw_shared_start(engine* e, int32_t kind, int32_t code, int32_t bits,
     int64_t capacity = e->capacity ? 2 * e->capacity : 64;
     operation* larger = malloc((size_t)capacity * sizeof(operation));
     if (!larger) {
+      fail(e, FAILED_MEMORY);
       pthread_mutex_unlock(&e->lock);
       return FAILED_MEMORY;
     }
@@ -466,11 +499,12 @@ API int32_t tw_shared_wait(engine* e, int64_t number) {
       spins = 0;
     }
     bool sleeps = spins > SPINS && now() - since > AWAKE;
+    if (e->at[READ].operation <= number) look_for_failed(e);
     bool complete = e->at[READ].operation > number;
     if (!complete && sleeps && !e->failed) {
       look_for_lost(e);
       complete = e->at[READ].operation > number;
-      if (!complete && !e->failed && now() - since > e->patience) e->failed = FAILED_LATE;
+      if (!complete && !e->failed && now() - since > e->patience) fail(e, FAILED_LATE);
     }
     int32_t failed = e->failed;
     pthread_mutex_unlock(&e->lock);
@@ -501,7 +535,7 @@ API int32_t tw_shared_group_start(const tw_group* group, int32_t kind, int32_t c
   int64_t number = tw_shared_start(e, kind, code, bits, reduction, peer, source, target, n);
   if (number >= 0) return DONE;
   pthread_mutex_lock(&e->lock);
-  e->failed = (int32_t)number; /* the other processes will wait for this one */
+  if (!e->failed) fail(e, (int32_t)number); /* the other processes would wait for this one */
   pthread_mutex_unlock(&e->lock);
   return (int32_t)number;
 }
@@ -516,6 +550,9 @@ API int32_t tw_shared_group_wait(const tw_group* group, void* target) {
   pthread_mutex_unlock(&e->lock);
   return found ? tw_shared_wait(e, number) : DONE;
 }
+
+/* One more than the rank whose failed engine is why this one has failed; 0: there is none. */
+API int32_t tw_shared_told(const engine* e) { return e->told; }
 
 /* Whether the process of a rank was the first that was found to have ended. */
 API int32_t tw_shared_lost(const engine* e, int32_t rank) {
