@@ -239,6 +239,16 @@ def test_folders_that_do_not_belong_together_are_refused(llama: Path, tmp_path: 
         open_checkpoint(tmp_path / "b")
 
 
+def test_parts_that_an_earlier_version_stored_otherwise_are_refused(llama: Path, tmp_path: Path) -> None:
+    convert(llama, tmp_path, Conversion("int8"))
+    record = json.loads((tmp_path / "tilewright.json").read_text())
+    name = next(name for name, entry in record["tensors"].items() if "scheme" in entry)
+    record["tensors"][name]["scheme"] = "int4_g32"
+    (tmp_path / "tilewright.json").write_text(json.dumps(record))
+    with pytest.raises(WeightsError, match=r"safetensors: .* of int4_g32 must be .*; convert again"):
+        ConvertedFolder(tmp_path)[name].read()
+
+
 def test_foreign_weights_are_not_overwritten(llama: Path, tmp_path: Path) -> None:
     folder_of(small_model("qwen2"), tmp_path)
     before = (tmp_path / "model.safetensors").read_bytes()

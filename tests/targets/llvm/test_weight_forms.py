@@ -251,6 +251,19 @@ def test_pieces_of_a_sum_have_whole_units_and_chunks(size: int, units: int, mini
         check_products_of_bf16(weights, depth_pieces=2)
 
 
+@pytest.mark.parametrize("factors", [i8, bf16])
+@pytest.mark.parametrize("scale", [0, 3])
+def test_scales_and_minimums_may_be_equal(scale: int, factors: DType) -> None:
+    weights = in_units(12, 32, 2, 2)
+    for name in ("scales", "minimums"):
+        weights.parts[name] = np.full_like(weights.parts[name], scale)
+    weights.parts["minimum_units"] = weights.parts["units"]
+    x = np.random.default_rng(0).standard_normal((5, 384)).astype(np.float32)
+    with tw.compile(product(weights, factors), cache=False) as library:
+        largest = (np.abs(x) @ np.abs(weights.matrix).T).max()
+        np.testing.assert_allclose(library(x), x @ weights.matrix.T, rtol=0, atol=1e-2 * largest)
+
+
 @pytest.mark.parametrize("name", ("q3_k", "q5_k", "q6_k", "mxfp4", "iq4_xs"))
 def test_machines_without_dot_products(name: str) -> None:
     if not resolve(PLAIN).runs_here:

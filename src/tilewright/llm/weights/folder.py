@@ -108,7 +108,11 @@ class ConvertedFolder(Checkpoint):
         inner = swapped(shape) if transposed else shape
 
         def load_quantized() -> Quantized:
-            return Quantized.of(scheme, inner, {part: self._read(*where) for part, where in parts.items()})
+            arrays = {part: self._read(*where) for part, where in parts.items()}
+            try:
+                return Quantized.of(scheme, inner, arrays)
+            except WeightsError as error:  # an earlier version may have stored the scheme in another form
+                raise WeightsError(f"{where}: {error}; convert again") from None
 
         def load() -> Array:
             values = dequantize(load_quantized())

@@ -48,8 +48,8 @@ def pack_quantized(compute: tensor.Compute, panel: Panel, packed: dict[Any, Valu
     """Pack the constant values and parts of a `graph.scaled_matmul` or `graph.dequantized_matmul` into
     panels.
 
-    Marks the computation as a contraction and returns the layout; None if the operands are not constants or
-    their groups do not consist of whole quads or chunks.
+    Marks the computation as a contraction and returns the layout; None if the operands are not constants, two
+    of them are equal, or their groups do not consist of whole quads or chunks.
     """
     fields = notes.QUANTIZED.get(compute)
     assert fields is not None
@@ -58,6 +58,8 @@ def pack_quantized(compute: tensor.Compute, panel: Panel, packed: dict[Any, Valu
     index = [read for read in compute.reads if read.result in choosing]
     x, qvalues, *rest = (read for read in compute.reads if read not in index)
     count = len(form.parts)
+    if len(rest) < count:
+        return None  # equal constants, such as scales and minimums of zeros, are one read
     x_scales, parts = rest[: len(rest) - count], rest[len(rest) - count :]
     sources = [read.source.defining_op for read in (qvalues, *parts)]
     *lead, column = compute.axes
