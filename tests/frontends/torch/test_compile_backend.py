@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tomllib
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,28 +26,8 @@ from tilewright.integrations import torch_compile as torch_backend  # noqa: E402
 from ...devices import need  # noqa: E402
 from .checks import random  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 F = torch.nn.functional
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
-
-@pytest.fixture
-def compiled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Return a list to which every compiled graph is added."""
-    graphs: list[Any] = []
-    real = torch_backend._library
-
-    def counted(graph: Any, options: Any) -> Any:
-        graphs.append(graph)
-        return real(graph, options)
-
-    monkeypatch.setattr(torch_backend, "_library", counted)
-    return graphs
 
 
 def compile(model: Any, **options: Any) -> Any:

@@ -4,7 +4,7 @@ memory layout of the values that the backward pass reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -18,30 +18,10 @@ from tilewright.integrations import torch_compile as torch_backend  # noqa: E402
 from .checks import random  # noqa: E402
 from .test_compile_backend import compile, trains_like_eager  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 F = torch.nn.functional
 f32, f64 = torch.float32, torch.float64
 LABELS = torch.tensor([[1, 2, 2, 0], [2, 5, 0, 2]])
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
-
-@pytest.fixture
-def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Return a list to which the importer of every compiled graph is added."""
-    made: list[Any] = []
-    real = torch_backend._library
-
-    def counted(graph: Any, options: Any) -> Any:
-        made.append(graph)
-        return real(graph, options)
-
-    monkeypatch.setattr(torch_backend, "_library", counted)
-    return made
 
 
 def attention(**options: Any) -> Callable[..., Any]:
@@ -93,7 +73,7 @@ GRADIENTS: dict[str, tuple[Callable[..., Any], Sequence[tuple[int, ...]], str]] 
 
 
 @pytest.mark.parametrize("name", GRADIENTS)
-def test_gradients_equal_torchs(name: str, graphs: list[Any]) -> None:
+def test_gradients_equal_torchs(name: str, compiled: list[Any]) -> None:
     """Gradients equal torch's, to 1e-9 of the scale in float64 and 1e-5 in float32, by the named operator."""
     function, shapes, operator = GRADIENTS[name]
     for dtype, limit in ((f64, 1e-9), (f32, 1e-5)):
@@ -106,7 +86,7 @@ def test_gradients_equal_torchs(name: str, graphs: list[Any]) -> None:
         for a, b in zip(got, torch.autograd.grad(wanted, exact, cotangent), strict=True):
             assert a.dtype is dtype and a.shape == b.shape
             assert (a.to(f64) - b).abs().max() <= limit * max(1.0, b.abs().max())
-    assert operator in {str(n.target) for n in graphs[-1].source.graph.nodes}
+    assert operator in {str(n.target) for n in compiled[-1].source.graph.nodes}
 
 
 def test_gradients_of_one_tensor_in_two_places() -> None:
@@ -129,11 +109,11 @@ def test_16_bits() -> None:
     torch.testing.assert_close(y.grad, x.grad, rtol=3e-2, atol=3e-2)
 
 
-def test_attention_keeps_no_sums(graphs: list[Any]) -> None:
+def test_attention_keeps_no_sums(compiled: list[Any]) -> None:
     """The forward pass returns no logarithms of sums, so it computes the scores once."""
     q, k, v = (random(1, 2, 6, 4, seed=s).requires_grad_() for s in range(3))
     compile(attention())(q, k, v).sum().backward()
-    forward, backward = (g.source.graph for g in graphs)
+    forward, backward = (g.source.graph for g in compiled)
     kept = [tuple(n.meta["val"].shape) for n in forward.output_node().args[0]]
     assert kept == [(1, 2, 6, 4)] * len(kept)
     assert {str(n.target) for n in backward.nodes} & {"tilewright.attention_backward.default"}
@@ -154,7 +134,7 @@ def convolutions() -> Any:
     )
 
 
-def test_kept_images_are_channels_last(graphs: list[Any]) -> None:
+def test_kept_images_are_channels_last(compiled: list[Any]) -> None:
     """Values that the backward pass of convolutions reads lie in memory as its kernels use them. Results
     that a user sees have torch's strides.
     """
@@ -164,7 +144,7 @@ def test_kept_images_are_channels_last(graphs: list[Any]) -> None:
     y = compile(model)(x)
     assert y.is_contiguous()
     y.square().mean().backward()
-    forward, backward = graphs
+    forward, backward = compiled
     assert forward.free
     assert all(forward.orders[n] == (0, 2, 3, 1) for n in forward.free)
     assert {layout.order for layout in backward.layouts.values()} == {(0, 2, 3, 1)}
@@ -264,7 +244,7 @@ def test_layouts_that_are_copied() -> None:
     assert layout_of(3) is None
 
 
-def test_joined_projections_are_read_where_they_lie(graphs: list[Any]) -> None:
+def test_joined_projections_are_read_where_they_lie(compiled: list[Any]) -> None:
     """The backward pass of attention gets queries, keys and values as parts of one tensor."""
     torch.manual_seed(0)
     joined = torch.nn.Linear(16, 48)
@@ -279,7 +259,7 @@ def test_joined_projections_are_read_where_they_lie(graphs: list[Any]) -> None:
         found = torch.autograd.grad(fast(x).square().sum(), (x, joined.weight))
     wanted = torch.autograd.grad(f(y).square().sum(), (y, joined.weight))
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
-    parts = [layout for layout in graphs[1].layouts.values() if layout.sizes]
+    parts = [layout for layout in compiled[1].layouts.values() if layout.sizes]
     assert [layout.starts for layout in parts] == [(0, 0), (0, 16), (0, 32)]
 
 

@@ -97,11 +97,11 @@ class GraphImporter(Importer):
         self.source = source
         placeholders = [n for n in source.graph.nodes if n.op == "placeholder"]
         self.positions = {n: k for k, n in enumerate(placeholders)}
-        given = [n.meta["val"] for n in placeholders] if examples is None else examples
-        found = dict(zip(placeholders, map(layout_of, given), strict=True))
-        self.layouts = {n: layout for n, layout in found.items() if layout is not None}
+        traced = [layout_of(n.meta["val"]) for n in placeholders]
+        given = traced if examples is None else list(map(layout_of, examples))
+        self.layouts = {n: x for n, x in zip(placeholders, given, strict=True) if x is not None}
         """The layouts of arguments that are not contiguous."""
-        self.relaid = {self.positions[n]: n for n in found if found[n] != layout_of(n.meta["val"])}
+        self.relaid = {k: n for k, n in enumerate(placeholders) if given[k] != traced[k]}
         """The arguments that have not the layout of their fake tensors, by position."""
         output = next(n for n in source.graph.nodes if n.op == "output")
         results = output.args[0]

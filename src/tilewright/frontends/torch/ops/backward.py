@@ -104,14 +104,12 @@ def attention_backward_from_sums(
     logsumexp: Value,
     dropout_p: float,
     causal: bool,
-    *,
-    attn_mask: Value | None = None,
-    scale: float | None = None,
+    **options: Any,
 ) -> list[Value]:
     """Return the gradients of q, k, v. The weights are computed without the logarithms of their sums."""
     if dropout_p > 0:
         raise Unsupported("attention with dropout (training mode)")
-    return attention_backward(n, grad, q, k, v, y, causal, attn_mask=attn_mask, scale=scale)
+    return attention_backward(n, grad, q, k, v, y, causal, **options)
 
 
 @importer("aten.gelu_backward.default")
