@@ -149,12 +149,20 @@ class Binding:
 
     def outputs_overlap(self) -> bool:
         """Whether an output shares memory with another tensor, by the addresses that were written last."""
-        spans = list(zip(self.addresses, self.sizes, strict=True))
-        for k in range(len(spans) - len(self.outputs), len(spans)):
-            start, size = spans[k]
-            for other, its in spans[:k]:
-                if start < other + its and other < start + size:
-                    return True
+        first_output = len(self.sizes) - len(self.outputs)
+        spans = sorted(
+            (start, start + size, k >= first_output)
+            for k, (start, size) in enumerate(zip(self.addresses, self.sizes, strict=True))
+            if size
+        )
+        # Inputs may share memory with each other, so the ends of outputs are kept apart.
+        end = end_of_outputs = 0
+        for start, stop, is_output in spans:
+            if start < (end if is_output else end_of_outputs):
+                return True
+            end = max(end, stop)
+            if is_output:
+                end_of_outputs = max(end_of_outputs, stop)
         return False
 
 
