@@ -4,11 +4,14 @@ target of the user changes.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import subprocess
 import sys
 import threading
+from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,6 +21,7 @@ from tests.caches import new_cache
 import tilewright as tw
 from tilewright.dialects import func, graph
 from tilewright.driver import user_code
+from tilewright.driver.foreign_code import foreign_code
 from tilewright.ir.builder import Builder
 from tilewright.ir.core import Module, registered_operations
 from tilewright.ir.types import TensorType, f32
@@ -235,6 +239,50 @@ def test_fingerprints() -> None:
         contents(importer(k for k in range(3)))
 
 
+@dataclass
+class Description:
+    function: Any
+
+
+def test_every_search_sees_what_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In modules, classes and tables, also where the table or the description stays the same object."""
+    module: Any = ModuleType("tilewright.passes.made_by_a_test")
+    own = type("Own", (), {"__module__": module.__name__, "method": len})
+    description = Description(len)
+    vars(module).update(table={"a": len}, items=[len, 1], Own=own, plain={"a": 1}, one=description, last=len)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+
+    def found() -> list[str]:
+        return [place for place, value in foreign_code() if value in (mine, description)]
+
+    def mine() -> None: ...
+
+    def rename_last() -> None:
+        module.renamed = vars(module).pop("last")
+
+    assert found() == found() == []
+    for change, expected in (
+        (lambda: module.table.update(a=mine), ["table['a']"]),
+        (lambda: module.table.update({"b": module.table.pop("a")}), ["table['b']"]),
+        (module.table.clear, []),
+        (lambda: module.items.append(mine), ["items[2]"]),
+        (lambda: module.items.pop(0), ["items[1]"]),
+        (module.items.clear, []),
+        (lambda: setattr(own, "method", mine), ["Own.method"]),
+        (lambda: setattr(own, "method", len), []),
+        (lambda: module.plain.update(a=mine), ["plain['a']"]),
+        (lambda: module.plain.update(a=1), []),
+        (lambda: setattr(description, "function", mine), ["one"]),
+        (lambda: setattr(description, "function", len), []),
+        (lambda: setattr(module, "last", mine), ["last"]),
+        (rename_last, ["renamed"]),
+        (lambda: setattr(module, "renamed", functools.partial(mine)), []),
+    ):
+        change()
+        assert found() == found() == expected, expected
+    assert [place for place, value in foreign_code() if isinstance(value, functools.partial)] == ["renamed"]
+
+
 def test_nothing_of_this_package_counts_as_the_users() -> None:
     """Importing and using the package alone gives an empty fingerprint of user code: the version of the
     package is in the keys already.
@@ -242,10 +290,11 @@ def test_nothing_of_this_package_counts_as_the_users() -> None:
     program = (
         "import tilewright as tw, numpy as np\n"
         "from tilewright.driver import user_code\n"
+        "from tilewright.driver.foreign_code import foreign_code\n"
         "import tilewright.frontends.onnx, tilewright.frontends.torch, tilewright.frontends.stablehlo, "
         "tilewright.nn, tilewright.numpy\n"
         "tw.compile(lambda x: x + 1, (np.zeros(3, np.float32),), cache=False)\n"
-        "print(list(user_code._foreign()), repr(user_code.fingerprint()))"
+        "print(list(foreign_code()), repr(user_code.fingerprint()))"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[] ''"

@@ -10,7 +10,6 @@ library and packages that have nothing to do with the user's code count by their
 
 from __future__ import annotations
 
-import dataclasses
 import dis
 import enum
 import functools
@@ -22,12 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from ..artifact import disk_cache
+from .foreign_code import PACKAGE, foreign_code, is_known, is_users, packages, top_of
 
-_PACKAGE = __name__.partition(".")[0]
-_APART = (("llm",), ("cli",), ("tools",), ("integrations",), ("driver", "frontend_registry"))
-"""Modules of this package that do not shape code. Front ends are left out, since keys hold the module that
-they import.
-"""
 _PLAIN = (
     bool,
     int,
@@ -41,10 +36,10 @@ _PLAIN = (
     range,
     slice,
 )
-_CODE = (types.FunctionType, types.MethodType, type)
 _OWN_BUSINESS = (
     "__dict__",
     "__weakref__",
+    "__slotnames__",  # kept by copying and pickling
     "__module__",
     "__doc__",
     "_abc_impl",
@@ -67,13 +62,14 @@ def fingerprint(*objects: object) -> str:
     # A table that several modules import counts once, since the loaded modules differ from process to
     # process.
     values = sorted(
-        {(place, id(value)): (place, value) for place, value in _foreign()}.values(), key=lambda item: item[0]
+        {(place, id(value)): (place, value) for place, value in foreign_code()}.values(),
+        key=lambda item: item[0],
     )
-    values += [(f"argument {k}", x) for k, x in enumerate(objects) if _top(type(x)) != _PACKAGE]
+    values += [(f"argument {k}", x) for k, x in enumerate(objects) if top_of(type(x)) != PACKAGE]
     if not values:
         return ""
-    tops = {top for _, value in values for top in (*_packages(value), _top(type(value)))}
-    walk = _Walk({top for top in tops if not _is_known(top)})
+    tops = {top for _, value in values for top in (*packages(value), top_of(type(value)))}
+    walk = _Walk({top for top in tops if not is_known(top)})
     return disk_cache.digest(*(f"{place}: {walk.text(value, place)}" for place, value in values))
 
 
@@ -84,90 +80,9 @@ def fingerprint_of(function: Callable[..., Any]) -> str:
     Raises:
         UnknownContents: As `fingerprint`.
     """
-    if not _is_users(function):
+    if not is_users(function):
         return ""
-    return _Walk({_top(function)}).text(function, function.__qualname__)
-
-
-def _foreign() -> Iterator[tuple[str, Any]]:
-    """Functions and classes of the user's in this package's modules, tables and classes, with their
-    places.
-    """
-    for name, module in list(sys.modules.items()):
-        parts = name.split(".") if name.startswith(_PACKAGE) else [""]
-        if (
-            parts[0] != _PACKAGE
-            or any(parts[1 : 1 + len(apart)] == [*apart] for apart in _APART)
-            or not isinstance(module, types.ModuleType)
-        ):
-            continue
-        for key, value in list(vars(module).items()):
-            if key.startswith("__"):
-                continue
-            if isinstance(value, dict):
-                yield from ((f"{key}[{k!r}]", v) for k, v in list(value.items()) if _is_users(v))
-            elif isinstance(value, (list, tuple, set)):
-                yield from ((f"{key}[{k}]", v) for k, v in enumerate(value) if _is_users(v))
-            elif isinstance(value, type) and value.__module__ == name:
-                yield from ((f"{key}.{k}", v) for k, v in list(vars(value).items()) if _is_users(v))
-            elif _is_users(value):
-                yield key, value
-
-
-def _is_users(value: object) -> bool:
-    """Whether a value is, or describes, code that is not the compiler's, its dependencies' or Python's
-    own.
-    """
-    kind: Any = type(value)  # mypy does not take classes of objects as keys
-    return _may_describe_code(kind) and bool(_packages(value))
-
-
-@functools.cache
-def _may_describe_code(kind: type) -> bool:
-    """Whether `_packages` of instances of a class may be any. Most values of modules are plain ones."""
-    return issubclass(kind, (functools.partial, *_CODE)) or dataclasses.is_dataclass(kind)
-
-
-def _packages(value: object) -> set[str]:
-    """The users' packages that a function or class is from, or that the functions and classes of a registered
-    description (a dataclass) are from.
-    """
-    if isinstance(value, functools.partial):
-        return _packages(value.func)
-    if isinstance(value, _CODE):
-        top = _top(value)
-        return set() if _is_known(top) else {top}
-    if dataclasses.is_dataclass(value):
-        return set().union(*(_packages(getattr(value, field.name)) for field in dataclasses.fields(value)))
-    return set()
-
-
-_DEPENDENCIES = {
-    "numpy",
-    "ml_dtypes",
-    "llvmlite",
-    "xxhash",
-    "onnx",
-    "torch",
-    "jax",
-    "jaxlib",
-    "transformers",
-    "platformdirs",
-    "click",
-    "rich",
-    "typing_extensions",
-}
-
-
-@functools.cache
-def _is_known(top: str) -> bool:
-    return top in sys.stdlib_module_names or top in _DEPENDENCIES or top in (_PACKAGE, "builtins", "")
-
-
-def _top(value: object) -> str:
-    """The top-level package or module that defines a function or class."""
-    module = getattr(value, "__module__", None)
-    return module.partition(".")[0] if isinstance(module, str) else ""
+    return _Walk({top_of(function)}).text(function, function.__qualname__)
 
 
 @functools.cache
@@ -345,19 +260,19 @@ class _Walk:
             yield from self._parts([tuple(x) if isinstance(x, tuple) else x for x in more or ()], place)
 
     def _is_apart(self, value: object) -> bool:
-        return self._is_top_apart(_top(value))
+        return self._is_top_apart(top_of(value))
 
     def _is_top_apart(self, top: str) -> bool:
         """Whether code counts by its package's name and version."""
         if top in self.tops or top == "__main__":
             return False
-        if _is_known(top):
+        if is_known(top):
             return True
         file = getattr(sys.modules.get(top), "__file__", None)
         return file is not None and _installed(file)
 
     def _name(self, value: Callable[..., Any] | type) -> str:
-        return f"{value.__module__}.{value.__qualname__} {_version(_top(value))}"
+        return f"{value.__module__}.{value.__qualname__} {_version(top_of(value))}"
 
 
 def _names(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
