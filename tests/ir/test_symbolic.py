@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilewright.ir import symbolic_text
+from tilewright.ir import substitution, symbolic_text
 from tilewright.ir.substitution import evaluate, linear_in, substitute
 from tilewright.ir.symbolic import (
     Dim,
@@ -183,6 +183,29 @@ def test_evaluate_on_arrays(tree: Tree, values: list[dict[str, int]]) -> None:
     columns = {k: np.array([v[k] for v in values]) for k in values[0]}
     got = np.broadcast_to(evaluate(tree.build(), columns), len(values))
     assert got.tolist() == [tree.run(v) for v in values]
+
+
+@settings(max_examples=100, deadline=None)
+@given(trees, st.lists(assignments(), min_size=2, max_size=5))
+def test_functions_of_expressions_give_their_values(tree: Tree, values: list[dict[str, int]]) -> None:
+    """An expression that is evaluated often becomes a function, of numbers and of arrays."""
+    e = tree.build()
+    if isinstance(e, int):
+        return
+    function = substitution._compiled(e)
+    assert [function(v) for v in values] == [tree.run(v) for v in values]
+    columns = {k: np.array([v[k] for v in values]) for k in values[0]}
+    assert np.broadcast_to(function(columns), len(values)).tolist() == [tree.run(v) for v in values]
+
+
+def test_an_expression_that_is_evaluated_often_becomes_a_function() -> None:
+    e = (3 * N - 5) // 4 + N % 7
+    assert [evaluate(e, {"n": n}) for n in range(200)] == [(3 * n - 5) // 4 + n % 7 for n in range(200)]
+    assert callable(e._function)
+    x = np.arange(5)
+    assert evaluate(N + 0, {"n": x}) is not x
+    with pytest.raises(KeyError, match="n"):
+        evaluate(e, {})
 
 
 def test_equal_expressions_are_one_object() -> None:

@@ -118,8 +118,11 @@ class For(Operation):
         if env.run_loop is not None and not inits and env.run_loop(self, env):
             return ()
         values: Sequence[Any] = inits
+        name, body = self.iv.name, self.body
+        frame = env.child({name: 0})
         for i in range(int(env.evaluate(self.extent))):
-            values = env.child({self.iv.name: i}).run_block(self.body, values)
+            frame.dims[name] = i
+            values = frame.run_block(body, values)
         return tuple(values)
 
 
@@ -266,12 +269,15 @@ class _Access(Operation):
         Raises:
             IRError: The index is outside the array.
         """
-        values = {f"v{k}": int(v) for k, v in enumerate(dynamic)}
-        if any(env.evaluate(e, values) < 0 for e in self.guard):
-            return None
-        index = tuple(int(env.evaluate(e, values)) for e in self.indices)
-        if any(not 0 <= i < n for i, n in zip(index, shape, strict=True)):
-            raise IRError(f"addresses element {index} of a buffer of shape {shape}", self)
+        if dynamic:
+            env = env.child({f"v{k}": int(v) for k, v in enumerate(dynamic)})
+        for e in self.guard:
+            if env.evaluate(e) < 0:
+                return None
+        index = tuple([int(env.evaluate(e)) for e in self.indices])
+        for i, n in zip(index, shape, strict=True):
+            if not 0 <= i < n:
+                raise IRError(f"addresses element {index} of a buffer of shape {shape}", self)
         return index
 
 

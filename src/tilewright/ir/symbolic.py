@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import keyword
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar, TypeGuard, Union
 
@@ -23,8 +23,7 @@ Monomial = tuple["Atom", ...]
 MAX_DEPTH = 100
 """Largest nesting depth of divisions, remainders, minima and maxima.
 
-Functions over expressions (bounds, proofs, code generation) recurse to this depth; Python's stack allows a
-few hundred levels.
+Functions over expressions recurse to this depth; Python's stack allows a few hundred levels.
 """
 
 RESERVED = frozenset({"dense", "dense_resource", "false", "inf", "max", "min", "nan", "none", "true", "unit"})
@@ -95,12 +94,13 @@ class Expr:
     `name`, `lower`, `upper` and `multiple_of`.
     """
 
-    __slots__ = ("_bounds", "_free", "_key", "_text", "_tried", "depth", "terms")
+    __slots__ = ("_bounds", "_free", "_function", "_key", "_text", "_tried", "depth", "terms")
     _interned: ClassVar[dict[tuple[tuple[int, Monomial], ...], Expr]] = {}
     terms: tuple[tuple[int, Monomial], ...]
     depth: int
     _bounds: Interval | None
     _free: frozenset[Expr] | None
+    _function: Callable[[Mapping[str, Any]], Any] | int  # or the number of evaluations without one
     _key: Any
     _text: str | None
     _tried: int  # replacements of atoms that did not prove the expression non-negative
@@ -254,7 +254,7 @@ def _make(terms: dict[Monomial, int]) -> Dim:
         expr.terms = key
         expr.depth = max([a.depth for m, _ in items for a in m])
         expr._bounds = expr._free = expr._text = expr._key = None
-        expr._tried = -1
+        expr._tried, expr._function = -1, 0
         expr = Expr._interned.setdefault(key, expr)  # one object for all threads
     return expr
 
