@@ -118,7 +118,7 @@ def _is_fixed(value: Any) -> bool:
 
 
 class _Contents:
-    """What a module, class or table referred to when it was last read, and what of it is the user's.
+    """The objects that a module, class or table referred to when it was last read, and which are the user's.
 
     The values are held: a freed object could otherwise be taken for a new one at its address.
     """
@@ -151,7 +151,7 @@ class _Contents:
         return is_named_same and _are_same(names.values(), self._values)
 
     def users(self) -> Iterator[tuple[str, Any]]:
-        """What is the user's now, with its places."""
+        """The user's objects, with their places."""
         yield from self._found
         yield from (item for item in self._changing if is_users(item[1]))
 
@@ -179,7 +179,7 @@ class _Module:
         return self._contents.is_still_of(module)
 
     def users(self) -> Iterator[tuple[str, Any]]:
-        """What is the user's now, with its places."""
+        """The user's objects, with their places."""
         yield from self._contents.users()
         for name, table in self._tables.items():
             known = self._inner.get(name)

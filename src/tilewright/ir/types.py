@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from ..errors import SizeError
@@ -75,17 +76,7 @@ class DType(Type):
     @property
     def numpy(self) -> np.dtype[Any]:
         """The NumPy dtype of the same storage; ``ml_dtypes`` supplies the types that NumPy lacks."""
-        import numpy as np
-
-        if self is bf16 or self.is_sub_byte or (self.is_float and self.bits == 8):
-            import ml_dtypes
-
-            return np.dtype(getattr(ml_dtypes, self.label))
-        if self is boolean:
-            return np.dtype(np.bool_)
-        if self is string:
-            return np.dtype(object)
-        return np.dtype({"float": "f", "int": "i", "uint": "u"}[self.kind] + str(self.itemsize))
+        return _numpy_of(self)
 
     @property
     def label(self) -> str:
@@ -137,10 +128,7 @@ class DType(Type):
             if isinstance(array_or_dtype, type)
             else getattr(array_or_dtype, "dtype", array_or_dtype)
         )
-        dtype = np.dtype(described)
-        if dtype.kind == "O":
-            return string
-        return DType.named(dtype.name)
+        return _dtype_of(np.dtype(described))
 
     def __getitem__(self, sizes: int | str | tuple[int | str, ...]) -> TensorSpec:
         """The declared type of a tensor: ``f32["n", "d"]``; see `TensorSpec`.
@@ -158,6 +146,26 @@ class DType(Type):
 
     def __reduce__(self) -> Any:
         return DType.named, (self.name,)
+
+
+@cache
+def _numpy_of(dtype: DType) -> np.dtype[Any]:
+    import numpy as np
+
+    if dtype is bf16 or dtype.is_sub_byte or (dtype.is_float and dtype.bits == 8):
+        import ml_dtypes
+
+        return np.dtype(getattr(ml_dtypes, dtype.label))
+    if dtype is boolean:
+        return np.dtype(np.bool_)
+    if dtype is string:
+        return np.dtype(object)
+    return np.dtype({"float": "f", "int": "i", "uint": "u"}[dtype.kind] + str(dtype.itemsize))
+
+
+@cache
+def _dtype_of(dtype: np.dtype[Any]) -> DType:
+    return string if dtype.kind == "O" else DType.named(dtype.name)
 
 
 boolean = DType("i1", "bool", 1)
