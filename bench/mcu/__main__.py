@@ -1,4 +1,4 @@
-"""`python -m bench.mcu --cmsis-nn CHECKOUT --output FILE.json` measures MLPerf Tiny's networks in int8.
+"""`python -m bench.mcu --cmsis-nn CHECKOUT --output FILE.json` measures MLPerf Tiny's networks.
 
 Both sides are linked by the same compiler (Debian: `gcc-arm-none-eabi`, `libnewlib-arm-none-eabi`) with the
 same startup code and the same linker script, and run on the same board of QEMU (`qemu-system-arm`). Every
@@ -6,7 +6,8 @@ program runs its network once and twice, and the difference of the executed inst
 that of the whole program without the network's input, RAM its variables and the most of its stack that was
 written. Ours takes an input and gives an output of float32, which it converts, and which RAM leaves out; the
 peer's input and output are int8, and its output lies among its buffers. The peer's kernels are compiled with
--Ofast, as their authors advise.
+-Ofast, as their authors advise, and have weights of 8 bits. Ours with weights of 4 bits have inputs and
+outputs of layers in 8 bits, too.
 """
 
 from __future__ import annotations
@@ -141,15 +142,15 @@ def peer(network: Network, board: Board, checkout: Path, library: Path, counter:
 
 
 def record(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Write rows as JSON and as Markdown; those of other networks and processors stay."""
+    """Write rows as JSON and as Markdown; those of other networks, processors and weights stay."""
     kept = json.loads(path.read_text())["rows"] if path.exists() else []
-    found = {(row["network"], row["processor"]): row for row in [*kept, *rows]}
-    ordered = [found[key] for key in sorted(found, key=lambda k: ([*NETWORKS].index(k[0]), k[1]))]
+    found = {(row["network"], row["processor"], row["weight_bits"]): row for row in [*kept, *rows]}
+    ordered = [found[key] for key in sorted(found, key=lambda k: ([*NETWORKS].index(k[0]), k[1], -k[2]))]
     version = subprocess.run(["qemu-system-arm", "--version"], capture_output=True, text=True, check=True)
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     note = f"{today}, {version.stdout.splitlines()[0]}, CMSIS-NN's kernels without an interpreter"
     path.write_text(json.dumps({"note": note, "rows": ordered}, indent=1) + "\n")
-    title = "# MLPerf Tiny in int8 on Cortex-M, beside CMSIS-NN"
+    title = "# MLPerf Tiny in 8-bit integers on Cortex-M, beside CMSIS-NN"
     about = " ".join((__doc__ or "").partition("\n\n")[2].split())
     path.with_suffix(".md").write_text(f"{title}\n\n{note}.\n\n{about}\n\n{table(ordered)}\n")
 
@@ -159,10 +160,17 @@ def main() -> int:
     parser.add_argument("networks", nargs="*", choices=[[], *NETWORKS], help="these only")
     parser.add_argument("--cmsis-nn", type=Path, help="a checkout of CMSIS-NN; without it, no peer")
     parser.add_argument("--processor", choices=[*PROCESSORS], action="append", help="these only")
+    parser.add_argument(
+        "--weight-bits", type=int, choices=(8, 4), action="append", help="weights of so many bits only"
+    )
     parser.add_argument("--output", type=Path, help="write FILE.json, and FILE.md beside it")
     options = parser.parse_args()
     rows = []
-    quantized = {name: NETWORKS[name].quantized() for name in options.networks or NETWORKS}
+    quantized = {
+        (name, bits): NETWORKS[name].quantized(weight_bits=bits)
+        for name in options.networks or NETWORKS
+        for bits in options.weight_bits or (8, 4)
+    }
     for processor in options.processor or ("cortex-m4", "cortex-m7", "cortex-m55"):
         SCRATCH.clear()
         with tempfile.TemporaryDirectory() as folder:
@@ -171,15 +179,16 @@ def main() -> int:
             library = None
             if options.cmsis_nn:
                 library = board.library(sources_of(options.cmsis_nn), options.cmsis_nn / "Include")
-            for name, model in quantized.items():
+            for (name, bits), model in quantized.items():
                 found, facts = ours(NETWORKS[name], model, board, counter)
                 row: dict[str, Any] = {
                     "network": name,
                     "processor": processor,
+                    "weight_bits": bits,
                     "ours": found.record(),
                     **facts,
                 }
-                if library is not None:
+                if library is not None and bits == 8:
                     row["peer"] = peer(NETWORKS[name], board, options.cmsis_nn, library, counter).record()
                 rows.append(row)
                 print(table([row]).split("\n")[-1], flush=True)

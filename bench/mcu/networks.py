@@ -129,13 +129,16 @@ class Network:
         rng = np.random.default_rng(0)
         return [rng.standard_normal(self.shape).astype(np.float32) for _ in range(SAMPLES)]
 
-    def quantized(self, softmax: bool = True) -> Any:
-        """The network in 8-bit integers; without its softmax, all of it computes in integers."""
+    def quantized(self, softmax: bool = True, weight_bits: int = 8) -> Any:
+        """The network in 8-bit integers, with weights of `weight_bits` bits; without its softmax, all of it
+        computes in integers.
+        """
         import tilewright as tw
 
         nn.seed(0)
         module: Any = self.make()
-        return tw.quantize(module if softmax else getattr(module, "logits", module), self.samples())
+        model = module if softmax else getattr(module, "logits", module)
+        return tw.quantize(model, self.samples(), weight_bits=weight_bits)
 
 
 NETWORKS = {

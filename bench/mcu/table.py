@@ -11,11 +11,13 @@ QUANTITIES = ("instructions", "flash", "ram")
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Rows as Markdown: each quantity of ours, of the peer, and the quotient."""
     lines = [
-        "| network | processor | instructions | peer | ratio | flash | peer | ratio | RAM | peer | ratio |",
-        "|---|---|---" + "|---" * 8 + "|",
+        "| network | processor | weights "
+        + "".join(f"| {name} | peer | ratio " for name in ("instructions", "flash", "RAM"))
+        + "|",
+        "|---|---|---|---" + "|---" * 8 + "|",
     ]
     for row in rows:
-        cells = [row["network"], row["processor"]]
+        cells = [row["network"], row["processor"], f"{row['weight_bits']} bits"]
         for quantity in QUANTITIES:
             own, other = row["ours"][quantity], row.get("peer", {}).get(quantity)
             cells += [f"{own:,}", f"{other:,}" if other else "", f"{own / other:.2f}" if other else ""]

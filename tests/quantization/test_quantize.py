@@ -109,9 +109,9 @@ def test_processors_with_and_without_fused_multiply_adds_agree_exactly() -> None
             np.testing.assert_array_equal(library(x), first(x))
 
 
-@pytest.mark.parametrize("target", ["c", "wasm32"])
-def test_other_targets_have_equal_results(target: str) -> None:
-    quantized = tw.quantize(made(Block), images())
+@pytest.mark.parametrize(("target", "bits"), [("c", 8), ("c", 4), ("wasm32", 8)])
+def test_other_targets_have_equal_results(target: str, bits: int) -> None:
+    quantized = tw.quantize(made(Block), images(), weight_bits=bits)
     library, expected = tw.compile(quantized, target=target), tw.compile(quantized)
     for x in images(2):
         assert np.array_equal(library(x), expected(x))

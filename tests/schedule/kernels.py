@@ -14,8 +14,9 @@ from tilewright.ir.builder import Builder
 from tilewright.ir.core import Region, Value
 from tilewright.ir.substitution import evaluate
 from tilewright.ir.symbolic import smax, symbol
-from tilewright.ir.types import DType, TensorType, f32, i8, i32, i64, u8
+from tilewright.ir.types import DType, TensorType, f32, i4, i8, i32, i64, u8
 from tilewright.lowering.tensor_to_loop import kernel_of_group
+from tilewright.passes.tensor.pack_constants import integer_in
 from tilewright.tools.schedule_check.orders import Order
 from tilewright.tools.schedule_check.orders import run as run_kernel
 
@@ -172,6 +173,25 @@ def quantized() -> loop.Kernel:
     return kernel_from([(N, 2, 4), (N, 2), (3, 2, 1, 4, 4), (3, 2, 4)], body, dtypes=(i8, f32, u8, f32))
 
 
+def halves() -> loop.Kernel:
+    """b0 = rows of bytes times integers of 4 bits, of which two columns share a byte; b1 = b0 as floats."""
+
+    def body(t: TensorBuilder, x: Any, w: Any) -> list[Any]:
+        def product(i: Any, j: Any, k: Any) -> Any:
+            half = integer_in(w[j // 4, k, j % 4 // 2], j % 2 * 4, i4).cast(i8)
+            return x[i, k].cast(i32) * half.cast(i32)
+
+        y = t.reduce("sum", (N, 10), (6,), product)
+        return [t.compute((N, 10), lambda i, j: y[i, j].cast(f32))]
+
+    return kernel_from([(N, 6), (3, 6, 2)], body, dtypes=(u8, i8))
+
+
+def columns_of(w: Any) -> Any:
+    low, high = w << 4 >> 4, w >> 4
+    return np.stack([low, high], -1).transpose(1, 0, 2, 3).reshape(6, 12)[:, :10]
+
+
 def grouped() -> loop.Kernel:
     """b0 = rows times the matrix that an integer of each row chooses; b1 = b0 + x."""
 
@@ -272,6 +292,7 @@ KERNELS: dict[str, tuple[Callable[[], loop.Kernel], Callable[..., list[Any]]]] =
     "stencil": (stencil, lambda x: [(2 * x[np.maximum(np.arange(len(x)) - 1, 0)] + 2 * x) * x]),
     "transposed": (transposed, lambda x: [np.exp(x).T.sum((1, 2)), np.exp(x).T]),
     "quantized": (quantized, lambda *x: [unpacked(*x)]),
+    "halves": (halves, lambda x, w: [x.astype(np.int64) @ columns_of(w)]),
     "decaying": (decaying, decayed),
     "grouped": (grouped, lambda x, w, index: [np.einsum("ik,ikj->ij", x, w[index]) + x]),
     "scalar_sum": (scalar_sum, lambda x: [np.asarray(x.sum() * 2)]),

@@ -209,6 +209,17 @@ CASES: dict[str, tuple[str, Callable[[Schedule], Any]]] = {
             s.tensorize("b0", "b0_i0", "b0_i1", (), "b0_r0_i", 8),
         ),
     ),
+    "tensorize columns that share bytes": (
+        "halves",
+        lambda s: s.tensorize("b0", "b0_i0", "b0_i1", (), "b0_r0", 4, True, halves=True),
+    ),
+    "tensorize a tile of columns that share bytes": (
+        "halves",
+        lambda s: (
+            s.tile("b0_i0", "b0_i1", 3, 8),
+            s.tensorize("b0", "b0_i0_i", "b0_i1_i", (), "b0_r0", 4, True, halves=True),
+        ),
+    ),
     "split_runs": ("grouped", lambda s: s.split_runs("b0", "b0_i0")),
     "split_runs of a tile": (
         "grouped",
@@ -665,6 +676,16 @@ def check_random_schedule(r: random.Random, name: str) -> None:
             "matmul",
             lambda s: s.tensorize("b0", "b0_i1", "b0_i0", (), "b0_r0", 8),
             "tensorize: columns 'b0_i0' are not contiguous",
+        ),
+        (
+            "matmul",
+            lambda s: s.tensorize("b0", "b0_i0", "b0_i1", (), "b0_r0", 8, True, halves=True),
+            "tensorize: block 'b0' is not a sum of products of a read and half a byte",
+        ),
+        (
+            "halves",
+            lambda s: s.tensorize("b0", "b0_i1", "b0_i0", (), "b0_r0", 4, True, halves=True),
+            "tensorize: neighbouring columns 'b0_i0' of the right factor do not share bytes",
         ),
         (
             "matmul",

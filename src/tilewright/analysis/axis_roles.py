@@ -30,6 +30,8 @@ class Roles:
     """
     grouped: bool = False
     """Whether each row chooses its matrix of the right operand, see `graph.grouped_matmul`."""
+    halves: bool = False
+    """Whether two columns of the right operand share a byte, see `dialects.simd.Panel`."""
 
     def as_attribute(self) -> tuple[Any, ...]:
         return (
@@ -42,6 +44,7 @@ class Roles:
             self.group,
             self.quantized,
             self.grouped,
+            self.halves,
         )
 
     def behind_a_batch_axis(self) -> Roles:

@@ -307,11 +307,21 @@ class _Model:
         memory, states = self.memory, sum(self.memory["states"].values())
         total = memory["arena"] + memory["scratch"] + states
         place = f"in {self.name}.weights" if self.beside else "in weights.c, read only"
+        shared, alone = memory["four_bits"]
         return "\n".join(
             [
                 f"# {self.name}",
                 "",
                 f"- Weights: {self.weights} bytes, {place}.",
+                *(
+                    [
+                        f"- Weights of 4 bits, among them: {shared} bytes with two in each, {alone} bytes "
+                        "with one in each, which depthwise convolutions and others without packed weights "
+                        "read."
+                    ]
+                    if shared or alone
+                    else []
+                ),
                 f"- Memory: {total} bytes, written: {memory['arena']} for intermediate tensors, "
                 f"{memory['scratch']} for a kernel, {states} for states.",
                 *(f"- {line}" for line in lines),

@@ -24,12 +24,15 @@ class Panel:
     """The layout in which a target takes packed right operands of contractions.
 
     A panel has `nr` columns; every `group` successive rows are interleaved. Zeros follow the last row up to a
-    multiple of `depth` rows, unless `depth_block` divides the rows evenly.
+    multiple of `depth` rows, unless `depth_block` divides the rows evenly. With `halves` the signed integers
+    of 4 bits of two neighbouring columns, of which there is an even number, share a byte: the first one's are
+    the low bits.
     """
 
     nr: int
     group: int = 1
     depth: int = 1
+    halves: bool = False
 
     def padded_rows(self, k: Dim) -> Dim:
         """Number of rows of a packed operand that has `k` rows."""
@@ -106,8 +109,9 @@ class BatchReduceGemm(Statement):
     With ``group > 1`` every `group` successive rows of a panel are interleaved, as dot-product instructions
     on narrow types take them: element (k, n) is at ``b_panel * (n // nr) + b_k * (k // group) + (n % nr) *
     group + k % group``. `padded` promises that the last panel of B may be read in full and that zeros follow
-    its rows as `Panel.padded_rows` says. `cache_resident` says that B stays in a cache because it is read
-    often, so that code need not prefetch it. `tile` has the numbers of a `Tile`.
+    its rows as `Panel.padded_rows` says. With `halves` (`Panel`) the elements of B are bytes that two columns
+    share, and ``n % nr // 2`` stands for ``n % nr``. `cache_resident` says that B stays in a cache because it
+    is read often, so that code need not prefetch it. `tile` has the numbers of a `Tile`.
 
     `guards` limit what is read of A, as an image limits the windows at its borders. Each has ``3 + r``
     numbers for `r` reductions: a start, and steps by line, row and reduction. Where their sum is negative,
@@ -142,6 +146,7 @@ class BatchReduceGemm(Statement):
     accumulate: Attr = False
     padded: Attr = False
     group: Attr = 1
+    halves: Attr = False
     cache_resident: Attr = False
     tile: Attr = tuple(Tile())
     guards: Attr = ()
@@ -162,7 +167,7 @@ class BatchReduceGemm(Statement):
         b = [
             (ceildiv(self.n, self.nr), self.b_panel),
             (ceildiv(self.k, self.group), self.b_k),
-            (self.nr * self.group, 1),
+            (self.nr * self.group // (2 if self.halves else 1), 1),
         ]
         c = [(self.lines, self.c_line), (self.m, self.c_m), (self.n, 1)]
         left = self.box(self.a, self.a_offset, [*a, *zip(outer, self.a_r, strict=True)])
@@ -187,7 +192,8 @@ class BatchReduceGemm(Statement):
         )
         wide = np.int64 if np.issubdtype(c.dtype, np.integer) else np.float64
         total = np.zeros((line.size, n), wide)
-        column = value(self.b_panel) * (columns // nr) + columns % nr * group
+        unit = 2 if self.halves else 1
+        column = value(self.b_panel) * (columns // nr) + columns % nr // unit * group
         b_row = value(self.b_k) * (depth // group) + depth % group
         for point in np.ndindex(*outer):
             a_start = value(self.a_offset) + sum(i * value(s) for i, s in zip(point, self.a_r, strict=True))
@@ -199,6 +205,8 @@ class BatchReduceGemm(Statement):
             place = a_start + a_row[:, None] + depth[None, :] * value(self.a_k)
             left = np.where(inside[:, None], a.reshape(-1)[np.where(inside[:, None], place, 0)], self.fill)
             right = b.reshape(-1)[b_start + b_row[:, None] + column[None, :]]
+            if self.halves:
+                right = np.where(columns % 2, right, right << 4) >> 4
             total += left.astype(wide) @ right.astype(wide)
         where = value(self.c_offset) + c_row[:, None] + columns[None, :]
         flat = c.reshape(-1)

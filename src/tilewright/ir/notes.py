@@ -189,13 +189,14 @@ def is_roles(value: object) -> TypeGuard[tuple[Any, ...]]:
     """Whether a value is the tuple form of `analysis.axis_roles.Roles`."""
     return (
         isinstance(value, tuple)
-        and len(value) == 9
+        and len(value) == 10
         and all(map(is_ints, value[:4]))
         and is_int(value[4])
         and is_flag(value[5])
         and is_int(value[6])
         and (value[7] is None or is_weight_form(value[7][2]))
         and is_flag(value[8])
+        and is_flag(value[9])
     )
 
 

@@ -98,6 +98,11 @@ class DType(Type):
         info = ml_dtypes.finfo(self.numpy)
         return float(info.min), float(info.max)
 
+    def holds(self, array: np.ndarray[Any, Any]) -> bool:
+        """Whether all elements of an array of integers, of any shape, are numbers of this integer type."""
+        low, high = self.limits
+        return array.size == 0 or bool(array.min() >= low and array.max() <= high)
+
     @staticmethod
     def named(name: str) -> DType:
         """The dtype called `name`, in MLIR's spelling (``f32``) or NumPy's (``float32``).

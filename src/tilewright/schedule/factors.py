@@ -11,7 +11,7 @@ from ..ir.builder import Builder
 from ..ir.core import Operation, Value
 from ..ir.substitution import substitute
 from ..ir.symbolic import Dim, Expr
-from ..ir.types import i64
+from ..ir.types import i4, i8, i64
 
 
 def factors_of(block: loop.Block) -> tuple[Operation, Operation] | None:
@@ -82,6 +82,30 @@ def places_of(factor: Operation) -> set[Expr]:
 def symbols(exprs: Sequence[Dim]) -> set[Expr]:
     """The symbols in expressions."""
     return {s for e in exprs for s in free_symbols_of(e)}
+
+
+def half_byte(factor: Operation | None) -> tuple[loop.Load, Dim] | None:
+    """The load of a byte, and the bit of it at which the integer of 4 bits begins that a factor is; None for
+    another factor. `passes.tensor.pack_operands` writes such factors.
+    """
+    while isinstance(factor, scalar.Cast) and factor.dtype is not i4:
+        factor = factor.x.defining_op
+    shift = factor.x.defining_op if isinstance(factor, scalar.Cast) else None
+    if not isinstance(shift, scalar.BINARY["shr"]):
+        return None
+    load, bit = (_uncast(operand) for operand in shift.operands)
+    if (
+        not isinstance(load, loop.Load)
+        or load.buffer.type.dtype is not i8
+        or not isinstance(bit, scalar.Index)
+    ):
+        return None
+    return load, bit.expr
+
+
+def _uncast(value: Value) -> Operation | None:
+    op = value.defining_op
+    return op.x.defining_op if isinstance(op, scalar.Cast) else op
 
 
 def copy_of(factor: Operation, body: Builder, guard: Sequence[Dim], axes: Mapping[Expr, Dim]) -> Value:

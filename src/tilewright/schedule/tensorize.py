@@ -20,9 +20,10 @@ from ..dialects.tensor import free_symbols_of
 from ..ir import notes
 from ..ir.core import Operation, Value
 from ..ir.substitution import linear_in, substitute
-from ..ir.symbolic import Dim, Expr, bounds, ceildiv, free_symbols, prove_le, symbol
+from ..ir.symbolic import Dim, Expr, bounds, ceildiv, free_symbols, prove_eq, prove_le, symbol
 from ..ir.types import Type
 from .core import ScheduleCore, ScheduleError, only_child, primitive
+from .factors import half_byte
 from .order import keeps_order, result_of
 
 
@@ -87,6 +88,7 @@ class TensorizePrimitives(ScheduleCore):
         lines: str | None = None,
         cache_resident: bool = False,
         tile: tuple[int, ...] = (),
+        halves: bool = False,
     ) -> None:
         """Replace the innermost loops of a contraction with one `simd.brgemm`.
 
@@ -107,14 +109,15 @@ class TensorizePrimitives(ScheduleCore):
             tile: The numbers of a `tilewright.dialects.simd.Tile`: rows and columns of a register tile, terms
                 in an iteration of the inner loop, distance and sharers of prefetches. Numbers that are left
                 out are the defaults.
+            halves: Whether two columns of the right operand share a byte; see `simd.brgemm`.
 
         Raises:
             ScheduleError: The loops are not the innermost ones of a perfect nest, an address is not affine in
                 them, or the registers do not hold the tile.
         """
-        nest = _ContractionTile(self, name, m, n, reductions, k, lines)
+        nest = _ContractionTile(self, name, m, n, reductions, k, lines, halves=halves)
         registers = _register_tile(self, tile, nest, nr, padded and group == 1)
-        a, b, c = nest.left_strides(), nest.right_strides(nr, group), nest.result_strides()
+        a, b, c = nest.left_strides(), nest.right_strides(nr, group, halves), nest.result_strides()
         if b.column != group or c.column != 1:
             raise ScheduleError(
                 f"tensorize: columns {n!r} are not contiguous in the right factor "
@@ -145,6 +148,7 @@ class TensorizePrimitives(ScheduleCore):
             accumulate=nest.reduces_outside,
             padded=padded,
             group=group,
+            halves=halves,
             cache_resident=cache_resident,
             tile=tuple(registers),
             guards=nest.guards(),
@@ -227,12 +231,12 @@ class _ContractionTile:
         k: str,
         lines: str | None,
         primitive_name: str = "tensorize",
+        halves: bool = False,
     ) -> None:
         self.primitive_name = primitive_name
         self.block = s.block(name)
-        self.update, (left, right) = factor_loads(
-            self.block, primitive_name, guarded=primitive_name == "tensorize" and s.info.byte_rows > 0
-        )
+        guarded = primitive_name == "tensorize" and s.info.byte_rows > 0
+        self.update, (left, right) = factor_loads(self.block, primitive_name, guarded, halves)
         self.rows, self.columns, self.depth = s.loop(m), s.loop(n), s.loop(k)
         self.outer = [s.loop(r) for r in reductions]
         self.line = s.loop(lines) if lines is not None else None
@@ -240,9 +244,25 @@ class _ContractionTile:
         self.tile = [*first, self.rows, self.columns, *self.outer, self.depth]
         self.top = self._check_nest(s)
         self.reduces_outside = self._reduces_outside()
+        if halves:
+            self.left, self.right = left, right
+            self._check_halves()
+            return
         if _moves(left, self.columns.iv) == _moves(right, self.columns.iv):
             raise ScheduleError(f"{self.primitive_name}: loop {n!r} must move exactly one factor")
         self.left, self.right = (right, left) if _moves(left, self.columns.iv) else (left, right)
+
+    def _check_halves(self) -> None:
+        """Check that the bytes of the right factor have the columns' integers in turn."""
+        half = next(
+            found for op in self.block.body.ops if (found := half_byte(op)) and found[0] is self.right
+        )
+        (bit,) = resolved(self.right, half[1:])
+        if _moves(self.left, self.columns.iv) or not prove_eq(bit, self.columns.iv % 2 * 4):
+            raise ScheduleError(
+                f"{self.primitive_name}: neighbouring columns {self.columns.iv.name!r} of the right factor "
+                f"do not share bytes (its integers begin at bit {bit})"
+            )
 
     def _check_nest(self, s: ScheduleCore) -> loop.For:
         """Return the outermost loop of the tile."""
@@ -344,25 +364,29 @@ class _ContractionTile:
             raise ScheduleError(f"{self.primitive_name}: a guarded factor needs a constant beyond its guards")
         return int(value.value)
 
-    def right_strides(self, nr: int, group: int) -> _Strides:
-        """The right factor in panels: column ``panel * nr + lane``, row ``step * group + part``."""
-        what = "the right factor"
-        panel, lane = symbol("panel_", 0, ceildiv(self.columns.extent, nr) - 1), symbol("lane_", 0, nr - 1)
+    def right_strides(self, nr: int, group: int, halves: bool) -> _Strides:
+        """The right factor in panels: column ``panel * nr + lane``, row ``step * group + part``. With
+        `halves` two columns share a lane, whose stride is that of a group if there is only one.
+        """
+        what, unit = "the right factor", 2 if halves else 1
+        panel = symbol("panel_", 0, ceildiv(self.columns.extent, nr) - 1)
+        lane, half = symbol("lane_", 0, nr // unit - 1), symbol("half_", 0, unit - 1)
+        inside = lane if not halves else lane * unit + half if nr > unit else half
         step = symbol("step_", 0, ceildiv(self.depth.extent, group) - 1)
         part = symbol("part_", 0, group - 1)
         where = address(self.right)
         if isinstance(where, Expr):
             where = substitute(
-                where, {self.columns.iv: panel * nr + lane, self.depth.iv: step * group + part}
+                where, {self.columns.iv: panel * nr + inside, self.depth.iv: step * group + part}
             )
-        column, rest = self._coefficient(where, lane, what)
+        column, rest = self._coefficient(where, lane, what) if nr > unit else (group, where)
         per_panel, rest = self._coefficient(rest, panel, what)
         outer, rest = self._outer(rest, what)
         depth, rest = self._coefficient(rest, step, what)
         next_row, rest = self._coefficient(rest, part, what)
         if group > 1 and next_row != 1:
             raise ScheduleError(f"tensorize: groups of {group} rows are not interleaved in the right factor")
-        self._check_affine(rest, what, lane, panel, step, part)
+        self._check_affine(rest, what, lane, half, panel, step, part)
         return _Strides(rest, column=column, panel=per_panel, depth=depth, outer=outer)
 
     def result_strides(self) -> _Strides:
@@ -423,9 +447,10 @@ def _register_tile(
 
 
 def factor_loads(
-    block: loop.Block, primitive_name: str, guarded: bool = False
+    block: loop.Block, primitive_name: str, guarded: bool = False, halves: bool = False
 ) -> tuple[loop.Accumulate, list[loop.Load]]:
-    """The accumulation of a sum of products, and the reads of its factors, which may be `guarded`.
+    """The accumulation of a sum of products, and the reads of its factors, which may be `guarded`. With
+    `halves` one factor is half of the byte that the second read gives.
 
     Raises:
         ScheduleError: The block is another one; the message begins with `primitive_name`.
@@ -437,11 +462,13 @@ def factor_loads(
     product = update.value.defining_op
     factors = product.operands if isinstance(product, scalar.BINARY["mul"]) else ()
     operands = [_uncast(v, update.value.type) for v in factors]
-    loads = [x for x in operands if isinstance(x, loop.Load) and (guarded or not x.guard) and not x.dynamic]
-    if len(operands) != 2 or len(loads) != 2:
+    shared = [found[0] for x in operands if halves and (found := half_byte(x))]
+    loads = [*(x for x in operands if isinstance(x, loop.Load)), *shared]
+    loads = [x for x in loads if (guarded or not x.guard) and not x.dynamic]
+    if len(loads) != 2 or len(shared) != halves:
         raise ScheduleError(
-            f"{primitive_name}: block {block.sym_name!r} is not a sum of products of two "
-            f"{'' if guarded else 'unguarded '}reads"
+            f"{primitive_name}: block {block.sym_name!r} is not a sum of products of "
+            f"{'a read and half a byte' if halves else 'two reads' if guarded else 'two unguarded reads'}"
         )
     return update, loads
 

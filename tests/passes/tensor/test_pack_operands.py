@@ -7,16 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilewright.dialects import func, tensor
+from tilewright.analysis.axis_roles import Roles
+from tilewright.dialects import func, graph, tensor
 from tilewright.dialects.simd import Panel
 from tilewright.dialects.tensor_builder import TensorBuilder
 from tilewright.ir import notes
 from tilewright.ir.builder import Builder
+from tilewright.ir.constant import Constant
 from tilewright.ir.core import Module
 from tilewright.ir.interpreter import Interpreter
-from tilewright.ir.types import DType, TensorType, bf16, f32
+from tilewright.ir.types import DType, TensorType, bf16, f32, i32, u8
 from tilewright.ir.verifier import verify
-from tilewright.passes.tensor.pack_operands import pack_operands
+from tilewright.passes.tensor.pack_operands import pack_operands, shares_bytes
 
 
 def product(rows: int, columns: int, depth: int, transposed: bool, dtype: DType = f32) -> Module:
@@ -40,7 +42,7 @@ def copies(module: Module, panel: Panel) -> list[str]:
     """The origins of the computations that packing adds. Checks that values do not change."""
     kinds = [(v.type.dtype.numpy, v.type.shape) for v in module.symbol("main").body.args]
     rng = np.random.default_rng(0)
-    arrays = [rng.standard_normal(shape).astype(dtype) for dtype, shape in kinds]
+    arrays = [(rng.standard_normal(shape) * 9 % 99).astype(dtype) for dtype, shape in kinds]
     (before,) = Interpreter(module).run("main", arrays, {})
     pack_operands(module, lambda a, b, n: panel)
     verify(module)
@@ -93,6 +95,50 @@ def windows(channels: int, stride: int, taps: int = 3) -> Module:
     Builder(f.body).insert(func.Return([y.value]))
     verify(module)
     return module
+
+
+def codes(weights: np.ndarray, axes: tuple[int, int] = (1, 0)) -> Module:
+    """Rows of bytes times constant bytes, of which `axes` are the sum's and the columns'."""
+    module = Module()
+    f = func.Func(sym_name="main", arg_names=("a",), result_names=("y",))
+    module.body.append(f)
+    b = Builder(f.body)
+    t = TensorBuilder(b)
+    depth, columns = weights.shape[axes[0]], weights.shape[axes[1]]
+    a = t.wrap(f.body.add_arg(TensorType(u8, (3, depth))))
+    w = t.wrap(b(graph.Constant(value=Constant(weights, "w"))))
+
+    def element(i: Any, j: Any, k: Any) -> Any:
+        return a[i, k].cast(i32) * w[(k, j) if axes == (0, 1) else (j, k)].cast(i32)
+
+    b.insert(func.Return([t.reduce("sum", (3, columns), (depth,), element).value]))
+    verify(module)
+    return module
+
+
+@pytest.mark.parametrize("axes", [(0, 1), (1, 0)])
+@pytest.mark.parametrize("panel", [Panel(4, halves=True), Panel(2, 4, 4, True), Panel(4, 2, 2, True)])
+def test_columns_whose_values_fit_four_bits_share_bytes(panel: Panel, axes: tuple[int, int]) -> None:
+    rng = np.random.default_rng(0)
+    for low, shared in ((-8, True), (-9, False)):
+        weights = rng.integers(-7, 8, (11, 7)).astype(np.int8)
+        weights[3, 2] = low
+        module = codes(weights, axes)
+        assert copies(module, panel) == []
+        (main,) = (op for op in module.walk() if isinstance(op, tensor.Compute))
+        roles = Roles.of(main)
+        assert roles is not None and roles.halves == shared
+        (data,) = (op.value for op in module.walk() if isinstance(op, graph.Constant))
+        columns, depth = weights.shape[axes[1]], weights.shape[axes[0]]
+        bytes_ = -(-columns // panel.nr) * panel.nr * -(-depth // panel.group) * panel.group
+        assert shares_bytes(data) == shared and data.nbytes == (bytes_ // 2 if shared else bytes_)
+
+
+def test_sums_that_may_be_too_long_take_bytes() -> None:
+    """16 times such a sum would not fit 32 bits."""
+    module = codes(np.ones((2, 65_794), np.int8))
+    pack_operands(module, lambda a, b, n: Panel(2, 4, 4, True))
+    assert not any(shares_bytes(op.value) for op in module.walk() if isinstance(op, graph.Constant))
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from tilewright.dialects import simd
+from tilewright.dialects.weight_form import joined_nibbles
 from tilewright.ir.core import Block
 from tilewright.ir.symbolic import Dim, symbol
-from tilewright.ir.types import BufferType, DType, i8, i32, u8
+from tilewright.ir.types import BufferType, DType, i4, i8, i32, u8
 from tilewright.targets.llvm.brgemm import panel_of
 from tilewright.targets.llvm.isa import Isa
 
@@ -44,7 +45,7 @@ def numbers(shape: tuple[int, ...], dtype: DType) -> np.ndarray[Any, Any]:
     """Return random integers. The extremes, for which saturating instructions are wrong, are more frequent
     than others.
     """
-    low, high = np.iinfo(dtype.numpy).min, np.iinfo(dtype.numpy).max
+    low, high = dtype.limits
     x = RNG.integers(low, high + 1, shape)
     return np.where(RNG.random(shape) < 0.3, np.where(RNG.random(shape) < 0.5, low, high), x).astype(
         dtype.numpy
@@ -54,13 +55,14 @@ def numbers(shape: tuple[int, ...], dtype: DType) -> np.ndarray[Any, Any]:
 def check(
     isa: Isa, a_type: DType, b_type: DType, m: int, n: int, k: int, *,
     taps: int = 1, accumulate: bool = False, symbolic: str = "", packed: bool = True,
+    panel: simd.Panel | None = None,
 ) -> None:  # fmt: skip
     """Compare the sum of `taps` products with NumPy. The rows of C are wider than n. The numbers after a row
     of A must not be used, and the memory after A must not be read.
     """
-    panel = panel_of(isa, a_type, b_type) if packed else simd.Panel(16)
+    panel = panel or (panel_of(isa, a_type, b_type) if packed else simd.Panel(16))
     gap = 3
-    a, b = numbers((taps, m, k + gap), a_type), numbers((taps, k, n), b_type)
+    a, b = numbers((taps, m, k + gap), a_type), numbers((taps, k, n), i4 if panel.halves else b_type)
     c = RNG.integers(-(2**31), 2**31, (m, n + gap), np.int32)
     before = c.copy()
     expected = np.einsum("tmk,tkn->mn", a[..., :k].astype(np.int64), b.astype(np.int64))
@@ -70,8 +72,9 @@ def check(
         name: symbol(name, 0) if name in symbolic else v for name, v in (("m", m), ("n", n), ("k", k))
     }
     rows = panel.padded_rows(sizes["k"])
+    row = panel.nr // (2 if panel.halves else 1)
     layout = (
-        {"b_panel": taps * rows * panel.nr, "b_k": panel.group * panel.nr, "b_r": (rows * panel.nr,)}
+        {"b_panel": taps * rows * row, "b_k": panel.group * row, "b_r": (rows * row,)}
         if packed
         else {"b_panel": panel.nr, "b_k": sizes["n"], "b_r": (sizes["k"] * sizes["n"],)}
     )
@@ -80,6 +83,7 @@ def check(
         **sizes,
         nr=panel.nr,
         group=panel.group,
+        halves=panel.halves,
         a_m=sizes["k"] + gap,
         c_m=n + gap,
         accumulate=accumulate,
@@ -94,6 +98,8 @@ def check(
         full = np.zeros((taps, -(-k // depth) * depth, n), b.dtype)
         full[:, :k] = b
         laid_out = in_panels(full, panel)
+        if panel.halves:
+            laid_out = joined_nibbles(laid_out.astype(np.int8) & 15, -2)
     c = guarded(c)
     run(op, isa, guarded(a.reshape(-1)[: a.size - gap]), guarded(laid_out), c, {"m": m, "n": n, "k": k})
     np.testing.assert_array_equal(c[:, :n], expected.astype(np.int32))  # modulo 2**32
@@ -137,6 +143,16 @@ def test_several_taps(isa: Isa, channels: int) -> None:
 def test_plain_rows(isa: Isa) -> None:
     for a, b in ((u8, i8), (i32, i32)):
         check(isa, a, b, 9, 45, 23, packed=False, accumulate=True)
+
+
+@pytest.mark.parametrize("isa", [MIDDLE, NARROW, replace(NARROW, name="scalars", vector_bits=64)])
+@pytest.mark.parametrize("a", [i8, u8])
+@pytest.mark.parametrize("group", [1, 2, 4])
+def test_two_columns_in_a_byte(isa: Isa, a: DType, group: int) -> None:
+    panel = simd.Panel(2 * isa.lanes(32), group, group, halves=True)
+    check(isa, a, i8, 5, 21, 39, taps=3, accumulate=True, panel=panel)
+    check(isa, a, i8, 1, 40, 8, panel=panel)
+    check(isa, a, i8, 7, 3, 1, symbolic="m", panel=panel)
 
 
 def test_sums_wrap_around() -> None:

@@ -107,3 +107,20 @@ def test_notes_state_the_memory(tmp_path: Path) -> None:
         assert file is not None
         notes = file.read().decode()
     assert "- Weights: " in notes and "- Code: " in notes and "for cortex-m33 with hardware floating" in notes
+    assert "4 bits" not in notes
+
+
+@pytest.mark.parametrize("target", ["c", "cortex-m4"])
+def test_notes_state_the_bytes_of_weights_of_four_bits(target: str, tmp_path: Path) -> None:
+    """Convolutions have two weights in a byte, in whole panels of columns; a depthwise one has one."""
+    nn.seed(6)
+    model = nn.Sequential(nn.Conv2d(4, 8, 1), nn.Conv2d(8, 8, 3, groups=8), nn.Conv2d(8, 6, 2))
+    x = np.random.default_rng(6).standard_normal((1, 4, 4, 4)).astype(np.float32)
+    library = tw.compile(tw.quantize(model, [x], weight_bits=4), target=target)
+    shared, alone = library.metadata["static"]["four_bits"]
+    assert shared == (4 * 8 + 32 * (6 if target == "cortex-m4" else 8)) // 2 and alone == 3 * 3 * 8
+    with tarfile.open(library.save(tmp_path / "m.tar")) as archive:
+        file = archive.extractfile("NOTES.md")
+        assert file is not None
+        notes = file.read().decode()
+    assert f"{shared} bytes with two in each, {alone} bytes with one in each" in notes

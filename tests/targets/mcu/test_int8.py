@@ -1,4 +1,5 @@
-"""MLPerf Tiny's networks in 8-bit integers on Cortex-M, exactly as on the target `cpu`.
+"""MLPerf Tiny's networks in 8-bit integers, with weights of 8 and of 4 bits, on Cortex-M: exactly as on the
+target `cpu`.
 
 A softmax at the end, of floats, adds in another order and is left out.
 """
@@ -45,45 +46,51 @@ def outputs(quantized: object, x: np.ndarray, processor: str, place: Path) -> tu
 
 @needs_qemu
 @pytest.mark.parametrize(
-    ("name", "processor"),
+    ("name", "processor", "bits"),
     [
-        ("keyword-spotting", "cortex-m4"),
-        ("anomaly-detection", "cortex-m7"),
-        ("keyword-spotting", "cortex-m55"),
+        ("keyword-spotting", "cortex-m4", 8),
+        ("anomaly-detection", "cortex-m4", 4),
+        ("anomaly-detection", "cortex-m7", 8),
+        ("keyword-spotting", "cortex-m55", 8),
+        ("keyword-spotting", "cortex-m55", 4),
         *[
-            pytest.param(name, processor, marks=pytest.mark.slow)
+            pytest.param(name, processor, bits, marks=pytest.mark.slow)
             for name in NETWORKS
             for processor in ("cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55")
+            for bits in (8, 4)
         ],
     ],
 )
-def test_networks_equal_cpu(name: str, processor: str, tmp_path: Path) -> None:
+def test_networks_equal_cpu(name: str, processor: str, bits: int, tmp_path: Path) -> None:
     network = NETWORKS[name]
-    found, want = outputs(network.quantized(softmax=False), network.samples()[0], processor, tmp_path)
+    quantized = network.quantized(softmax=False, weight_bits=bits)
+    found, want = outputs(quantized, network.samples()[0], processor, tmp_path)
     assert np.array_equal(found, want)
 
 
 @needs_qemu
 @pytest.mark.parametrize("processor", ["cortex-m4", "cortex-m55"])
-@pytest.mark.parametrize("depth", [9, 3001])
-def test_rows_and_columns_that_fill_no_pair(processor: str, depth: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("depth", "bits"), [(9, 8), (3001, 8), (9, 4), (259, 4), (3001, 4)])
+def test_rows_and_columns_that_fill_no_pair(processor: str, depth: int, bits: int, tmp_path: Path) -> None:
     """Three rows, seven columns, and odd sums, of which the longest do not fit the stack: odd numbers of all
     that is taken in pairs.
     """
     nn.seed(1)
     model = nn.Sequential(nn.Linear(depth, 7), nn.ReLU(), nn.Linear(7, 5))
     x = np.random.default_rng(1).standard_normal((3, depth)).astype(np.float32)
-    found, want = outputs(tw.quantize(model, [x]), x, processor, tmp_path)
+    found, want = outputs(tw.quantize(model, [x], weight_bits=bits), x, processor, tmp_path)
     assert np.array_equal(found, want)
 
 
 @needs_qemu
 @pytest.mark.parametrize("processor", ["cortex-m4", "cortex-m55"])
-def test_windows_that_are_copied_in_parts(processor: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("bits", [8, 4])
+def test_windows_that_are_copied_in_parts(processor: str, bits: int, tmp_path: Path) -> None:
     """A window of nine times 300 channels is longer than the rows that are copied at once."""
     nn.seed(2)
     x = np.random.default_rng(2).standard_normal((1, 300, 4, 5)).astype(np.float32)
-    found, want = outputs(tw.quantize(nn.Conv2d(300, 3, 3, padding=1), [x]), x, processor, tmp_path)
+    quantized = tw.quantize(nn.Conv2d(300, 3, 3, padding=1), [x], weight_bits=bits)
+    found, want = outputs(quantized, x, processor, tmp_path)
     assert np.array_equal(found, want)
 
 
@@ -132,13 +139,14 @@ class Beside(nn.Module):
 
 @needs_qemu
 @pytest.mark.parametrize("processor", ["cortex-m4", "cortex-m55"])
-def test_borders_are_filled_in_where_rows_are_copied(processor: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("bits", [8, 4])
+def test_borders_are_filled_in_where_rows_are_copied(processor: str, bits: int, tmp_path: Path) -> None:
     """An image that others read, too, is not copied: guards limit what products read of it. Behind a tanh,
     the zero point at the borders is not 0.
     """
     nn.seed(5)
     x = np.random.default_rng(5).standard_normal((1, 2, 7, 9)).astype(np.float32)
-    quantized = tw.quantize(Beside(), [x])
+    quantized = tw.quantize(Beside(), [x], weight_bits=bits)
     library = tw.compile(quantized, target=processor)
     assert len(re.findall(r"brgemm.*guards = ", library.ir("loop"))) >= 2
     assert not re.search(r"fill = 0\D", library.ir("loop")) and "fill = " in library.ir("loop")
@@ -165,6 +173,27 @@ def test_products_of_bytes_are_pairs_of_halfwords() -> None:
     assembly = tw.compile(network.quantized(), target="cortex-m4").ir("asm")
     assert len(re.findall(r"\bsmlad\b", assembly)) >= 8 and "sxtb16" in assembly
     assert "vcvtr.s32.f32" in assembly and "roundeven" not in assembly and "__aeabi_f" not in assembly
+
+
+def inner_loop(assembly: str, function: str, last: str) -> list[str]:
+    """The instructions of the first loop in a function that ends in the instruction `last`."""
+    loop = re.search(rf"\n{function}:.*?\n(\.LBB\w+):\n((?:(?!\n\.L).)*?\b{last}\b[^\n]*\1)", assembly, re.S)
+    assert loop is not None
+    return [line.split()[0] for line in loop[2].split("\n") if line.strip() and "@" not in line.split()[0]]
+
+
+def test_products_of_two_columns_in_a_byte() -> None:
+    """Short sums take masks in place of loads and extensions, vectors two further instructions."""
+    network = NETWORKS["anomaly-detection"]
+    model = network.quantized(weight_bits=4)
+    assembly = tw.compile(model, target="cortex-m4").ir("asm")
+    lines = inner_loop(assembly, "pairs_of_1_int8_uint8_12_halves_in_place", "bne")
+    assert lines.count("smlad") == 8 and "sxtb16" not in lines and sum(x[:3] == "and" for x in lines) == 8
+    longest = inner_loop(assembly, "pairs_of_1_int8_uint8_4_halves_in_place", "bne")
+    assert longest.count("smlad") == 8 and longest.count("sxtb16") == 8
+    assembly = tw.compile(model, target="cortex-m55").ir("asm")
+    lines = inner_loop(assembly, "vectors_of_1_uint8_int8_halves_in_place", "le")
+    assert lines.count("vmlava.s8") == 2 and lines.count("vldrw.u32") == 1 and len(lines) <= 10
 
 
 def test_products_of_bytes_are_vectors() -> None:

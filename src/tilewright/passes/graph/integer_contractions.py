@@ -114,7 +114,7 @@ class Factor:
             zero = np.zeros((), np.int64) if self.zero is None else known(self.zero)
             full = None if zero is None else constant.astype(np.int64) - zero
             for array, rest in ((full, None), (constant, self.zero)):
-                dtype = None if array is None else next((t for t in BYTES if _fits(array, t)), None)
+                dtype = None if array is None else next((t for t in BYTES if t.holds(array)), None)
                 if array is not None and dtype is not None:
                     source = constant_of(self.q)
                     assert source is not None
@@ -145,11 +145,6 @@ class Factor:
     def is_scalar(self) -> bool:
         """Whether one scale and one zero point serve all elements."""
         return self.shape_of(self.zero) == () == self.shape_of(self.scale)
-
-
-def _fits(array: np.ndarray[Any, Any], dtype: DType) -> bool:
-    low, high = dtype.limits
-    return array.size == 0 or bool(array.min() >= low and array.max() <= high)
 
 
 def factor_of(value: Value) -> Factor | None:
@@ -191,7 +186,7 @@ def _integers(value: Value) -> Factor | None:
     if (cast := producer(value, graph.Cast)) is not None and _is_narrow(cast.x):
         return Factor(cast.x)
     array = array_of(value)
-    if array is not None and any(_fits(array, t) for t in BYTES):
+    if array is not None and any(t.holds(array) for t in BYTES):
         return Factor(value)
     return None
 

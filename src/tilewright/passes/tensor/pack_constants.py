@@ -29,7 +29,7 @@ from ...ir.constant import Constant
 from ...ir.core import Module, Value
 from ...ir.substitution import linear_in
 from ...ir.symbolic import Dim, Expr, prove_divisible, symbol
-from ...ir.types import i32, u8
+from ...ir.types import DType, i32, u8
 
 BLOCK = 32
 """Elements of a block in a constant that no reduction reads along a dimension."""
@@ -187,8 +187,13 @@ def _read(read: tensor.Read, packed: Value, layout: _Layout) -> None:
         b(tensor.Read(packed, read.dynamic, zero, indices=indices, guard=read.guard, location=read.location)),
     )
     part: Dim = at % layout.block // layout.width * layout.bits
-    read.replace_by(byte.cast(i32).apply("shr", part).cast(read.result.type).value)
+    read.replace_by(integer_in(byte, part, read.result.type).value)
     read.erase()
 
 
-__all__ = ["pack_constants"]
+def integer_in(byte: Scalar, bit: Dim, dtype: DType) -> Scalar:
+    """The integer of type `dtype`, of fewer than 8 bits, that begins at a bit of a byte."""
+    return byte.cast(i32).apply("shr", bit).cast(dtype)
+
+
+__all__ = ["integer_in", "pack_constants"]

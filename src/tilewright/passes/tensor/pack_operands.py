@@ -4,6 +4,10 @@
 last panel. For narrow types `group` successive rows are interleaved, ``p[n // nr, k // group, n % nr, k %
 group]``, as dot-product instructions require (`simd.Panel`).
 
+Where the target asks for it (`Panel.halves`), a constant of signed bytes whose values all fit 4 bits, as
+weights quantized to 4 bits do, takes half as many: two neighbouring columns share a byte, ``p[n // nr, k //
+group, n % nr // 2, k % group]``. Its reads become computations of the value from the byte.
+
 - A constant is packed here, at compile time.
 - A run-time operand whose columns are not contiguous (a key matrix in attention), or whose rows are far
   apart, is packed by a computation of its own.
@@ -14,7 +18,7 @@ group]``, as dot-product instructions require (`simd.Panel`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +29,8 @@ from ...analysis.index_maps import product, row_major_strides, substitute_all
 from ...dialects import graph, tensor
 from ...dialects.simd import Panel
 from ...dialects.tensor import extent
-from ...dialects.tensor_builder import TensorBuilder, TensorRef
+from ...dialects.tensor_builder import Scalar, TensorBuilder, TensorRef
+from ...dialects.weight_form import joined_nibbles
 from ...ir import notes
 from ...ir.builder import Builder
 from ...ir.cleanup import dce
@@ -34,6 +39,7 @@ from ...ir.core import Module, Value
 from ...ir.substitution import linear_in
 from ...ir.symbolic import Dim, Expr, bounds, ceildiv, free_symbols, prove_eq, prove_le
 from ...ir.types import DType, bf16, f16, f32, f64, i4, i8, i32, u8, u16, u32
+from .pack_constants import integer_in
 from .pack_quantized import Packing, pack_quantized, read_from_panels
 
 BYTES = (i8, u8)
@@ -96,8 +102,11 @@ def _prepare(
         again = match_contraction(compute)
         assert again is not None
         c = again
+    if panel.halves and (source is None or not _fits_halves(source, c)):
+        panel = replace(panel, halves=False)
     if panel.group > 1 and not prove_eq(c.a.coefficients[k[-1]], 1):
-        panel = Panel(panel.nr)  # groups of elements of the left operand cannot be loaded as one
+        # Groups of elements of the left operand cannot be loaded as one.
+        panel = Panel(panel.nr, halves=panel.halves)
     padded = False
     if c.index is not None and source is None:
         if not contiguous:
@@ -133,6 +142,7 @@ def _prepare(
         padded,
         panel.group,
         grouped=c.index is not None,
+        halves=panel.halves,
     )
     notes.CONTRACTION.set(compute, roles.as_attribute())
 
@@ -142,6 +152,13 @@ def _has_kernel(a: DType, b: DType, total: DType) -> bool:
     if total is i32:
         return (a in BYTES and b in BYTES) or (a is i32 and b is i32)
     return a is b and (a is total or (a in (bf16, f16) and total is f32)) and total in (f32, f64)
+
+
+def _fits_halves(source: Constant, c: Contraction) -> bool:
+    """Whether the values of a constant fit 4 bits, and the sums of their products, times 16 as product
+    instructions compute them, 32 bits.
+    """
+    return prove_le(product(extent(axis) for axis in c.k), MOST_TERMS) and i4.holds(source.array)
 
 
 def _has_many_rows(c: Contraction) -> bool:
@@ -258,6 +275,8 @@ share elements. A larger value copies the operands of windows that overlap more.
 WORD_BITS = 32
 """Bits of the largest groups that a computation packs, in words. Longer ones are made of constants only."""
 PACKING_ROWS = 9
+MOST_TERMS = (1 << 31) // (16 * 8 * 255) - 1
+"""The most terms of a sum whose weights take half a byte."""
 
 
 def _order(axis: Expr, coefficient: Dim) -> tuple[int, int]:
@@ -273,10 +292,12 @@ def _replace_b(c: Contraction, value: Value, index: tuple[Dim, ...]) -> None:
     _replace(c.b.read, value, index)
 
 
-def _replace(read: tensor.Read, value: Value, index: tuple[Dim, ...]) -> None:
-    new = Builder.before(read)(
-        tensor.Read(value, list(read.dynamic), None, indices=index, location=read.location)
-    )
+def _replace(read: tensor.Read, value: Value, index: tuple[Dim, ...], bit: Dim | None = None) -> None:
+    """Read another tensor instead; with `bit` the integer of 4 bits that begins there."""
+    b = Builder.before(read)
+    new = b(tensor.Read(value, list(read.dynamic), None, indices=index, location=read.location))
+    if bit is not None:
+        new = integer_in(Scalar(b, new), bit, i4).cast(read.result.type).value
     read.replace_by(new)
     read.erase()
 
@@ -284,9 +305,10 @@ def _replace(read: tensor.Read, value: Value, index: tuple[Dim, ...]) -> None:
 def _panel_index(lead: Sequence[Expr], last: Expr, k: list[Expr], panel: Panel) -> tuple[Dim, ...]:
     """The index into a packed operand: leading axes, panel, rows, lane, position in a group of rows."""
     *outer, row = k
+    lane = last % panel.nr // (2 if panel.halves else 1)
     if panel.group == 1:
-        return (*lead, last // panel.nr, *k, last % panel.nr)
-    return (*lead, last // panel.nr, *outer, row // panel.group, last % panel.nr, row % panel.group)
+        return (*lead, last // panel.nr, *k, lane)
+    return (*lead, last // panel.nr, *outer, row // panel.group, lane, row % panel.group)
 
 
 def _number(d: Dim) -> int:
@@ -330,6 +352,24 @@ class _Panels:
                 panels[..., whole, rest:] = 0
 
 
+@dataclass(frozen=True)
+class _Halves:
+    """Writes a constant in panels whose columns share bytes in pairs."""
+
+    panels: _Panels
+    shape: tuple[int, ...]
+
+    def __call__(self, out: np.ndarray[Any, Any]) -> None:
+        whole = np.empty(self.shape, np.int8)
+        self.panels(whole)
+        out[...] = joined_nibbles(whole & 15, -1 if self.panels.panel.group == 1 else -2).view(np.int8)
+
+
+def shares_bytes(constant: Constant) -> bool:
+    """Whether each byte of a constant holds two integers, of 4 bits."""
+    return isinstance(constant.again or constant.source, _Halves)
+
+
 def _pack_constant(
     c: Contraction, k: list[Expr], source: Constant, panel: Panel, packed: dict[Any, Value]
 ) -> None:
@@ -347,7 +387,7 @@ def _pack_constant(
     start = _number(offset)
     nr, group = panel.nr, panel.group
     n_at = len(outer)
-    write = _Panels(source, tuple(shape), tuple(strides), start, n_at, panel)
+    write: Any = _Panels(source, tuple(shape), tuple(strides), start, n_at, panel)
     anchor = c.b.value.defining_op
     assert anchor is not None
     key = anchor.parent, write
@@ -355,12 +395,18 @@ def _pack_constant(
         rows = _number(panel.padded_rows(shape[-1]))
         inner = (rows, nr) if group == 1 else (rows // group, nr, group)
         result = (*shape[:n_at], -(-shape[n_at] // nr), *shape[n_at + 1 : -1], *inner)
+        halves = ""
+        if panel.halves:
+            write, halves = _Halves(write, result), ", two columns in a byte"
+            lanes = len(result) - (1 if group == 1 else 2)
+            result = (*result[:lanes], nr // 2, *result[lanes + 1 :])
         name = f"{source.name}.packed" if source.name else "packed"
         constant = Constant.made(result, source.numpy_dtype, write, name)
         pairs = f", {group} rows interleaved" if group > 1 else ""
-        constant.made_of([source], f"packed in panels of {nr} columns{pairs}")
+        constant.made_of([source], f"packed in panels of {nr} columns{pairs}{halves}")
         packed[key] = Builder.after(anchor)(graph.Constant(value=constant, location=anchor.location))
-    _replace_b(c, packed[key], _panel_index(outer, last, k, panel))
+    bit = last % 2 * 4 if panel.halves else None
+    _replace(c.b.read, packed[key], _panel_index(outer, last, k, panel), bit)
 
 
 def _pack_at_run_time(c: Contraction, k: list[Expr], panel: Panel) -> None:
@@ -442,4 +488,4 @@ def _in_words(c: Contraction, row: Expr, group: int) -> bool:
     )
 
 
-__all__ = ["PanelRule", "RowMajorRule", "pack_operands"]
+__all__ = ["PanelRule", "RowMajorRule", "pack_operands", "shares_bytes"]

@@ -30,7 +30,8 @@ _GLOBAL = re.compile(r"^\w[\w* ]*?\b(\w+)\([^;]*\) \{$", re.MULTILINE)
 FLAGS = ("-std=c11", "-O2", "-ffp-contract=off", "-fvisibility=hidden")
 
 ISA = Isa(
-    "c", "c-unknown-unknown", "generic", (), 64, 16, masked=False, fma=False, machine=common(32, 256, cores=1)
+    "c", "c-unknown-unknown", "generic", (), 64, 16, masked=False, fma=False, halves=True,
+    machine=common(32, 256, cores=1),
 )  # fmt: skip
 """Vectors of two floats: each lane becomes a variable, and a compiler joins what its processor joins."""
 

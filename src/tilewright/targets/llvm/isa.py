@@ -38,6 +38,7 @@ class Isa:
         counter: the integer type in which loops count: that of addresses, where it is enough.
         integer_bits, integer_registers: width and number of the registers for vectors of integers of up to 32
             bits, where floats have others (Hexagon's HVX before V68); 0: both have the same.
+        halves: weights whose values fit 4 bits share bytes (`simd.Panel`): memory is scarcer than time.
         loads_anywhere: a word at an address that is no multiple of its size is loaded by one instruction.
         emulated: features (``amx-int8``) that the machine lacks; `emulate` replaces their instructions with
             plain code.
@@ -63,6 +64,7 @@ class Isa:
     counter: str = "i64"
     integer_bits: int = 0
     integer_registers: int = 0
+    halves: bool = False
     loads_anywhere: bool = True
     emulated: tuple[str, ...] = ()
 

@@ -9,6 +9,8 @@ from ...dialects import func, host, loop
 from ...ir import notes
 from ...ir.core import Module
 from ...ir.symbolic import Dim, bounds
+from ...ir.types import i4, i8
+from ...passes.tensor.pack_operands import shares_bytes
 from .kernel import KernelCode
 
 
@@ -17,8 +19,9 @@ def static_memory(module: Module, codes: Mapping[str, KernelCode]) -> dict[str, 
 
     Returns:
         ``arena`` and ``scratch``: bytes at the upper bounds of all sizes. ``states``: bytes of each state.
-        ``symbols``: the number of sizes of a function, at most. ``refused``: why the model needs memory whose
-        size is not known before it runs; "" if it does not.
+        ``four_bits``: bytes of constants whose values fit 4 bits: those with two values in each, and those
+        with one. ``refused``: why the model needs memory whose size is not known before it runs; "" if it
+        does not.
     """
     functions = func.entries(module)
     kernels = {k.sym_name: k for k in module.functions(loop.Kernel)}
@@ -38,7 +41,24 @@ def static_memory(module: Module, codes: Mapping[str, KernelCode]) -> dict[str, 
     states = {
         name: type_.size * type_.dtype.itemsize for name, (type_, _) in func.shared_states(functions).items()
     }
-    return {"arena": arena, "scratch": scratch, "states": states, "refused": refused}
+    return {
+        "arena": arena,
+        "scratch": scratch,
+        "states": states,
+        "four_bits": _of_four_bits(functions),
+        "refused": refused,
+    }
+
+
+def _of_four_bits(functions: list[func.Func]) -> tuple[int, int]:
+    """The bytes of weights of 4 bits, with two in each byte and with one."""
+    shared = alone = 0
+    for data in {op.value for f in functions for op in f.walk() if isinstance(op, host.Constant)}:
+        if shares_bytes(data):
+            shared += data.nbytes
+        elif data.dtype is i8 and data.size > 1 and i4.holds(data.array):
+            alone += data.nbytes
+    return shared, alone
 
 
 def _largest(sizes: list[Dim]) -> int | None:

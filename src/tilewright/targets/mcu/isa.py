@@ -23,7 +23,7 @@ def _cortex(
     machine = Machine(1, (CacheLevel(1, l1 << 10), CacheLevel(2, 256 << 10)))
     return Isa(
         name, triple, name, features, vector_bits, registers, masked=False, fma=True, machine=machine,
-        stack_bytes=STACK_BYTES, counter="i32",
+        stack_bytes=STACK_BYTES, counter="i32", halves=True,
     )  # fmt: skip
 
 

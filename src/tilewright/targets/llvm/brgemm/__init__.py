@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from ....dialects import simd
 from ....ir.symbolic import Dim, prove_eq
-from ....ir.types import DType, bf16, f32, i4, i32
+from ....ir.types import DType, bf16, f32, i4, i8, i32
 from ..isa import Isa
 from .byte_dots import has_byte_dots
 from .copied_rows import COLUMNS, ROWS, CopiedRows
@@ -57,19 +57,20 @@ def panel_of(isa: Isa, a: DType, b: DType, columns: int | None = None) -> simd.P
 
     Rows of narrow types are interleaved in the groups that dot-product instructions read; machines without
     such instructions widen groups as fast as rows. A known number of `columns` may make panels narrower or
-    wider. For quantized weights of any number of bits `b` is i4. Their panels are narrow, one or two vectors
-    wide, so that a tile has many rows and an unpacked value serves all of them.
+    wider. `Isa.halves` lets columns of signed integers share bytes. For quantized weights of any number of
+    bits `b` is i4. Their panels are narrow, one or two vectors wide, so that a tile has many rows and an
+    unpacked value serves all of them.
     """
     if b is i4:
         vectors = 2 if isa.vector_registers >= 32 or isa.has("relaxed-simd") else 1
         return simd.Panel(vectors * isa.lanes(32), 4 if has_byte_dots(isa) else 1)
-    wide = isa.integer_bits > isa.vector_bits
+    wide, halves = isa.integer_bits > isa.vector_bits, isa.halves and b is i8
     isa = isa.for_type(b if b in BYTES else f32)
     _, nr = tile_shape(isa, b, a)
     if b not in (bf16, *BYTES):
         return simd.Panel(nr if columns is None else _even_panel(isa, nr, isa.lanes(b.bits), columns))
     if b in BYTES and (kind := byte_product(isa)) is not None:
-        return simd.Panel(COLUMNS, kind.group, kind.group)
+        return simd.Panel(COLUMNS, kind.group, kind.group, halves)
     group = bf16_group(isa) if b is bf16 else byte_group(isa, a, b)
     if _in_tiles(isa, b, group):
         return simd.Panel(nr, group, ROW // b.itemsize)
@@ -77,7 +78,7 @@ def panel_of(isa: Isa, a: DType, b: DType, columns: int | None = None) -> simd.P
     if (b is bf16 or (wide and b in BYTES)) and columns is not None:
         lanes = isa.lanes(32)
         nr = min(nr, -(-columns // lanes) * lanes)
-    return simd.Panel(nr, group, group)
+    return simd.Panel(nr, group, group, halves)
 
 
 def _even_panel(isa: Isa, nr: int, lanes: int, columns: int) -> int:
@@ -103,6 +104,8 @@ def _in_tiles(isa: Isa, dtype: DType, group: int) -> bool:
 
 
 def _supported(op: simd.BatchReduceGemm, a: DType, b: DType, c: DType) -> bool:
+    if op.halves and (b is not i8 or op.nr % 2 or not op.padded):
+        return False
     if c is i32:
         known = a in (*BYTES, i32) and b in (*BYTES, i32) and (a is b or (a in BYTES and b in BYTES))
         return known and (op.group == 1 or (a is not i32 and op.group in (2, 4, 8, 16)))

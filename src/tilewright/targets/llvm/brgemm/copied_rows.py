@@ -9,6 +9,9 @@ subclass copies them in the form that its machine's product instruction reads:
 | Arm's DSP extension (Cortex-M4, M7, M33) | ``smlad``: 2 products | as 16 bits | in fours | `WidenedRows` |
 | Arm's MVE (Cortex-M55) | ``vmladav.s8``: 16 products | as bytes | in sixteens | `VectorRows` |
 
+Where two columns share a byte (`simd.Panel`), their integers of 4 bits are multiplied where they lie, in the
+upper bits of bytes: 16 times as large. Sums are shifted at the end, which is exact.
+
 The kernels of CMSIS-NN (Lai, Suda, Chandra 2018) copy rows the same way.
 """
 
@@ -47,6 +50,7 @@ class CopiedRows:
             if the run of `k` is itself cut.
         in_parts: whether products are added to the result.
         in_place: whether a row is read where it lies: a single one of whole groups, which follow one another.
+        step: bytes of a group of a panel.
     """
 
     feature: ClassVar[str]
@@ -56,6 +60,7 @@ class CopiedRows:
     apart: int
     in_parts: bool
     in_place: bool
+    step: int
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -69,7 +74,8 @@ class CopiedRows:
         levels = range(len(problem.reductions) + 1)
         fitting = [k for k in levels if self._copied_bytes(k) * ROWS <= MOST_COPIED]
         self.apart = 0 if self.in_place else fitting[0] if fitting else len(levels)
-        step = self._copied_bytes(0) // self.copied * self.group * COLUMNS
+        self.step = problem.elements_of_b(COLUMNS)
+        step = self._copied_bytes(0) // self.copied * self.step
         one_panel = isinstance(problem.n, int) and problem.n <= COLUMNS
         self.in_parts = self.apart > 0 or problem.accumulate or not (one_panel or problem.b_panel == step)
 
@@ -81,8 +87,8 @@ class CopiedRows:
             return False
         if not (isinstance(p.k, int) and p.a_k == 1 and p.padded and p.width == COLUMNS):
             return False
-        step = group * COLUMNS * -(-p.k // group)
-        if p.k > group and p.b_k != group * COLUMNS:
+        step = p.elements_of_b(COLUMNS) * -(-p.k // group)
+        if p.k > group and p.b_k != p.elements_of_b(COLUMNS):
             return False
         for extent, stride in zip(reversed(p.reductions), reversed(p.b_r), strict=True):
             if not isinstance(extent, int) or stride != step:
@@ -99,6 +105,11 @@ class CopiedRows:
             assert isinstance(extent, int)
             total *= extent
         return total
+
+    def _terms(self) -> int:
+        """The most terms of a sum of products at once, and zeros."""
+        copied = self._copied_bytes(self.apart)
+        return (copied if self.in_place else min(copied, MOST_COPIED // ROWS)) // self.copied * self.group
 
     def write(self) -> None:
         p, e = self.problem, self.emitter
@@ -167,10 +178,10 @@ class CopiedRows:
                 target = e.at(place, str(self.unit * k), 1)
                 self._copy(e.at(x, str(start), 1), target, len(sources), point, size)
             steps = self._copied_bytes(level) // self.copied if size == p.k else -(-size // self.group)
-            done = start // self.group * self.group * COLUMNS
+            done = start // self.group * self.step
             sizes = [str(steps), *(self._narrow(x) for x in (p.c_m, p.n))]
             if self.in_parts:
-                sizes.append(self._narrow(p.b_panel - steps * self.group * COLUMNS))
+                sizes.append(self._narrow(p.b_panel - steps * self.step))
             name = self.helper(*self.product(len(sources)))
             rows, arguments = sources[0] if self.in_place else place, ", ".join(f"i32 {x}" for x in sizes)
             e.line(f"call void @{name}(ptr {rows}, ptr {e.at(b, str(done), 1)}, ptr {c}, {arguments})")
@@ -234,6 +245,12 @@ class CopiedRows:
         """
         raise NotImplementedError
 
+    def shifted(self, e: Emitter, sums: Sums, bits: int) -> Sums:
+        """Sums of products, whose weights are 2**bits times as large if two columns share bytes."""
+        if not self.problem.halves:
+            return sums
+        return {place: e.op(f"ashr i32 {x}, {bits}") for place, x in sums.items()}
+
     def columns(
         self, name: str, rows: int, attributes: str, panel: Callable[[Emitter, str], tuple[str, Sums]]
     ) -> tuple[str, str]:
@@ -246,7 +263,13 @@ class CopiedRows:
             panel: Writes the sums of a panel, by row and column; returns the panel's end and the sums.
         """
         e, parts = Emitter("i32"), self.in_parts
-        name += ("_added" if parts else "") + ("_in_place" if self.in_place else "")
+        name += "".join(
+            f"_{kind}"
+            for kind, holds in (
+                ("halves", self.problem.halves), ("added", parts), ("in_place", self.in_place)
+            )
+            if holds
+        )  # fmt: skip
 
         def columns(k: str, carried: Carried) -> list[str]:
             b, found = panel(e, carried[0][1])

@@ -94,7 +94,7 @@ class Driver:
             start = e.mul(group, self.dims(p.b_panel))
         else:
             panel = e.mul(e.divide(group, p.splits), self.dims(p.b_panel))
-            start = e.add(panel, e.mul(e.remainder(group, p.splits), str(p.width * p.group)))
+            start = e.add(panel, e.mul(e.remainder(group, p.splits), str(p.elements_of_b(p.width))))
         return e.at("%b", start, p.dtype.itemsize), e.at("%c", e.mul(group, str(p.width)), p.c_dtype.itemsize)
 
     def _known_columns(self, b: str, c: str, rest: int) -> None:
@@ -232,7 +232,7 @@ class Driver:
             steps = steps * r
         if not (p.tile.share and isinstance(steps, int) and p.padded and columns == p.width):
             return lambda block: None
-        size = steps * p.width * p.splits * p.dtype.itemsize
+        size = steps * p.elements_of_b(p.width * p.splits) // p.group * p.dtype.itemsize
         turns = max(1, steps // (p.tile.unroll or MAX_UNROLL // 2))
         number = e.mul(e.mul(blocks, self.dims(p.lines)), str(p.splits))
         each = (

@@ -82,7 +82,8 @@ class Problem:
 
     A panel has ``splits * width`` columns, of which `width`, a multiple of `lanes`, are computed at a time.
     Strides and offsets count elements; `m`, `n`, `k`, `lines` and `reductions` are extents. `guards` and
-    `fill` are those of the operation. `paired` says that rows of A lie in pairs (`paired_rows`).
+    `fill` are those of the operation, as is `halves`, with which strides of B count bytes. `paired` says that
+    rows of A lie in pairs (`paired_rows`).
     """
 
     dtype: DType
@@ -112,7 +113,12 @@ class Problem:
     tile: simd.Tile
     guards: tuple[tuple[Dim, ...], ...] = ()
     fill: int = 0
+    halves: bool = False
     paired: bool = False
+
+    def elements_of_b(self, columns: int) -> int:
+        """The elements of B, or the bytes of `halves`, that a group of some columns takes."""
+        return columns * self.group // (2 if self.halves else 1)
 
 
 def groups_are_words(p: Problem) -> bool:
@@ -173,7 +179,7 @@ def problem_of(op: simd.BatchReduceGemm, isa: Isa, dtype: DType, c_dtype: DType)
     accumulator = accumulator_of(c_dtype)
     natural = tile_shape(isa, accumulator)[1] if op.group == 1 else tile_shape(isa, op.b.type.dtype, dtype)[1]
     nr, group = op.nr, op.group
-    if group == 1 and prove_eq(op.b_panel, nr):  # Plain rows allow any panel width.
+    if group == 1 and not op.halves and prove_eq(op.b_panel, nr):  # Plain rows allow any panel width.
         nr = natural
     lanes = isa.lanes(accumulator.bits)
     while nr % lanes:
@@ -212,7 +218,7 @@ def problem_of(op: simd.BatchReduceGemm, isa: Isa, dtype: DType, c_dtype: DType)
         a_m=op.a_m,
         a_k=op.a_k,
         a_r=tuple(a_r[i] for i in kept),
-        b_panel=nr if prove_eq(op.b_panel, op.nr) else op.b_panel,
+        b_panel=nr if prove_eq(op.b_panel, op.nr) and not op.halves else op.b_panel,
         b_k=op.b_k,
         b_r=tuple(b_r[i] for i in kept),
         c_m=op.c_m,
@@ -226,4 +232,5 @@ def problem_of(op: simd.BatchReduceGemm, isa: Isa, dtype: DType, c_dtype: DType)
         tile=tile,
         guards=tuple((*guard[:3], *(guard[3 + i] for i in kept)) for guard in op.guard_rows),
         fill=op.fill,
+        halves=op.halves,
     )

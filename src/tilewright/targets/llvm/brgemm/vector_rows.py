@@ -20,6 +20,8 @@ GROUP = 16
 """Bytes of a vector."""
 VECTOR = f"<{GROUP} x i8>"
 INVERTED = "splat (i8 -128)"
+SHIFT = 4
+"""The bits below an integer of 4 bits in a byte."""
 
 
 class VectorRows(CopiedRows):
@@ -58,6 +60,7 @@ class VectorRows(CopiedRows):
         inverted = p.dtype is not p.b_dtype
         by_column = p.dtype is u8
         places = [(i, j) for i in range(rows) for j in range(COLUMNS)]
+        stored = self.step // GROUP
         corrected = 0 if not inverted else COLUMNS if by_column else rows
 
         def panel(e: Emitter, b: str) -> tuple[str, Sums]:
@@ -77,7 +80,10 @@ class VectorRows(CopiedRows):
                 left = [e.load(VECTOR, e.at(a, str(GROUP * i), 1), align) for i in range(rows)]
                 if self.in_place and inverted and by_column:
                     left = [e.op(f"xor {VECTOR} {x}, {INVERTED}") for x in left]
-                right = [e.load(VECTOR, e.at(b, str(GROUP * j), 1), GROUP) for j in range(COLUMNS)]
+                right = [e.load(VECTOR, e.at(b, str(GROUP * j), 1), GROUP) for j in range(stored)]
+                if p.halves:
+                    low = e.op(f"shl {VECTOR} {right[0]}, splat (i8 {SHIFT})")
+                    right = [low, e.op(f"and {VECTOR} {right[0]}, splat (i8 {-1 << SHIFT})")]
                 if inverted and not by_column:
                     right = [e.op(f"xor {VECTOR} {x}, {INVERTED}") for x in right]
                 products = [
@@ -85,7 +91,7 @@ class VectorRows(CopiedRows):
                 ]
                 summed = (right if by_column else left)[:corrected]
                 corrections = [total(x, acc) for x, acc in zip(summed, found[len(places) :], strict=True)]
-                after = [e.at(a, str(GROUP * rows), 1), e.at(b, str(GROUP * COLUMNS), 1)]
+                after = [e.at(a, str(GROUP * rows), 1), e.at(b, str(self.step), 1)]
                 return [*after, *products, *corrections]
 
             state: Carried = [("ptr", "%a"), ("ptr", b), *[("i32", "0")] * (len(places) + corrected)]
@@ -94,7 +100,7 @@ class VectorRows(CopiedRows):
             for (i, j), x in found.items() if corrected else ():
                 excess = e.op(f"shl i32 {totals[len(places) + (j if by_column else i)]}, 7")
                 found[i, j] = e.op(f"add i32 {x}, {excess}")
-            return after, found
+            return after, self.shifted(e, found, SHIFT)
 
         name = f"vectors_of_{rows}_{p.dtype.label}_{p.b_dtype.label}"
         return self.columns(name, rows, "noinline nounwind", panel)

@@ -96,7 +96,7 @@ class VectorTileWriter:
             self.mask = self.emitter.first_lanes(tile.lanes, in_last)
         self.shifted = is_shifted(isa, p)
         both_bytes = p.group == 1 and p.dtype in BYTES and p.b_dtype in BYTES
-        self.widening = widening_multiply(isa, tile.lanes) if both_bytes else None
+        self.widening = widening_multiply(isa, tile.lanes) if both_bytes and not p.halves else None
         self.size = self._accumulators()
         self._plan()
         self.chains = self._chain_count()
@@ -217,6 +217,24 @@ class VectorTileWriter:
             return self._widened(value, self.problem.b_dtype, tile.lanes)
         return value if element == self.scalar else e.op(f"fpext {narrow} {value} to {self.vector}")
 
+    def _halves(self, pointer: str) -> list[str]:
+        """The vectors of a row of B, or of a group of rows, whose bytes hold two columns each, as bytes."""
+        e, group, lanes = self.emitter, self.problem.group, self.tile.lanes
+        size = self.problem.elements_of_b(lanes)
+        kind = f"<{size} x i8>"
+        order = [
+            half * size + pair * group + k
+            for pair in range(lanes // 2)
+            for half in range(2)
+            for k in range(group)
+        ]
+        four, vectors = e.splat(kind, "i8", "4"), []
+        for v in range(self.tile.vectors):
+            both = e.load(kind, e.at(pointer, str(v * size), 1), 1)
+            low = e.op(f"ashr {kind} {e.op(f'shl {kind} {both}, {four}')}, {four}")
+            vectors.append(e.shuffle(kind, low, e.op(f"ashr {kind} {both}, {four}"), order))
+        return vectors
+
     def _advance(self, pointer: str, count: str | int, stride: Dim) -> str:
         e = self.emitter
         return e.at(pointer, e.mul(str(count), self.dims(stride)), self.problem.dtype.itemsize)
@@ -265,7 +283,10 @@ class VectorTileWriter:
             where = e.at(self._advance(b, self.ahead, p.b_k), str(line), 1)
             e.line(f"call void @llvm.prefetch.p0(ptr {where}, i32 0, i32 3, i32 1)")
         guarded = tile.masked and not p.padded
-        row = [self._load(self.stored, b, v, itemsize, guarded) for v in range(tile.vectors)]
+        if p.halves:
+            row = [self._widened(x, p.b_dtype, tile.lanes) for x in self._halves(b)]
+        else:
+            row = [self._load(self.stored, b, v, itemsize, guarded) for v in range(tile.vectors)]
         result = []
         for i in range(tile.rows):
             if vectors is not None:
@@ -340,7 +361,10 @@ class VectorTileWriter:
         itemsize = p.dtype.itemsize
         width = p.group * tile.lanes
         kind = f"<{width} x {LLVM_TYPES[p.dtype]}>"
-        row = [e.load(kind, e.at(b, str(v * width), itemsize), itemsize) for v in range(tile.vectors)]
+        if p.halves:
+            row = self._halves(b)
+        else:
+            row = [e.load(kind, e.at(b, str(v * width), itemsize), itemsize) for v in range(tile.vectors)]
         align = rows * itemsize if self.tile.aligned and rows == p.group else itemsize
         words = []
         if vectors is not None:

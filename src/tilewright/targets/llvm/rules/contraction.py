@@ -466,6 +466,7 @@ def tensorize_tile(
             lines,
             cache_resident,
             tile=tuple(tile),
+            **({"halves": True} if roles.halves else {}),
         )
 
 
