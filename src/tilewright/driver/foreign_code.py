@@ -47,9 +47,9 @@ def foreign_code() -> Iterator[tuple[str, Any]]:
     """Functions and classes of the user's, and descriptions of them (instances of dataclasses), in this
     package's modules, tables and classes, with their places.
     """
-    loaded = [(name, module) for name, module in list(sys.modules.items()) if name.startswith(PACKAGE)]
-    for name, module in loaded:
-        if not _shapes_code(name) or not isinstance(module, types.ModuleType):
+    for name in _own_modules():
+        module = sys.modules.get(name)
+        if not isinstance(module, types.ModuleType):
             continue
         known = _modules.get(name)
         if known is None or not known.is_still_of(module):
@@ -91,7 +91,15 @@ def top_of(value: object) -> str:
     return module.partition(".")[0] if isinstance(module, str) else ""
 
 
-@functools.cache
+def _own_modules() -> list[str]:
+    """The names of the loaded modules of this package that shape code, which are few of all."""
+    global _loaded
+    names = list(sys.modules)
+    if names != _loaded[0]:
+        _loaded = names, list(filter(_shapes_code, names))
+    return _loaded[1]
+
+
 def _shapes_code(name: str) -> bool:
     top, *parts = name.split(".")
     return top == PACKAGE and not any(parts[: len(apart)] == [*apart] for apart in _APART)
@@ -206,3 +214,5 @@ def _are_same(some: Collection[Any], others: Collection[Any]) -> bool:
 
 
 _modules: dict[str, _Module] = {}
+_loaded: tuple[list[str], list[str]] = [], []
+"""The names of all modules at the last search, and those of the modules that were searched."""
