@@ -1,10 +1,11 @@
 """`python -m bench.llm.speculation`: tokens per second with speculation, relative to plain decoding.
 
-A model and a draft of a quarter of its size are trained on the standard library's text (`bench.llm.pair`),
-compiled, and asked to continue modules that they have not seen, and to repeat a text that they have in the
-prompt. A draft with the same shape and random weights, whose guesses are wrong, shows what speculation costs
-where it loses. Answers of all engines must have the same tokens. Engines take turns, an answer at a time, so
-that ratios hold on a machine that does other work; figures are medians over answers.
+A model is trained on the standard library's text, and a draft of a quarter of its size on the model's answers
+(`bench.llm.pair`). They are compiled, and asked to continue modules that the model was trained on and others,
+and to repeat a text that they have in the prompt. A draft with the same shape and random weights, whose
+guesses are wrong, shows what speculation costs where it loses. Answers of all engines must have the same
+tokens. Engines take turns, an answer at a time, so that ratios hold on a machine that does other work;
+figures are medians over answers.
 """
 
 from __future__ import annotations
@@ -28,10 +29,9 @@ from tilewright.llm.weights import open_checkpoint
 from ..machines import features, machine, results_file
 from ..report import table
 from .model import kept_or_temporary
-from .pair import VOCABULARY, pair, prompts
+from .pair import PROMPT, VOCABULARY, pair, prompts
 
-PROMPT = 128
-TEXTS = ("modules", "repetition")
+TEXTS = ("training modules", "unseen modules", "repetition")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -103,9 +103,9 @@ def _measured(
         name: Engine(*open_library(paths["model"])[:2], EngineOptions(speculation=speculation))
         for name, speculation in speculations.items()
     }
-    asked = prompts(folder, PROMPT)
+    asked = prompts(folder, seen=text == "training modules")
     if text == "repetition":
-        asked = [prompt[:64] * 4 for prompt in asked]
+        asked = [prompt[: PROMPT // 2] * 4 for prompt in asked]
     rates: dict[str, list[float]] = {name: [] for name in engines}
     end, turn = time.perf_counter() + options.seconds, 0
     while turn < len(asked) or time.perf_counter() < end:
@@ -166,8 +166,10 @@ def markdown(result: dict[str, Any]) -> str:
                 "# Speculation",
                 f"{result['note']}, {here['processor']} ({features(here['flags'])}), {here['cores']} cores.",
                 "Llamas of 8 and 2 layers, 13.4 and 2.9 million parameters in bf16, vocabulary "
-                f"{VOCABULARY}, trained for "
-                f"{result['training_steps']} steps on the standard library; one user, greedy answers of "
+                f"{VOCABULARY}. The model is trained for {result['training_steps']} steps on modules of the "
+                "standard library, the draft for as many on the model's answers to passages of them. Prompts "
+                f"are the first {PROMPT} tokens of modules of this text, of modules that no model has seen, "
+                "and the beginnings of the latter four times. One user, greedy answers of "
                 f"{result['tokens']} tokens, at most {result['guesses']} guesses a step. The ratio is the "
                 "median over answers, each relative to the plain engine's answer of the same turn. "
                 "`python -m bench.llm.speculation` measures it.",

@@ -17,12 +17,13 @@ from ...errors import EngineError, OverloadedError, RequestError, TilewrightErro
 from ..runner import Floats, Runner
 from ..tokenizer import Detokenizer, Tokenizer
 from .adapters import Adapters
+from .draft_model import DraftModel
 from .outputs import Outputs
 from .replies import Replies
 from .sampling import Sampler, seed_of_choice
 from .scheduler import Scheduler
 from .sequence import Sequence
-from .speculative import DraftModel, Speculation
+from .speculative import Speculation
 from .statistics import Statistics
 from .steps import Steps
 from .stored_prefixes import StoredPrefixes
@@ -91,19 +92,18 @@ class Engine:
         self.runner = runner
         self.tokenizer = tokenizer
         self.options = options = options or EngineOptions()
-        window = _window(runner, options.speculation)
+        window = runner.window
         chunk = self._chunk = _fit("chunk", options.chunk, runner.chunk)
-        drafts = options.speculation is not None and options.speculation.draft is not None
         self._scheduler = Scheduler(
             pages=_fit("pages", options.pages, runner.pages),
             slots=_fit("max_batch", options.max_batch, runner.max_batch),
             context=runner.context,
             share=not runner.has_state,
             keep=options.prefix_cache,
-            copy_page=lambda source, target: self._steps.copy_page(source, target),
+            copy_page=runner.copy_page,
             begin=self._begin,
             window=window,
-            chunk=None if drafts else chunk,  # a draft model that lags needs pages that the model does not
+            chunk=chunk,
         )
         self.adapters = Adapters(runner.adapters)
         """The low-rank adapters that requests may choose."""
@@ -116,7 +116,7 @@ class Engine:
             if options.speculation.draft is not None:
                 if runner.sight is not None:
                     raise RequestError("a draft model does not see the images that the model takes")
-                draft = DraftModel(options.speculation.draft)
+                draft = DraftModel(options.speculation.draft, whole=not options.speculation.adaptive)
                 draft.check(runner)
         self._statistics = Statistics(pages=self._scheduler.pool.size)
         self._outputs = Outputs(self._scheduler, self._statistics, self.adapters, runner.vocabulary)
@@ -145,7 +145,6 @@ class Engine:
         why = (
             "the model keeps state beside its pages" if not self._scheduler.share
             else "the prefix cache is off" if not self.options.prefix_cache
-            else "pages of a draft model are not" if self._scheduler.drafts
             else "the model's memory is not this process's own" if access is None
             else ""
         )  # fmt: skip
@@ -473,14 +472,6 @@ class Engine:
         for _, future in texts:
             if future.set_running_or_notify_cancel():
                 future.set_exception(error)
-
-
-def _window(runner: Runner, speculation: Speculation | None) -> int | None:
-    """The last tokens that a token sees in any layer of the model and of a draft model; None: all."""
-    draft = None if speculation is None else speculation.draft
-    windows = [runner.window, *(() if draft is None else (draft.window,))]
-    found = [window for window in windows if window is not None]
-    return max(found) if len(found) == len(windows) else None
 
 
 def _fit(name: str, wanted: int | None, most: int) -> int:

@@ -88,7 +88,6 @@ class Outputs:
                     forced += 1
                     self._statistics.forced_tokens += 1
         sequence.held = min(sequence.held, len(sequence.tokens), chosen)
-        sequence.drafted = min(sequence.drafted, sequence.held)
         if reason is not None and not ended:
             rest, ended = sequence.stops.finish(sequence.detokenizer.finish())
             text += rest

@@ -70,8 +70,6 @@ class Scheduler:
         """Running sequences, ordered by rank."""
         self.tables: Ints = np.full((slots, _pages(self.limit)), -1, np.int32)
         """The page table of each slot."""
-        self.drafts = False
-        """Whether a draft model's cache uses the same pages: then only tokens in both caches are shared."""
         self.stored: StoredPrefixes | None = None
         """Pages in files."""
         self.preemptions = 0
@@ -136,7 +134,6 @@ class Scheduler:
         self._start(fork)
         self._follow(fork, sequence)
         self._leave_missing(fork)
-        fork.drafted = min(fork.held, sequence.drafted)
         self.release_unseen(fork)
         return fork.held == sequence.held
 
@@ -153,12 +150,10 @@ class Scheduler:
         sequence.tokens = list(other.tokens)
         if sequence.slot < 0:
             return
-        kept, drafted = min(common, sequence.held) // PAGE, sequence.drafted
-        self._shorten(sequence, kept)
+        self._shorten(sequence, min(common, sequence.held) // PAGE)
         if other.slot >= 0:
             self._follow(sequence, other)
         self._leave_missing(sequence)
-        sequence.drafted = min(drafted, kept * PAGE, sequence.held)
 
     def next_prefill(self, chunk: int) -> tuple[Sequence, int, int] | None:
         """Choose the sequence whose prompt continues, and the range (start, end) of its next tokens.
@@ -231,12 +226,9 @@ class Scheduler:
 
     # Pages.
 
-    def record_prefill(self, sequence: Sequence, tokens: int, drafted: int) -> None:
-        """Record that the cache holds this many tokens of a prompt, and the draft model's cache `drafted`.
-
-        Whole pages are shared at once.
-        """
-        sequence.held, sequence.drafted = tokens, drafted
+    def record_prefill(self, sequence: Sequence, tokens: int) -> None:
+        """Record that the cache holds this many tokens of a prompt. Whole pages are shared at once."""
+        sequence.held = tokens
         self._publish(sequence)
 
     def release_unseen(self, sequence: Sequence) -> None:
@@ -245,8 +237,7 @@ class Scheduler:
         """
         if self._window is None or sequence.slot < 0:
             return
-        done = min(sequence.held, sequence.drafted) if self.drafts else sequence.held
-        first = first_page(done, self._window)
+        first = first_page(sequence.held, self._window)
         for at in range(sequence.unseen, first):
             page = sequence.table[at]
             if page < 0:
@@ -339,12 +330,12 @@ class Scheduler:
         self.cache.leave(sequence.nodes, read)
         self.tables[sequence.slot] = -1
         self._slots.append(sequence.slot)
-        sequence.slot, sequence.held, sequence.drafted, sequence.unseen = -1, 0, 0, 0
+        sequence.slot, sequence.held, sequence.unseen = -1, 0, 0
         sequence.table, sequence.nodes = [], []
 
     def _shareable(self, sequence: Sequence) -> int:
         """Return how many of the tokens in its pages may be shared."""
-        held = min(sequence.held, sequence.drafted) if self.drafts else sequence.held
+        held = sequence.held
         if sequence.unseen > len(sequence.nodes):
             held = min(held, PAGE * len(sequence.nodes))
         return min(held, sequence.prefix)
@@ -392,7 +383,6 @@ class Scheduler:
             if self.cache.available:
                 self._copy(sequence, node.page, count)
             self.cache.leave([node])
-        sequence.drafted = sequence.held
         self.release_unseen(sequence)
         if sequence.index == 0 and not sequence.resumed:
             sequence.stream.cached_tokens += sequence.held - before

@@ -44,8 +44,6 @@ class Sequence:
         """
         self.held = 0
         """The number of `tokens` in the cache; all but the last during decoding."""
-        self.drafted = 0
-        """The number of `tokens` in the draft model's cache."""
         self.table: list[int] = []
         """The sequence's pages; -1 for those that no later token sees, so that it does not read them."""
         self.unseen = 0

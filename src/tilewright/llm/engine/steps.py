@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from bisect import bisect_right
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ...errors import EngineError, InternalError, TilewrightError
 from ..runner import Floats, Ints, Runner
 from ..vision.given import GivenRows
+from .draft_model import DraftModel
 from .drawing import Drawn
 from .images import SeenRows
 from .outputs import Outputs
@@ -19,7 +21,7 @@ from .pace import Pace
 from .sampling import TokenLogprob, choose, logprobs
 from .scheduler import Scheduler
 from .sequence import Guess, Sequence
-from .speculative import DraftModel, PromptLookup, Speculation, accepted
+from .speculative import PromptLookup, Speculation, accepted
 from .statistics import Statistics
 from .stream import failure
 
@@ -27,6 +29,18 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 log = logging.getLogger(__name__)
+
+
+class _Guessed(NamedTuple):
+    """Guesses of the next tokens of sequences, and what they took."""
+
+    guesses: dict[Sequence, Guess] = {}
+    drafting: float = 0.0
+    """Seconds in which a draft model guessed."""
+    reading: float = 0.0
+    """Seconds in which it read tokens before the guesses."""
+    read: int = 0
+    """The number of these tokens."""
 
 
 class Steps:
@@ -68,7 +82,6 @@ class Steps:
         self._results: list[tuple[int, int]] = []  # guessed and accepted tokens of the sequences of a step
         self._drawn = None if runner.drawing is None else Drawn(runner.drawing, runner.vocabulary)
         self._seen = None if runner.sight is None else SeenRows(runner.sight)
-        scheduler.drafts = draft is not None
 
     def prefill(self) -> bool:
         """Compute a chunk of one prompt. Return whether there was work."""
@@ -78,11 +91,6 @@ class Steps:
         sequence, start, end = work
         tokens = np.array(sequence.tokens[start:end], np.int32)
         pages = self._scheduler.pages_of([sequence])[0]
-        drafted = sequence.drafted
-        if self._draft is not None:
-            draft = self._draft
-            if self._try_draft(lambda: draft.prefill(tokens.tolist(), start, pages, sequence.slot)):
-                drafted = end
         logits = None
         try:
             if not start and (source := sequence.request.source) is not None:
@@ -100,7 +108,7 @@ class Steps:
         except Exception as error:
             self._outputs.fail([sequence], failure("the model failed", error))
             return True
-        self._scheduler.record_prefill(sequence, end, drafted)
+        self._scheduler.record_prefill(sequence, end)
         self._scheduler.charge(sequence, end - start)
         if end == len(sequence.tokens):
             self._finish([sequence], [(sequence, Guess([]), 0)], logits)
@@ -118,18 +126,15 @@ class Steps:
         if not decoding:
             return False
         begin = time.perf_counter()
-        speculation, guessed = self._speculation, 0
-        if speculation is not None and len(decoding) <= speculation.max_batch:
-            guessed = self._pace.guesses(len(decoding))
+        speculation = self._speculation
+        guessing, count = self._guessing(decoding)
         most = 1 if self._runner.has_state else self._runner.rows // len(decoding)
-        guessing = {s for s in decoding if s.missing == 1 and s.request.beams is None}
-        wanted = {s: 1 + guessed if s in guessing else s.missing for s in decoding}
+        wanted = {s: 1 + count if s in guessing else s.missing for s in decoding}
         rows = scheduler.reserve({s: min(n, most) for s, n in wanted.items()})
         if not rows:
             return False
-        guesses, catching_up, drafting = self._guess(
-            [s for s in rows if s.missing == 1 and rows[s] > 1], rows
-        )
+        guessed = self._guess([s for s in rows if s in guessing and rows[s] > 1] if count else [], rows)
+        guesses = guessed.guesses
         # neighboring rows of one adapter are multiplied together
         rows = dict(sorted(rows.items(), key=lambda item: item[0].adapter_number))
         tokens: list[int] = []
@@ -163,13 +168,15 @@ class Steps:
             s.held = min(s.held + n, len(s.tokens))
         self._results = []
         self._finish(sequences, ready, logits)
+        if self._draft is not None:
+            self._draft.settle(guesses)
         for s in sequences:
             scheduler.release_unseen(s)
         # Other steps, such as those that decode the tokens of a preempted sequence again, are not comparable.
         if speculation is not None and len(self._results) == len(ready) == len(sequences):
             seconds = time.perf_counter() - begin
             if any(guess.tokens for guess in guesses.values()):
-                self._pace.step(self._results, seconds, drafting, catching_up)
+                self._pace.step(self._results, seconds, *guessed[1:])
             elif len(tokens) == len(sequences):
                 self._pace.plain_step(len(sequences), seconds)
         return True
@@ -242,26 +249,40 @@ class Steps:
             raise EngineError("the model's logits are NaN")
         found += [logprobs(v, prompt[at + 1], top) for v, at in zip(values, places, strict=True)]
 
-    def _guess(
-        self, sequences: list[Sequence], rows: dict[Sequence, int]
-    ) -> tuple[dict[Sequence, Guess], float, float]:
-        """Guess next tokens for calls that have `rows[sequence]` rows for each sequence.
+    def _guessing(self, decoding: list[Sequence]) -> tuple[set[Sequence], int]:
+        """The sequences for which the next step guesses, and how many tokens for each."""
+        speculation, draft = self._speculation, self._draft
+        if speculation is None or len(decoding) > speculation.max_batch:
+            return set(), 0
+        able = [s for s in decoding if s.missing == 1 and s.request.beams is None]
+        if not able:
+            return set(), 0
+        if draft is None:
+            return set(able), self._pace.guesses(len(decoding))
+        able.sort(key=draft.unread)
+        if count := self._pace.guesses(len(decoding), draft.unread(able[0])):
+            unread = list(accumulate(map(draft.unread, able)))
+            able = able[: max(1, bisect_right(unread, self._pace.readable()))]
+        return set(able), count
 
-        Returns:
-            The guesses, and the seconds in which a draft model caught up and in which it guessed.
-        """
+    def _guess(self, sequences: list[Sequence], rows: dict[Sequence, int]) -> _Guessed:
+        """Guess next tokens for calls that have `rows[sequence]` rows for each sequence."""
         if not sequences:
-            return {}, 0.0, 0.0
+            return _Guessed()
         most = min(rows[s] for s in sequences) - 1
         if self._draft is None:
-            guesses = self._lookup.guess(sequences, most, self._scheduler)
-            return dict(zip(sequences, guesses, strict=True)), 0.0, 0.0
-        draft, times, guesses = self._draft, [time.perf_counter()], []
-        if self._try_draft(lambda: draft.catch_up(sequences, self._scheduler)):
-            times.append(time.perf_counter())
-            self._try_draft(lambda: guesses.extend(draft.guess(sequences, most, self._scheduler)))
-        times.append(time.perf_counter())
-        return dict(zip(sequences, guesses, strict=False)), times[1] - times[0], times[-1] - times[1]
+            return _Guessed(dict(zip(sequences, self._lookup.guess(sequences, most), strict=True)))
+        draft, guesses, read = self._draft, [], 0
+        begin = middle = time.perf_counter()
+        try:
+            read = draft.read(sequences)
+            middle = time.perf_counter()
+            guesses = draft.guess(sequences, most)
+        except Exception:
+            log.exception("the draft model failed; continuing without speculation")
+            self._draft = self._speculation = None
+        end = time.perf_counter()
+        return _Guessed(dict(zip(sequences, guesses, strict=False)), end - middle, middle - begin, read)
 
     def _advance(self, ready: list[tuple[Sequence, Guess, int]], logits: Floats) -> None:
         """Choose the next tokens of sequences whose tokens are all in the cache.
@@ -347,32 +368,13 @@ class Steps:
         return values
 
     def prefill_idle(self, tokens: Ints, start: int, pages: Ints, adapter: int) -> None:
-        """Compute tokens that belong to no running sequence, with the adapter of a number, in both caches.
+        """Compute tokens that belong to no running sequence, with the adapter of a number.
 
         There must be no running sequence.
         """
         if self._runner.adapters is not None:
             self._runner.adapters.use(0, adapter)
-        if self._draft is not None:
-            self._draft.prefill(tokens.tolist(), start, pages, 0)
         (self._drawn or self._runner).prefill(tokens, start, pages, 0)
-
-    def copy_page(self, source: int, target: int) -> None:
-        """Copy a page in the caches of the model and the draft model."""
-        self._runner.copy_page(source, target)
-        if self._draft is not None:
-            self._draft.runner.copy_page(source, target)
-
-    def _try_draft(self, call: Callable[[], object]) -> bool:
-        """Call the draft model; on an error continue without it, since outputs do not depend on it."""
-        try:
-            call()
-        except Exception:
-            log.exception("the draft model failed; continuing without speculation")
-            self._draft = self._speculation = None
-            self._scheduler.drafts = False
-            return False
-        return True
 
 
 __all__ = ["Steps"]
