@@ -45,7 +45,7 @@ _STATIC = ("linux-musl", "android")
 """Systems whose static libraries are linked into a program."""
 _PROCESSORS = {"aarch64": "aarch64", "armv7": "arm", "riscv64": "riscv64", "hexagon": "hexagon"}
 _FOLDERS = {"aarch64": "aarch64-linux-gnu", "armv7": "arm-linux-gnueabihf", "riscv64": "riscv64-linux-gnu"}
-_MODELS = {"riscv64": "rv64,v=true,vlen={bits}", "aarch64": "max", "armv7": "max", "hexagon": "v67"}
+_MODELS = {"riscv64": "rv64,v=true,vlen={bits}", "aarch64": "max{sve}", "armv7": "max", "hexagon": "v67"}
 
 
 class NoEmulator(Exception):
@@ -72,7 +72,9 @@ def command_of(target: str) -> list[str]:
     emulator = shutil.which(f"qemu-{name}-static") or shutil.which(f"qemu-{name}")
     if emulator is None:
         raise NoEmulator(f"{target}: qemu-{name} is not installed (Debian: qemu-user-static)")
-    command = [emulator, "-cpu", _MODELS[processor].format(bits=max(128, isa.vector_bits))]
+    sve = f",sve{isa.sve_bits}=on,sve-default-vector-length={isa.sve_bits // 8}" if isa.sve_bits else ""
+    model = _MODELS[processor].format(bits=max(128, isa.vector_bits), sve=sve)
+    command = [emulator, "-cpu", model]
     if system.name == "linux" and not (folder := _glibc(processor)).is_dir():
         raise NoEmulator(f"{target}: there is no C library in {folder}")
     if system.name == "linux" or _has_glibc(isa.triple):

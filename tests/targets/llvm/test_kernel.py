@@ -846,3 +846,17 @@ def test_steps_backward_and_by_two(isa: Isa, dtype: DType) -> None:
                 last_vectorized,
                 exact=True,
             )
+
+
+@ISAS
+def test_loads_whose_guard_never_holds(isa: Isa) -> None:
+    """The code reads no memory for them: bounds of loop variables tell that the guard fails."""
+
+    def body(t: Any, x: Any) -> list[Any]:
+        return [t.compute((3, 40), lambda j, i: x.at(j, i, guard=(i - 40 - j,), otherwise=2.5))]
+
+    types = [TensorType(f32, (3, 80))]
+    text = print_kernel(scheduled(make_group(types, body), last_vectorized), isa, "kernel").text
+    assert "load <" not in text and "masked.load" not in text and "load float" not in text
+    (found,) = check(types, body, isa, last_vectorized, exact=True)
+    assert (found == 2.5).all()

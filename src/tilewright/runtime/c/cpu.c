@@ -125,9 +125,28 @@ static const struct {
 };
 /* clang-format on */
 
+/* Returns the bits of a register of SVE, which the processor must have. */
+static int sve_bits(void) {
+  register uint64_t bytes __asm__("x0");
+  __asm__ volatile(".inst 0x04bf5020" : "=r"(bytes)); /* rdvl x0, #1, which assemblers know with +sve only */
+  return (int)(8 * bytes);
+}
+
+/* Returns NULL if the registers of SVE have the number of bits in `digits`, else the reason why not. */
+static const char* why_other_width(const char* digits) {
+  int bits = 0;
+  for (; *digits >= '0' && *digits <= '9'; ++digits) bits = 10 * bits + (*digits - '0');
+  if (bits < 128 || *digits) return "this runtime cannot detect it";
+  return sve_bits() == bits ? NULL : "the processor's registers of SVE have another width";
+}
+
 static const char* why_unavailable(const char* feature) {
   /* Programs for 64-bit ARM may use these on every system. */
   if (tw_text_equal(feature, "fp-armv8") || tw_text_equal(feature, "neon")) return NULL;
+  if (feature[0] == 's' && feature[1] == 'v' && feature[2] == 'e' && feature[3] >= '0' && feature[4]) {
+    const char* missing = why_unavailable("sve");
+    return missing ? missing : why_other_width(feature + 3);
+  }
   for (size_t i = 0; i < sizeof known_features / sizeof *known_features; ++i) {
     if (!tw_text_equal(known_features[i].name, feature)) continue;
 #if defined(__APPLE__)

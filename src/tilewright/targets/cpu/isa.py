@@ -148,7 +148,7 @@ def _extended(isa: Isa, parts: Sequence[str], where: str) -> Isa:
             levels = () if isa.name in LEVELS or processor != "x86_64" else LEVELS
             known = ", ".join((*levels, *FEATURES[processor]))
             raise CompileError(f"{where}: unknown feature {name!r} of {isa.name}; known: {known}")
-        if "512" in name and not isa.avx512:
+        if name.startswith("avx512") and not isa.avx512:
             raise CompileError(f"{where}: {name} needs x86-64-v4")
     isa = _with_features(isa, features)
     return replace(isa, machine=stated(isa.machine, facts, where))

@@ -84,6 +84,11 @@ class Feature:
     changes: tuple[tuple[str, object], ...] = ()
 
 
+def _sve(bits: int) -> Feature:
+    """Registers of SVE with a known width, as which LLVM takes vectors of this width."""
+    return Feature(("+sve",), (), (("vector_bits", bits), ("sve_bits", bits), ("masked", True)))
+
+
 WITH_MATRICES = (
     "cortex-a710", "neoverse-n2", "neoverse-v1", "neoverse-v2", "apple-m2", "apple-m3", "apple-m4",
 )  # fmt: skip
@@ -98,6 +103,7 @@ FEATURES: Mapping[str, Mapping[str, Feature]] = {
         "dotprod": Feature(("+dotprod",)),
         "i8mm": Feature(("+i8mm",), ("dotprod",)),
         "bf16": Feature(("+bf16",), (), (("bf16", True),)),
+        **{f"sve{bits}": _sve(bits) for bits in (256, 512)},
         **{name: Feature((), ("dotprod",)) for name in ("cortex-a76", "neoverse-n1", "apple-m1")},
         **{name: Feature((), ("dotprod", "i8mm", "bf16")) for name in WITH_MATRICES},
     },

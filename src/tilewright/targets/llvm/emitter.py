@@ -157,10 +157,11 @@ class Emitter:
         return self.op(f"{'add' if is_integer else 'fadd'} {kind} {a}, {b}")
 
     def first_lanes(self, lanes: int, count: str) -> str:
-        """The mask (``<lanes x i1>``) of the first `count` lanes."""
-        numbers = f"<{lanes} x i64>"
-        each = ", ".join(f"i64 {i}" for i in range(lanes))
-        return self.op(f"icmp slt {numbers} <{each}>, {self.splat(numbers, 'i64', count)}")
+        """The mask (``<lanes x i1>``) of the first `count` lanes, a number of 32 bits."""
+        numbers = f"<{lanes} x i32>"
+        each = ", ".join(f"i32 {i}" for i in range(lanes))
+        narrow = count if _known(count) else self.op(f"trunc i64 {count} to i32")
+        return self.op(f"icmp slt {numbers} <{each}>, {self.splat(numbers, 'i32', narrow)}")
 
     def masked_load(self, kind: str, pointer: str, align: int, mask: str) -> str:
         """Load the lanes of `kind` where `mask` holds, zero elsewhere; memory of masked lanes is not

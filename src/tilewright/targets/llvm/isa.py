@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ...ir.target_info import UNKNOWN_MACHINE, Machine
-from ...ir.types import DType
+from ...ir.types import DType, bf16
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,8 @@ class Isa:
         integer_bits, integer_registers: width and number of the registers for vectors of integers of up to 32
             bits, where floats have others (Hexagon's HVX before V68); 0: both have the same.
         halves: weights whose values fit 4 bits share bytes (`simd.Panel`): memory is scarcer than time.
+        sve_bits: the width in bits of the registers of AArch64's SVE, which code is made for: a multiple of
+            128; 0: it uses NEON only.
         loads_anywhere: a word at an address that is no multiple of its size is loaded by one instruction.
         emulated: features (``amx-int8``) that the machine lacks; `emulate` replaces their instructions with
             plain code.
@@ -65,6 +67,7 @@ class Isa:
     integer_bits: int = 0
     integer_registers: int = 0
     halves: bool = False
+    sve_bits: int = 0
     loads_anywhere: bool = True
     emulated: tuple[str, ...] = ()
 
@@ -74,8 +77,23 @@ class Isa:
 
     @property
     def machine_features(self) -> tuple[str, ...]:
-        """The features that the processor must have: `features` without the emulated ones."""
+        """The features that the processor must have: `features` without the emulated ones, and the width of
+        SVE's registers, such as ``+sve256``, which only the runtime knows as a feature.
+        """
+        width = (f"+sve{self.sve_bits}",) if self.sve_bits else ()
+        return (*self.compiler_features, *width)
+
+    @property
+    def compiler_features(self) -> tuple[str, ...]:
+        """The features that LLVM may use: `features` without the emulated ones."""
         return tuple(f for f in self.features if f.lstrip("+") not in self.emulated)
+
+    @property
+    def narrow(self) -> Isa:
+        """The instruction set with the registers in which bytes and bf16 are multiplied, where these are
+        not those of floats: NEON's beside SVE's.
+        """
+        return replace(self, vector_bits=128, masked=False, sve_bits=0) if self.sve_bits else self
 
     @property
     def tiles(self) -> bool:
@@ -97,7 +115,7 @@ class Isa:
     def for_type(self, dtype: DType) -> Isa:
         """Return the instruction set with the registers that hold vectors of a type as its only ones."""
         if not self.integer_bits:
-            return self
+            return self.narrow if dtype.bits <= 8 or (dtype is bf16 and self.has("bf16")) else self
         plain = replace(self, integer_bits=0, integer_registers=0)
         if dtype.is_float or dtype.bits > 32:
             return plain

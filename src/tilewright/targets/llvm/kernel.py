@@ -34,7 +34,7 @@ from .argsort import order_function
 from .brgemm import brgemm_function, dequantize_function, elements_of_pairs, quantized_function
 from .c_kernels import scalar_argument, symbol_of
 from .emitter import Emitter
-from .index_expr import IndexCode, lane_numbers
+from .index_expr import IndexCode
 from .isa import Isa
 from .memory import emit_accumulate, emit_load, emit_store
 from .scalars import emit_scalar
@@ -593,9 +593,7 @@ def _emit_some(g: KernelContext, f: loop.For, first: Dim, count: Dim) -> None:
     n, number = g.index.value(count), f.step
     saved = g.tile
     with g.index.level(), ExitStack() as conditions:
-        bound = g.e.splat(f"<{number} x i64>", "i64", n)
-        present = g.e.op(f"icmp slt <{number} x i64> {lane_numbers(64, number)}, {bound}")
-        g.tile = UnrolledStep(f.iv, first, present)
+        g.tile = UnrolledStep(f.iv, first, g.e.first_lanes(number, n))
         for k in range(number - 1):
             conditions.enter_context(g.e.when(g.e.op(f"icmp slt i64 {k}, {n}")))
             _emit_iterations(g, f, range(k, k + 1), [], first)

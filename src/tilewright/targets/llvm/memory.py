@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from ...analysis.index_maps import flatten_index
 from ...dialects import loop
 from ...ir.substitution import linear_in, substitute
-from ...ir.symbolic import Dim, Expr, free_symbols, symbol
+from ...ir.symbolic import Dim, Expr, free_symbols, prove_lt, symbol
 from ...ir.types import DType, bf16, f16
 from .conversions import from_storage, to_storage
 from .emitter import mangled
@@ -48,11 +48,13 @@ class AccessPlace:
 
 def emit_load(g: KernelContext, op: loop.Load) -> Val:
     """Print a load; lanes that fail the guard get `otherwise`."""
+    otherwise = None if op.otherwise is None else g.values[op.otherwise]
+    if otherwise is not None and any(prove_lt(g.index.resolve(e), 0) for e in op.guard):
+        return otherwise
     column = _column_of_tile(g, op)
     if column is not None:
         return column
     place = _place(g, op)
-    otherwise = None if op.otherwise is None else g.values[op.otherwise]
     return _load(g, place, otherwise)
 
 

@@ -34,6 +34,8 @@ _ALONE = 400_000
 A helper takes about 0.3 s to start; compilation takes about 6 microseconds per character.
 """
 _KIND = "objects"
+_SVE_UNIT = 128
+"""Bits of which the registers of AArch64's SVE have a multiple, LLVM's ``vscale``."""
 _HVX_BYTES = 128
 """Bytes of a vector register of Hexagon's HVX."""
 
@@ -117,6 +119,7 @@ def _key(text: str, isa: Isa, llvm_opt_level: int) -> str:
         isa.cpu,
         ",".join(isa.features),
         ",".join(isa.emulated),
+        str(isa.sve_bits),
         text,
     )
 
@@ -165,7 +168,7 @@ def _without_mve_gathers() -> None:
 def _machine(llvm: ModuleType, isa: Isa, llvm_opt_level: int) -> Any:
     if isa.has("mve.fp"):
         _without_mve_gathers()
-    features = ",".join(f if f[0] in "+-" else f"+{f}" for f in isa.machine_features)
+    features = ",".join(f if f[0] in "+-" else f"+{f}" for f in isa.compiler_features)
     # The name of a feature level would enable the features that are emulated.
     cpu = "x86-64" if isa.emulated else isa.cpu
     try:
@@ -210,6 +213,9 @@ def _optimized(text: str, isa: Isa, llvm_opt_level: int = 2) -> tuple[Any, Any]:
     text = emulate(text, isa.emulated)
     if isa.triple.startswith("hexagon"):
         text = expanded(text)
+    if isa.sve_bits:
+        count = isa.sve_bits // _SVE_UNIT
+        text = _DEFINITION.sub(lambda found: f"{found[0][:-1]}vscale_range({count},{count}) {{", text)
     # Accesses without an alignment get that of their type in the layout that is known when they are read.
     module = parsed(f'target datalayout = "{machine.target_data}" {text}')
     module.triple = isa.triple

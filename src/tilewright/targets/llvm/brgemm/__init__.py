@@ -63,9 +63,9 @@ def panel_of(isa: Isa, a: DType, b: DType, columns: int | None = None) -> simd.P
     """
     if b is i4:
         vectors = 2 if isa.vector_registers >= 32 or isa.has("relaxed-simd") else 1
-        return simd.Panel(vectors * isa.lanes(32), 4 if has_byte_dots(isa) else 1)
+        return simd.Panel(vectors * isa.narrow.lanes(32), 4 if has_byte_dots(isa) else 1)
     wide, halves = isa.integer_bits > isa.vector_bits, isa.halves and b is i8
-    isa = isa.for_type(b if b in BYTES else f32)
+    isa = isa.for_type(b if b in (bf16, *BYTES) else f32)
     _, nr = tile_shape(isa, b, a)
     if b not in (bf16, *BYTES):
         return simd.Panel(nr if columns is None else _even_panel(isa, nr, isa.lanes(b.bits), columns))

@@ -23,6 +23,7 @@ def dequantize_function(op: simd.Dequantize, isa: Isa) -> tuple[str, dict[str, s
     Raises:
         NotImplementedError: a panel does not consist of whole vectors, or the result is not bf16.
     """
+    isa = isa.narrow
     lanes = next((n for n in (isa.lanes(32), isa.lanes(32) // 2, 4) if n and op.nr % n == 0), 0)
     if not lanes or op.y.type.dtype is not bf16:
         raise NotImplementedError(f"simd.dequantize of panels of {op.nr} columns on {isa.name}")

@@ -95,7 +95,7 @@ def widening_multiply(isa: Isa, lanes: int) -> str | None:
 
 def has_quads(isa: Isa, a: DType, b: DType) -> bool:
     """Whether `isa` has a dot product of quads of these types on whole vectors."""
-    return dot_product(isa, a, b, isa.vector_bits) is not None
+    return dot_product(isa, a, b, isa.narrow.vector_bits) is not None
 
 
 def is_shifted(isa: Isa, p: Problem) -> bool:

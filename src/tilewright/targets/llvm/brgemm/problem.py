@@ -172,7 +172,10 @@ def registers_for(op: simd.BatchReduceGemm, isa: Isa) -> Isa:
     ones, those of integers multiply whole groups in packed panels; other operands are read in parts of any
     size.
     """
-    return isa.for_type(op.a.type.dtype if op.group > 1 else f32)
+    dtype = op.a.type.dtype
+    if op.group > 1:
+        return isa.for_type(dtype)
+    return (isa.narrow if dtype in BYTES else isa).for_type(f32)
 
 
 def problem_of(op: simd.BatchReduceGemm, isa: Isa, dtype: DType, c_dtype: DType) -> Problem:

@@ -137,7 +137,7 @@ def block_product(isa: Isa, a: DType, b: DType) -> Product | None:
     """The block product or long product that multiplies operands of these types fastest; None if there is
     none, or dot products are faster.
     """
-    found = _products(isa, a, b, isa.vector_bits)
+    found = _products(isa, a, b, isa.narrow.vector_bits)
     return found[0] if found and found[0].rows else None
 
 

@@ -60,6 +60,7 @@ def quantized_function(op: simd.QuantizedGemm, isa: Isa) -> tuple[str, dict[str,
         NotImplementedError: the instruction set has no dot product of bytes, or a panel does not consist of
             whole vectors.
     """
+    isa = isa.narrow
     lanes = isa.lanes(32)
     if not has_byte_dots(isa) or op.nr % lanes or op.c.type.dtype is not f32:
         raise NotImplementedError(f"simd.quantized_gemm on {isa.name}")

@@ -16,6 +16,7 @@ from ..emitter import REDUCED, Carried, Emitter
 from ..isa import Isa
 from ..values import storage
 from .group_step import group_step, has_vector_products, is_shifted, widening_multiply
+from .lane_factors import UNIT, multiply_add_by_lane, repeated_factors
 from .problem import (
     BYTES,
     LLVM_TYPES,
@@ -156,6 +157,8 @@ class VectorTileWriter:
         usable = self.isa.lane_factors and p.a_k == 1 and self.tile.lanes * bits == width
         if p.group > 1:
             usable = usable and has_vector_products(self.isa, p.dtype, p.b_dtype, p.group)
+        if self.isa.sve_bits and p.group == 1:
+            return UNIT // bits if usable and p.dtype is self.accumulator and self.accumulator.is_float else 1
         return width // bits if usable and (p.group > 1 or self.accumulator.is_float) else 1
 
     def write(self) -> tuple[str, str, tuple[Dim, ...]]:
@@ -252,6 +255,8 @@ class VectorTileWriter:
                 vectors.append(e.load(self._kind_of_factors(), where, itemsize))
             elif self.widening:
                 vectors.append(self._in_16_bits(e.load(f"<{lanes} x i8>", where, 1), p.dtype, lanes))
+            elif self.isa.sve_bits:
+                vectors.append(repeated_factors(e, self.stored, where))
             else:
                 value = e.load(f"<{lanes} x {self.stored}>", where, itemsize)
                 vectors.append(self._widened(value, p.dtype, lanes))
@@ -289,6 +294,13 @@ class VectorTileWriter:
             row = [self._load(self.stored, b, v, itemsize, guarded) for v in range(tile.vectors)]
         result = []
         for i in range(tile.rows):
+            if vectors is not None and self.isa.sve_bits:
+                own = slice(i * tile.vectors, (i + 1) * tile.vectors)
+                result += [
+                    multiply_add_by_lane(e, self.vector, x, vectors[i], lane, total)
+                    for x, total in zip(row, acc[own], strict=True)
+                ]
+                continue
             if vectors is not None:
                 factor = self._lane(self.vector, vectors, i, lane)
             else:
