@@ -34,6 +34,8 @@ TARGETS = (
     "aarch64-android",
     "aarch64-linux",
     "aarch64-linux:dotprod+i8mm+bf16",
+    "aarch64-linux:sve256",
+    "aarch64-linux:sve512",
     "aarch64-linux-musl",
     "armv7-android",
     "armv7-linux",

@@ -38,7 +38,7 @@ def program() -> str | None:
 def cycles(body: Sequence[str], processor: str) -> float:
     """The estimated cycles of one iteration of a loop."""
     command = [program() or MCA[-1], "-mtriple=aarch64", f"-mcpu={processor}", f"-iterations={REPEATS}"]
-    command.append("-mattr=+dotprod,+i8mm,+bf16")
+    command.append("-mattr=+dotprod,+i8mm,+bf16,+sve")
     text = "\n".join(body) + "\n"
     done = subprocess.run(command, input=text, check=True, capture_output=True, text=True)
     found = re.search(r"Total Cycles:\s+(\d+)", done.stdout)

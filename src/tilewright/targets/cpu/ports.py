@@ -85,8 +85,12 @@ class Feature:
 
 
 def _sve(bits: int) -> Feature:
-    """Registers of SVE with a known width, as which LLVM takes vectors of this width."""
-    return Feature(("+sve",), (), (("vector_bits", bits), ("sve_bits", bits), ("masked", True)))
+    """Registers of SVE with a known width, as which LLVM takes vectors of this width.
+
+    A64FX, the processor with 512 bits, needs two micro-operations for a multiply-add by a lane.
+    """
+    changes = (("vector_bits", bits), ("sve_bits", bits), ("masked", True), ("lane_factors", bits == 256))
+    return Feature(("+sve",), (), changes)
 
 
 WITH_MATRICES = (

@@ -124,10 +124,11 @@ class VectorTileWriter:
         self.per_vector = self._factors_per_vector()
         if self.per_vector > 1:
             twice = isinstance(p.k, int) and p.k // p.group % (2 * self.per_vector) == 0
-            twice = twice and self.widening is None and self.size > MIN_CHAINS
+            twice = twice and self.widening is None and self.size > MIN_CHAINS and not self.isa.sve_bits
             self.unroll = self.per_vector * (2 if twice else 1)
-        # Small tiles read B faster than prefetches can be issued.
-        self.ahead = p.tile.ahead // self.size if self.size > MIN_CHAINS else 0
+        # Small tiles read B faster than prefetches can be issued. A row of two or more lines would need as
+        # many prefetches as loads; processors with SVE find by themselves that rows follow one another.
+        self.ahead = p.tile.ahead // self.size if self.size > MIN_CHAINS and not isa.sve_bits else 0
 
     def _chain_count(self) -> int:
         """Chains of accumulators; one if `m` is symbolic, since a row's sum must not depend on the tile
