@@ -53,7 +53,9 @@ def test_float32(target: str, shape: tuple[int, int, int]) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("target", ["aarch64-linux", ALL, "aarch64-linux:sve256", "aarch64-linux:sve256+bf16"])
+@pytest.mark.parametrize(
+    "target", ["aarch64-linux", ALL, "aarch64-linux:sve256", "aarch64-linux:sve256+bf16"]
+)
 def test_bf16(target: str, shape: tuple[int, int, int]) -> None:
     x, w = operands(shape, (np.float32, np.float32))
     library = tw.compile(lambda x: x @ tw.Tensor(w), (x,), target=target, precision="bf16", cache=False)

@@ -93,7 +93,11 @@ class Isa:
         """The instruction set with the registers in which bytes and bf16 are multiplied, where these are
         not those of floats: NEON's beside SVE's.
         """
-        return replace(self, vector_bits=128, masked=False, lane_factors=True, sve_bits=0) if self.sve_bits else self
+        return (
+            replace(self, vector_bits=128, masked=False, lane_factors=True, sve_bits=0)
+            if self.sve_bits
+            else self
+        )
 
     @property
     def tiles(self) -> bool:
