@@ -321,7 +321,7 @@ class QuantizedGemm(Statement):
     @property
     def panel_bytes(self) -> int:
         """Size of a panel of B in bytes."""
-        return int(self.groups * self.size * self.nr * self.form[0] // 8)
+        return WeightForm.of(self.form).bytes_of(self.groups * self.size) * self.nr
 
     @property
     def panel_of_parts(self) -> tuple[int, ...]:
@@ -399,7 +399,7 @@ class Dequantize(Statement):
         size, form = self.groups * self.size * self.nr, WeightForm.of(self.form)
         parts = zip(form.parts, self.parts, self.part_offsets, strict=True)
         return (
-            self.box(self.b, self.b_offset, [(size * form.bits // 8, 1)]),
+            self.box(self.b, self.b_offset, [(form.bytes_of(self.groups * self.size) * self.nr, 1)]),
             *(
                 self.box(part, offset, [(self.groups // form.covered_by(name) * self.nr, 1)])
                 for name, part, offset in parts

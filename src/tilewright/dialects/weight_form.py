@@ -18,13 +18,15 @@ people share are rows of this table, with their own numbers of bits and groups: 
 OCP's MX formats (scales are E8M0), NF4 (a table; Dettmers et al., "QLoRA", 2023), AWQ and GPTQ (zero points).
 
 Values of fewer than 8 bits are packed as bit planes of 4, 2 and 1 bits, so that a vector instruction unpacks
-them by a shift and a logical operation (`WeightForm.planes`).
+them by a shift and a logical operation (`WeightForm.planes`). The values -1, 0 and 1 may be packed as digits
+of base 3, five in a byte (`joined_digits`), as GGUF's TQ1_0 does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import lcm
 from typing import Any
 
 import numpy as np
@@ -32,8 +34,10 @@ import numpy as np
 from ..ir.interpreter import Array
 from ..ir.types import DType
 
-CHUNK = 32
-"""Successive values of a column whose bits are packed together, if they have fewer than 8."""
+TERNARY = 13 / 8
+"""The bits that a value -1, 0 or 1 takes where digits of base 3 share bytes: 52 bytes have 256."""
+DIGITS = 5
+"""Digits of base 3 in a byte."""
 PARTS = ("scales", "units", "minimums", "minimum_units")
 """The parts of weights besides their values, in the order of all operands and reads."""
 
@@ -43,10 +47,10 @@ class WeightForm:
     """The form of packed weights. As an attribute it is the tuple of its fields."""
 
     bits: int
-    """Bits that a value takes."""
+    """Bits that a stored value needs by itself."""
     kind: str = "int"
-    """``int``: values have 2**(bits - 1) added; ``uint``: they are stored as they are; else the name of an
-    8-bit float type.
+    """``int``: values have 2**(bits - 1) added; ``uint``: they are stored as they are; ``ternary``: they are
+    -1, 0 and 1, have 1 added, and are stored as digits of base 3; else the name of an 8-bit float type.
     """
     covered: tuple[int, ...] = (1, 0, 0, 0)
     """For each of `PARTS`, the successive groups that one of its elements covers; 0: the part is absent."""
@@ -89,7 +93,7 @@ class WeightForm:
     @property
     def is_integer(self) -> bool:
         """Whether values are integers or stand for some."""
-        return self.kind in ("int", "uint")
+        return self.kind in ("int", "uint", "ternary")
 
     @property
     def shifts_sums(self) -> bool:
@@ -106,7 +110,7 @@ class WeightForm:
         These groups of a row of 8-bit integers share a scale.
         """
         _, units, minimums, minimum_units = self.covered
-        if not units or not self.is_integer or units * size % CHUNK:
+        if not units or not self.is_integer or units * size % self.chunk:
             return 0
         # Minimums of a table may have become floats.
         if minimums and (minimum_units != units or self.table is not None):
@@ -121,27 +125,62 @@ class WeightForm:
     @property
     def added(self) -> int:
         """The number added to a value where it is stored."""
-        return 1 << (self.bits - 1) if self.kind == "int" else 0
+        return {"int": 1 << (self.bits - 1), "ternary": 1}.get(self.kind, 0)
+
+    @property
+    def chunk(self) -> int:
+        """The successive values of a column that are packed together: those that share bytes, or a quad of
+        bytes.
+        """
+        return 256 if self.kind == "ternary" else 32 if self.bits < 8 else 4
+
+    @property
+    def quads(self) -> int:
+        """The quads of neighbours of a chunk."""
+        return self.chunk // 4
+
+    @property
+    def lines(self) -> int:
+        """The bytes that a chunk takes for each place in a quad."""
+        return -(-self.quads // DIGITS) if self.kind == "ternary" else self.bits if self.bits < 8 else 1
+
+    def line_of(self, quad: int) -> int:
+        """The first byte of a chunk that has a part of a quad."""
+        return quad // DIGITS if self.kind == "ternary" else quad % self.planes[0][0]
+
+    def bytes_of(self, values: int) -> int:
+        """The bytes of a number of values that consist of whole chunks."""
+        return values // self.chunk * self.lines * 4
+
+    def subgroups(self, size: int) -> int:
+        """The groups of `size` values of a chunk, at least one."""
+        return max(1, self.chunk // size)
+
+    def unit(self, size: int) -> int:
+        """The fewest successive groups of `size` values that consist of whole chunks, and to which whole
+        elements of all parts belong.
+        """
+        return lcm(self.subgroups(size), *(groups for groups in self.covered if groups))
 
     @property
     def planes(self) -> tuple[tuple[int, int], ...]:
         """The bit planes of a stored value: (bits of the plane, its lowest bit in the value).
 
         A chunk of 32 values has eight quads of neighbours. A plane of `w` bits keeps them in `w` bytes for
-        each place in a quad: quad `q` is in byte ``q % w``, in the bits from ``q // w * w`` on.
+        each place in a quad: quad `q` is in byte ``q % w``, in the bits from ``q // w * w`` on. Digits of
+        base 3 have no planes.
         """
         planes, low = [], 0
         for width in (8, 4, 2, 1):
-            if self.bits & width:
+            if self.bits & width and self.kind != "ternary":
                 planes.append((width, low))
                 low += width
         return tuple(planes)
 
     def fits(self, groups: int, size: int) -> bool:
         """Whether `groups` groups of `size` values consist of whole chunks and quads."""
-        if self.bits == 8:
-            return size % 4 == 0
-        return size % CHUNK == 0 or (size % 4 == 0 and CHUNK % size == 0 and groups * size % CHUNK == 0)
+        chunk = self.chunk
+        return size % chunk == 0 or (size % 4 == 0 and chunk % size == 0 and groups * size % chunk == 0)
 
     @property
     def byte_offset(self) -> int:
@@ -158,20 +197,22 @@ class WeightForm:
     @property
     def largest_byte(self) -> int:
         """The largest unsigned byte that stands for a value."""
-        return (1 << self.bits) - 1 if self.table is None else int(max(self.table)) + self.byte_offset
+        if self.table is not None:
+            return int(max(self.table)) + self.byte_offset
+        return 2 if self.kind == "ternary" else (1 << self.bits) - 1
 
     def packed(self, values: Array) -> Array:
-        """Pack values [..., n, depth] in panels' order [..., depth / 32, bits, n, 4], u8; of 8 bits
-        [..., depth / 4, n, 4].
-        """
+        """Pack values [..., n, depth] in panels' order [..., depth / chunk, lines, n, 4], u8."""
         if not self.is_integer:
             stored = values.view(np.uint8)
         else:
             stored = (values.astype(np.int16) + self.added).astype(np.uint8)
         *lead, n, depth = stored.shape
+        quads = np.moveaxis(stored.reshape(*lead, n, depth // self.chunk, self.quads, 4), -4, -2)
         if self.bits == 8:
-            return np.moveaxis(stored.reshape(*lead, n, depth // 4, 4), -3, -2)
-        quads = np.moveaxis(stored.reshape(*lead, n, depth // CHUNK, CHUNK // 4, 4), -4, -2)
+            return quads
+        if self.kind == "ternary":
+            return joined_digits(quads, -3)
         parts = []
         for width, low in self.planes:
             fields = (quads >> np.uint8(low)) & np.uint8((1 << width) - 1)
@@ -186,20 +227,22 @@ class WeightForm:
         """Undo `packed` for the first `panels` panels of `nr` columns: values [panels, nr, depth]; floats as
         float32.
         """
-        octets = octets[: panels * depth * nr * self.bits // 8]
+        lines = octets[: panels * nr * self.bytes_of(depth)]
+        lines = lines.reshape(panels, depth // self.chunk, self.lines, nr, 4)
         if self.bits == 8:
-            stored = np.moveaxis(octets.reshape(panels, depth // 4, nr, 4), 2, 1).reshape(panels, nr, depth)
+            quads = lines
+        elif self.kind == "ternary":
+            quads = split_digits(lines, self.quads, -3)
         else:
-            chunks = octets.reshape(panels, depth // CHUNK, self.bits, nr, 4)
-            quads = np.zeros((panels, depth // CHUNK, CHUNK // 4, nr, 4), np.uint8)
+            quads = np.zeros((*lines.shape[:2], self.quads, nr, 4), np.uint8)
             first = 0
             for width, low in self.planes:
-                plane = chunks[:, :, first : first + width]
+                plane = lines[:, :, first : first + width]
                 for k in range(8 // width):
                     field = (plane >> np.uint8(k * width)) & np.uint8((1 << width) - 1)
                     quads[:, :, k * width : (k + 1) * width] |= field << np.uint8(low)
                 first += width
-            stored = np.moveaxis(quads, 3, 1).reshape(panels, nr, depth)
+        stored = np.moveaxis(quads, 3, 1).reshape(panels, nr, depth)
         if not self.is_integer:
             return stored.view(DType.named(self.kind).numpy).astype(np.float32)
         if self.table is not None:
@@ -218,6 +261,34 @@ def split_nibbles(octets: Array, axis: int = -1) -> Array:
     x = np.moveaxis(octets, axis, -1)
     halves = np.stack([x & 15, x >> 4], -1).reshape(*x.shape[:-1], 2 * x.shape[-1])
     return np.moveaxis(halves, -1, axis)
+
+
+def joined_digits(x: Array, axis: int = -1) -> Array:
+    """Join digits of base 3, u8, five successive ones along `axis` to a byte; the last byte may have fewer.
+
+    A byte is the fraction ``0.d0 d1 d2 d3 d4`` of base 3 in units of 1/256, rounded up: digit `k` of byte `q`
+    is ``((q * 3**k % 256) * 3) >> 8``. Source: the format TQ1_0 of ggml.
+    """
+    digits = np.moveaxis(x, axis, 0)
+    whole = np.zeros((-(-len(digits) // DIGITS) * DIGITS, *digits.shape[1:]), np.uint16)
+    whole[: len(digits)] = digits
+    number = np.zeros((len(whole) // DIGITS, *digits.shape[1:]), np.uint16)
+    for k in range(DIGITS):
+        number = number * 3 + whole[k::DIGITS]
+    ends = 3**DIGITS
+    octets = (number.astype(np.uint32) * 256 + (ends - 1)) // ends
+    return np.moveaxis(octets.astype(np.uint8), 0, axis)
+
+
+def split_digits(octets: Array, count: int, axis: int = -1) -> Array:
+    """Undo `joined_digits` for `count` digits, as u8."""
+    left = np.moveaxis(octets, axis, 0)
+    digits = []
+    for _ in range(DIGITS):
+        digits.append(((left.astype(np.uint16) * 3) >> 8).astype(np.uint8))
+        left = left * np.uint8(3)  # modulo 256, without the first digit
+    whole = np.stack(digits, 1).reshape(-1, *left.shape[1:])
+    return np.moveaxis(whole[:count], 0, axis)
 
 
 def integer_table(table: Sequence[float]) -> tuple[tuple[int, ...], float]:
@@ -283,13 +354,16 @@ def choice(table: Sequence[Any], is_set: Callable[[int], Any], select: Callable[
 
 
 __all__ = [
-    "CHUNK",
+    "DIGITS",
     "PARTS",
+    "TERNARY",
     "WeightForm",
     "choice",
     "expanded",
     "integer_table",
+    "joined_digits",
     "joined_nibbles",
+    "split_digits",
     "split_nibbles",
     "weights_of",
 ]

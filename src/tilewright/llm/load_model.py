@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from ..dialects.weight_form import WeightForm
+from ..dialects.weight_form import TERNARY, WeightForm
 from ..frontends.nn import Deferred, Embedding, Linear
 from ..frontends.trace import Tensor
 from ..frontends.trace.tensor import concrete
@@ -70,10 +70,9 @@ def model_of(
         kept.add(tensor.name)
         scheme = weights.scheme
         if scheme.bits < 8 and getattr(model, "lm_head", None) is not None:  # no product reads it
-            added = 1 << (scheme.bits - 1) if scheme.symmetric else 0
             parts["octets"] = concrete(weights.qweight)
             del parts["qvalues"]
-            return PackedEmbedding(**parts, columns=weights.shape[-1], added=added)
+            return PackedEmbedding(**parts, columns=weights.shape[-1], added=scheme.added)
         return QuantizedEmbedding(**parts)
 
     def grouped(path: str, layer: GroupedLinear) -> QuantizedGroupedLinear | None:
@@ -112,7 +111,7 @@ def _stays(tensor: LazyTensor) -> bool:
     return (
         columns % size == 0
         and all(groups % part.covered == 0 for part in scheme.stored_parts)
-        and WeightForm(scheme.bits).fits(groups, size)
+        and WeightForm(scheme.bits, "ternary" if scheme.is_ternary else "int").fits(groups, size)
     )
 
 
@@ -142,7 +141,8 @@ def parts_of(quantized: Quantized) -> dict[str, Any]:
         out[...] = quantized.values().reshape(shape).astype(dtype)
 
     qvalues = _deferred(shape, dtype, write, ("unpacked", id(quantized.qweight)))
-    return {"qvalues": qvalues, "bits": scheme.bits, "table": TABLES.get(scheme.values), **parts}
+    bits = TERNARY if scheme.is_ternary else scheme.bits
+    return {"qvalues": qvalues, "bits": bits, "table": TABLES.get(scheme.values), **parts}
 
 
 def _of_4_bits(quantized: Quantized, octets: np.ndarray[Any, Any]) -> Tensor:

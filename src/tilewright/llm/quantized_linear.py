@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 
 from ..dialects import graph as g
+from ..dialects.weight_form import TERNARY
 from ..frontends.nn import Linear, Module
 from ..frontends.nn.functional import embedding
 from ..frontends.trace import Tensor
 from ..frontends.trace import numpy as tnp
 from ..frontends.trace.operands import apply
 from ..ir.types import DType, i8
+from .quantization.packing import digit_places
 
 _factors: ContextVar[DType] = ContextVar("factors", default=i8)
 
@@ -39,13 +41,13 @@ class QuantizedMatrix(Module):
     Args:
         qvalues: The values, [out, in], of a type that `graph.quantized_matmul` takes.
         scales: One for each group of columns, [out, groups].
-        bits: The bits that a value needs; None: all of its type.
+        bits: The bits that a value takes, see `graph.quantized_matmul`; None: all of its type.
         table: The 16 numbers that values stand for; None: themselves.
         parts: `units`, `minimums` and `minimum_units`, [out, groups or a divisor].
     """
 
     def __init__(
-        self, qvalues: Tensor, scales: Tensor, *, bits: int | None = None,
+        self, qvalues: Tensor, scales: Tensor, *, bits: float | None = None,
         table: tuple[float, ...] | None = None, **parts: Tensor,
     ) -> None:  # fmt: skip
         super().__init__()
@@ -144,16 +146,16 @@ class PackedEmbedding(QuantizedEmbedding):
     """A quantized embedding table that is not the head, too: its values stay a stream of bits along each row.
 
     Args:
-        octets: The rows, as `quantization.pack_bits` makes them, uint8 [rows, bytes].
+        octets: The rows, as `Scheme.packed` makes them, uint8 [rows, bytes].
         scales: As for `QuantizedMatrix`.
-        bits: The bits of a value, fewer than 8.
+        bits: The bits of a value, fewer than 8, or `TERNARY`.
         columns: The values of a row.
         added: The number that is added to values where they are stored.
         more: Further arguments of `QuantizedMatrix`.
     """
 
     def __init__(
-        self, octets: Tensor, scales: Tensor, *, bits: int, columns: int, added: int, **more: Any
+        self, octets: Tensor, scales: Tensor, *, bits: float, columns: int, added: int, **more: Any
     ) -> None:
         super().__init__(octets, scales, bits=bits, **more)
         self.columns, self.added = columns, added
@@ -161,9 +163,13 @@ class PackedEmbedding(QuantizedEmbedding):
     def values(self, ids: Tensor) -> Tensor:
         assert self.bits is not None
         octets = tnp.astype(embedding(ids, self.qvalues), "int32")
-        first = np.arange(self.columns, dtype=np.int32) * self.bits
+        if self.bits == TERNARY:
+            places, powers = digit_places(self.columns)
+            digits: Tensor = (((octets[..., places] * tnp.asarray(powers)) & 255) * 3) >> 8
+            return digits - self.added
+        first = np.arange(self.columns, dtype=np.int32) * int(self.bits)
         low, high = octets[..., first // 8], octets[..., (first + self.bits - 1) // 8]
-        stored = ((low | (high << 8)) >> tnp.asarray(first % 8)) & ((1 << self.bits) - 1)
+        stored = ((low | (high << 8)) >> tnp.asarray(first % 8)) & ((1 << int(self.bits)) - 1)
         result: Tensor = stored - self.added
         return result
 

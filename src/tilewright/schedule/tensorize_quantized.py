@@ -255,7 +255,9 @@ class _QuantizedTile:
                     b.buffer,
                     memory,
                     [part.buffer for part in self.parts],
-                    b_offset=b_offset + (panel * w.depth + piece * depth) * w.nr * w.form.bits // 8,
+                    b_offset=b_offset
+                    + panel * (w.form.bytes_of(w.depth) * w.nr)
+                    + piece * w.form.bytes_of(depth) * w.nr,
                     part_offsets=tuple(
                         start + offset
                         for start, offset in zip(

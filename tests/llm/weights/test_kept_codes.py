@@ -33,7 +33,7 @@ SIZES = {
 }  # fmt: skip
 FORMATS = {
     "Q4_0": 1.0, "Q4_1": 1.0, "Q5_0": 1.0, "Q5_1": 1.0, "Q8_0": 1.0, "Q2_K": 1.0, "Q3_K": 1.04, "Q4_K": 1.03,
-    "Q5_K": 1.03, "Q6_K": 1.0, "IQ4_NL": 1.0, "IQ4_XS": 1.02, "MXFP4": 1.0, "TQ2_0": 1.0, "TQ1_0": 1.23,
+    "Q5_K": 1.03, "Q6_K": 1.0, "IQ4_NL": 1.0, "IQ4_XS": 1.02, "MXFP4": 1.0, "TQ2_0": 1.0, "TQ1_0": 1.0,
 }  # fmt: skip
 """Formats, and the most bytes that their matrices take in memory, as a multiple of those in the file."""
 

@@ -13,7 +13,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.dialects import func, graph
-from tilewright.dialects.weight_form import WeightForm, integer_table
+from tilewright.dialects.weight_form import TERNARY, WeightForm, integer_table, joined_digits, split_digits
 from tilewright.ir.builder import Builder
 from tilewright.ir.constant import Constant
 from tilewright.ir.core import Module
@@ -35,7 +35,7 @@ class Weights:
 
     values: Any
     parts: dict[str, Any]
-    bits: int | None = None
+    bits: float | None = None
     table: tuple[float, ...] | None = None
 
     @property
@@ -93,6 +93,13 @@ def of_4_bits(rows: int, groups: int = 32, dtype: Any = ml_dtypes.uint4) -> Weig
     return Weights(values, parts, 2)
 
 
+def ternary(rows: int, groups: int = 2, bits: float = TERNARY) -> Weights:
+    """As GGUF's TQ1_0 (and, with 2 bits, TQ2_0): -1, 0 and 1, with a scale for each 256."""
+    draw = np.random.default_rng(rows)
+    values = draw.integers(-1, 2, (rows, 512)).astype(np.int8).astype(ml_dtypes.int4)
+    return Weights(values, {"scales": draw.uniform(-0.1, 0.1, (rows, groups)).astype(np.float16)}, bits)
+
+
 def looked_up(rows: int, table: tuple[float, ...], parts: dict[str, Any]) -> Weights:
     return Weights(integers(rows, DEPTH, 0, 16, ml_dtypes.uint4), parts, 4, table)
 
@@ -105,6 +112,8 @@ def made(name: str, rows: int) -> Weights:
         return small_groups(rows, int(name[1]), ml_dtypes.int4 if name == "q3_k" else np.int8)
     if name == "q2_k":
         return of_4_bits(rows)
+    if name == "tq1_0":
+        return ternary(rows)
     if name == "q2, minimums":
         parts = {"scales": numbers(rows, 32), "minimums": numbers(rows, 32)}
         return Weights(integers(rows, DEPTH, 0, 4, ml_dtypes.uint4), parts, 2)
@@ -136,7 +145,7 @@ def made(name: str, rows: int) -> Weights:
     )
 
 
-NAMES = ("q2_k", "q2, minimums", "q3_k", "q4_k", "q5_k", "q5, minimums", "q6_k",
+NAMES = ("tq1_0", "q2_k", "q2, minimums", "q3_k", "q4_k", "q5_k", "q5, minimums", "q6_k",
          "4 bits, zeros", "8 bits, zeros", "2 bits in i8", "3 bits in u8", "4 bits in i8", "4 bits in u8",
          "mxfp4", "iq4_xs", "nf4", "e4m3", "e4m3, one scale", "e5m2")  # fmt: skip
 
@@ -189,7 +198,7 @@ def test_products_of_integers(name: str) -> None:
         if packed:
             # 70 columns fill panels of 3 vectors. Each array begins at a multiple of 64 bytes.
             columns = {512: 96, 256: 72}[host_isa().vector_bits]
-            bytes_of = [DEPTH * (weights.bits or 8) // 8]
+            bytes_of = [int(DEPTH * (weights.bits or 8) / 8)]
             bytes_of += [
                 part.shape[1] // 2 if part.dtype == ml_dtypes.uint4 else part.shape[1] * part.dtype.itemsize
                 for part in weights.parts.values()
@@ -208,6 +217,23 @@ def test_scales_of_4_bits_give_the_bits_of_bytes(groups: int, factors: DType) ->
         with tw.compile(product(of_4_bits(70, groups, dtype), factors), cache=False) as library:
             found.append(library(x))
     np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.parametrize("target", ("cpu", PLAIN))
+@pytest.mark.parametrize("groups", (2, 1, 16))
+@pytest.mark.parametrize("factors", [i8, bf16])
+def test_digits_of_base_3_give_the_bits_of_two_bits(factors: DType, groups: int, target: str) -> None:
+    """Also where a group has several chunks, or a chunk several groups, which begin within a byte."""
+    if not resolve(target).runs_here:
+        pytest.skip("for x86-64 only")
+    x = np.random.default_rng(0).standard_normal((40, DEPTH)).astype(np.float32)
+    found = []
+    for bits in (TERNARY, 2):
+        module = product(ternary(70, groups, bits), factors)
+        with tw.compile(module, target=target, cache=False) as library:
+            found.append([library(x[:m]) for m in (1, 5, 40)])
+    for digits, two_bits in zip(*found, strict=True):
+        np.testing.assert_array_equal(digits, two_bits)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -264,7 +290,7 @@ def test_scales_and_minimums_may_be_equal(scale: int, factors: DType) -> None:
         np.testing.assert_allclose(library(x), x @ weights.matrix.T, rtol=0, atol=1e-2 * largest)
 
 
-@pytest.mark.parametrize("name", ("q3_k", "q5_k", "q6_k", "mxfp4", "iq4_xs"))
+@pytest.mark.parametrize("name", ("tq1_0", "q3_k", "q5_k", "q6_k", "mxfp4", "iq4_xs"))
 def test_machines_without_dot_products(name: str) -> None:
     if not resolve(PLAIN).runs_here:
         pytest.skip("for x86-64 only")
@@ -284,7 +310,7 @@ def test_rows_choose_matrices(name: str) -> None:
         assert error_of(y, x @ weights.matrix.T) < 1.2e-2
 
 
-@pytest.mark.parametrize("name", ("q4_k", "q5, minimums", "q6_k", "mxfp4"))
+@pytest.mark.parametrize("name", ("tq1_0", "q4_k", "q5, minimums", "q6_k", "mxfp4"))
 def test_a_row_is_the_same_among_any_others(name: str) -> None:
     """Also among so many that panels are unpacked once for all of them, in two pieces of the sum."""
     weights = repeated(made(name, 70), 5)
@@ -328,6 +354,19 @@ def test_values_are_packed_in_bit_planes(bits: int) -> None:
     packed = form.packed(values)
     assert packed.nbytes == values.size * bits / 8
     np.testing.assert_array_equal(form.unpacked(packed.reshape(-1), 2, 64, 16), values)
+
+
+def test_digits_of_base_3_share_bytes() -> None:
+    """All 243 bytes of five digits, as the format defines them; and the last byte of a chunk, with four."""
+    digits = np.stack([np.arange(243) // 3**k % 3 for k in reversed(range(5))], -1).astype(np.uint8)
+    octets = joined_digits(digits)[:, 0].astype(int)
+    for k in range(5):
+        np.testing.assert_array_equal(((octets * 3**k % 256) * 3) >> 8, digits[:, k])
+    np.testing.assert_array_equal(split_digits(joined_digits(digits[:, :4]), 4), digits[:, :4])
+    form, values = WeightForm(2, "ternary"), DRAW.integers(-1, 2, (2, 16, 512)).astype(np.int8)
+    packed = form.packed(values)
+    assert packed.nbytes == form.bytes_of(512) * 32 == values.size * TERNARY / 8
+    np.testing.assert_array_equal(form.unpacked(packed.reshape(-1), 2, 512, 16), values)
 
 
 def test_tables_as_integers() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from ...ir.symbolic import Dim, prove_eq
 from ...ir.types import FLOAT8, DType, TensorType, Type, bf16, f32, i4, i8, i32, u4, u8
 from ..scalar import Constant as ScalarConstant
 from ..tensor_builder import Scalar, TensorBuilder, TensorRef
-from ..weight_form import WeightForm, choice, integer_table, weights_of
+from ..weight_form import TERNARY, WeightForm, choice, integer_table, weights_of
 from .base import Adjoint, GraphOp, tensor_type
 from .contract import Einsum, GroupedMatMul, check_chosen, chosen, grouped_product
 from .elementwise import BINARY, UNARY, Bitcast, Cast, Constant, Select, constant, same_shape
@@ -103,12 +104,13 @@ def _check_parts(
             raise IRError(f"{name} of {part.dtype.label} are not supported", op)
     if op.table is not None and (dtype is not u4 or not isinstance(op.table, tuple) or len(op.table) != 16):
         raise IRError(f"a table needs 16 numbers and qvalues of u4, got {dtype.label}", op)
-    if not 1 <= _bits(op) <= dtype.bits:
+    if not 1 <= _bits(op) <= dtype.bits or (op.bits == TERNARY and (dtype.kind != "int" or op.table)):
         raise IRError(f"values of {op.bits} bits do not fit {dtype.label}", op)
 
 
 def _bits(op: QuantizedMatMul | ScaledMatMul | DequantizedMatMul) -> int:
-    return tensor_type(op.qvalues).dtype.bits if op.bits is None else int(op.bits)
+    """The bits that a value needs by itself."""
+    return tensor_type(op.qvalues).dtype.bits if op.bits is None else ceil(op.bits)
 
 
 def _form(op: QuantizedMatMul | ScaledMatMul | DequantizedMatMul) -> WeightForm:
@@ -122,7 +124,7 @@ def _form(op: QuantizedMatMul | ScaledMatMul | DequantizedMatMul) -> WeightForm:
 
     groups = count(op.scales)
     covered = tuple(groups // count(x) if x is not None else 0 for x in _parts(op))
-    kind = dtype.name if dtype.is_float else dtype.kind
+    kind = "ternary" if op.bits == TERNARY else dtype.name if dtype.is_float else dtype.kind
     return WeightForm(_bits(op), kind, covered, None if op.table is None else tuple(op.table))
 
 
@@ -162,8 +164,9 @@ class QuantizedMatMul(GraphOp):
 
     `dialects.weight_form` has the meaning of the other parts: `units` (N, G / a), `minimums` (N, G),
     `minimum_units` (N, G / b) and `table`, a tuple of 16 numbers for qvalues of u4. `bits` are those that a
-    value needs, None: all that the type of `qvalues` has. Qvalues may be 8-bit floats; then factors of i8
-    mean bf16. With factors of i8 a table is rounded to integers (`integer_table`).
+    value takes, None: all that the type of `qvalues` has; `TERNARY`, 13 / 8: values are -1, 0 and 1. Qvalues
+    may be 8-bit floats; then factors of i8 mean bf16. With factors of i8 a table is rounded to integers
+    (`integer_table`).
 
     `largest` (..., 1), f32, is the largest magnitude of the rows of which x has some columns, where scales
     differ by powers of two or there is one for each row: x is then rounded as the whole rows are. It is at
@@ -417,7 +420,7 @@ def _most_doublings(op: QuantizedMatMul, size: int) -> int:
     if op.table is not None:
         largest = max(abs(x) for x in integer_table(op.table)[0])
     else:
-        largest = 8 if _form(op).kind == "int" else 15
+        largest = 15 if _form(op).kind == "uint" else 8
     return max(0, 31 - (size * 127 * largest).bit_length())
 
 

@@ -98,7 +98,7 @@ class Cut:
                 step = BLOCK if scheme.kind == "fp8" and name == "scales" else 1
                 ranges = [(a // step, -(-b // step)) for a, b in self.ranges]
             elif name == "qweight":
-                ranges = [(a * scheme.bits // 8, -(-b * scheme.bits // 8)) for a, b in self.ranges]
+                ranges = [(scheme.row_bytes(a), scheme.row_bytes(b)) for a, b in self.ranges]
             else:
                 step = (scheme.group or 1) * covered.get(name, 1)
                 ranges = [(a // step, -(-b // step)) for a, b in self.ranges]

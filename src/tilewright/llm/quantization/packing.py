@@ -1,10 +1,14 @@
-"""Packing of unsigned integers with few bits into bytes."""
+"""Packing of unsigned integers with few bits, and of digits of base 3, into bytes."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+
+from ...dialects.weight_form import DIGITS, WeightForm, joined_digits, split_digits
+
+_TERNARY = WeightForm(2, "ternary")
 
 
 def pack_bits(values: np.ndarray[Any, Any], bits: int) -> np.ndarray[Any, Any]:
@@ -52,6 +56,35 @@ def unpack_bits(packed: np.ndarray[Any, Any], bits: int, n: int) -> np.ndarray[A
     mask = kind((1 << bits) - 1)
     values = np.stack([((word >> kind(bits * i)) & mask).astype(np.uint8) for i in range(per)], -1)
     return values.reshape(*lead, count * per)[..., :n]
+
+
+def pack_digits(digits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Pack digits of base 3, uint8 [..., n], to uint8 [..., ceil(n / 256) * 52].
+
+    The digits of 64 quads of neighbours share 13 quads of bytes (`joined_digits`), as in panels.
+    """
+    *lead, n = digits.shape
+    padded = np.zeros((*lead, -(-n // _TERNARY.chunk) * _TERNARY.chunk), np.uint8)
+    padded[..., :n] = digits
+    lines = joined_digits(padded.reshape(*lead, -1, _TERNARY.quads, 4), -2)
+    return np.ascontiguousarray(lines).reshape(*lead, -1)
+
+
+def unpack_digits(packed: np.ndarray[Any, Any], n: int) -> np.ndarray[Any, Any]:
+    """Undo `pack_digits`; return uint8 [..., n]."""
+    *lead, _ = packed.shape
+    digits = split_digits(packed.reshape(*lead, -1, _TERNARY.lines, 4), _TERNARY.quads, -2)
+    return np.ascontiguousarray(digits).reshape(*lead, -1)[..., :n]
+
+
+def digit_places(n: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """For each of `n` digits that `pack_digits` packed, the place of its byte and the power of 3 that moves
+    it to the front, int32 [n] each.
+    """
+    chunk, within = np.divmod(np.arange(n, dtype=np.int32), _TERNARY.chunk)
+    quad, place = np.divmod(within, 4)
+    line, digit = np.divmod(quad, DIGITS)
+    return chunk * _TERNARY.bytes_of(_TERNARY.chunk) + line * 4 + place, 3**digit
 
 
 def _unit(bits: int) -> tuple[int, int]:

@@ -14,7 +14,6 @@ from ...dialects.weight_form import split_nibbles, weights_of
 from ...driver.cores import usable_cores
 from ...errors import WeightsError
 from ...ir.interpreter import Array
-from .packing import pack_bits, unpack_bits
 from .schemes import BLOCK, Scheme
 from .tables import TABLES
 
@@ -78,10 +77,8 @@ class Quantized:
         packed = self.qweight.reshape(-1, self.qweight.shape[-1])[a:b]
         if scheme.bits == 8:
             return packed
-        stored = unpack_bits(packed, scheme.bits, columns)
-        if not scheme.symmetric:
-            return stored
-        return stored.view(np.int8) - np.int8(1 << (scheme.bits - 1))
+        stored = scheme.unpacked(packed, columns)
+        return stored.view(np.int8) - np.int8(scheme.added) if scheme.symmetric else stored
 
     @staticmethod
     def of(scheme: Scheme, shape: tuple[int, ...], arrays: Mapping[str, Array]) -> Quantized:
@@ -264,8 +261,7 @@ def _store(q: Array, scheme: Scheme) -> Array:
     """Convert integers (f32 [rows, in]) to the form of `Quantized.qweight`."""
     if scheme.bits == 8:
         return q.astype(np.int8 if scheme.symmetric else np.uint8)
-    offset = (1 << (scheme.bits - 1)) if scheme.symmetric else 0
-    return pack_bits((q + np.float32(offset)).astype(np.uint8), scheme.bits)
+    return scheme.packed((q + np.float32(scheme.added)).astype(np.uint8))
 
 
 def _fits(scales: Array, groups: Array) -> bool:

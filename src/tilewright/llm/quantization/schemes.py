@@ -9,7 +9,10 @@ from typing import Literal
 import ml_dtypes
 import numpy as np
 
+from ...dialects.weight_form import WeightForm
 from ...errors import WeightsError
+from ...ir.interpreter import Array
+from .packing import pack_bits, pack_digits, unpack_bits, unpack_digits
 
 FLOATS = {"f32": np.dtype(np.float32), "bf16": np.dtype(ml_dtypes.bfloat16), "f16": np.dtype(np.float16)}
 BLOCK = 128
@@ -51,7 +54,8 @@ class Scheme:
 
     Integers of fewer bits: ``q`` is unsigned, and its zero is ``2 ** (bits - 1)`` if symmetric. A row is a
     little-endian stream of bits, column i in the bits from ``bits * i`` on (the low nibble of a byte comes
-    first), padded to whole bytes: uint8 [out, ceil(in * bits / 8)].
+    first), padded to whole bytes: uint8 [out, ceil(in * bits / 8)]. Ternary values take 52 bytes for 256
+    columns (`pack_digits`).
 
     Scales are float16, or float32 if they exceed its normal range; they may be negative. Zeros are uint8.
     `group` None makes the whole row one group. The last group of a row is shorter if `group` does not divide
@@ -63,14 +67,14 @@ class Scheme:
     kind: Literal["none", "float", "integer", "fp8", "coded"]
     """The kind, as in the table."""
     bits: int = 0
-    """The bits of a stored value."""
+    """The bits that a stored value needs by itself."""
     group: int | None = None
     """The columns that share a scale; None: the whole row."""
     symmetric: bool = True
     """Whether the zero of integers is the middle of their range."""
     values: str = "int"
     """The kind of stored values of a ``coded`` scheme: ``int``, as for symmetric integers; ``uint``,
-    themselves; the name of an 8-bit float type; or the name of a table of `tables.TABLES`.
+    themselves; ``ternary``, -1, 0 and 1 with 1 added, as digits of base 3; the name of an 8-bit float type; or the name of a table of `tables.TABLES`.
     """
     parts: tuple[Part, ...] = ()
     """The parts of a ``coded`` scheme besides qweight."""
@@ -106,6 +110,24 @@ class Scheme:
         return "int8" if self.bits == 8 and self.symmetric else "uint8"
 
     @property
+    def is_ternary(self) -> bool:
+        """Whether values are -1, 0 and 1, stored as digits of base 3."""
+        return self.values == "ternary"
+
+    @property
+    def added(self) -> int:
+        """The number added to integers of fewer than 8 bits where they are stored."""
+        return 1 if self.is_ternary else 1 << (self.bits - 1) if self.symmetric else 0
+
+    def packed(self, stored: Array) -> Array:
+        """Pack the stored values of rows, uint8 [..., in], to bytes."""
+        return pack_digits(stored) if self.is_ternary else pack_bits(stored, self.bits)
+
+    def unpacked(self, octets: Array, columns: int) -> Array:
+        """Undo `packed`: uint8 [..., columns]."""
+        return unpack_digits(octets, columns) if self.is_ternary else unpack_bits(octets, self.bits, columns)
+
+    @property
     def can_quantize(self) -> bool:
         """Whether `quantize` makes this scheme of any matrix; other schemes are only read from files."""
         return self.kind != "coded"
@@ -116,6 +138,9 @@ class Scheme:
 
     def row_bytes(self, columns: int) -> int:
         """Return the bytes of a row of qweight, for `columns` elements."""
+        if self.is_ternary:
+            form = WeightForm(self.bits, self.values)
+            return form.bytes_of(-(-columns // form.chunk) * form.chunk)
         return -(-columns * self.bits // 8)
 
     def estimated_bytes(self, shape: tuple[int, ...], source: int) -> int:
@@ -139,7 +164,7 @@ _HALF, _FLOATS, _EXPONENT = ("float16",), ("float16", "float32"), ("float8_e8m0f
 
 
 def _coded(name: str, bits: int, group: int | None, values: str, *parts: Part) -> Scheme:
-    return Scheme(name, "coded", bits, group, values == "int", values, parts)
+    return Scheme(name, "coded", bits, group, values in ("int", "ternary"), values, parts)
 
 
 def _in_units(scales: str, covered: int, minimums: bool = False, nibbles: bool = False) -> tuple[Part, ...]:
@@ -163,6 +188,7 @@ CODED = {
         _coded("q6_k", 6, 16, "int", *_in_units("int8", 16)),
         _coded("iq4_nl", 4, 32, "iq4_nl", Part("scales", _HALF)),
         _coded("iq4_xs", 4, 32, "iq4_nl", *_in_units("int8", 8)),
+        _coded("tq1_0", 2, 256, "ternary", Part("scales", _HALF)),
         _coded("tq2_0", 2, 256, "int", Part("scales", _HALF)),
         _coded("mxfp4", 4, 32, "e2m1", Part("scales", _EXPONENT)),
     )

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
-from ...dialects.weight_form import joined_nibbles
+from ...dialects.weight_form import joined_nibbles, split_digits
 from ...ir.interpreter import Array
-from ..quantization import Quantized, dequantize, pack_bits, scheme_of
+from ..quantization import Quantized, dequantize, scheme_of
 
 _F32 = np.dtype(np.float32)
 _PIECE = 1 << 12  # blocks of a piece; larger pieces have temporaries that leave the cache
@@ -45,7 +45,7 @@ class BlockFormat:
         for a in range(0, len(blocks), _PIECE):
             found = self.split(blocks[a : a + _PIECE])
             values = found.pop("values")
-            found["qweight"] = values if scheme.bits == 8 else pack_bits(values, scheme.bits)
+            found["qweight"] = values if scheme.bits == 8 else scheme.packed(values)
             for part, array in found.items():
                 arrays.setdefault(part, []).append(array)
         whole = {part: np.concatenate(pieces) for part, pieces in arrays.items()}
@@ -193,16 +193,14 @@ def _tq2_0(b: Array) -> dict[str, Array]:
 
 def _tq1_0(b: Array) -> dict[str, Array]:
     """Five ternary digits in a byte as a fraction of 256, in the order of powers; the last 4 bytes have four.
-    They become values of two bits, as in `_tq2_0`.
     """
 
     def digits(octets: Array, count: int) -> Array:
-        powers = np.array([1, 3, 9, 27, 81], np.uint8)[:count, None]
-        shifted = octets[:, None, :] * powers  # the digits before are lost modulo 256
-        return ((shifted.astype(np.uint16) * 3) >> 8).astype(np.uint8).reshape(len(octets), -1)
+        found = split_digits(octets[..., None, :], count, -2)
+        return np.ascontiguousarray(found).reshape(len(octets), -1)
 
     parts = [digits(b[:, :32], 5), digits(b[:, 32:48], 5), digits(b[:, 48:52], 4)]
-    return {"values": np.concatenate(parts, -1) ^ np.uint8(3), "scales": -_half(b, 52)}
+    return {"values": np.concatenate(parts, -1), "scales": _half(b, 52)}
 
 
 FORMATS = {
@@ -226,7 +224,7 @@ FORMATS = {
     27: BlockFormat("I64", 1, 8, np.dtype(np.int64)),
     28: BlockFormat("F64", 1, 8, np.dtype(np.float64)),
     30: BlockFormat("BF16", 1, 2, np.dtype(ml_dtypes.bfloat16)),
-    34: BlockFormat("TQ1_0", 256, 54, scheme="tq2_0", split=_tq1_0),
+    34: BlockFormat("TQ1_0", 256, 54, scheme="tq1_0", split=_tq1_0),
     35: BlockFormat("TQ2_0", 256, 66, scheme="tq2_0", split=_tq2_0),
     39: BlockFormat("MXFP4", 32, 17, scheme="mxfp4", split=_mxfp4),
 }

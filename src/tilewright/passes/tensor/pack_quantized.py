@@ -2,11 +2,10 @@
 
 The quantized values of `nr` columns (rows of the weight) are neighbours, and four successive values of a
 column are together, as dot-product instructions on bytes require: ``p[n // nr, k // 4, n % nr, k % 4]``, made
-unsigned if they are integers. Values of fewer than 8 bits share bytes: 32 successive ones are bit planes
-(`WeightForm.planes`), ``p[n // nr, k // 32, byte of the plane, n % nr, k % 4]``. Scales and the other parts
-have the same order, ``s[n // nr, g, n % nr]``; those of 4 bits share a byte with the next group's. Zeros
-complete the last panel. If each row of the product chooses one of several matrices, their panels follow one
-another.
+unsigned if they are integers. Values of fewer than 8 bits share bytes in chunks (`WeightForm.chunk`), as bit
+planes or digits: ``p[n // nr, k // chunk, line of bytes, n % nr, k % 4]``. Scales and the other parts have
+the same order, ``s[n // nr, g, n % nr]``; those of 4 bits share a byte with the next group's. Zeros complete
+the last panel. If each row of the product chooses one of several matrices, their panels follow one another.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from ...dialects.graph.quantized import dequantized, scale_and_minimum, scaled_t
 from ...dialects.simd import Panel
 from ...dialects.tensor import extent
 from ...dialects.tensor_builder import Scalar, TensorBuilder
-from ...dialects.weight_form import CHUNK, WeightForm, joined_nibbles
+from ...dialects.weight_form import DIGITS, TERNARY, WeightForm, joined_nibbles
 from ...ir import notes
 from ...ir.builder import Builder
 from ...ir.constant import Constant
@@ -96,7 +95,7 @@ def pack_quantized(compute: tensor.Compute, panel: Panel, packed: dict[Any, Valu
             k = chunk * (4 * quads) + quad * 4 + within
         else:
             (k,) = inside
-        # A chunk of 32 values may have several groups, which then are at different quads of it.
+        # A chunk may have several groups, which then are at different quads of it.
         code = _code(t, form, lambda *at: right[(*matrix, n // nr, *at, n % nr, k % 4)], start + k)
         value = stood_for(_value(code, form), form.table)
         element = left[(*row, g, k)]
@@ -119,7 +118,7 @@ def pack_quantized(compute: tensor.Compute, panel: Panel, packed: dict[Any, Valu
         sum_ = is_first.select(t.wrap(sums)[(*row, g)], 0)
         return _term_of_bytes(form, element, value, sum_, left_scale(), *numbers())
 
-    quads, together = min(CHUNK, size) // 4, form.rounded_together(size)
+    quads, together = min(form.chunk, size) // 4, form.rounded_together(size)
     depth = (groups, size // (4 * quads), quads, 4) if form.bits < 8 else (groups, size)
     y = t.reduce("sum", compute.shape, depth, product).value
     made = y.defining_op
@@ -178,10 +177,15 @@ def _code(t: _WritesIndices, form: WeightForm, byte: Callable[..., Scalar], k: D
     the panel, between its number and the column.
     """
     if form.bits == 8:
-        return byte(k // 4)
-    quad, code, first = k % CHUNK // 4, None, 0
+        return byte(k // 4, 0)
+    chunk, quad, code, first = k // form.chunk, k % form.chunk // 4, None, 0
+    if form.kind == "ternary":
+        digit, left = t.index(quad % DIGITS, i32), byte(chunk, quad // DIGITS).cast(i32)
+        for place in range(1, DIGITS):
+            left = (digit >= place).select(left * 3, left)
+        return ((left & 255) * 3).shr(8)
     for width, low in form.planes:
-        stored = byte(k // CHUNK, first + quad % width).cast(i32)
+        stored = byte(chunk, first + quad % width).cast(i32)
         field = stored.shr(t.index(quad // width * width, i32)) & ((1 << width) - 1)
         field = field.apply("shl", low) if low else field
         code = field if code is None else code | field
@@ -288,10 +292,11 @@ def _panels(op: graph.Constant, packing: Packing, packed: dict[Any, Value]) -> V
     if key not in packed:
         name, step = f"{value.name}.packed" if value.name else "packed", f"packed in panels of {nr} columns"
         if is_qvalues:
-            inside = (depth // CHUNK, form.bits, nr, 4) if form.bits < 8 else (depth // 4, nr, 4)
+            inside = (depth // form.chunk, form.lines, nr, 4)
             constant = Constant.made((*matrices, panels, *inside), np.uint8, write, name)
             added = f", {form.added} added" if form.added else ""
-            step = f"{step}, in groups of {packing.size}, {form.bits} bits a value{added}"
+            bits = TERNARY if form.kind == "ternary" else form.bits
+            step = f"{step}, in groups of {packing.size}, {bits} bits a value{added}"
         else:
             halved = _in_nibbles(value)
             stored = np.uint8 if halved else value.numpy_dtype

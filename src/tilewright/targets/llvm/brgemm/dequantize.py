@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ....dialects import simd
-from ....dialects.weight_form import CHUNK, WeightForm, choice
+from ....dialects.weight_form import WeightForm, choice
 from ....ir.types import DType, bf16, f32
 from .. import minifloats
 from ..emitter import Carried, Emitter
 from ..isa import Isa
 from ..values import literal
 from .problem import named
-from .weight_parts import QUADS, scale_and_minimum, stored_values
+from .weight_parts import scale_and_minimum, stored_values
 
 
 def dequantize_function(op: simd.Dequantize, isa: Isa) -> tuple[str, dict[str, str]]:
@@ -60,9 +60,7 @@ def dequantize_function(op: simd.Dequantize, isa: Isa) -> tuple[str, dict[str, s
         above = e.op(f"and {numbers} {rounded[1]}, splat (i32 -65536)")
         e.line(f"store {numbers} {e.op(f'or {numbers} {below}, {above}')}, ptr {where}, align {4 * lanes}")
 
-    # A chunk of values shares bytes: 32 of fewer than 8 bits, in one vector for each bit, or a quad of bytes.
-    taken, lines, quads = (4, 1, 1) if form.bits == 8 else (CHUNK, form.bits, QUADS)
-    subgroups = max(1, taken // op.size)
+    taken, lines, quads, subgroups = form.chunk, form.lines, form.quads, form.subgroups(op.size)
     per = quads // subgroups
 
     def parts_of(g: str) -> list[tuple[str, str | None]]:
@@ -87,10 +85,7 @@ def dequantize_function(op: simd.Dequantize, isa: Isa) -> tuple[str, dict[str, s
                     def line(k: int, v: int = v) -> str:
                         return e.load(raw, e.at(b, str((k * op.nr + v * lanes) * 4), 1), 4 * lanes)
 
-                    if form.bits == 8:
-                        stored = line(0)
-                    else:
-                        stored = stored_values(e, lanes, form, quad, line)
+                    stored = stored_values(e, lanes, form, quad, line)
                     x = e.op(f"bitcast {raw} {stored} to {numbers}")
                     products = weights(x, *groups[quad // per][v])
                     for pair in range(2):

@@ -308,7 +308,7 @@ class _Writer:
 
 def _piece(p: QuantizedProblem) -> int:
     """The groups of a piece of an unpacked panel: whole chunks and blocks."""
-    whole = lcm(max(1, p.block), p.subgroups, *(p.form.covered_by(name) for name in p.form.parts))
+    whole = lcm(max(1, p.block), p.form.unit(p.size))
     count = p.groups // whole
     fitting = [n for n in range(1, count + 1) if count % n == 0 and n * whole * p.size <= UNPACKED_DEPTH]
     return whole * max(fitting, default=1)
@@ -321,8 +321,10 @@ def _unpacks(p: QuantizedProblem, isa: Isa) -> bool:
     # Other machines may have too little memory for a stack.
     if p.bits == 8 or not isa.triple.startswith(("x86_64", "aarch64")):
         return False
-    # For each plane a logical operation, and for every second one a shift; a look-up.
-    operations = 1.5 * len(p.form.planes) + (p.form.table is not None)
+    # For each plane a logical operation, and for every second one a shift; a look-up. For a digit of base 3
+    # two additions that move it to the front, two comparisons and two operations that add them.
+    operations = 6 if p.form.kind == "ternary" else 1.5 * len(p.form.planes)
+    operations += p.form.table is not None
     fits = UNPACKED_DEPTH // 8 <= _piece(p) * p.size <= 2 * UNPACKED_DEPTH
     return fits and 2 * operations >= most_rows(p, isa)
 

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ....dialects.weight_form import CHUNK, WeightForm
+from ....dialects.weight_form import WeightForm
 from ....ir.symbolic import Dim
 from ....ir.types import DType
 from ..emitter import Carried, Emitter
 from ..isa import Isa
 from .problem import named
-from .weight_parts import QUADS, looked_up, stored_values
+from .weight_parts import looked_up, stored_values
 
 BIAS = 0x4B400000 - 0x3F800000
 """The number that is added to the bits of a power of two to multiply it by ``1.5 * 2**23``."""
@@ -42,11 +42,6 @@ class QuantizedProblem:
         return self.types[0]
 
     @property
-    def quads(self) -> int:
-        """Vectors of bytes per group and vector of columns."""
-        return self.size * self.bits // 32
-
-    @property
     def step(self) -> int:
         """Elements of a group that matrix registers multiply at a time."""
         return 64 if self.size % 64 == 0 else 32
@@ -64,7 +59,7 @@ class QuantizedProblem:
     @property
     def subgroups(self) -> int:
         """The groups of a chunk of values that share bytes."""
-        return max(1, CHUNK // self.size) if self.bits < 8 else 1
+        return self.form.subgroups(self.size)
 
     @property
     def factors(self) -> tuple[str, ...]:
@@ -121,11 +116,14 @@ def unpack_function(p: QuantizedProblem, isa: Isa, signed: bool) -> tuple[str, s
     raw = f"<{4 * p.lanes} x i8>"
     line, column = 4 * p.lanes, p.groups * p.size * p.lanes
     table = None if form.table is None else [int(x) + form.byte_offset for x in form.table]
-    lines, quads = (4, 4) if p.bits == 8 else (p.bits, QUADS)
+    # A chunk may be one quad of bytes; then several of them take a turn of the loop.
+    chunks = p.groups * p.size // form.chunk
+    turn = 4 if form.quads == 1 and chunks % 4 == 0 else 1
+    quads = turn * form.quads
 
-    def chunk(i: str, _: Carried) -> list[str]:
-        """Unpack four vectors of bytes per column of 8 bits, or a chunk of fewer."""
-        first = e.mul(i, str(lines * p.vectors * line))
+    def several(i: str, _: Carried) -> list[str]:
+        """Unpack `turn` chunks of each column."""
+        first = e.mul(i, str(turn * form.lines * p.vectors * line))
         for v in range(p.vectors):
             loaded: dict[int, str] = {}
 
@@ -145,7 +143,7 @@ def unpack_function(p: QuantizedProblem, isa: Isa, signed: bool) -> tuple[str, s
                 e.line(f"store {raw} {x}, ptr {e.at('%memory', at, 1)}, align {line}")
         return []
 
-    e.loop("0", str(p.groups * p.size // (4 * quads)), "1", [], chunk)
+    e.loop("0", str(chunks // turn), "1", [], several)
     name, text = named("qunpack", ["ptr %b", "ptr %ahead", "ptr %memory"], e, isa, "noinline nounwind")
     return name, text, ()
 

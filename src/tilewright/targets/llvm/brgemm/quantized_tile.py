@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from ....dialects.weight_form import CHUNK
 from ....ir.symbolic import Dim
 from ....ir.types import DType
 from ..emitter import Carried, Emitter
@@ -154,14 +153,13 @@ class _Tile:
         self.share, self.near = (2, 2) if shared else (1, 3)
         self.fixed = partial(self.e.completed, "ptr") if isa.in_order else str
         self.panel = p.vectors * p.lanes
-        # A chunk of values shares bytes: 32 of fewer than 8 bits, in one vector for each bit, or a quad of
-        # bytes. `pitch` is the distance of the vectors of a column, `column` that of columns.
-        self.is_packed = p.bits < 8 and not unpacked
-        self.values, self.lines = (CHUNK, p.bits) if self.is_packed else (4, 1)
+        # A chunk of `values` values shares `lines` vectors of bytes. `pitch` is the distance of the vectors of
+        # a column, `column` that of columns.
+        self.values, self.lines = (4, 1) if unpacked else (p.form.chunk, p.form.lines)
         self.pitch, self.column = p.vectors * self.line, self.line
         if unpacked:
             self.pitch, self.column = self.line, p.groups * p.size * p.lanes
-        self.subgroups = p.subgroups if self.is_packed else 1
+        self.subgroups = 1 if unpacked else p.subgroups
         self.covered = [self.form.covered_by(name) for name in self.form.parts]
         # Parts of which each chunk or group has rows are read where a pointer advances; in a block, only
         # scales.
@@ -248,15 +246,14 @@ class _Tile:
             return loaded[k, v]
 
         def unpacked(quad: int, v: int) -> str:
-            if not self.is_packed:
+            if self.unpacked:
                 return load(0, v)
             x = stored_values(e, p.lanes, form, quad, lambda k: load(k, v))
             if form.table is None:
                 return x
             return looked_up(e, self.isa, p.lanes, x, [int(y) + form.byte_offset for y in form.table])
 
-        first = form.planes[0][0] if self.is_packed else 1
-        for quad in sorted(quads, key=lambda q: (q % first, q)):
+        for quad in quads if self.unpacked else sorted(quads, key=lambda q: (form.line_of(q), q)):
             row = [unpacked(quad, v) for v in range(p.vectors)]
             words = [e.load("i32", e.at(x, str(step * self.values + 4 * quad), 1), 1) for x in a]
             acc = self.dots.multiply(words, row, acc)

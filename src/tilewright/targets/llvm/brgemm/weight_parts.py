@@ -6,15 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ....dialects.weight_form import CHUNK, WeightForm, choice
+from ....dialects.weight_form import DIGITS, WeightForm, choice
 from ....ir.types import DType
 from ..conversions import loaded
 from ..emitter import Emitter
 from ..isa import Isa
 from ..values import storage
-
-QUADS = CHUNK // 4
-"""Quads of neighbours in a chunk of values that share bytes."""
 
 
 def load_scales(e: Emitter, isa: Isa, where: str, dtype: DType, lanes: int, half: str | None = None) -> str:
@@ -96,7 +93,7 @@ def scale_and_minimum(
 def stored_values(
     e: Emitter, lanes: int, form: WeightForm, quad: int, line: Callable[[int], str], top: bool = True
 ) -> str:
-    """The stored values of a chunk's quad `quad`, bytes ``<4 lanes x i8>``, if they have fewer than 8 bits.
+    """The stored values of a chunk's quad `quad`, bytes ``<4 lanes x i8>``.
 
     Args:
         e: Where to write.
@@ -108,6 +105,8 @@ def stored_values(
     """
     raw, numbers = f"<{4 * lanes} x i8>", f"<{lanes} x i32>"
     value, first = "", 0
+    if form.kind == "ternary":
+        return digit(e, 4 * lanes, line(form.line_of(quad)), quad % DIGITS)
     for width, low in form.planes:
         x = line(first + quad % width)
         shift = quad // width * width - low
@@ -118,12 +117,23 @@ def stored_values(
                 f"{what} {numbers} {e.op(f'bitcast {raw} {x} to {numbers}')}, splat (i32 {abs(shift)})"
             )
             x = e.op(f"bitcast {numbers} {shifted} to {raw}")
-        if top or len(form.planes) > 1:
+        if width < 8 and (top or len(form.planes) > 1):
             mask = ((1 << width) - 1) << low
             x = e.op(f"and {raw} {x}, {e.splat(raw, 'i8', str(mask))}")
         value = e.op(f"or {raw} {value}, {x}") if value else x
         first += width
     return value
+
+
+def digit(e: Emitter, count: int, octets: str, place: int) -> str:
+    """The digit of base 3 at a place of each byte, see `dialects.weight_form.joined_digits`."""
+    raw = f"<{count} x i8>"
+    left = octets
+    for _ in range(place):
+        left = e.op(f"mul {raw} {left}, {e.splat(raw, 'i8', '3')}")
+    # As many thirds of 256 as the rest has.
+    thirds = [e.op(f"icmp ugt {raw} {left}, {e.splat(raw, 'i8', str(x))}") for x in (85, -86)]
+    return e.op(f"add {raw} " + ", ".join(e.op(f"zext <{count} x i1> {x} to {raw}") for x in thirds))
 
 
 def looked_up(e: Emitter, isa: Isa, lanes: int, codes: str, table: Sequence[int]) -> str:
@@ -156,4 +166,4 @@ def looked_up(e: Emitter, isa: Isa, lanes: int, codes: str, table: Sequence[int]
     return str(choice(numbers, is_set, select))
 
 
-__all__ = ["QUADS", "load_integers", "load_scales", "looked_up", "scale_and_minimum", "stored_values"]
+__all__ = ["load_integers", "load_scales", "looked_up", "scale_and_minimum", "stored_values"]

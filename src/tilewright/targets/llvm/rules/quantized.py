@@ -7,13 +7,11 @@ multiplied as integers; rows of bf16 meet panels that are dequantized to bf16 fi
 
 from __future__ import annotations
 
-import math
-
 from ....analysis.axis_roles import Roles
 from ....analysis.index_maps import product
 from ....analysis.loop_nest import enclosing_loops
 from ....dialects import loop
-from ....dialects.weight_form import CHUNK, WeightForm
+from ....dialects.weight_form import WeightForm
 from ....ir import notes
 from ....ir.symbolic import Expr, ceildiv, free_symbols, smin
 from ....ir.target_info import TargetInfo
@@ -115,10 +113,7 @@ def _tensorize(s: Schedule, main: loop.Block, roles: Roles, info: TargetInfo) ->
     groups, size, fields = roles.quantized
     pieces = 1
     if not _is_integer(main):
-        # A piece has whole units, and whole chunks of values.
-        form = WeightForm.of(fields)
-        chunk = max(1, CHUNK // size) if form.bits < 8 else 1
-        whole = math.lcm(chunk, *(form.covered_by(part) for part in form.parts))
+        whole = WeightForm.of(fields).unit(size)
         divisors = [p for p in range(1, groups + 1) if groups % p == 0 and groups // p % whole == 0]
         default = next((p for p in divisors if groups // p * size <= DEPTH), divisors[-1])
         pieces = s.choose("depth_pieces", default, divisors, reorders_sums=True)
