@@ -85,7 +85,7 @@ def dequantize_function(op: simd.Dequantize, isa: Isa) -> tuple[str, dict[str, s
                     def line(k: int, v: int = v) -> str:
                         return e.load(raw, e.at(b, str((k * op.nr + v * lanes) * 4), 1), 4 * lanes)
 
-                    stored = stored_values(e, lanes, form, quad, line)
+                    stored = stored_values(e, isa, lanes, form, quad, line)
                     x = e.op(f"bitcast {raw} {stored} to {numbers}")
                     products = weights(x, *groups[quad // per][v])
                     for pair in range(2):

@@ -96,7 +96,9 @@ class _Writer:
         if op.memory is not None and fits_matrix(self.p, self.isa):
             self._from(HEIGHT, self._by_matrices)
         elif self.most is not None and _unpacks(self.p, self.isa):
-            self._from(max(UNPACKED_ROWS, self.limit + 1), self._by_unpacked)
+            # Digits of base 3 take longer to unpack than other values.
+            rows = 0 if self.p.form.kind == "ternary" else UNPACKED_ROWS
+            self._from(max(rows, self.limit + 1), self._by_unpacked)
         else:
             self._by_vectors()
 

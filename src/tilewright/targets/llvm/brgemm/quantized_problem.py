@@ -135,7 +135,7 @@ def unpack_function(p: QuantizedProblem, isa: Isa, signed: bool) -> tuple[str, s
                 return loaded[k]
 
             for quad in range(quads):
-                x = load(quad) if p.bits == 8 else stored_values(e, p.lanes, form, quad, load)
+                x = load(quad) if p.bits == 8 else stored_values(e, isa, p.lanes, form, quad, load)
                 x = x if table is None else looked_up(e, isa, p.lanes, x, table)
                 if signed:
                     x = e.op(f"add {raw} {x}, {e.splat(raw, 'i8', str(-p.offset))}")

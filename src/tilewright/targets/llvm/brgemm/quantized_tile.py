@@ -13,6 +13,9 @@ bits of a group's sum those of a float (`biases_sums`). Groups and blocks are ad
 row's result does not depend on the number of rows.
 
 A panel is read packed, each value unpacked for the rows of a tile; or from bytes that `unpack_function` made.
+With one or two rows digits of base 3 are not unpacked: a digit of the byte q is ``(3 q - r) / 256``, where r
+is ``3 q`` modulo 256, so that products with q and with r, which is the byte of the next digit, take the place
+of products with the digit. Sums of both are exact, and so is the quotient of their difference.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from ....dialects.weight_form import DIGITS
 from ....ir.symbolic import Dim
 from ....ir.types import DType
 from ..emitter import Carried, Emitter
@@ -28,10 +32,12 @@ from .byte_dots import ByteDots
 from .group_step import multiply_pairs
 from .problem import SymbolicArguments, named
 from .quantized_problem import BIAS, QuantizedProblem, add_scaled, biases_sums
-from .weight_parts import load_integers, load_scales, looked_up, scale_and_minimum, stored_values
+from .weight_parts import load_integers, load_scales, looked_up, scale_and_minimum, stored_values, tripled
 
 MOST_ROWS = 6
 """Largest number of rows of a vector tile, which needs two sums for each vector of a row."""
+DIFFERENCES = 2
+"""Largest number of rows for which two products take less time than unpacking a digit of base 3."""
 UNROLL = 16
 """Largest number of vectors of quads per panel column in one iteration of the inner loop. Larger values
 lengthen the code.
@@ -153,13 +159,20 @@ class _Tile:
         self.share, self.near = (2, 2) if shared else (1, 3)
         self.fixed = partial(self.e.completed, "ptr") if isa.in_order else str
         self.panel = p.vectors * p.lanes
-        # A chunk of `values` values shares `lines` vectors of bytes. `pitch` is the distance of the vectors of
-        # a column, `column` that of columns.
+        # A chunk of `values` values shares `lines` vectors of bytes. `pitch` is the distance of the vectors
+        # of a column, `column` that of columns.
         self.values, self.lines = (4, 1) if unpacked else (p.form.chunk, p.form.lines)
         self.pitch, self.column = p.vectors * self.line, self.line
         if unpacked:
             self.pitch, self.column = self.line, p.groups * p.size * p.lanes
         self.subgroups = 1 if unpacked else p.subgroups
+        self.by_differences = (
+            p.form.kind == "ternary"
+            and not unpacked
+            and rows <= DIFFERENCES
+            and self.dots.by_quads
+            and p.size << 16 < 1 << 31  # a difference, 256 times a sum of products of at most 127 and 2
+        )
         self.covered = [self.form.covered_by(name) for name in self.form.parts]
         # Parts of which each chunk or group has rows are read where a pointer advances; in a block, only
         # scales.
@@ -248,16 +261,51 @@ class _Tile:
         def unpacked(quad: int, v: int) -> str:
             if self.unpacked:
                 return load(0, v)
-            x = stored_values(e, p.lanes, form, quad, lambda k: load(k, v))
+            x = stored_values(e, self.isa, p.lanes, form, quad, lambda k: load(k, v))
             if form.table is None:
                 return x
             return looked_up(e, self.isa, p.lanes, x, [int(y) + form.byte_offset for y in form.table])
 
+        if self.by_differences:
+            return self._differences(a, load, quads, acc)
         for quad in quads if self.unpacked else sorted(quads, key=lambda q: (form.line_of(q), q)):
             row = [unpacked(quad, v) for v in range(p.vectors)]
             words = [e.load("i32", e.at(x, str(step * self.values + 4 * quad), 1), 1) for x in a]
             acc = self.dots.multiply(words, row, acc)
         return acc
+
+    def _differences(
+        self, a: list[str], load: Callable[[int, int], str], quads: range, acc: list[str]
+    ) -> list[str]:
+        """Add products of quads of a chunk with the bytes of their digits to the first half of `acc`, and
+        with those of the next digits to the second.
+        """
+        e, lanes, half = self.e, self.p.lanes, len(acc) // 2
+        row: list[str] = []
+        for quad in quads:
+            place = quad % DIGITS
+            if not row or place == 0:
+                row = [load(quad // DIGITS, v) for v in range(self.p.vectors)]
+                for _ in range(place):
+                    row = [tripled(e, self.isa, lanes, x) for x in row]
+            following = [tripled(e, self.isa, lanes, x) for x in row]
+            words = [e.load("i32", e.at(x, str(4 * quad), 1), 1) for x in a]
+            acc = [
+                *self.dots.multiply(words, row, acc[:half]),
+                *self.dots.multiply(words, following, acc[half:]),
+            ]
+            row = following
+        return acc
+
+    def _quotients(self, start: list[str], acc: list[str]) -> list[str]:
+        """The sums of a group from those of `_differences`, added to `start`."""
+        e, kind, half = self.e, self.numbers, len(acc) // 2
+        sums = []
+        for first, a, b in zip(start, acc[:half], acc[half:], strict=True):
+            three = e.op(f"add {kind} {e.op(f'shl {kind} {a}, splat (i32 1)')}, {a}")
+            difference = e.op(f"sub {kind} {three}, {b}")
+            sums.append(e.op(f"add {kind} {first}, {e.op(f'ashr {kind} {difference}, splat (i32 8)')}"))
+        return sums
 
     def _sums(self, g: str, factors: str, b: str, ahead: str, number: int) -> list[str]:
         """The integer sums of group `g`, the subgroup `number` of the chunk at `b` if those are smaller than
@@ -270,6 +318,15 @@ class _Tile:
             for i in range(self.rows):
                 first = self._factor(self.numbers, factors, "start", i)
                 acc[i * p.vectors : (i + 1) * p.vectors] = [first] * p.vectors
+        begun = acc
+        if self.by_differences:
+            acc = ["zeroinitializer"] * (2 * len(begun))
+        acc = self._products(start, b, ahead, number, acc)
+        return self._quotients(begun, acc) if self.by_differences else acc
+
+    def _products(self, start: str, b: str, ahead: str, number: int, acc: list[str]) -> list[str]:
+        """The accumulators of the group that begins at depth `start` of the rows, as in `_sums`."""
+        e, p = self.e, self.p
         if self.subgroups > 1:
             per = p.size // 4
             quads = range(number * per, (number + 1) * per)

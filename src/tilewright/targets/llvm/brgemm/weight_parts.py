@@ -91,12 +91,19 @@ def scale_and_minimum(
 
 
 def stored_values(
-    e: Emitter, lanes: int, form: WeightForm, quad: int, line: Callable[[int], str], top: bool = True
+    e: Emitter,
+    isa: Isa,
+    lanes: int,
+    form: WeightForm,
+    quad: int,
+    line: Callable[[int], str],
+    top: bool = True,
 ) -> str:
     """The stored values of a chunk's quad `quad`, bytes ``<4 lanes x i8>``.
 
     Args:
         e: Where to write.
+        isa: The machine.
         lanes: The columns.
         form: The form of the weights.
         quad: The number of the quad in its chunk.
@@ -106,7 +113,7 @@ def stored_values(
     raw, numbers = f"<{4 * lanes} x i8>", f"<{lanes} x i32>"
     value, first = "", 0
     if form.kind == "ternary":
-        return digit(e, 4 * lanes, line(form.line_of(quad)), quad % DIGITS)
+        return digit(e, isa, lanes, line(form.line_of(quad)), quad % DIGITS)
     for width, low in form.planes:
         x = line(first + quad % width)
         shift = quad // width * width - low
@@ -125,15 +132,44 @@ def stored_values(
     return value
 
 
-def digit(e: Emitter, count: int, octets: str, place: int) -> str:
+def digit(e: Emitter, isa: Isa, lanes: int, octets: str, place: int) -> str:
     """The digit of base 3 at a place of each byte, see `dialects.weight_form.joined_digits`."""
-    raw = f"<{count} x i8>"
-    left = octets
+    raw, first = f"<{4 * lanes} x i8>", octets
     for _ in range(place):
-        left = e.op(f"mul {raw} {left}, {e.splat(raw, 'i8', '3')}")
-    # As many thirds of 256 as the rest has.
-    thirds = [e.op(f"icmp ugt {raw} {left}, {e.splat(raw, 'i8', str(x))}") for x in (85, -86)]
-    return e.op(f"add {raw} " + ", ".join(e.op(f"zext <{count} x i1> {x} to {raw}") for x in thirds))
+        first = tripled(e, isa, lanes, first)
+
+    def number(x: int) -> str:
+        return e.splat(raw, "i8", str(x))
+
+    if isa.has("avx512bw"):
+        one, two = (e.op(f"icmp ugt {raw} {first}, {number(least)}") for least in (THIRD, 2 * THIRD - 256))
+        bits = f"<{4 * lanes} x i1>"
+        low = e.op(f"select {bits} {one}, {raw} {number(1)}, {raw} zeroinitializer")
+        return e.op(f"select {bits} {two}, {raw} {number(2)}, {raw} {low}")
+    # Comparisons of unsigned bytes take two instructions of AVX2.
+    above, bits = first, []
+    for _ in range(2):
+        above = _of_two(e, raw, "usub.sat", above, number(THIRD))
+        bits.append(_of_two(e, raw, "umin", above, number(1)))
+    return e.op(f"add {raw} {bits[0]}, {bits[1]}")
+
+
+THIRD = 255 // 3
+"""The largest byte whose first digit of base 3 is 0; that of the digit 1 is twice as large."""
+
+
+def tripled(e: Emitter, isa: Isa, lanes: int, octets: str) -> str:
+    """Bytes times 3 modulo 256: without their first digits of base 3."""
+    raw = f"<{4 * lanes} x i8>"
+    three = e.op(f"add {raw} {e.op(f'add {raw} {octets}, {octets}')}, {octets}")
+    # LLVM would make products with 9, 27 and 81 of several steps; vectors of bytes have no product.
+    register = {"x86_64": "v" if isa.avx512 else "x", "aarch64": "w"}.get(isa.triple.split("-")[0], "r")
+    return e.op(f'call {raw} asm "", "={register},0"({raw} {three}) nounwind memory(none)')
+
+
+def _of_two(e: Emitter, raw: str, name: str, a: str, b: str) -> str:
+    kind = f"v{raw[1:].split(' ')[0]}i8"
+    return e.op(f"call {raw} @llvm.{name}.{kind}({raw} {a}, {raw} {b})")
 
 
 def looked_up(e: Emitter, isa: Isa, lanes: int, codes: str, table: Sequence[int]) -> str:
@@ -166,4 +202,4 @@ def looked_up(e: Emitter, isa: Isa, lanes: int, codes: str, table: Sequence[int]
     return str(choice(numbers, is_set, select))
 
 
-__all__ = ["load_integers", "load_scales", "looked_up", "scale_and_minimum", "stored_values"]
+__all__ = ["load_integers", "load_scales", "looked_up", "scale_and_minimum", "stored_values", "tripled"]
