@@ -74,7 +74,8 @@ class Scheme:
     """Whether the zero of integers is the middle of their range."""
     values: str = "int"
     """The kind of stored values of a ``coded`` scheme: ``int``, as for symmetric integers; ``uint``,
-    themselves; ``ternary``, -1, 0 and 1 with 1 added, as digits of base 3; the name of an 8-bit float type; or the name of a table of `tables.TABLES`.
+    themselves; ``ternary``, -1, 0 and 1 with 1 added, as digits of base 3; the name of an 8-bit float type;
+    or the name of a table of `tables.TABLES`.
     """
     parts: tuple[Part, ...] = ()
     """The parts of a ``coded`` scheme besides qweight."""

@@ -192,7 +192,9 @@ def _tq2_0(b: Array) -> dict[str, Array]:
 
 
 def _tq1_0(b: Array) -> dict[str, Array]:
-    """Five ternary digits in a byte as a fraction of 256, in the order of powers; the last 4 bytes have four."""
+    """Five digits of base 3 in a byte, in the order of powers, 1 added to each; the last 4 bytes have four.
+    Block scale.
+    """
 
     def digits(octets: Array, count: int) -> Array:
         found = split_digits(octets[..., None, :], count, -2)

@@ -147,11 +147,11 @@ def digit(e: Emitter, isa: Isa, lanes: int, octets: str, place: int) -> str:
         low = e.op(f"select {bits} {one}, {raw} {number(1)}, {raw} zeroinitializer")
         return e.op(f"select {bits} {two}, {raw} {number(2)}, {raw} {low}")
     # Comparisons of unsigned bytes take two instructions of AVX2.
-    above, bits = first, []
+    above, counted = first, []
     for _ in range(2):
         above = _of_two(e, raw, "usub.sat", above, number(THIRD))
-        bits.append(_of_two(e, raw, "umin", above, number(1)))
-    return e.op(f"add {raw} {bits[0]}, {bits[1]}")
+        counted.append(_of_two(e, raw, "umin", above, number(1)))
+    return e.op(f"add {raw} {counted[0]}, {counted[1]}")
 
 
 THIRD = 255 // 3
