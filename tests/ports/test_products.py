@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.targets.llvm.test_weight_forms import made, product
+from tilewright.ir.types import i8
 
 from .emulators import NoEmulator, command_of, run_model
 from .inner_loops import cycles, inner_loop, least_cycles, program
@@ -209,3 +211,17 @@ def test_registers_of_armv7_hold_the_inner_loop() -> None:
     library = tw.compile(lambda x: integer_product(x, w), (x,), target="armv7-linux", cache=False)
     body = inner_loop(library.ir("asm"), "vpadal")
     assert not [x for x in body if "sp" in x.split(None, 1)[-1] or x.startswith(("vorr", "vmov"))], body
+
+
+@pytest.mark.parametrize("name", ["tq1_0", "q4_k", "q6_k", "mxfp4"])
+def test_quantized_weights(name: str) -> None:
+    """By tiles of packed panels, and of panels that are unpacked once for many rows, with the same bits."""
+    weights = made(name, 33)
+    library = tw.compile(product(weights, i8), target=ALL, cache=False)
+    assert "simd.quantized_gemm" in library.ir("loop")
+    x = np.random.default_rng(0).standard_normal((26, 512)).astype(np.float32)
+    y = run(library, ALL, x)
+    wanted = x @ weights.matrix.T
+    assert np.linalg.norm(y - wanted) < 1.2e-2 * np.linalg.norm(wanted)
+    np.testing.assert_array_equal(run(library, ALL, x[:1]), y[:1])
+    assert ("qunpack" in library.ir("asm")) == (name in ("tq1_0", "q6_k"))
