@@ -15,7 +15,7 @@ from ...dialects import kernels, loop, simd
 from ...dialects.scalar import MULTI_INSTRUCTION, ScalarOp
 from ...errors import InternalError
 from ...ir import notes
-from ...ir.core import Block, Operation
+from ...ir.core import Block, Operation, Value
 from ...ir.symbolic import (
     Binary,
     Dim,
@@ -31,7 +31,14 @@ from ...ir.symbolic import (
     symbol,
 )
 from .argsort import order_function
-from .brgemm import brgemm_function, dequantize_function, elements_of_pairs, quantized_function
+from .brgemm import (
+    brgemm_function,
+    dequantize_function,
+    elements_of_pairs,
+    fused_epilogue,
+    quantized_function,
+)
+from .brgemm.epilogue import Epilogue
 from .c_kernels import scalar_argument, symbol_of
 from .emitter import Emitter
 from .index_expr import IndexCode
@@ -247,10 +254,18 @@ def _atom_bound(atom: object, over: frozenset[Expr]) -> Dim | None:
 
 def _emit_block(g: KernelContext, block: Block) -> list[Val]:
     """Print a block's operations; returns the yielded values."""
+    fused: Operation | None = None
     for op in block.ops:
         if isinstance(op, loop.Yield):
             return [g.values[v] for v in op.operands]
-        _emit(g, op)
+        if op is fused:
+            continue
+        if isinstance(op, simd.BatchReduceGemm):
+            epilogue = fused_epilogue(op, op.next, g.isa, g.index.resolve)
+            fused = op.next if epilogue is not None else None
+            _emit_brgemm(g, op, epilogue)
+        else:
+            _emit(g, op)
     return []
 
 
@@ -271,8 +286,6 @@ def _emit(g: KernelContext, op: Operation) -> None:
         _emit_if(g, op)
     elif isinstance(op, loop.Runs):
         _emit_runs(g, op)
-    elif isinstance(op, simd.BatchReduceGemm):
-        _emit_brgemm(g, op)
     elif isinstance(op, simd.ExternalGemm):
         _emit_external(g, op)
     elif isinstance(op, simd.QuantizedGemm):
@@ -325,14 +338,18 @@ def _emit_runs(g: KernelContext, op: loop.Runs) -> None:
     e.loop("0", count, "1", [("i64", "0")], element)
 
 
-def _emit_brgemm(g: KernelContext, op: simd.BatchReduceGemm) -> None:
-    name, definitions, dims = brgemm_function(op, g.isa)
+def _emit_brgemm(g: KernelContext, op: simd.BatchReduceGemm, epilogue: Epilogue | None) -> None:
+    """Call the function of a product, which also computes the epilogue that follows it, if there is one."""
+    name, definitions, dims = brgemm_function(op, g.isa, epilogue)
     g.helpers.update(definitions)
-    pointers = [
-        g.index.pointer(g.pointers[v], offset, v.type.dtype.itemsize)
-        for v, offset in ((op.a, op.a_offset), (op.b, op.b_offset), (op.c, op.c_offset))
-    ]
+
+    def pointer(buffer: Value, offset: Dim) -> str:
+        return g.index.pointer(g.pointers[buffer], offset, buffer.type.dtype.itemsize)
+
+    target = (op.c, op.c_offset) if epilogue is None else (epilogue.target.buffer, epilogue.target.offset)
+    pointers = [pointer(*place) for place in ((op.a, op.a_offset), (op.b, op.b_offset), target)]
     pointers += [g.pairs[op]] if op in g.pairs else []
+    pointers += [pointer(x.buffer, x.offset) for _, x in epilogue.reads] if epilogue is not None else []
     arguments = [*(f"ptr {p}" for p in pointers), *(f"i64 {g.index.value(d)}" for d in dims)]
     g.e.line(f"call void @{name}({', '.join(arguments)})")
 

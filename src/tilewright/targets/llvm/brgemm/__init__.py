@@ -16,14 +16,19 @@ by vectors of half, a quarter, ... the width.
 
 from __future__ import annotations
 
-from ....dialects import simd
+from collections.abc import Callable
+
+from ....dialects import loop, simd
+from ....ir.core import Operation
 from ....ir.symbolic import Dim, prove_eq
 from ....ir.types import DType, bf16, f32, i4, i8, i32
 from ..isa import Isa
+from .block_tile import block_of
 from .byte_dots import has_byte_dots
 from .copied_rows import COLUMNS, ROWS, CopiedRows
 from .dequantize import dequantize_function
 from .driver import Driver
+from .epilogue import Epilogue, epilogue_of
 from .group_step import bf16_group, byte_group, has_quads
 from .matrix_tile import ROW, MatrixDriver
 from .paired_rows import PairedRows, paired, paired_elements, pairs_rows
@@ -113,6 +118,27 @@ def _supported(op: simd.BatchReduceGemm, a: DType, b: DType, c: DType) -> bool:
     return known and (op.group == 1 or (op.group in (2, 4) and a is bf16 and c is f32))
 
 
+def fused_epilogue(
+    op: simd.BatchReduceGemm, nest: Operation | None, isa: Isa, resolve: Callable[[Dim], Dim]
+) -> Epilogue | None:
+    """What the statement after a product calculates with its elements, if the product's register tiles can do
+    that (`brgemm_function`); None if they cannot. `resolve` expresses sizes and addresses in the symbols of
+    the loops around both.
+
+    Sums of matrix units and of blocks take another way to memory, and columns that fill no vector are written
+    from registers only with masks.
+    """
+    if not isinstance(nest, loop.For) or op.guards:
+        return None
+    driver = _driver(op, isa, None)
+    p = driver.problem if type(driver) is Driver else None
+    if p is None or block_of(p, registers_for(op, isa)) or p.lanes == 1:
+        return None
+    if not isa.masked and not (isinstance(p.n, int) and p.n % p.lanes == 0):
+        return None
+    return epilogue_of(op, nest, resolve)
+
+
 def elements_of_pairs(op: simd.BatchReduceGemm, isa: Isa) -> Dim:
     """The elements of A that `brgemm_function` copies to memory that it is given; 0 if A is read in place."""
     isa = registers_for(op, isa)
@@ -120,54 +146,58 @@ def elements_of_pairs(op: simd.BatchReduceGemm, isa: Isa) -> Dim:
     return paired_elements(found) if found else 0
 
 
-def brgemm_function(op: simd.BatchReduceGemm, isa: Isa) -> tuple[str, dict[str, str], tuple[Dim, ...]]:
+def brgemm_function(
+    op: simd.BatchReduceGemm, isa: Isa, epilogue: Epilogue | None = None
+) -> tuple[str, dict[str, str], tuple[Dim, ...]]:
     """The function that computes `op` on pointers to A, B and C, already advanced by the operation's offsets.
 
     Returns:
         The function's name; ``{name: definition}`` of it and of the tile functions that it calls; and the
         symbolic sizes to pass, in order, as trailing ``i64`` arguments:
-        ``void @name(ptr %a, ptr %b, ptr %c[, ptr %pairs], i64...)``, with memory for `elements_of_pairs` of A
-        if there are any. Equal static properties give equal names.
+        ``void @name(ptr %a, ptr %b, ptr %c[, ptr %pairs][, ptr %read0...], i64...)``, with memory for
+        `elements_of_pairs` of A if there are any, and with the places of an `epilogue`: its target in place
+        of C, and what it reads. Equal static properties give equal names.
 
     Raises:
         NotImplementedError: the element types are neither equal floating-point types at most as wide as C's,
             nor 8-bit or equal 32-bit integers with an i32 result; or rows have guards and are not copied.
     """
+    driver = _driver(op, isa, epilogue)
+    driver.write()
+    dims = driver.dims.dims
+    pointers = ["a", "b", "c", *(["pairs"] if isinstance(driver, PairedRows) else [])]
+    pointers += [f"read{i}" for i in range(len(epilogue.reads) if epilogue is not None else 0)]
+    parameters = [*(f"ptr %{x}" for x in pointers), *(f"i64 %d{i}" for i in range(len(dims)))]
+    name, text = named("brgemm", parameters, driver.emitter, registers_for(op, isa))
+    return name, {name: text, **driver.definitions}, tuple(dims)
+
+
+def _driver(op: simd.BatchReduceGemm, isa: Isa, epilogue: Epilogue | None) -> CopiedRows | Driver:
+    """What writes the function of a product."""
     a, b, c = (v.type.dtype for v in (op.a, op.b, op.c))
     if not _supported(op, a, b, c) or (op.group > 1 and not prove_eq(op.a_k, 1)):
         raise NotImplementedError(f"simd.brgemm of {a} and {b} into {c} with groups of {op.group} rows")
     isa = registers_for(op, isa)
-    problem = problem_of(op, isa, a, c)
+    problem = problem_of(op, isa, a, c, epilogue)
     rows = op.m * op.lines
     few = isinstance(rows, int) and rows <= VECTOR_ROWS and (a is bf16 or has_quads(isa, a, b))
     uses_tiles = _in_tiles(isa, a, op.group) and not few
     kind = byte_product(isa)
-    driver: CopiedRows | Driver
     if kind is not None and kind.fits(problem, isa):
-        driver = kind(problem)
-    elif problem.guards:
+        return kind(problem)
+    if problem.guards:
         raise NotImplementedError("simd.brgemm with guards, of rows that are not copied")
-    else:
-        in_pairs = paired(problem, isa)
-        driver = (
-            PairedRows(problem, in_pairs, isa)
-            if in_pairs
-            else MatrixDriver(problem, isa)
-            if uses_tiles
-            else Driver(problem, isa)
-        )
-    driver.write()
-    dims = driver.dims.dims
-    pointers = ["a", "b", "c", *(["pairs"] if isinstance(driver, PairedRows) else [])]
-    parameters = [*(f"ptr %{x}" for x in pointers), *(f"i64 %d{i}" for i in range(len(dims)))]
-    name, text = named("brgemm", parameters, driver.emitter, isa)
-    return name, {name: text, **driver.definitions}, tuple(dims)
+    in_pairs = paired(problem, isa)
+    if in_pairs:
+        return PairedRows(problem, in_pairs, isa)
+    return MatrixDriver(problem, isa) if uses_tiles else Driver(problem, isa)
 
 
 __all__ = [
     "brgemm_function",
     "dequantize_function",
     "elements_of_pairs",
+    "fused_epilogue",
     "has_byte_dots",
     "pairs_rows",
     "panel_of",

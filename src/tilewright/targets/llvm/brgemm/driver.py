@@ -4,7 +4,7 @@ functions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import gcd
@@ -49,6 +49,7 @@ class Driver:
         self.definitions: dict[str, str] = {}
         self.part = "0"  # the part of a split panel that is multiplied
         self.a = "%a"  # the address of A
+        self.column = "0"  # the first column of the panel
         block = block_of(problem, isa)
         self.unit = block.rows if block else 1  # rows that share an accumulator
         self.aligned = ""  # whether groups of A lie at multiples of their size, where that matters
@@ -90,12 +91,13 @@ class Driver:
     def _panel(self, group: str) -> tuple[str, str]:
         """The addresses of B and C at group `group` of `width` columns."""
         p, e = self.problem, self.emitter
+        self.column = e.mul(group, str(p.width))
         if p.splits == 1:
             start = e.mul(group, self.dims(p.b_panel))
         else:
             panel = e.mul(e.divide(group, p.splits), self.dims(p.b_panel))
             start = e.add(panel, e.mul(e.remainder(group, p.splits), str(p.elements_of_b(p.width))))
-        return e.at("%b", start, p.dtype.itemsize), e.at("%c", e.mul(group, str(p.width)), p.c_dtype.itemsize)
+        return e.at("%b", start, p.dtype.itemsize), e.at("%c", self.column, p.c_dtype.itemsize)
 
     def _known_columns(self, b: str, c: str, rest: int) -> None:
         p, lanes = self.problem, self.problem.lanes
@@ -162,10 +164,19 @@ class Driver:
         limit = self._tile_rows(vectors, lanes)
         a_line = e.at(self.a, e.mul(line, self.dims(p.a_line)), p.dtype.itemsize)
         c_line = e.at(c, e.mul(line, self.dims(p.c_line)), p.c_dtype.itemsize)
+        places = [place for _, place in p.epilogue.reads] if p.epilogue is not None else []
+        read_line = [
+            e.at(f"%read{i}", e.add(self.column, e.mul(line, self.dims(place.line))), p.c_dtype.itemsize)
+            for i, place in enumerate(places)
+        ]
 
         def block(height: int, row: str, stream: tuple[str, str] | None) -> None:
             a_row = e.at(a_line, e.mul(row, self.dims(p.a_m)), p.dtype.itemsize)
             c_row = e.at(c_line, e.mul(row, self.dims(p.c_m)), p.c_dtype.itemsize)
+            read_row = [
+                e.at(start, e.mul(row, self.dims(place.row)), p.c_dtype.itemsize)
+                for start, place in zip(read_line, places, strict=True)
+            ]
             self._call(
                 VectorTile(p, height, vectors, lanes, p.accumulate),
                 a_row,
@@ -173,6 +184,7 @@ class Driver:
                 c_row,
                 columns,
                 stream,
+                read_row,
             )
 
         if isinstance(p.m, int):
@@ -252,6 +264,7 @@ class Driver:
         c: str,
         columns: str | None,
         stream: tuple[str, str] | None = None,
+        reads: Sequence[str] = (),
     ) -> None:
         p, e = self.problem, self.emitter
         tile = replace(tile, streams=stream is not None)
@@ -265,7 +278,8 @@ class Driver:
         def call(tile: VectorTile, to: str, row: str) -> None:
             name, text, needed = writer(tile, self.isa).write()
             self.definitions[name] = text
-            extra = f", i64 {columns}" if tile.masked else ""
+            extra = "".join(f", ptr {start}" for start in reads)
+            extra += f", i64 {columns}" if tile.masked else ""
             extra += f", ptr {stream[0]}, i64 {stream[1]}" if stream else ""
             extra += "".join(f", i64 {self.dims(d)}" for d in needed)
             e.line(f"call void @{name}(ptr {a}, ptr {b}, ptr {to}, i64 {row}{extra})")

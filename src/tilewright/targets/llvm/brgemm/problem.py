@@ -12,6 +12,7 @@ from ....ir.symbolic import Dim, prove_divisible, prove_eq
 from ....ir.types import DType, bf16, f16, f32, f64, i8, i32, u8
 from ..emitter import Emitter
 from ..isa import Isa
+from .epilogue import Epilogue, Place
 from .products import Product, block_product
 
 LLVM_TYPES = {f16: "half", bf16: "bfloat", f32: "float", f64: "double", i8: "i8", u8: "i8", i32: "i32"}
@@ -83,7 +84,7 @@ class Problem:
     A panel has ``splits * width`` columns, of which `width`, a multiple of `lanes`, are computed at a time.
     Strides and offsets count elements; `m`, `n`, `k`, `lines` and `reductions` are extents. `guards` and
     `fill` are those of the operation, as is `halves`, with which strides of B count bytes. `paired` says that
-    rows of A lie in pairs (`paired_rows`).
+    rows of A lie in pairs (`paired_rows`). With an `epilogue`, C is its target.
     """
 
     dtype: DType
@@ -115,6 +116,7 @@ class Problem:
     fill: int = 0
     halves: bool = False
     paired: bool = False
+    epilogue: Epilogue | None = None
 
     def elements_of_b(self, columns: int) -> int:
         """The elements of B, or the bytes of `halves`, that a group of some columns takes."""
@@ -178,7 +180,9 @@ def registers_for(op: simd.BatchReduceGemm, isa: Isa) -> Isa:
     return (isa.narrow if dtype in BYTES else isa).for_type(f32)
 
 
-def problem_of(op: simd.BatchReduceGemm, isa: Isa, dtype: DType, c_dtype: DType) -> Problem:
+def problem_of(
+    op: simd.BatchReduceGemm, isa: Isa, dtype: DType, c_dtype: DType, epilogue: Epilogue | None = None
+) -> Problem:
     accumulator = accumulator_of(c_dtype)
     natural = tile_shape(isa, accumulator)[1] if op.group == 1 else tile_shape(isa, op.b.type.dtype, dtype)[1]
     nr, group = op.nr, op.group
@@ -199,7 +203,10 @@ def problem_of(op: simd.BatchReduceGemm, isa: Isa, dtype: DType, c_dtype: DType)
         k = k * reductions[-1]
         reductions, a_r, b_r = reductions[:-1], a_r[:-1], b_r[:-1]
     m, lines = op.m, op.lines
-    if lines != 1 and not op.guards and prove_eq(op.a_line, m * op.a_m) and prove_eq(op.c_line, m * op.c_m):
+    c = epilogue.target if epilogue is not None else Place(op.c, op.c_offset, op.c_line, op.c_m)
+    strides = [(op.a_line, op.a_m), (c.line, c.row)]
+    strides += [(place.line, place.row) for _, place in epilogue.reads] if epilogue is not None else []
+    if lines != 1 and not op.guards and all(prove_eq(line, m * row) for line, row in strides):
         m, lines = lines * m, 1
     tile = simd.Tile(*op.tile)
     if tile.columns and nr % tile.columns == 0 and tile.columns % lanes == 0:
@@ -224,10 +231,10 @@ def problem_of(op: simd.BatchReduceGemm, isa: Isa, dtype: DType, c_dtype: DType)
         b_panel=nr if prove_eq(op.b_panel, op.nr) and not op.halves else op.b_panel,
         b_k=op.b_k,
         b_r=tuple(b_r[i] for i in kept),
-        c_m=op.c_m,
+        c_m=c.row,
         lines=lines,
         a_line=op.a_line,
-        c_line=op.c_line,
+        c_line=c.line,
         accumulate=op.accumulate,
         padded=op.padded,
         group=group,
@@ -236,4 +243,5 @@ def problem_of(op: simd.BatchReduceGemm, isa: Isa, dtype: DType, c_dtype: DType)
         guards=tuple((*guard[:3], *(guard[3 + i] for i in kept)) for guard in op.guard_rows),
         fill=op.fill,
         halves=op.halves,
+        epilogue=epilogue,
     )

@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ....ir.symbolic import Dim
-from ....ir.types import DType, i8, i32
+from ....dialects import loop
+from ....ir.symbolic import Dim, symbol
+from ....ir.types import DType, f32, i8, i32
 from ..conversions import loaded
 from ..emitter import REDUCED, Carried, Emitter
+from ..index_expr import IndexCode, Lanes
 from ..isa import Isa
-from ..values import storage
+from ..scalars import emit_scalar
+from ..values import KernelContext, Val, storage
+from .epilogue import Epilogue, Place
 from .group_step import group_step, has_vector_products, is_shifted, widening_multiply
 from .lane_factors import UNIT, multiply_add_by_lane, repeated_factors
 from .problem import (
@@ -166,10 +170,11 @@ class VectorTileWriter:
         """The name, the definition and the symbolic trailing arguments of the function that computes the
         tile.
 
-        Its signature is ``void @name(ptr %a, ptr %b, ptr %c, i64 %c_m[, i64 %columns][, ptr %next, i64
-        %next_step], i64...)``.
+        Its signature is ``void @name(ptr %a, ptr %b, ptr %c, i64 %c_m[, ptr %read0...][, i64 %columns][, ptr
+        %next, i64 %next_step], i64...)``.
         """
         tile, e = self.tile, self.emitter
+        self._prefetch_reads()
         zeros = ["zeroinitializer"] * (self.size * self.chains)
         _, *total = self._reduce(0, "%a", "%b", ["%next" if tile.streams else "null", *zeros])
         while len(total) > self.size:
@@ -179,6 +184,8 @@ class VectorTileWriter:
             ]
         self._store(self._results(total))
         parameters = ["ptr %a", "ptr %b", "ptr %c", "i64 %c_m"]
+        reads = tile.problem.epilogue.reads if tile.problem.epilogue is not None else ()
+        parameters += [f"ptr %read{i}" for i in range(len(reads))]
         parameters += ["i64 %columns"] if tile.masked else []
         parameters += ["ptr %next", "i64 %next_step"] if tile.streams else []
         parameters += [f"i64 %d{i}" for i in range(len(self.dims.dims))]
@@ -471,15 +478,68 @@ class VectorTileWriter:
         """Vectors of results, row by row, from the accumulators."""
         return total
 
+    # -- Epilogues -------------------------------------------------------------------------------------------
+
+    def _prefetch_reads(self) -> None:
+        """Prefetch what the epilogue reads for each row: it is needed at the end of the sum, all at once."""
+        p, e, tile = self.problem, self.emitter, self.tile
+        if p.epilogue is None or self.size <= MIN_CHAINS:
+            return
+        itemsize = p.c_dtype.itemsize
+        for number, (_, place) in enumerate(p.epilogue.reads):
+            for i in range(tile.rows if place.row != 0 else 0):
+                row = e.at(f"%read{number}", e.mul(str(i), self.dims(place.row)), itemsize)
+                for byte in range(0, tile.vectors * tile.lanes * itemsize, LINE):
+                    e.line(f"call void @llvm.prefetch.p0(ptr {e.at(row, str(byte), 1)}, i32 0, i32 3, i32 1)")
+
+    def _read(self, number: int, place: Place, row: int) -> list[str]:
+        """The vectors of a row of read `number` of the epilogue."""
+        e, itemsize = self.emitter, self.problem.c_dtype.itemsize
+        start = e.at(f"%read{number}", e.mul(str(row), self.dims(place.row)), itemsize)
+        return [
+            self._load(self.scalar, start, v, itemsize, self.tile.masked) for v in range(self.tile.vectors)
+        ]
+
+    def _beside(self) -> dict[int, list[str]]:
+        """The vectors of those reads of the epilogue that all rows share."""
+        reads = self.problem.epilogue.reads if self.problem.epilogue is not None else ()
+        return {n: self._read(n, place, 0) for n, (_, place) in enumerate(reads) if place.row == 0}
+
+    def _finished(
+        self, epilogue: Epilogue, sums: list[str], row: int, beside: dict[int, list[str]]
+    ) -> list[str]:
+        """The results of a row from its sums. All that is read is read before the row is written."""
+        lanes = self.tile.lanes
+        g = KernelContext(self.emitter, IndexCode(self.emitter), self.isa)
+        g.index.lanes = Lanes(symbol("column", 0, lanes - 1), lanes, 1, "0")
+        reads = [
+            (load, beside[n] if n in beside else self._read(n, place, row))
+            for n, (load, place) in enumerate(epilogue.reads)
+        ]
+        results = []
+        for v, total in enumerate(sums):
+            for load, vectors in reads:
+                g.values[load.result] = Val(f32, [vectors[v]], lanes)
+            for op in epilogue.body:
+                if op in epilogue.sums:
+                    g.values[op.results[0]] = Val(f32, [total], lanes)
+                elif not isinstance(op, loop.Load):
+                    g.values[op.results[0]] = emit_scalar(g, op)
+            results.append(g.values[epilogue.result].parts[0])
+        return results
+
     def _store(self, total: list[str]) -> None:
         """Write the sums to C, converted to its type and added to its elements where the tile accumulates."""
         p, e, tile = self.problem, self.emitter, self.tile
         itemsize = p.c_dtype.itemsize
         narrow = f"<{tile.lanes} x {self.result}>"
+        beside = self._beside()
         for i in range(tile.rows):
             pointer = e.at("%c", e.mul(str(i), "%c_m"), itemsize)
-            for v in range(tile.vectors):
-                value = total[i * tile.vectors + v]
+            row = total[i * tile.vectors : (i + 1) * tile.vectors]
+            if p.epilogue is not None:
+                row = self._finished(p.epilogue, row, i, beside)
+            for v, value in enumerate(row):
                 if self.shifted:
                     excess = total[tile.rows * tile.vectors + v]
                     value = e.op(f"sub {self.vector} {value}, {excess}")
