@@ -1,9 +1,9 @@
 """Epilogues of products that register tiles compute: a bias, a residual, an activation.
 
-A kernel computes a tile of C with `simd.brgemm`, and a loop nest after it reads the tile, calculates, and writes
-the result. If each element of the result depends on the same element of the tile, the register tiles do this
-with their sums before they write them, so that the tile is not written, read and written again. The order of
-the operations on an element, and so its value, stays the same.
+A kernel computes a tile of C with `simd.brgemm`, and a loop nest after it reads the tile, calculates, and
+writes the result. If each element of the result depends on the same element of the tile, the register tiles
+do this with their sums before they write them, so that the tile is not written, read and written again. The
+order of the operations on an element, and so its value, stays the same.
 """
 
 from __future__ import annotations
@@ -69,7 +69,12 @@ def epilogue_of(op: simd.BatchReduceGemm, nest: Operation | None, resolve: Resol
         return None
     axes, body = found
     *ops, store = body
-    if not isinstance(store, loop.Store) or store.guard or store.dynamic or store.buffer.type.dtype is not f32:
+    if (
+        not isinstance(store, loop.Store)
+        or store.guard
+        or store.dynamic
+        or store.buffer.type.dtype is not f32
+    ):
         return None
     target = _place(store, axes, resolve)
     product = Place(op.c, resolve(op.c_offset), resolve(op.c_line), resolve(op.c_m))
@@ -134,7 +139,9 @@ def _place(
         strides.append(parts[0])
         rest = parts[1]
     line, row, column = strides
-    if column != 1 or any(s.name in axes for e in (line, row) if isinstance(e, Expr) for s in free_symbols(e)):
+    if column != 1 or any(
+        s.name in axes for e in (line, row) if isinstance(e, Expr) for s in free_symbols(e)
+    ):
         return None
     return Place(access.buffer, resolve(rest), resolve(line), resolve(row))
 
