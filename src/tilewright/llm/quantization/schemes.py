@@ -125,7 +125,15 @@ class Scheme:
         return pack_digits(stored) if self.is_ternary else pack_bits(stored, self.bits)
 
     def unpacked(self, octets: Array, columns: int) -> Array:
-        """Undo `packed`: uint8 [..., columns]."""
+        """Undo `packed`.
+
+        Args:
+            octets: The bytes of rows, uint8.
+            columns: Elements of a row.
+
+        Returns:
+            The stored values, uint8 [..., columns].
+        """
         return unpack_digits(octets, columns) if self.is_ternary else unpack_bits(octets, self.bits, columns)
 
     @property

@@ -121,9 +121,9 @@ def _supported(op: simd.BatchReduceGemm, a: DType, b: DType, c: DType) -> bool:
 def fused_epilogue(
     op: simd.BatchReduceGemm, nest: Operation | None, isa: Isa, resolve: Callable[[Dim], Dim]
 ) -> Epilogue | None:
-    """What the statement after a product calculates with its elements, if the product's register tiles can do
-    that (`brgemm_function`); None if they cannot. `resolve` expresses sizes and addresses in the symbols of
-    the loops around both.
+    """Return the calculation of the statement after a product with its elements, if the product's register
+    tiles can do it (`brgemm_function`); None if they cannot. `resolve` expresses sizes and
+    addresses in the symbols of the loops around both.
 
     Sums of matrix units and of blocks take another way to memory, and columns that fill no vector are written
     from registers only with masks.
@@ -173,7 +173,7 @@ def brgemm_function(
 
 
 def _driver(op: simd.BatchReduceGemm, isa: Isa, epilogue: Epilogue | None) -> CopiedRows | Driver:
-    """What writes the function of a product."""
+    """Return the writer of a product's function."""
     a, b, c = (v.type.dtype for v in (op.a, op.b, op.c))
     if not _supported(op, a, b, c) or (op.group > 1 and not prove_eq(op.a_k, 1)):
         raise NotImplementedError(f"simd.brgemm of {a} and {b} into {c} with groups of {op.group} rows")
