@@ -43,6 +43,9 @@ class Speaker:
     def reset(self, slot: int) -> None:
         pass
 
+    def copy_page(self, source: int, target: int) -> None:
+        pass
+
     def _next(self, place: int, token_before: int) -> Any:
         end, first = token("endoftext"), token("0.00")
         words = backend().encode(" one two").ids
