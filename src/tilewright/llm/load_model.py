@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from ..dialects.weight_form import TERNARY, WeightForm
+from ..dialects.weight_form import TERNARY
 from ..frontends.nn import Deferred, Embedding, Linear
 from ..frontends.trace import Tensor
 from ..frontends.trace.tensor import concrete
@@ -111,7 +111,7 @@ def _stays(tensor: LazyTensor) -> bool:
     return (
         columns % size == 0
         and all(groups % part.covered == 0 for part in scheme.stored_parts)
-        and WeightForm(scheme.bits, "ternary" if scheme.is_ternary else "int").fits(groups, size)
+        and scheme.form.fits(groups, size)
     )
 
 

@@ -259,10 +259,11 @@ class Steps:
             return set(), 0
         if draft is None:
             return set(able), self._pace.guesses(len(decoding))
-        able.sort(key=draft.unread)
-        if count := self._pace.guesses(len(decoding), draft.unread(able[0])):
-            unread = list(accumulate(map(draft.unread, able)))
-            able = able[: max(1, bisect_right(unread, self._pace.readable()))]
+        unread = {s: draft.unread(s) for s in able}
+        able.sort(key=unread.__getitem__)
+        if count := self._pace.guesses(len(decoding), unread[able[0]]):
+            sums = list(accumulate(unread[s] for s in able))
+            able = able[: max(1, bisect_right(sums, self._pace.readable()))]
         return set(able), count
 
     def _guess(self, sequences: list[Sequence], rows: dict[Sequence, int]) -> _Guessed:

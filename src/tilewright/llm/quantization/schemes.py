@@ -116,6 +116,11 @@ class Scheme:
         return self.values == "ternary"
 
     @property
+    def form(self) -> WeightForm:
+        """The form of the values in panels, without the other parts of weights."""
+        return WeightForm(self.bits, "ternary" if self.is_ternary else "int")
+
+    @property
     def added(self) -> int:
         """The number added to integers of fewer than 8 bits where they are stored."""
         return 1 if self.is_ternary else 1 << (self.bits - 1) if self.symmetric else 0
@@ -148,8 +153,7 @@ class Scheme:
     def row_bytes(self, columns: int) -> int:
         """Return the bytes of a row of qweight, for `columns` elements."""
         if self.is_ternary:
-            form = WeightForm(self.bits, self.values)
-            return form.bytes_of(-(-columns // form.chunk) * form.chunk)
+            return self.form.bytes_of(-(-columns // self.form.chunk) * self.form.chunk)
         return -(-columns * self.bits // 8)
 
     def estimated_bytes(self, shape: tuple[int, ...], source: int) -> int:

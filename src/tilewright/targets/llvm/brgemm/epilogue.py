@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ....analysis.dependence import Sharing
 from ....analysis.loop_nest import address, inside
 from ....dialects import loop, scalar, simd
-from ....ir import notes
 from ....ir.core import Operation, Value
 from ....ir.substitution import linear_in
 from ....ir.symbolic import Dim, Expr, free_symbols, prove_eq
@@ -164,23 +164,14 @@ def _may_be_fused(op: simd.BatchReduceGemm, nest: loop.For, product: Place, epil
         x is not op and not inside(x, nest) for x in op.c.users
     ):
         return False
-    shared = _memory_of(op, target.buffer)
-    if op.a in shared or op.b in shared:
+    sharing = Sharing.of(op)
+    if any(sharing.may_be_same(factor, target.buffer) for factor in (op.a, op.b)):
         return False
-    return all(_same(place, target, op) for _, place in epilogue.reads if place.buffer in shared)
-
-
-def _memory_of(op: Operation, buffer: Value) -> list[Value]:
-    """The buffers of a kernel that may be the same memory as `buffer`, and that itself."""
-    kernel = op.parent_op
-    while kernel is not None and not isinstance(kernel, loop.Kernel):
-        kernel = kernel.parent_op
-    if kernel is None:
-        return [buffer]
-    arguments = kernel.body.args
-    inputs = len(arguments) - kernel.num_outputs
-    pairs = [(arguments[inputs + o], arguments[i]) for o, i in notes.BUFFER_ALIASES.get(kernel, ())]
-    return [buffer, *(i for o, i in pairs if o is buffer), *(o for o, i in pairs if i is buffer)]
+    return all(
+        _same(place, target, op)
+        for _, place in epilogue.reads
+        if sharing.may_be_same(place.buffer, target.buffer)
+    )
 
 
 __all__ = ["Epilogue", "Place", "epilogue_of"]
