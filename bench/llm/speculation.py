@@ -1,10 +1,11 @@
 """`python -m bench.llm.speculation`: tokens per second with speculation, relative to plain decoding.
 
 A model is trained on the standard library's text, and a draft of a quarter of its size on the model's answers
-(`bench.llm.pair`). They are compiled, and asked to continue modules that the model was trained on and others,
-and to repeat a text that they have in the prompt. A draft with the same shape and random weights, whose
-guesses are wrong, shows what speculation costs where it loses. Answers of all engines must have the same
-tokens. Engines take turns, an answer at a time, so that ratios hold on a machine that does other work;
+(`bench.llm.pair`). They are compiled, with weights in bfloat16, which the third-level cache of many machines
+holds, and in float32, which few hold. They are asked to continue modules that the model was trained on and
+others, and to repeat a text that they have in the prompt. A draft with the same shape and random weights,
+whose guesses are wrong, shows what speculation costs where it loses. Answers of all engines must have the
+same tokens. Engines take turns, an answer at a time, so that ratios hold on a machine that does other work;
 figures are medians over answers.
 """
 
@@ -32,6 +33,8 @@ from .model import kept_or_temporary
 from .pair import PROMPT, VOCABULARY, pair, prompts
 
 TEXTS = ("training modules", "unseen modules", "repetition")
+WEIGHTS = {"float32": None, "bfloat16": "bf16"}
+"""The precisions of libraries by the data types of their weights."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -40,6 +43,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--tokens", type=int, default=384, help="tokens of an answer")
     parser.add_argument("--guesses", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=60, help="time for each text")
+    parser.add_argument(
+        "--weights", choices=WEIGHTS, nargs="+", default=list(WEIGHTS), help="data types to measure"
+    )
     parser.add_argument("--folder", type=Path, help="keeps models and libraries for the next run")
     parser.add_argument("--build", action="store_true", help="only train and compile")
     options = parser.parse_args(arguments)
@@ -50,13 +56,23 @@ def main(arguments: list[str] | None = None) -> None:
 def _run(options: argparse.Namespace, folder: Path) -> None:
     checkpoints = pair(folder, options.steps)
     checkpoints["random draft"] = _random(folder)
-    paths = {name: _built(path) for name, path in checkpoints.items()}
+    built = {
+        weights: {
+            name: _built(at, weights, 0 if name == "model" else options.guesses)
+            for name, at in checkpoints.items()
+        }
+        for weights in WEIGHTS
+    }
     if options.build:
         return
-    rows = [row for text in TEXTS for row in _measured(text, paths, folder, options)]
+    path = results_file("speculation")
+    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    rows = [row for row in rows if row["weights"] not in options.weights]
+    for weights in options.weights:
+        for text in TEXTS:
+            rows += _measured(text, built[weights], folder, options, weights)
     result = {"note": datetime.date.today().isoformat(), "machine": machine(), "tokens": options.tokens,
               "guesses": options.guesses, "training_steps": options.steps, "rows": rows}  # fmt: skip
-    path = results_file("speculation")
     path.write_text(json.dumps(result, indent=1) + "\n")
     path.with_suffix(".md").write_text(markdown(result))
     print(markdown(result))
@@ -77,17 +93,21 @@ def _random(folder: Path) -> Path:
     return path
 
 
-def _built(path: Path) -> Path:
-    library_path = path / "model.so"
+def _built(path: Path, weights: str, guesses: int) -> Path:
+    library_path = path / weights / "model.so"
     if not library_path.exists():
+        library_path.parent.mkdir(exist_ok=True)
+        options = LibraryOptions(
+            context=1024, chunk=128, max_batch=4, precision=WEIGHTS[weights], guesses=guesses
+        )
         checkpoint = open_checkpoint(path)
-        with compile_library(checkpoint, LibraryOptions(context=1024, chunk=128, max_batch=4)) as library:
+        with compile_library(checkpoint, options) as library:
             save_library(library, checkpoint, library_path)
     return library_path
 
 
 def _measured(
-    text: str, paths: dict[str, Path], folder: Path, options: argparse.Namespace
+    text: str, paths: dict[str, Path], folder: Path, options: argparse.Namespace, weights: str
 ) -> list[dict[str, Any]]:
     """The figures of all engines on one kind of text."""
     speculations = {
@@ -108,7 +128,7 @@ def _measured(
         asked = [prompt[: PROMPT // 2] * 4 for prompt in asked]
     rates: dict[str, list[float]] = {name: [] for name in engines}
     end, turn = time.perf_counter() + options.seconds, 0
-    while turn < len(asked) or time.perf_counter() < end:
+    while turn < 3 or time.perf_counter() < end:
         request = Request(
             asked[turn % len(asked)],
             SamplingParameters(temperature=0),
@@ -128,6 +148,9 @@ def _measured(
         ratios = [a / b for a, b in zip(rates[name], rates["plain"], strict=True)]
         rows.append(
             {
+                "weights": weights,
+                "megabytes": paths["model"].with_suffix(".weights").stat().st_size / 1e6,
+                "draft_megabytes": paths["draft"].with_suffix(".weights").stat().st_size / 1e6,
                 "text": text,
                 "engine": name,
                 "tokens_per_second": statistics.median(rates[name]),
@@ -154,30 +177,33 @@ def _answer(engine: Engine, request: Request) -> tuple[list[int], float]:
 def markdown(result: dict[str, Any]) -> str:
     """The result as a page."""
     here = result["machine"]
-    body = [
-        [row["text"], row["engine"], f"{row['tokens_per_second']:.0f}", f"{row['ratio']:.2f}",
-         f"{100 * row['accepted']:.0f} %" if row["proposed"] else "", str(row["answers"])]
-        for row in result["rows"]
-    ]  # fmt: skip
     head = ["text", "engine", "tokens/s", "of plain", "accepted guesses", "answers"]
-    return (
-        "\n\n".join(
-            [
-                "# Speculation",
-                f"{result['note']}, {here['processor']} ({features(here['flags'])}), {here['cores']} cores.",
-                "Llamas of 8 and 2 layers, 13.4 and 2.9 million parameters in bf16, vocabulary "
-                f"{VOCABULARY}. The model is trained for {result['training_steps']} steps on modules of the "
-                "standard library, the draft for as many on the model's answers to passages of them. Prompts "
-                f"are the first {PROMPT} tokens of modules of this text, of modules that no model has seen, "
-                "and the beginnings of the latter four times. One user, greedy answers of "
-                f"{result['tokens']} tokens, at most {result['guesses']} guesses a step. The ratio is the "
-                "median over answers, each relative to the plain engine's answer of the same turn. "
-                "`python -m bench.llm.speculation` measures it.",
-                table(head, body),
-            ]
-        )
-        + "\n"
-    )
+    parts = [
+        "# Speculation",
+        f"{result['note']}, {here['processor']} ({features(here['flags'])}), {here['cores']} cores.",
+        "Llamas of 8 and 2 layers, 13.4 and 2.9 million parameters, vocabulary "
+        f"{VOCABULARY}. The model is trained for {result['training_steps']} steps on modules of the standard "
+        "library, the draft for as many on the model's answers to passages of them. Prompts are the first "
+        f"{PROMPT} tokens of modules of this text, of modules that no model has seen, and the beginnings of "
+        f"the latter four times. One user, greedy answers of {result['tokens']} tokens, at most "
+        f"{result['guesses']} guesses a step. The ratio is the median over answers, each relative to the "
+        "plain engine's answer of the same turn. `python -m bench.llm.speculation` measures it.",
+    ]
+    for weights in WEIGHTS:
+        if rows := [row for row in result["rows"] if row["weights"] == weights]:
+            parts.append(f"## Weights in {weights}")
+            parts.append(
+                f"The model has {rows[0]['megabytes']:.0f} MB of weights, the draft "
+                f"{rows[0]['draft_megabytes']:.0f} MB."
+            )
+            parts.append(table(head, [_line(row) for row in rows]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _line(row: dict[str, Any]) -> list[str]:
+    accepted = f"{100 * row['accepted']:.0f} %" if row["proposed"] else ""
+    rate, ratio = f"{row['tokens_per_second']:.0f}", f"{row['ratio']:.2f}"
+    return [row["text"], row["engine"], rate, ratio, accepted, str(row["answers"])]
 
 
 if __name__ == "__main__":

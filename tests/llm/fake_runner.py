@@ -50,6 +50,27 @@ class FakeAdapters:
         return self.salts[self.of_slot[slot]]
 
 
+class FakeGuessing:
+    """The model's own tokens, one at a time, as one call."""
+
+    def __init__(self, runner: FakeRunner, most: int) -> None:
+        self.most, self._runner = most, runner
+
+    def guess(self, tokens: Ints, lengths: Ints, pages: Ints, last: Ints, count: int) -> Ints:
+        runner, found = self._runner, []
+        runner.calls["guess"] = runner.calls.get("guess", 0) + 1
+        slots = np.unique(pages[:, 0], return_inverse=True)[1]
+        for i in range(count):
+            logits = runner.decode(tokens, lengths, pages, slots)
+            logits = logits if i else logits[last]
+            tokens = logits.argmax(axis=1).astype(np.int32)
+            found.append(tokens)
+            if not i:
+                lengths, pages, slots = lengths[last], pages[last], slots[last]
+            lengths = lengths + 1
+        return np.stack(found, axis=1)
+
+
 class Misuse(AssertionError):
     """The engine passed pages or slots that cannot be right."""
 
@@ -79,11 +100,13 @@ class FakeRunner:
         scale: float = 12.0,
         draft: bool = False,
         adapters: int = 0,
+        guesses: int = 0,
     ) -> None:
         self.vocabulary, self.pages, self.chunk = vocabulary, pages, chunk
         self.max_batch, self.context, self.has_state = max_batch, context, has_state
         self.rows, self.uniform = max_batch * speculated, uniform
         self.drawing = self.sight = None
+        self.guessing = FakeGuessing(self, guesses) if guesses else None
         self.page_access = None
         self.window: int | None = None
         self.source_kind, self.source, self.start = None, 0, []

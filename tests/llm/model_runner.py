@@ -57,7 +57,7 @@ class ModelRunner:
             max_batch,
         )
         self.chunk, self.context, self.rows, self.uniform = 48, 256, 4 * max_batch, True
-        self.drawing = self.adapters = self.page_access = self.window = self.sight = None
+        self.drawing = self.guessing = self.adapters = self.page_access = self.window = self.sight = None
         self.source_kind, self.source, self.start = None, 0, []
         self.cache: dict[tuple[int, str], Any] = {}
         self.states: list[dict[tuple[int, str], Any]] = [{} for _ in range(max_batch)]

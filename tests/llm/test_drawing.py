@@ -37,7 +37,7 @@ class Runner:
 
     vocabulary, pages, chunk, max_batch, rows, context = VOCABULARY, 16, 64, ROWS, 2 * ROWS, CONTEXT
     has_state, uniform, adapters, sight, window, page_access = False, True, None, None, None, None
-    source_kind, source, start = None, 0, []
+    source_kind, source, start, guessing = None, 0, [], None
 
     def __init__(self, drawing: Any) -> None:
         self.drawing = drawing

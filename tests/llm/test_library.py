@@ -73,6 +73,40 @@ def table(*rows: list[int]) -> Any:
     return np.array([row + [-1] * (width - len(row)) for row in rows], np.int32)
 
 
+def test_a_draft_model_chooses_several_tokens_in_one_call(folder: Path) -> None:
+    """They are those of one call for each, and the cache holds them afterwards; one of two sequences has a
+    token more to catch up with.
+    """
+    pages, last = table([3, 1], [0, 2]), np.array([1, 2], np.int32)
+    tokens, lengths = TOKENS[[20, 21, 60]], np.array([20, 21, 62], np.int32)
+    slots = np.array([0, 0, 1], np.int32)
+    with compile_library(folder, replace(EXACT, guesses=3)) as library:
+        runner = LibraryRunner(library)
+        assert runner.guessing is not None and runner.guessing.most == 3
+        for apart in (True, False):
+            runner.prefill(TOKENS[:20], 0, pages[0], 0)
+            runner.prefill(TOKENS[-62:], 0, pages[1], 1)
+            call = tokens, lengths, pages[slots], slots
+            if apart:
+                expected = []
+                for i in range(3):
+                    logits = runner.decode(*call)[last if not i else slice(None)]
+                    expected.append(logits.argmax(axis=1).astype(np.int32))
+                    call = expected[-1], lengths[last] + i + 1, pages, np.arange(2, dtype=np.int32)
+            else:
+                found = runner.guessing.guess(*call[:3], last, 3)
+                np.testing.assert_array_equal(found, np.stack(expected, axis=1))
+            logits = runner.decode(expected[-1], lengths[last] + 3, pages, np.arange(2, dtype=np.int32))
+            if apart:
+                after = logits.copy()
+        np.testing.assert_array_equal(logits, after)
+
+
+def test_only_a_draft_model_without_more_state_chooses_several_tokens(folder: Path) -> None:
+    with pytest.raises(tw.CompileError, match="guesses=2: a draft model that .* leave --guesses out"):
+        compile_library(folder, replace(EXACT, guesses=2, max_adapters=1))
+
+
 @every_isa
 def test_chunks_then_batched_decoding(folder: Path, runner: LibraryRunner) -> None:
     """Two sequences in pages without order give the right logits; the second sequence's pages were used by

@@ -171,6 +171,12 @@ def _perplexities(
     help="Largest number of sequences in one call.",
 )
 @click.option(
+    "--guesses",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Largest number of tokens that a draft model chooses in one call (default: one).",
+)
+@click.option(
     "--max-adapters",
     type=click.IntRange(min=0),
     default=0,
@@ -258,6 +264,7 @@ def compile_command(
     context_window_size: int,
     prefill_chunk_size: int,
     max_batch_size: int,
+    guesses: int,
     max_adapters: int,
     max_adapter_rank: int,
     adapter_targets: str | None,
@@ -342,6 +349,7 @@ def compile_command(
             context=context_window_size,
             chunk=prefill_chunk_size,
             max_batch=max_batch_size,
+            guesses=guesses,
             cache_dtype=CACHE_DTYPES[kv_dtype],
             precision=precision,
             pages=pages,

@@ -29,6 +29,7 @@ from .cache import Given
 from .config import Config
 from .cost import decode_work
 from .drawing import LibraryDrawing, drawing_functions, random_words
+from .guessing import LibraryGuessing, guessing_functions
 from .load_model import model_of, parts_of
 from .memory import MemoryEstimate, estimated, must_fit
 from .models.base import CausalLM, LanguageModel, family_of, missing_abilities
@@ -40,7 +41,7 @@ from .parallel.place import Place, part_path, place_of
 from .quantized_linear import (
     factors,
 )
-from .runner import PAGE, AdapterSlots, Drawing, Floats, Ints, PageAccess, Sight, SourceKind
+from .runner import PAGE, AdapterSlots, Drawing, Floats, Guessing, Ints, PageAccess, Sight, SourceKind
 from .sentences import Sentence, Texts, judges, modules_of, sentence_of, use_of
 from .slot_states import Rows, SlotStates
 from .source_functions import SourceSlots, with_source
@@ -75,6 +76,10 @@ class LibraryOptions:
     speculated: int = 8
     """``decode`` accepts up to `speculated` times `max_batch` tokens, so that several guesses per sequence
     can be verified.
+    """
+    guesses: int = 0
+    """Largest number of tokens that the library chooses in one call if it is a draft model; 0 or 1: each one
+    takes a call.
     """
     cache_dtype: str = "bfloat16"
     """Data type of cached keys and values: a float type, or "int8" or "int4" with a scale for each token and
@@ -203,6 +208,15 @@ def compile_library(
     _check_place(options, texts)
     if options.max_adapters:
         _let_adapt(model, options, texts)
+    if options.guesses > 1 and (
+        texts.task != "generate" or model.has_state or encoder or vision is not None
+        or options.max_adapters or options.place.size > 1
+    ):  # fmt: skip
+        raise CompileError(
+            f"guesses={options.guesses}: a draft model that chooses several tokens in one call generates "
+            "text, in one process, without state beside its cache, an encoder or adapters; leave --guesses "
+            "out"
+        )
     if options.place.size > 1:
         encoder["sample"] = checkpoint.sample()  # the libraries of all processes must be of one model
     module = import_model(functions_of(model, options, texts), None, {}, None)
@@ -573,6 +587,8 @@ def functions_of(model: LanguageModel, options: LibraryOptions, texts: Texts) ->
         ),
         {name: {0: batch} for name in ("logits", "temperature", "top_k", "top_p", "min_p", "uniform")},
     )
+    if options.guesses > 1:
+        functions |= guessing_functions(functions["decode"], options.guesses, options.max_batch)
     if options.draws:
         functions |= drawing_functions(
             {name: functions[name] for name in ("prefill", "decode")},
@@ -631,6 +647,8 @@ class LibraryRunner:
         vision = description.get("vision")
         self._sight = None if vision is None else LibrarySight(self._call, vision, self.max_batch)
         self.sight: Sight | None = self._sight
+        most = description.get("guesses", 0)
+        self.guessing: Guessing | None = LibraryGuessing(self._call, most) if most > 1 else None
         self.drawing: Drawing | None = None
         if "draw" in self._functions:
             self.drawing = LibraryDrawing(

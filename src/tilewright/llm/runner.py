@@ -122,6 +122,27 @@ class Drawing(Protocol):
         ...
 
 
+class Guessing(Protocol):
+    """Chooses several tokens in one call, each the most probable one after those before it."""
+
+    most: int
+    """The most tokens of a guess."""
+
+    def guess(self, tokens: Ints, lengths: Ints, pages: Ints, last: Ints, count: int) -> Ints:
+        """Guess the next tokens [n, count], int32, of sequences; `NONE` and any tokens after it where no
+        token can be chosen.
+
+        Args:
+            tokens: As for `Runner.decode` [rows], of which those before a sequence's last one only bring its
+                cache up to date.
+            lengths: As for `Runner.decode` [rows].
+            pages: As for `Runner.decode` [rows, any], enough for the guesses.
+            last: The row of each sequence's last token [n].
+            count: The number of tokens to guess, 2 to `most`.
+        """
+        ...
+
+
 class AdapterSlots(Protocol):
     """Low-rank changes of a model's matrices (LoRA), of which several are loaded at a time."""
 
@@ -222,6 +243,8 @@ class Runner(Protocol):
     """The pages as bytes; None: they cannot be read and written."""
     drawing: Drawing | None
     """Chooses tokens beside the logits; None: the engine chooses from logits."""
+    guessing: Guessing | None
+    """Chooses several tokens in one call; None: a draft model is called for each token."""
     sight: Sight | None
     """The image encoder; None: the model takes text only."""
     source_kind: SourceKind | None

@@ -29,10 +29,19 @@ SLOW: Times = (0.4, 0.07, 0.1)
 class Clock:
     """Stands for the module `time`."""
 
-    now = 0.0
+    now = work = 0.0
+    """Seconds, and those that had passed on an idle machine."""
+
+    def __init__(self, changing: bool = False) -> None:
+        """With a load of the machine that changes threefold after every 150 plain steps, if `changing`."""
+        self._changing = changing
 
     def perf_counter(self) -> float:
         return self.now
+
+    def pass_by(self, seconds: float) -> None:
+        loaded = self._changing and int(self.work * 1e3 / SMALL[0]) // 150 % 2
+        self.now, self.work = self.now + seconds * (3 if loaded else 1), self.work + seconds
 
     def runs(self, runner: FakeRunner, times: Times) -> Any:
         """Let the calls of a runner take their times."""
@@ -43,9 +52,9 @@ class Clock:
             nonlocal seen
             tokens, seen = runner.calls["tokens"] - seen, runner.calls["tokens"]
             if call == "decode":
-                self.now += (step + more * (tokens - 1)) / 1e3
+                self.pass_by((step + more * (tokens - 1)) / 1e3)
             elif call == "prefill":
-                self.now += prompt * tokens / 1e3
+                self.pass_by(prompt * tokens / 1e3)
 
         runner.before = before
         return runner
@@ -57,7 +66,7 @@ def spoil(draft: FakeRunner, wrong: bool) -> None:
 
 
 def answers(clock: Clock, engine: Engine, count: int, prompt: int, tokens: int, at_once: int) -> list[Any]:
-    """The tokens of greedy answers, and the clock's time after each group of them."""
+    """The tokens of greedy answers, and the clock's work after each group of them."""
     found: list[Any] = []
     for first in range(0, count, at_once):
         streams = [
@@ -71,7 +80,7 @@ def answers(clock: Clock, engine: Engine, count: int, prompt: int, tokens: int, 
             )
             for i in range(first, first + at_once)
         ]
-        found.append(([stream.collect()[0].tokens for stream in streams], clock.now))
+        found.append(([stream.collect()[0].tokens for stream in streams], clock.work))
     return found
 
 
@@ -81,11 +90,12 @@ def ratios(
     asked: tuple[int, int, int, int],
     times: Times = QUARTER,
     between: Callable[[int], None] = lambda group: None,
+    changing: bool = False,
 ) -> list[float]:
     """How many times as fast as a plain engine a speculating one is, from the start to each group's end."""
     ends = []
     for speculation in (None, Speculation(draft)):
-        clock = Clock()
+        clock = Clock(changing)
         monkeypatch.setattr(steps, "time", clock)
         if draft is not None:
             clock.runs(draft, times)
@@ -112,6 +122,15 @@ def test_a_wrong_draft_loses_little(
     draft = FakeRunner(**SIZE, draft=True)
     spoil(draft, True)
     assert min(ratios(monkeypatch, draft, asked, times)) >= 0.95
+
+
+def test_a_changing_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = (8, 100, 250, 1)
+    wrong, good = (FakeRunner(**SIZE, draft=True) for _ in range(2))
+    spoil(wrong, True)
+    assert min(ratios(monkeypatch, wrong, asked, changing=True)) >= 0.95
+    found = ratios(monkeypatch, good, asked, changing=True)
+    assert found[-1] > 1.35 and min(found) >= 1
 
 
 @pytest.mark.parametrize("asked", [(40, 100, 16, 1), (8, 200, 120, 1)], ids=str)

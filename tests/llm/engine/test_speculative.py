@@ -81,12 +81,12 @@ def test_prompt_lookup_finds_what_followed_last() -> None:
     assert guess(s) == [77], "the match overlaps the end, so that only known tokens follow it"
 
 
-@pytest.mark.parametrize("drafted", [False, True])
-def test_speculation_keeps_the_output(drafted: bool) -> None:
+@pytest.mark.parametrize(("drafted", "guesses"), [(False, 0), (True, 0), (True, 3)])
+def test_speculation_keeps_the_output(drafted: bool, guesses: int) -> None:
     size: dict[str, Any] = {"vocabulary": tokenizer().vocabulary, "local": 0.9}
-    draft = FakeRunner(**size, draft=True, chunk=48) if drafted else None
+    draft = FakeRunner(**size, draft=True, chunk=48, guesses=guesses) if drafted else None
     fast, plain = (
-        Engine(FakeRunner(**size), tokenizer(), always(draft)),
+        Engine(FakeRunner(**size), tokenizer(), always(draft, tokens=3)),
         Engine(FakeRunner(**size), tokenizer()),
     )
     for sampling in (
@@ -101,6 +101,8 @@ def test_speculation_keeps_the_output(drafted: bool) -> None:
     assert (
         0 < statistics.accepted_tokens < statistics.proposed_tokens and statistics.steps < plain.stats().steps
     )
+    if draft is not None and guesses:
+        assert draft.calls["guess"] > 20, "greedy answers without penalties"
 
 
 def test_drawn_tokens_have_the_models_frequencies() -> None:
@@ -119,12 +121,13 @@ def test_drawn_tokens_have_the_models_frequencies() -> None:
     assert (np.abs(found[0] - found[1]) < 5 * np.sqrt(2 * np.maximum(found[0], 0.01) / 1280)).all()
 
 
-def test_a_draft_that_is_the_model_itself_is_always_right() -> None:
+@pytest.mark.parametrize("guesses", [0, 4])
+def test_a_draft_that_is_the_model_itself_is_always_right(guesses: int) -> None:
     """All guesses of a draft that is the model itself are accepted, so its cache holds what the model's
     holds, after sharing, copying, forking and preemption.
     """
     size: dict[str, Any] = {"vocabulary": tokenizer().vocabulary, "pages": 9}
-    draft = FakeRunner(**size, chunk=48)
+    draft = FakeRunner(**size, chunk=48, guesses=guesses)
     engine = Engine(
         FakeRunner(**size),
         tokenizer(),

@@ -45,7 +45,7 @@ class EchoRunner:
     vocabulary = 259
     has_state = False
     uniform = True
-    drawing = sight = None
+    drawing = sight = guessing = None
     page_access = None
     window = None
     source_kind, source, start = None, 0, []

@@ -31,7 +31,7 @@ class Speaker:
     vocabulary = backend().get_vocab_size()
     has_state, uniform, drawing, adapters = True, True, None, None
     source_kind, source, start = "audio", POSITIONS, [token("startoftranscript")]
-    page_access = window = sight = None
+    page_access = window = sight = guessing = None
     pages, chunk, max_batch, rows, context = 16, 64, 4, 4, 64
 
     def features(self, hops: Any) -> Any:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import abc
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...errors import RequestError
-from ..runner import PAGE, UNDECIDED, Runner
+from ..runner import PAGE, UNDECIDED, Ints, Runner
 from .drawing import Drawn
 from .pages import PagePool
 from .sampling import choose, probabilities
@@ -18,6 +18,15 @@ READ = PAGE
 """The most tokens that the draft model reads before it guesses, unless it must read the whole text."""
 READ_FIRST = 8
 """The most tokens that it reads before its first guess, when it is not yet known how long that takes."""
+
+
+class _Call(NamedTuple):
+    """The arguments of `Runner.decode`."""
+
+    tokens: Ints
+    lengths: Ints
+    pages: Ints
+    slots: Ints
 
 
 class _Context:
@@ -150,15 +159,13 @@ class DraftModel:
         # Where all guesses were accepted, the draft model never processed the last one.
         late = [s for s, _ in able if self._contexts[s].end < s.held]
         if late and len(able) + len(late) > self.runner.rows:
-            self._decode([(s, s.tokens[-2], s.held - 1) for s in late])
+            self._decode(self._call([(s, s.tokens[-2], s.held - 1) for s in late]))
             late = []
         for s, _ in able:
             s.sampler.look_ahead()
         try:
-            for i in range(count if able else 0):
-                if not self._extend(able, i, late):
-                    break
-                late = []
+            if able:
+                self._extend(able, count, late)
         finally:
             for s, guess in able:
                 s.sampler.look_back(guess.tokens)
@@ -166,48 +173,88 @@ class DraftModel:
         return guesses
 
     def _extend(
-        self, able: abc.Sequence[tuple[Sequence, Guess]], i: int, late: abc.Sequence[Sequence]
-    ) -> bool:
-        """Append one token to each guess; return False if the draft model cannot continue.
+        self, able: abc.Sequence[tuple[Sequence, Guess]], count: int, late: abc.Sequence[Sequence]
+    ) -> None:
+        """Append up to `count` tokens to each guess.
 
-        The call also computes the token before, of sequences that are `late`.
+        The first call also computes the token before, of sequences that are `late`.
         """
         fed: list[tuple[Sequence, int, int]] = []
         last: list[int] = []
-        for s, g in able:
+        for s, _ in able:
             if s in late:
                 fed.append((s, s.tokens[-2], s.held - 1))
             last.append(len(fed))
-            fed.append((s, g.tokens[-1] if g.tokens else s.tokens[-1], s.held + i))
-        found = self._decode(fed)
-        steps = [(s.sampler, s.output + i) for s, _ in able]
-        drawn, chosen, logits = self._drawn, [UNDECIDED], np.empty((0, 0))
-        if drawn is not None and not any(s.rejects or s.sampler.adjusts for s, _ in able):
-            drawn.draw([(row, *how) for row, how in zip(last, steps, strict=True)])
-            chosen = drawn.tokens[last].tolist()
-        if UNDECIDED in chosen:
-            logits = np.array(found)[last] if drawn is None else np.array(drawn.logits(last))
-            for row, (s, _) in zip(logits, able, strict=True):
-                s.sampler.adjust(row)
-            chosen = choose(logits, steps).tolist()
-        if min(chosen) < 0:
+            fed.append((s, s.tokens[-1], s.held))
+        call = self._call(fed)
+        if self._together(able, count, call, last):
+            return
+        for i in range(count):
+            chosen = self._chosen(able, i, self._decode(call), last)
+            if min(chosen) < 0:  # the draft model cannot continue
+                return
+            for token, (s, guess) in zip(chosen, able, strict=True):
+                s.sampler.accept(token)
+                guess.tokens.append(token)
+            if not i:
+                slots, pages, lengths = call.slots[last], call.pages[last], call.lengths[last]
+                last = list(range(len(able)))
+            lengths = lengths + 1
+            call = _Call(np.array(chosen, np.int32), lengths, pages, slots)
+
+    def _together(
+        self, able: abc.Sequence[tuple[Sequence, Guess]], count: int, call: _Call, last: list[int]
+    ) -> bool:
+        """Let the model append all of the tokens in one call, if it can; return whether it has."""
+        guessing = self.runner.guessing
+        if guessing is None or not 1 < count <= guessing.most:
             return False
-        for k, (token, (s, guess)) in enumerate(zip(chosen, able, strict=True)):
-            if s.rejects:
-                guess.probabilities.append(probabilities(logits[k], s.sampler.parameters))
-            s.sampler.accept(token)
-            guess.tokens.append(token)
+        if any(not s.request.sampling.greedy or s.sampler.adjusts for s, _ in able):
+            return False
+        found = guessing.guess(call.tokens, call.lengths, call.pages, np.array(last, np.int32), count)
+        if (wrong := np.flatnonzero(found.min(axis=0) < 0)).size:
+            found = found[:, : wrong[0]]
+        for (s, guess), tokens in zip(able, found.tolist(), strict=True):
+            guess.tokens += tokens
+            for token in tokens:
+                s.sampler.accept(token)
         return True
 
-    def _decode(self, fed: abc.Sequence[tuple[Sequence, int, int]]) -> Any:
-        """Decode tokens of sequences, each with the number of tokens before it."""
+    def _chosen(
+        self, able: abc.Sequence[tuple[Sequence, Guess]], i: int, found: Any, rows: list[int]
+    ) -> list[int]:
+        """The tokens number `i` of the guesses, from the `rows` that a call has `found`."""
+        steps = [(s.sampler, s.output + i) for s, _ in able]
+        drawn, adjusts = self._drawn, any(s.sampler.adjusts for s, _ in able)
+        rejects = any(s.rejects for s, _ in able)
+        if drawn is not None and not rejects and not adjusts:
+            drawn.draw([(row, *how) for row, how in zip(rows, steps, strict=True)])
+            chosen: list[int] = drawn.tokens[rows].tolist()
+            if UNDECIDED not in chosen:
+                return chosen
+        logits = np.asarray(found)[rows] if drawn is None else np.array(drawn.logits(rows))
+        if adjusts:
+            for row, (s, _) in zip(logits, able, strict=True):
+                s.sampler.adjust(row)
+        chosen = choose(logits, steps).tolist()
+        if rejects and min(chosen) >= 0:
+            for row, (s, guess) in zip(logits, able, strict=True):
+                if s.rejects:
+                    guess.probabilities.append(probabilities(row, s.sampler.parameters))
+        return chosen
+
+    def _call(self, fed: abc.Sequence[tuple[Sequence, int, int]]) -> _Call:
+        """The call that decodes tokens of sequences, each with the number of tokens before it."""
         contexts = [self._contexts[s] for s, _, _ in fed]
         width = max(len(context.table) for context in contexts)
         tokens = np.array([token for _, token, _ in fed], np.int32)
         lengths = np.array([at - c.first for (_, _, at), c in zip(fed, contexts, strict=True)], np.int32)
         slots = np.array([s.slot for s, _, _ in fed], np.int32)
         pages = np.array([c.table + [-1] * (width - len(c.table)) for c in contexts], np.int32)
-        return (self._drawn or self.runner).decode(tokens, lengths, pages, slots)
+        return _Call(tokens, lengths, pages, slots)
+
+    def _decode(self, call: _Call) -> Any:
+        return (self._drawn or self.runner).decode(*call)
 
 
 __all__ = ["DraftModel"]
