@@ -26,6 +26,7 @@ from tilewright.llm.engine.speculative import Speculation
 from tilewright.llm.engine.stream import Request
 from tilewright.llm.library import LibraryOptions, compile_library, open_library, save_library
 from tilewright.llm.weights import open_checkpoint
+from tilewright.targets.cpu.machine import common, this_machine
 
 from ..machines import features, machine, results_file
 from ..report import table
@@ -72,10 +73,17 @@ def _run(options: argparse.Namespace, folder: Path) -> None:
         for text in TEXTS:
             rows += _measured(text, built[weights], folder, options, weights)
     result = {"note": datetime.date.today().isoformat(), "machine": machine(), "tokens": options.tokens,
-              "guesses": options.guesses, "training_steps": options.steps, "rows": rows}  # fmt: skip
+              "guesses": options.guesses, "training_steps": options.steps, "cache": _largest_cache(),
+              "rows": rows}  # fmt: skip
     path.write_text(json.dumps(result, indent=1) + "\n")
     path.with_suffix(".md").write_text(markdown(result))
     print(markdown(result))
+
+
+def _largest_cache() -> int:
+    """Bytes of the machine's largest cache."""
+    caches = this_machine(common(32, 1024)).caches
+    return max(cache.size for cache in caches)
 
 
 def _random(folder: Path) -> Path:
@@ -194,7 +202,8 @@ def markdown(result: dict[str, Any]) -> str:
             parts.append(f"## Weights in {weights}")
             parts.append(
                 f"The model has {rows[0]['megabytes']:.0f} MB of weights, the draft "
-                f"{rows[0]['draft_megabytes']:.0f} MB."
+                f"{rows[0]['draft_megabytes']:.0f} MB; the processor's largest cache has "
+                f"{result['cache'] / 1e6:.0f} MB."
             )
             parts.append(table(head, [_line(row) for row in rows]))
     return "\n\n".join(parts) + "\n"
