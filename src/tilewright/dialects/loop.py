@@ -18,6 +18,7 @@ import numpy as np
 from ..ir import notes
 from ..ir.core import Attr, Effect, IRError, Operand, Operation, OptionalOperand, VariadicOperand, operation
 from ..ir.interpreter import Array, Frame
+from ..ir.substitution import evaluate
 from ..ir.symbolic import Dim
 from ..ir.types import BufferType, DType, Type
 from .elements import Elements, Statement
@@ -219,7 +220,8 @@ class Block(Operation):
 
     def interpret(self, env: Frame) -> tuple[()]:
         axes = (*self.axes, *self.reduce_axes)
-        point = {a.name: env.evaluate(e) for a, e in zip(axes, self.bindings, strict=True)}
+        dims = env.dims
+        point = {a.name: evaluate(e, dims) for a, e in zip(axes, self.bindings, strict=True)}
         frame = env.child(point)
         if not any(point[a.name] for a in self.reduce_axes):
             self._initialize(frame)
@@ -269,12 +271,13 @@ class _Access(Operation):
         Raises:
             IRError: The index is outside the array.
         """
+        dims, attributes = env.dims, self.attributes
         if dynamic:
-            env = env.child({f"v{k}": int(v) for k, v in enumerate(dynamic)})
-        for e in self.guard:
-            if env.evaluate(e) < 0:
+            dims = dims | {f"v{k}": int(v) for k, v in enumerate(dynamic)}
+        for e in attributes["guard"]:
+            if evaluate(e, dims) < 0:
                 return None
-        index = tuple([int(env.evaluate(e)) for e in self.indices])
+        index = tuple([e if type(e) is int else int(evaluate(e, dims)) for e in attributes["indices"]])
         for i, n in zip(index, shape, strict=True):
             if not 0 <= i < n:
                 raise IRError(f"addresses element {index} of a buffer of shape {shape}", self)
@@ -352,6 +355,5 @@ class Accumulate(_Access):
     def interpret(self, env: Frame, value: Array, target: Array, *dynamic: Array) -> tuple[()]:
         where = self.element(env, target.shape, dynamic)
         if where is not None:
-            with np.errstate(all="ignore"):
-                target[where] = BINARY[self.combine].function(target[where], value)
+            target[where] = BINARY[self.combine].function(target[where], value)
         return ()

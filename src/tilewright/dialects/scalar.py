@@ -139,8 +139,7 @@ class Unary(ScalarOp):
         return (boolean if self.to_bool else self.x.type,)
 
     def interpret(self, env: Frame, x: Array) -> Any:
-        with np.errstate(all="ignore"):
-            return np.asarray(type(self).function(x)).astype(self.result.type.numpy, copy=False)
+        return np.asarray(type(self).function(x)).astype(self.results[0].type.numpy, copy=False)
 
 
 class Binary(ScalarOp):
@@ -160,8 +159,7 @@ class Binary(ScalarOp):
         return (boolean if self.to_bool else self.a.type,)
 
     def interpret(self, env: Frame, a: Array, b: Array) -> Any:
-        with np.errstate(all="ignore"):
-            return np.asarray(type(self).function(a, b)).astype(self.result.type.numpy, copy=False)
+        return np.asarray(type(self).function(a, b)).astype(self.results[0].type.numpy, copy=False)
 
 
 MATH_FUNCTIONS = frozenset(

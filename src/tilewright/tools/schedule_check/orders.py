@@ -73,7 +73,7 @@ class Order:
 
 def _own_frame(env: Frame, f: loop.For, i: int) -> Frame:
     """The frame of an iteration that runs beside others: with values of its own."""
-    return Frame(env.module, {**env.dims, f.iv.name: i}, dict(env.values), env.run_loop)
+    return Frame(env.module, {**env.dims, f.iv.name: i}, dict(env.values), env.run_loop, env.plans)
 
 
 def _in_step(ops: Iterable[Operation], frames: Sequence[Frame], rng: np.random.Generator) -> None:
