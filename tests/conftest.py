@@ -20,11 +20,25 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 gc.disable()  # what imports and collecting the tests make stays
 
 
+def keep() -> None:
+    """Keep what is alive now away from the garbage collector."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Keep modules and tests, which stay in memory, away from the garbage collector. Scanning them took a
     tenth of the time.
     """
-    gc.collect()
-    gc.freeze()
+    keep()
     gc.set_threshold(200_000, 20, 20)
     gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Keep what a file's tests leave behind, too. After thousands of tests a collection took three seconds,
+    and some tests ask for several.
+    """
+    if nextitem is None or nextitem.path != item.path:
+        keep()
