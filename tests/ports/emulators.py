@@ -2,8 +2,8 @@
 
 Shared libraries of Linux are loaded by a program for the C library in a folder of the system (Debian:
 ``libc6-arm64-cross``, ``libc6-armhf-cross``, ``libc6-riscv64-cross``); static libraries are linked into a
-program. Android's get glibc where the system has it for the processor; all others get musl, which takes zig a
-minute to build. Windows' libraries are loaded by a program in Wine.
+program. Android's get glibc where the system has it for the processor (on armv7 ``libc6-armel-cross``); all
+others get musl, which takes zig a minute to build. Windows' libraries are loaded by a program in Wine.
 
 QEMU 7.2 for RISC-V fails its own assertion (``decode_save_opc``) on a vector conversion with a static
 rounding mode, such as ``vfcvt.rtz.x.f.v``, unless an instruction before it in the block sets the mode. QEMU
@@ -75,26 +75,28 @@ def command_of(target: str) -> list[str]:
     sve = f",sve{isa.sve_bits}=on,sve-default-vector-length={isa.sve_bits // 8}" if isa.sve_bits else ""
     model = _MODELS[processor].format(bits=max(128, isa.vector_bits), sve=sve)
     command = [emulator, "-cpu", model]
-    if system.name == "linux" and not (folder := _glibc(processor)).is_dir():
+    if system.name == "linux" and not (folder := _glibc(isa.triple)).is_dir():
         raise NoEmulator(f"{target}: there is no C library in {folder}")
     if system.name == "linux" or _has_glibc(isa.triple):
-        command += ["-L", str(_glibc(processor))]
+        command += ["-L", str(_glibc(isa.triple))]
     return command
 
 
-def _glibc(processor: str) -> Path:
-    """The folder of the system with glibc for a processor."""
+def _glibc(triple: str) -> Path:
+    """The folder of the system with the glibc that programs of a target need. On armv7 Android's functions
+    take numbers in other registers than those of Linux, as Debian's armel does.
+    """
+    processor = triple.partition("-")[0]
+    if processor == "armv7" and system_of(triple).name == "android":
+        return Path("/usr/arm-linux-gnueabi")
     return Path("/usr") / _FOLDERS[processor]
 
 
 def _has_glibc(triple: str) -> bool:
-    """Whether programs of Android's static libraries get glibc. On armv7 Android's functions take numbers in
-    other registers than those of Debian's glibc.
-    """
-    processor, system = triple.partition("-")[0], system_of(triple)
-    if system.name != "android" or processor == "armv7":
+    """Whether programs of Android's static libraries get glibc."""
+    if system_of(triple).name != "android":
         return False
-    return _glibc(processor).is_dir() if processor != "x86_64" else platform.libc_ver()[0] == "glibc"
+    return platform.libc_ver()[0] == "glibc" if triple.startswith("x86_64") else _glibc(triple).is_dir()
 
 
 @cache
@@ -131,7 +133,7 @@ def _link_statically(triple: str, arguments: Sequence[str], path: Path) -> None:
     """Make a program of sources and objects, which may be for Android."""
     more = [str(ANDROID)] if system_of(triple).name == "android" else []
     if _has_glibc(triple):
-        triple, options = triple.replace("android21", "gnu"), ["-lm", "-ldl"]
+        triple, options = triple.removesuffix("21").replace("android", "gnu"), ["-lm", "-ldl"]
     else:
         triple, options = triple.replace("android", "musl"), ["-static"]
     _compile(triple, ["-O1", *arguments, *more, *options], path)
