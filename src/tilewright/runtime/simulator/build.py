@@ -174,7 +174,7 @@ def _runtime(checked: bool, flags: tuple[str, ...]) -> bytes:
     """The object of the scheduler, the same for all units of a mode."""
     mode = _RUNTIME_CHECKED if checked else ("-O2",)
     key = disk_cache.digest("simulator runtime", *_identity(), *flags, *mode)
-    data = disk_cache.read("simulator", key)
+    data = disk_cache.read("runtime", key)
     if data is None:
         with tempfile.TemporaryDirectory(dir=temporary.folder()) as folder:
             include = [f"-I{FOLDER / 'include'}", f"-I{FOLDER / 'c'}"]
@@ -185,7 +185,7 @@ def _runtime(checked: bool, flags: tuple[str, ...]) -> bytes:
                 "compiling the simulator's runtime",
             )
             data = (Path(folder) / "runtime.o").read_bytes()
-        disk_cache.write("simulator", key, data)
+        disk_cache.write("runtime", key, data)
     return data
 
 
