@@ -85,7 +85,7 @@ def test_other_folders_are_refused(folder: Path) -> None:
 def test_the_server_isolates_the_page(folder: Path) -> None:
     write_chat_page(folder)
     server = page_server(folder)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     url = f"http://127.0.0.1:{server.server_port}/"
     for path, kind in (
         ("", "text/html"),

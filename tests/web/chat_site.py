@@ -40,7 +40,7 @@ class Site:
             ("127.0.0.1", 0), lambda *given: Handler(*given, directory=str(folder))
         )
         self.url = f"http://127.0.0.1:{self._server.server_port}/"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
     def send(self, handler: http.server.SimpleHTTPRequestHandler, name: str) -> None:
         content = self.prefixes.get(name, "").encode() + (self.folder / name).read_bytes()

@@ -56,7 +56,7 @@ def served(folder: Path, isolated: bool = True, handler: type[Handler] | None = 
     """Serve a folder; yields the address, without a slash at its end."""
     kind = handler or (Isolated if isolated else Handler)
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(kind, directory=str(folder)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"
     finally:

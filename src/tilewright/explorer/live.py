@@ -23,6 +23,8 @@ MOST_POINTS = 4000
 """Points of a curve that are kept. When there are more, every second one is dropped."""
 QUIET = 10.0
 """Seconds after which a line without meaning is sent, which tells whether the page is still there."""
+NOTICE = 0.05
+"""Seconds within which the server notices that `Live.close` was called."""
 PATIENCE = 5.0
 """Seconds that `Live.close` waits for open pages to take the last event."""
 SILENCE = 30.0
@@ -70,7 +72,7 @@ class Live:
                 f"port {port} of 127.0.0.1 cannot be used: {error.strerror or error}; port=0 takes a free one"
             ) from error
         self._server.live = self
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(NOTICE,), daemon=True)
         self._thread.start()
 
     @property
