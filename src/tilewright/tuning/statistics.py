@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+Array = np.ndarray[Any, Any]
 RESAMPLES = 1000
 LEAST = 5
 """Fewer samples give no bound."""
@@ -53,11 +55,32 @@ def estimate(
         samples = arrays[0]
         medians = np.median(samples[rng.integers(count, size=(resamples, count))], axis=1)
     else:
-        own = [np.median(a[rng.integers(len(a), size=(resamples, len(a)))], axis=1) for a in arrays]
+        own = _resampled(arrays, resamples, rng)
         drawn = rng.integers(len(arrays), size=(resamples, len(arrays)))
-        medians = np.mean(np.stack(own, axis=1)[np.arange(resamples)[:, None], drawn], axis=1)
+        medians = np.mean(own[np.arange(resamples)[:, None], drawn], axis=1)
     lower, upper = np.quantile(medians, [1 - confidence, confidence])
     return Estimate(median, float(lower), float(upper), count)
+
+
+def _resampled(arrays: Sequence[Array], resamples: int, rng: np.random.Generator) -> Array:
+    """The medians (resamples, arrays) of samples that are drawn from each array with replacement. Arrays of
+    equal size, which processes give, are drawn from at once: with many of them, that takes a third of the
+    time. The draws are the same.
+    """
+    if len({len(a) for a in arrays}) == 1:
+        stacked = np.stack(arrays)
+        draws = rng.integers(stacked.shape[1], size=(len(arrays), resamples, stacked.shape[1]))
+        medians: Array = np.median(np.take_along_axis(stacked[:, None], draws, axis=2), axis=2).T
+        return medians
+    draw = [a[rng.integers(len(a), size=(resamples, len(a)))] for a in arrays]
+    return np.stack([np.median(samples, axis=1) for samples in draw], axis=1)
+
+
+def _medians(arrays: Sequence[Array]) -> Array:
+    """The median of each array."""
+    if len({len(a) for a in arrays}) == 1:
+        return np.asarray(np.median(np.stack(arrays), axis=1))
+    return np.array([np.median(a) for a in arrays])
 
 
 def lower_bound(groups: Sequence[Sequence[float]], risk: float) -> float:
@@ -75,7 +98,7 @@ def lower_bound(groups: Sequence[Sequence[float]], risk: float) -> float:
     """
     from scipy.stats import t
 
-    medians = np.array([np.median(group) for group in groups if len(group)])
+    medians = _medians([np.asarray(group, float) for group in groups if len(group)])
     if len(medians) < 2:
         return -math.inf
     error = float(np.std(medians, ddof=1)) / math.sqrt(len(medians))
