@@ -55,6 +55,11 @@ MOST_RANGES = 4
 comparisons and lengthens the code.
 """
 
+PART_VECTORS = 4
+"""The most vectors of neighbouring columns whose sums along strided memory one thread computes. A larger
+value reads longer pieces of rows and leaves fewer parts to the threads.
+"""
+
 MOST_INTERLEAVED = 4
 """The most planes that become the channels of points by shuffles. Each further one takes one more shuffle for
 every vector. With a larger value, more planes are not scattered.
@@ -84,7 +89,7 @@ def rows(s: Schedule, rows: int) -> None:
             assert other is not None
             s.fuse_loops(names[0], other)
         shared.append(names[0])
-    if s.info.byte_rows and depth == rows - 1 and not beside:
+    if depth == rows - 1 and not beside and (s.info.byte_rows or not shared):
         shared += _cut_lanes(s, blocks, depth, columns)
     if shared:
         at = fuse_all(s, shared)
@@ -126,8 +131,10 @@ def _lanes_across_rows(blocks: list[loop.Block], rows: int) -> bool:
 def _cut_lanes(
     s: Schedule, blocks: list[loop.Block], depth: int, columns: dict[loop.Block, tuple[str, str]]
 ) -> list[str]:
-    """Share parts of the axis that fills the vectors, so that a row of them takes at most `LOW_TILE_BYTES`
-    (microcontrollers).
+    """Share parts of the axis that fills the vectors, whole vectors of equal number.
+
+    On microcontrollers a row of a part takes at most `LOW_TILE_BYTES`. Elsewhere a part has at most
+    `PART_VECTORS`, and the threads divide the parts where no other axis is shared (statistics of channels).
 
     Returns the loop over the parts, if there are several.
     """
@@ -135,8 +142,12 @@ def _cut_lanes(
     extents = {s.loop(name).extent for name in names if name is not None}
     width = max(upper_limit(s.loop(inner).extent) for _, inner in columns.values()) if columns else 1
     extent = extents.pop() if len(extents) == 1 and None not in names else 1
-    size = divisor(extent, LOW_TILE_BYTES // 4 // min(width, LOW_TILE_BYTES))
-    if size % s.info.lanes(32) or size == extent:
+    lanes = s.info.lanes(32)
+    most = LOW_TILE_BYTES // 4 // min(width, LOW_TILE_BYTES) if s.info.byte_rows else PART_VECTORS * lanes
+    if not isinstance(extent, int) or extent % lanes or most < lanes:
+        return []
+    size = lanes * divisor(extent // lanes, most // lanes)
+    if size == extent:
         return []
     outer = []
     for b, name in zip(blocks, names, strict=True):
@@ -347,10 +358,10 @@ def single(s: Schedule) -> None:
         return
     if independent(own):
         s.reorder(*parallel, *([*inner, name] if is_reduced else [name, *inner]))
-    if not is_reduced and not parallel and upper_limit(chosen.extent) > 4 * s.info.lanes(32):
-        outer, name = s.split(name, 4 * s.info.lanes(32))
+    if not is_reduced and not parallel and upper_limit(chosen.extent) > PART_VECTORS * s.info.lanes(32):
+        outer, name = s.split(name, PART_VECTORS * s.info.lanes(32))
         parallel = [outer]
-        work = work * 4 * s.info.lanes(32) / max(upper_limit(chosen.extent, 1024), 1)
+        work = work * PART_VECTORS * s.info.lanes(32) / max(upper_limit(chosen.extent, 1024), 1)
     if parallel:
         head = [x for x in parallel if is_outermost_chain(s, x)]
         at = fuse_all(s, head) if head else None
