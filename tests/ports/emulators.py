@@ -32,6 +32,7 @@ from tilewright.ir.core import Module
 from tilewright.ir.types import DType
 from tilewright.runtime.tensors import DTYPES
 from tilewright.targets.cpu.isa import isa_named
+from tilewright.targets.llvm.isa import Isa
 
 RUNNER = Path(__file__).with_name("runner.c")
 ANDROID = Path(__file__).with_name("android.c")
@@ -45,7 +46,7 @@ _STATIC = ("linux-musl", "android")
 """Systems whose static libraries are linked into a program."""
 _PROCESSORS = {"aarch64": "aarch64", "armv7": "arm", "riscv64": "riscv64", "hexagon": "hexagon"}
 _FOLDERS = {"aarch64": "aarch64-linux-gnu", "armv7": "arm-linux-gnueabihf", "riscv64": "riscv64-linux-gnu"}
-_MODELS = {"riscv64": "rv64,v=true,vlen={bits}", "aarch64": "max{sve}", "armv7": "max", "hexagon": "v67"}
+_MODELS = {"riscv64": "rv64,v=true,vlen={bits}", "armv7": "max", "hexagon": "v67"}
 
 
 class NoEmulator(Exception):
@@ -72,14 +73,22 @@ def command_of(target: str) -> list[str]:
     emulator = shutil.which(f"qemu-{name}-static") or shutil.which(f"qemu-{name}")
     if emulator is None:
         raise NoEmulator(f"{target}: qemu-{name} is not installed (Debian: qemu-user-static)")
-    sve = f",sve{isa.sve_bits}=on,sve-default-vector-length={isa.sve_bits // 8}" if isa.sve_bits else ""
-    model = _MODELS[processor].format(bits=max(128, isa.vector_bits), sve=sve)
-    command = [emulator, "-cpu", model]
+    model = _aarch64(isa) if processor == "aarch64" else _MODELS[processor]
+    command = [emulator, "-cpu", model.format(bits=max(128, isa.vector_bits))]
     if system.name == "linux" and not (folder := _glibc(isa.triple)).is_dir():
         raise NoEmulator(f"{target}: there is no C library in {folder}")
     if system.name == "linux" or _has_glibc(isa.triple):
         command += ["-L", str(_glibc(isa.triple))]
     return command
+
+
+def _aarch64(isa: Isa) -> str:
+    """A processor that has no more than what code is made for, so that other instructions end the program."""
+    if isa.sve_bits:
+        return f"max,sve{isa.sve_bits}=on,sve-default-vector-length={isa.sve_bits // 8}"
+    if isa.has("i8mm") or isa.has("bf16"):
+        return "max"
+    return "neoverse-n1" if isa.has("dotprod") else "cortex-a53"
 
 
 def _glibc(triple: str) -> Path:

@@ -12,6 +12,8 @@ import numpy as np
 
 import tilewright as tw
 from tilewright import nn
+from tilewright.artifact import temporary
+from tilewright.llm.models.base import CausalLM
 
 from ..differential.sample_models import SAMPLES
 from ..zoo.models import MINILM
@@ -163,6 +165,26 @@ def _language_model(tokens: int = 0) -> Compiled:
     return Compiled(lambda target: tw.compile(exported, target=target, cache=False), [[ids]], tokens=tokens)
 
 
+def _quantized_language_model(scheme: str, tokens: int) -> Compiled:
+    """As `_language_model`, with weights in a quantization `scheme`."""
+    from tilewright.llm.load_model import model_of
+    from tilewright.llm.weights import Conversion, convert, open_checkpoint
+
+    folder = temporary.folder() / scheme
+    convert(SMALL_MODEL, folder, Conversion(scheme))
+    model = model_of(open_checkpoint(folder))
+    assert isinstance(model, CausalLM)
+    ids = np.random.default_rng(5).integers(3, model.config.vocabulary, (1, 24))
+
+    def logits(ids: tw.Tensor) -> tw.Tensor:
+        return model.head(model.states(ids))
+
+    def compiled(target: str) -> Any:
+        return tw.compile(logits, (ids,), dims={"ids": {1: "length<=64"}}, target=target, cache=False)
+
+    return Compiled(compiled, [[ids]], tokens=tokens)
+
+
 def _generated(library: Any, ids: np.ndarray, tokens: int) -> np.ndarray:
     """A row of tokens with `tokens` more, each the one with the largest logit."""
     for _ in range(tokens):
@@ -184,6 +206,8 @@ MODELS: dict[str, Callable[[], Compiled]] = {
     "minilm": lambda: _from_zoo("minilm", "tiny"),
     "language-model": _language_model,
     "generated-tokens": partial(_language_model, 16),
+    "generated-tokens-int4": partial(_quantized_language_model, "int4_g32", 16),
+    "generated-tokens-int8": partial(_quantized_language_model, "int8", 16),
 }
 
 

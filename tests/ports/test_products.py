@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.targets.llvm.test_weight_forms import made, product
+from tests.targets.llvm.test_weight_forms import made, products
+from tilewright.ir.interpreter import Interpreter
 from tilewright.ir.types import i8
 
 from .emulators import NoEmulator, command_of, run_model
@@ -23,11 +24,17 @@ SHAPES = [(1, 64, 48), (2, 7, 5), (5, 33, 70), (13, 130, 16), (64, 48, 129)]
 
 
 def run(library: Any, target: str, *inputs: np.ndarray, guarded: bool = False) -> np.ndarray:
+    return run_all(library, target, list(inputs), guarded=guarded)[0][0]
+
+
+def run_all(
+    library: Any, target: str, *runs: list[np.ndarray], guarded: bool = False
+) -> list[list[np.ndarray]]:
     try:
         command_of(target)
     except NoEmulator as error:
         pytest.skip(str(error))
-    return run_model(library, target, [list(inputs)], guarded=guarded)[0][0]
+    return run_model(library, target, runs, guarded=guarded)
 
 
 def operands(shape: tuple[int, int, int], dtypes: tuple[Any, Any]) -> list[np.ndarray]:
@@ -213,15 +220,47 @@ def test_registers_of_armv7_hold_the_inner_loop() -> None:
     assert not [x for x in body if "sp" in x.split(None, 1)[-1] or x.startswith(("vorr", "vmov"))], body
 
 
-@pytest.mark.parametrize("name", ["tq1_0", "q4_k", "q6_k", "mxfp4"])
-def test_quantized_weights(name: str) -> None:
+@pytest.mark.parametrize(
+    ("target", "product", "rows"),
+    [("aarch64-linux:dotprod", "sdot", 5), (ALL, "usdot", 5), ("aarch64-linux", "smlal", 2)],
+)
+def test_inner_loop_of_quantized_weights(target: str, product: str, rows: int) -> None:
+    """A group of 32 weights of 4 bits, for the most rows of a tile: no register is spilled. Nothing but
+    unpacking and scales is beside products and loads.
+    """
+    module = products([made("4 bits in i8", 64)], i8, count=rows)
+    body = inner_loop(tw.compile(module, target=target, cache=False).ir("asm"), product)
+    assert not [x for x in body if "sp" in x.split(None, 1)[-1]], body
+    names = [x.split()[0] for x in body]
+    steps = (product, "smull", "smlal2", "smull2", *LOADS, "and", "ushr", "fsub", "fmla", "fcvtl")
+    assert sum(x in steps for x in names) >= 0.8 * len(body), body
+    assert sum(x in steps[:4] for x in names) == rows * 16 * (2 if product == "smlal" else 1), body
+
+
+FORMS = {
+    "bits": ("4 bits in i8", "8 bits in i8", "8 bits in u8"),
+    "zeros": ("4 bits, zeros", "8 bits, zeros"),
+    "tables": ("mxfp4", "iq4_xs"),
+    "k": ("q4_k", "q6_k"),
+    "ternary": ("tq1_0",),
+}
+"""Forms of quantized weights that a library has together."""
+
+
+@pytest.mark.parametrize("names", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("target", [ALL, "aarch64-linux:dotprod", "aarch64-linux", "armv7-linux"])
+def test_quantized_weights(target: str, names: tuple[str, ...]) -> None:
     """By tiles of packed panels, and of panels that are unpacked once for many rows, with the same bits."""
-    weights = made(name, 33)
-    library = tw.compile(product(weights, i8), target=ALL, cache=False)
-    assert "simd.quantized_gemm" in library.ir("loop")
+    weights = [made(name, 33) for name in names]
+    module = products(weights, i8)
     x = np.random.default_rng(0).standard_normal((26, 512)).astype(np.float32)
-    y = run(library, ALL, x)
-    wanted = x @ weights.matrix.T
-    assert np.linalg.norm(y - wanted) < 1.2e-2 * np.linalg.norm(wanted)
-    np.testing.assert_array_equal(run(library, ALL, x[:1]), y[:1])
-    assert ("qunpack" in library.ir("asm")) == (name in ("tq1_0", "q6_k"))
+    expected = Interpreter(module).run("main", [x])
+    library = tw.compile(module, target=target, cache=False)
+    assert library.ir("loop").count("simd.quantized_gemm") == len(names)
+    many, one, two = run_all(library, target, [x], [x[:1]], [x[:2]])
+    for y, first, both, wanted, w in zip(many, one, two, expected, weights, strict=True):
+        np.testing.assert_allclose(y, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
+        product = x @ w.matrix.T
+        assert np.linalg.norm(y - product) < 1.2e-2 * np.linalg.norm(product)
+        np.testing.assert_array_equal(first, y[:1])
+        np.testing.assert_array_equal(both, y[:2])

@@ -189,10 +189,11 @@ class WeightForm:
 
     @property
     def needs_sums(self) -> bool:
-        """Whether products of bytes need the sums of the groups of a row: for what was added to values, or
-        for minimums.
+        """Whether products of bytes need the sums of the groups of a row: for what was added to values, or is
+        subtracted where bytes are signed, or for minimums.
         """
-        return bool(self.byte_offset) or "minimums" in self.parts
+        subtracted = self.is_integer and self.largest_byte > 127
+        return bool(self.byte_offset) or subtracted or "minimums" in self.parts
 
     @property
     def largest_byte(self) -> int:

@@ -152,27 +152,33 @@ NAMES = ("tq1_0", "q2_k", "q2, minimums", "q3_k", "q4_k", "q5_k", "q5, minimums"
 
 def product(weights: Weights, factors: DType, matrices: int = 0) -> Module:
     """The product of up to 40 rows with the weights; of the same ones `matrices` times, which rows choose."""
-    module, rows = Module(), symbol("m", 1, 40)
+    return products([weights], factors, matrices)
+
+
+def products(
+    factors_of_rows: list[Weights], factors: DType, matrices: int = 0, count: int | None = None
+) -> Module:
+    """The products of the same rows with several weights, as in `product`; of `count` rows, if given."""
+    module, rows = Module(), symbol("m", 1, 40) if count is None else count
     names = ("x", "index")[: 1 + bool(matrices)]
-    main = func.Func(sym_name="main", arg_names=names, result_names=("y",))
+    results = tuple(f"y{k}" for k in range(len(factors_of_rows)))
+    main = func.Func(sym_name="main", arg_names=names, result_names=results)
     module.body.append(main)
-    x = main.body.add_arg(TensorType(f32, (rows, weights.values.shape[1])))
+    x = main.body.add_arg(TensorType(f32, (rows, factors_of_rows[0].values.shape[1])))
     index = main.body.add_arg(TensorType(tw.ir.types.i64, (rows,))) if matrices else None
-    b = Builder(main.body)
+    b, made = Builder(main.body), []
 
     def constant(array: Any, name: str) -> Any:
         array = np.stack([array] * matrices) if matrices else array
         return b(graph.Constant(value=Constant(array, name)))
 
-    values = constant(weights.values, "values")
-    parts = {name: constant(part, name) for name, part in weights.parts.items()}
-    rest = [parts.get(name) for name in ("units", "minimums", "minimum_units")]
-    y = b(
-        graph.QuantizedMatMul(
-            x, values, parts["scales"], index, *rest, factors=factors, bits=weights.bits, table=weights.table
-        )
-    )
-    b.insert(func.Return([y]))
+    for k, w in enumerate(factors_of_rows):
+        values = constant(w.values, f"values{k}")
+        parts = {name: constant(part, f"{name}{k}") for name, part in w.parts.items()}
+        rest = [parts.get(name) for name in ("units", "minimums", "minimum_units")]
+        choices = {"factors": factors, "bits": w.bits, "table": w.table}
+        made.append(b(graph.QuantizedMatMul(x, values, parts["scales"], index, *rest, **choices)))
+    b.insert(func.Return(made))
     return module
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from ..isa import Isa
 from .problem import LLVM_TYPES, Problem, block_rows
-from .products import Product, block_product
+from .products import Product, add_neighbours, block_product
 from .vector_tile import VectorTile, VectorTileWriter
 
 UNROLL = 2
@@ -139,11 +139,7 @@ class BlockTileWriter(VectorTileWriter):
         operands = f"{self.factor} {first}, {self.factor} {second}"
         if not block.sums:
             return e.op(f"call {self.vector} @llvm.{block.name}({self.vector} {total}, {operands})")
-        products = e.op(f"call <8 x i16> @llvm.{block.name}({operands})")
-        if "padal" in block.sums:
-            return e.op(f"call {self.vector} @llvm.{block.sums}({self.vector} {total}, <8 x i16> {products})")
-        sums = e.op(f"call {self.vector} @llvm.{block.sums}(<8 x i16> {products})")
-        return e.op(f"add {self.vector} {total}, {sums}")
+        return add_neighbours(e, block, total, e.op(f"call <8 x i16> @llvm.{block.name}({operands})"))
 
     def _results(self, total: list[str]) -> list[str]:
         """Vectors of results, row by row, from the accumulators."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ....ir.types import DType, bf16, i8, u8
+from ..emitter import Emitter
 from ..isa import Isa
 
 _KINDS = {i8: "s", u8: "u", bf16: "b"}
@@ -141,4 +142,18 @@ def block_product(isa: Isa, a: DType, b: DType) -> Product | None:
     return found[0] if found and found[0].rows else None
 
 
-__all__ = ["Product", "block_product", "dot_product"]
+def long_product(isa: Isa, a: DType, b: DType) -> Product | None:
+    """The long product of operands of these types; None if another instruction multiplies them faster."""
+    product = block_product(isa, a, b)
+    return product if product is not None and product.sums else None
+
+
+def add_neighbours(e: Emitter, product: Product, total: str, products: str) -> str:
+    """`total`, ``<4 x i32>``, plus the sums of neighbouring products, ``<8 x i16>``, of a long product."""
+    call = f"call <4 x i32> @llvm.{product.sums}"
+    if "padal" in product.sums:
+        return e.op(f"{call}(<4 x i32> {total}, <8 x i16> {products})")
+    return e.op(f"add <4 x i32> {total}, {e.op(f'{call}(<8 x i16> {products})')}")
+
+
+__all__ = ["Product", "add_neighbours", "block_product", "dot_product", "long_product"]

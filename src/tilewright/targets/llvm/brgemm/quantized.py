@@ -21,7 +21,7 @@ from ....ir.symbolic import Dim, bounds
 from ....ir.types import f32
 from ..emitter import Carried, Emitter
 from ..isa import Isa
-from .byte_dots import has_byte_dots
+from .byte_dots import has_byte_dots, multiplies_signed
 from .problem import SymbolicArguments, named
 from .quantized_matrix import HEIGHT, configure, fits_matrix, matrix_function
 from .quantized_problem import QuantizedProblem, unpack_function
@@ -66,7 +66,8 @@ def quantized_function(op: simd.QuantizedGemm, isa: Isa) -> tuple[str, dict[str,
         raise NotImplementedError(f"simd.quantized_gemm on {isa.name}")
     form, types = WeightForm.of(op.form), tuple(part.type.dtype for part in op.parts)
     strides = op.a_m, op.a_scales_m, op.a_sums_m
-    p = QuantizedProblem(form, op.groups, op.size, lanes, op.nr // lanes, types, *strides)
+    signed = multiplies_signed(isa)
+    p = QuantizedProblem(form, op.groups, op.size, lanes, op.nr // lanes, types, *strides, signed)
     writer = _Writer(op, p, isa)
     writer.write()
     dims = writer.dims.dims

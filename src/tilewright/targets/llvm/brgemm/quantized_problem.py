@@ -32,6 +32,8 @@ class QuantizedProblem:
     a_m: Dim
     a_scales_m: Dim
     a_sums_m: Dim
+    signed: bool = False
+    """Whether the bytes that are multiplied are signed (`byte_dots.multiplies_signed`)."""
 
     @property
     def bits(self) -> int:
@@ -48,8 +50,24 @@ class QuantizedProblem:
 
     @property
     def offset(self) -> int:
-        """The number added to factors where bytes are multiplied."""
-        return self.form.byte_offset
+        """The number added to factors where bytes are multiplied: if these are `signed`, none to those of a
+        table, and 128 less to those of 8 bits.
+        """
+        if self.signed and self.form.table is not None:
+            return 0
+        return self.form.byte_offset - (128 if self.signed and self.bits == 8 else 0)
+
+    @property
+    def table(self) -> list[int] | None:
+        """The bytes that are multiplied for the 16 values of a table."""
+        return None if self.form.table is None else [int(x) + self.offset for x in self.form.table]
+
+    @property
+    def largest(self) -> int:
+        """The largest magnitude of the bytes that are multiplied."""
+        if self.signed and self.table is not None:
+            return max(map(abs, self.table))
+        return 128 if self.signed and self.bits == 8 else self.form.largest_byte
 
     @property
     def block(self) -> int:
@@ -101,13 +119,13 @@ def biases_sums(p: QuantizedProblem) -> bool:
     the place of a conversion and a multiplication. It is exact for sums of at most 2**22. Zen 4 and Zen 5
     multiply floats in the two units that compute dot products of bytes, and add them in the others.
     """
-    largest = max(p.offset, p.form.largest_byte - p.offset)
+    largest = max(p.form.byte_offset, p.form.largest_byte - p.form.byte_offset)
     return p.form.shifts_sums and p.size * largest * 128 <= 1 << 22
 
 
-def unpack_function(p: QuantizedProblem, isa: Isa, signed: bool) -> tuple[str, str, tuple[Dim, ...]]:
-    """The function that unpacks a panel's values, or what they stand for, to bytes: `signed` ones, or those
-    that kernels multiply, with the offset added.
+def unpack_function(p: QuantizedProblem, isa: Isa, plain: bool) -> tuple[str, str, tuple[Dim, ...]]:
+    """The function that unpacks a panel's values, or what they stand for, to bytes: `plain` ones, or those
+    that vector tiles multiply, with the offset added.
 
     ``void @name(ptr %b, ptr %ahead, ptr %memory)`` writes [vectors, groups * size / 4 quads, lanes, 4] and
     prefetches as many packed bytes from `ahead` on.
@@ -115,7 +133,6 @@ def unpack_function(p: QuantizedProblem, isa: Isa, signed: bool) -> tuple[str, s
     e, form = Emitter(), p.form
     raw = f"<{4 * p.lanes} x i8>"
     line, column = 4 * p.lanes, p.groups * p.size * p.lanes
-    table = None if form.table is None else [int(x) + form.byte_offset for x in form.table]
     # A chunk may be one quad of bytes; then several of them take a turn of the loop.
     chunks = p.groups * p.size // form.chunk
     turn = 4 if form.quads == 1 and chunks % 4 == 0 else 1
@@ -136,8 +153,8 @@ def unpack_function(p: QuantizedProblem, isa: Isa, signed: bool) -> tuple[str, s
 
             for quad in range(quads):
                 x = load(quad) if p.bits == 8 else stored_values(e, isa, p.lanes, form, quad, load)
-                x = x if table is None else looked_up(e, isa, p.lanes, x, table)
-                if signed:
+                x = x if p.table is None else looked_up(e, isa, p.lanes, x, p.table)
+                if plain:
                     x = e.op(f"add {raw} {x}, {e.splat(raw, 'i8', str(-p.offset))}")
                 at = e.add(e.mul(e.add(e.mul(i, str(quads)), str(quad)), str(line)), str(v * column))
                 e.line(f"store {raw} {x}, ptr {e.at('%memory', at, 1)}, align {line}")

@@ -15,7 +15,8 @@ row's result does not depend on the number of rows.
 A panel is read packed, each value unpacked for the rows of a tile; or from bytes that `unpack_function` made.
 With one or two rows digits of base 3 are not unpacked: a digit of the byte q is ``(3 q - r) / 256``, where r
 is ``3 q`` modulo 256, so that products with q and with r, which is the byte of the next digit, take the place
-of products with the digit. Sums of both are exact, and so is the quotient of their difference.
+of products with the digit. Sums of both are exact, and so is the quotient of their difference. Where bytes
+are signed, 128 less, their difference is that of the digit minus 1.
 """
 
 from __future__ import annotations
@@ -51,12 +52,14 @@ def most_rows(p: QuantizedProblem, isa: Isa) -> int:
     """The largest number of rows of a vector tile.
 
     Each vector of a row needs an integer sum, and a floating-point sum or that of a block. Unpacked values, a
-    mask and a broadcast word need registers, too. With the relaxed product, floating-point sums may lie in
-    memory, because they are used once a group, and the engine keeps a register for itself.
+    mask and a broadcast word need registers, too; Arm's processors several words, whose loads take time. With
+    the relaxed product, floating-point sums may lie in memory, because they are used once a group, and the
+    engine keeps a register for itself.
     """
-    dots = ByteDots(Emitter(), isa, p.lanes, p.form.largest_byte)
+    dots = ByteDots(Emitter(), isa, p.lanes, p.largest)
     more = 1 if p.form.table is not None or len(p.form.planes) > 1 else 0  # the table, another mask
-    spare = isa.vector_registers - 2 * p.vectors - (3 if dots.relaxed else 2) - more
+    words = 4 if dots.by_lanes or dots.long else 2 if dots.relaxed else 1
+    spare = isa.vector_registers - 2 * p.vectors - 1 - words - more
     sums = dots.registers if dots.relaxed else 1 + dots.registers
     return max(1, min(MOST_ROWS, spare // (sums * p.vectors)))
 
@@ -153,7 +156,7 @@ class _Tile:
     def __init__(self, p: QuantizedProblem, rows: int, isa: Isa, shared: bool, unpacked: bool) -> None:
         self.p, self.rows, self.isa, self.unpacked = p, rows, isa, unpacked
         self.e, self.dims, self.form = Emitter(), SymbolicArguments(), p.form
-        self.dots = ByteDots(self.e, isa, p.lanes, p.form.largest_byte)
+        self.dots = ByteDots(self.e, isa, p.lanes, p.largest)
         self.numbers, self.floats = f"<{p.lanes} x i32>", f"<{p.lanes} x float>"
         self.raw, self.line = f"<{4 * p.lanes} x i8>", 4 * p.lanes
         self.share, self.near = (2, 2) if shared else (1, 3)
@@ -255,16 +258,17 @@ class _Tile:
                 if v == 0 and quads.start == 0:
                     self._prefetch(ahead, step * self.lines + k)
                 at = (step * self.lines + k) * self.pitch + v * self.column
-                loaded[k, v] = e.load(self.raw, e.at(b, str(at), 1), self.line)
+                x = e.load(self.raw, e.at(b, str(at), 1), self.line)
+                if p.signed and (p.bits == 8 or self.by_differences):
+                    x = e.op(f"xor {self.raw} {x}, {e.splat(self.raw, 'i8', '-128')}")
+                loaded[k, v] = x
             return loaded[k, v]
 
         def unpacked(quad: int, v: int) -> str:
             if self.unpacked:
                 return load(0, v)
             x = stored_values(e, self.isa, p.lanes, form, quad, lambda k: load(k, v))
-            if form.table is None:
-                return x
-            return looked_up(e, self.isa, p.lanes, x, [int(y) + form.byte_offset for y in form.table])
+            return x if p.table is None else looked_up(e, self.isa, p.lanes, x, p.table)
 
         if self.by_differences:
             return self._differences(a, load, quads, acc)
@@ -278,7 +282,8 @@ class _Tile:
         self, a: list[str], load: Callable[[int, int], str], quads: range, acc: list[str]
     ) -> list[str]:
         """Add products of quads of a chunk with the bytes of their digits to the first half of `acc`, and
-        with those of the next digits to the second.
+        with those of the next digits to the second. Bytes that are 128 less have digits likewise, since 3 *
+        128 is 128 modulo 256.
         """
         e, lanes, half = self.e, self.p.lanes, len(acc) // 2
         row: list[str] = []
@@ -314,9 +319,11 @@ class _Tile:
         e, p = self.e, self.p
         start = e.mul(g, str(p.size))
         acc = ["zeroinitializer"] * (self.rows * p.vectors)
-        if "start" in p.factors:
+        # Differences of signed bytes have nothing to be corrected.
+        kind = "bias" if self.by_differences and p.signed else "start"
+        if kind in p.factors:
             for i in range(self.rows):
-                first = self._factor(self.numbers, factors, "start", i)
+                first = self._factor(self.numbers, factors, kind, i)
                 acc[i * p.vectors : (i + 1) * p.vectors] = [first] * p.vectors
         begun = acc
         if self.by_differences:

@@ -117,14 +117,17 @@ def stored_values(
     for width, low in form.planes:
         x = line(first + quad % width)
         shift = quad // width * width - low
-        if shift:
+        what, masked = "lshr" if shift > 0 else "shl", width < 8
+        if shift and isa.has("neon"):
+            x = e.op(f"{what} {raw} {x}, {e.splat(raw, 'i8', str(abs(shift)))}")
+            masked = low > 0 or quad // width * width + width < 8  # else only the value is left
+        elif shift:
             # Shifts of 32 bits move bits between bytes, which the mask removes.
-            what = "lshr" if shift > 0 else "shl"
             shifted = e.op(
                 f"{what} {numbers} {e.op(f'bitcast {raw} {x} to {numbers}')}, splat (i32 {abs(shift)})"
             )
             x = e.op(f"bitcast {numbers} {shifted} to {raw}")
-        if width < 8 and (top or len(form.planes) > 1):
+        if masked and (top or len(form.planes) > 1):
             mask = ((1 << width) - 1) << low
             x = e.op(f"and {raw} {x}, {e.splat(raw, 'i8', str(mask))}")
         value = e.op(f"or {raw} {value}, {x}") if value else x
@@ -163,7 +166,7 @@ def tripled(e: Emitter, isa: Isa, lanes: int, octets: str) -> str:
     raw = f"<{4 * lanes} x i8>"
     three = e.op(f"add {raw} {e.op(f'add {raw} {octets}, {octets}')}, {octets}")
     # LLVM would make products with 9, 27 and 81 of several steps; vectors of bytes have no product.
-    register = {"x86_64": "v" if isa.avx512 else "x", "aarch64": "w"}.get(isa.triple.split("-")[0], "r")
+    register = {"x86_64": "v" if isa.avx512 else "x", "aarch64": "w", "armv7": "w"}.get(isa.triple.split("-")[0], "r")
     return e.op(f'call {raw} asm "", "={register},0"({raw} {three}) nounwind memory(none)')
 
 
@@ -190,6 +193,8 @@ def looked_up(e: Emitter, isa: Isa, lanes: int, codes: str, table: Sequence[int]
             name = "aarch64.neon.tbl1.v16i8"
     if name:
         return e.op(f"call {raw} @llvm.{name}({raw} <{entries}>, {raw} {codes})")
+    if count == 16 and isa.triple.startswith("armv7") and isa.has("neon"):
+        return _by_halves(e, entries.split(", "), codes)
 
     def is_set(bit: int) -> str:
         masked = e.op(f"and {raw} {codes}, {e.splat(raw, 'i8', str(1 << bit))}")
@@ -200,6 +205,17 @@ def looked_up(e: Emitter, isa: Isa, lanes: int, codes: str, table: Sequence[int]
 
     numbers = [e.splat(raw, "i8", str(x if x < 128 else x - 256)) for x in table]
     return str(choice(numbers, is_set, select))
+
+
+def _by_halves(e: Emitter, entries: list[str], codes: str) -> str:
+    """The numbers at 16 places of a table, eight at a time: NEON of ARMv7 reads two registers of 64 bits."""
+    half, whole = "<8 x i8>", "<16 x i8>"
+    table = ", ".join(f"{half} <{', '.join(part)}>" for part in (entries[:8], entries[8:]))
+    found = []
+    for first in (0, 8):
+        places = e.shuffle(whole, codes, codes, [*range(first, first + 8)])
+        found.append(e.op(f"call {half} @llvm.arm.neon.vtbl2({table}, {half} {places})"))
+    return e.shuffle(half, *found, [*range(16)])
 
 
 __all__ = ["load_integers", "load_scales", "looked_up", "scale_and_minimum", "stored_values", "tripled"]
