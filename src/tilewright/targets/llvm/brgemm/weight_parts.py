@@ -166,7 +166,9 @@ def tripled(e: Emitter, isa: Isa, lanes: int, octets: str) -> str:
     raw = f"<{4 * lanes} x i8>"
     three = e.op(f"add {raw} {e.op(f'add {raw} {octets}, {octets}')}, {octets}")
     # LLVM would make products with 9, 27 and 81 of several steps; vectors of bytes have no product.
-    register = {"x86_64": "v" if isa.avx512 else "x", "aarch64": "w", "armv7": "w"}.get(isa.triple.split("-")[0], "r")
+    register = {"x86_64": "v" if isa.avx512 else "x", "aarch64": "w", "armv7": "w"}.get(
+        isa.triple.split("-")[0], "r"
+    )
     return e.op(f'call {raw} asm "", "={register},0"({raw} {three}) nounwind memory(none)')
 
 
