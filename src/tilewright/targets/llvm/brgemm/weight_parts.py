@@ -217,7 +217,7 @@ def _by_halves(e: Emitter, entries: list[str], codes: str) -> str:
     for first in (0, 8):
         places = e.shuffle(whole, codes, codes, [*range(first, first + 8)])
         found.append(e.op(f"call {half} @llvm.arm.neon.vtbl2({table}, {half} {places})"))
-    return e.shuffle(half, *found, [*range(16)])
+    return e.shuffle(half, found[0], found[1], [*range(16)])
 
 
 __all__ = ["load_integers", "load_scales", "looked_up", "scale_and_minimum", "stored_values", "tripled"]
