@@ -198,8 +198,10 @@ class Pace:
         elif self._after is None:
             self._after = seconds
         else:
-            # Guesses have filled the caches; the first step after them has paid for it.
-            self._earn(-min(1.0, max(0.0, self._after / seconds - 1)))
+            # Guesses have filled the caches; the steps after them have paid for it.
+            usual = min(self._before, plain.least)
+            if plain.least <= _CHANGED * usual:
+                self._earn(-sum(min(1.0, took / usual - 1) for took in (self._after, seconds)))
             self._settle(plain.least)
 
     def step(
@@ -257,7 +259,7 @@ class Pace:
         series, before, sequences = self._series, self._before, self._sequences
         self._series, self._after = [], None
         changed = max(before, after) > _CHANGED * min(before, after)
-        plain = math.sqrt(before * after)
+        plain = min(before, after)  # the draft model may have displaced the weights that the other one read
         if not changed:
             for count in {step.count for step in series}:
                 times = [step.checking / plain for step in series if step.count == count]
