@@ -61,6 +61,8 @@ def replace_relu(module):
 
 register_pass(replace_relu, level="graph", before="cse")
 """
+LATE = {"the module": "    import pass_a_helper\n", "a name": "    from pass_a_helper import OPERATOR\n"}
+"""Imports in the function instead."""
 IMPORTER = """
 from tilewright.dialects import graph
 from tilewright.frontends.onnx.registry import importer
@@ -165,12 +167,17 @@ def test_a_pass_that_changes() -> None:
     np.testing.assert_array_equal(compiled(module, True), np.maximum(X, 0))
 
 
-def test_a_pass_of_a_file_whose_helper_changes(folder: Path) -> None:
+@pytest.mark.parametrize("late", ["", *LATE.values()], ids=["", *LATE])
+def test_a_pass_of_a_file_whose_helper_changes(folder: Path, late: str) -> None:
+    text = PASS
+    if late:
+        text = text.replace("import pass_a_helper\n", "").replace("(module):\n", f"(module):\n{late}")
+    text = text.replace("pass_a_helper.OPERATOR", "OPERATOR") if "from" in late else text
     module = one_operator(graph.Relu)
     try:
         for operator, expected in (("Neg", -X), ("Abs", np.abs(X)), ("Neg", -X)):
             read(folder, "pass_a_helper", f"OPERATOR = {operator!r}\n")
-            read(folder, "pass_a", PASS)
+            read(folder, "pass_a", text)
             np.testing.assert_array_equal(np.asarray(tw.compile(module)(X)), expected)
         np.testing.assert_array_equal(compiled(module, True), expected)
     finally:
@@ -281,6 +288,38 @@ def test_every_search_sees_what_changed(monkeypatch: pytest.MonkeyPatch) -> None
         change()
         assert found() == found() == expected, expected
     assert [place for place, value in foreign_code() if isinstance(value, functools.partial)] == ["renamed"]
+
+
+class Callable:
+    """An object in place of a function."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    def __call__(self, *args: Any) -> Any:
+        return self.function(*args)
+
+
+@pytest.mark.parametrize(
+    "around",
+    [property, functools.cached_property, staticmethod, classmethod, functools.partial,
+     functools.partialmethod, functools.cache, Callable],
+)  # fmt: skip
+def test_functions_inside_of_other_objects(around: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of a method of this package's; equal code counts as equal, other code does not."""
+    from tilewright.targets.llvm.isa import Isa
+
+    def made(number: int) -> Any:
+        def function(*_: object) -> int:
+            return number
+
+        return around(function)
+
+    found = []
+    for number in (1, 2, 1):
+        monkeypatch.setattr(Isa, "narrow", made(number))
+        found.append(user_code.fingerprint())
+    assert found[0] == found[2] != found[1] and all(found)
 
 
 def test_nothing_of_this_package_counts_as_the_users() -> None:

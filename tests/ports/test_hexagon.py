@@ -11,6 +11,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
+from tests.targets.llvm.test_weight_forms import made, product
+from tilewright.ir.types import i8
 
 from .emulators import GUARDED, NoEmulator, command_of, run_model, run_static
 from .models import difference
@@ -61,6 +63,20 @@ def test_integers_in_vectors_have_the_results_of_cpu(size: int) -> None:
     (found,) = run_model(library, VECTORS, [given], guarded=True)
     for actual, wanted in zip(found, tw.compile(model, tuple(given), target="cpu")(*given), strict=True):
         np.testing.assert_array_equal(actual, wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["tq1_0", "q6_k"])
+def test_quantized_weights(name: str) -> None:
+    """Digits of base 3 have no assembly here, which LLVM has no register for."""
+    needs_emulator()
+    weights = made(name, 5)
+    library = tw.compile(product(weights, i8), target=VECTORS, cache=False)
+    assert "simd.quantized_gemm" in library.ir("loop")
+    x = np.random.default_rng(0).standard_normal((3, 512)).astype(np.float32)
+    ((y,),) = run_model(library, VECTORS, [[x]])
+    wanted = x @ weights.matrix.T
+    assert np.linalg.norm(y - wanted) < 1.2e-2 * np.linalg.norm(wanted)
 
 
 def test_conversions_round_to_even_and_saturate() -> None:

@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import sys
 import types
-from collections.abc import Collection, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from operator import is_
 from typing import Any
 
@@ -39,6 +39,16 @@ _DEPENDENCIES = {
 
 
 _CODE = (types.FunctionType, types.MethodType, type)
+_WRAPPERS: dict[type, tuple[str, ...]] = {
+    functools.partial: ("func",),
+    functools.partialmethod: ("func",),
+    functools.cached_property: ("func",),
+    type(functools.cache(len)): ("__wrapped__",),
+    staticmethod: ("__func__",),
+    classmethod: ("__func__",),
+    property: ("fget", "fset", "fdel"),
+}
+"""Classes of objects around functions, with the attributes that hold these."""
 _SEQUENCES = (list, tuple, set)
 _TABLES = (dict, *_SEQUENCES)
 
@@ -66,23 +76,35 @@ def is_users(value: object) -> bool:
 
 
 def packages(value: object) -> set[str]:
-    """The users' packages that a function or class is from, or that the functions and classes of a registered
-    description (a dataclass) are from.
+    """The users' packages that a function or class is from, that the functions and classes of a registered
+    description (a dataclass) are from, or the class of an object that can be called.
     """
-    if isinstance(value, functools.partial):
-        return packages(value.func)
     if isinstance(value, _CODE):
         top = top_of(value)
-        return set() if is_known(top) else {top}
-    if dataclasses.is_dataclass(value):
-        return set().union(*map(packages, _parts(value)))
-    return set()
+    elif (inner := functions_in(value)) or dataclasses.is_dataclass(value):
+        return set().union(*map(packages, inner or _parts(value)))
+    else:
+        top = top_of(type(value)) if callable(value) else ""
+    return set() if is_known(top) else {top}
+
+
+def functions_in(value: object) -> list[Any]:
+    """The functions in a property, a method without an object, or another object around functions."""
+    names = next((names for kind, names in _WRAPPERS.items() if isinstance(value, kind)), ())
+    return [part for name in names if (part := getattr(value, name)) is not None]
 
 
 @functools.cache
 def is_known(top: str) -> bool:
     """Whether a top-level package is this one, a dependency of it, or Python's."""
-    return top in sys.stdlib_module_names or top in _DEPENDENCIES or top in (PACKAGE, "builtins", "")
+    # `namedtuple` names a module that does not exist in the functions that it generates.
+    generated = top.startswith("namedtuple_") and top not in sys.modules
+    return (
+        generated
+        or top in sys.stdlib_module_names
+        or top in _DEPENDENCIES
+        or top in (PACKAGE, "builtins", "")
+    )
 
 
 def top_of(value: object) -> str:
@@ -108,7 +130,10 @@ def _shapes_code(name: str) -> bool:
 @functools.cache
 def _may_describe_code(kind: Any) -> bool:
     """Whether `packages` of instances of a class may be any. Most values of modules are plain ones."""
-    return issubclass(kind, (functools.partial, *_CODE)) or dataclasses.is_dataclass(kind)
+    if issubclass(kind, (*_WRAPPERS, *_CODE)) or dataclasses.is_dataclass(kind):
+        return True
+    callables: Any = Callable  # mypy does not take it as a class
+    return issubclass(kind, callables) and not is_known(top_of(kind))
 
 
 def _parts(description: Any) -> list[Any]:
@@ -117,8 +142,8 @@ def _parts(description: Any) -> list[Any]:
 
 def _is_fixed(value: Any) -> bool:
     """Whether `packages` of a value stays what it is: no field of a description is assigned later."""
-    if isinstance(value, functools.partial):
-        return _is_fixed(value.func)
+    if inner := functions_in(value):
+        return all(map(_is_fixed, inner))
     if isinstance(value, type) or not dataclasses.is_dataclass(value):
         return True
     kind: Any = type(value)

@@ -3,9 +3,10 @@ hold its fingerprint.
 
 Extensions are registered in tables of this package's modules, and replacements of its functions stand in its
 modules and classes. So the search does not follow registrations: it looks at every function and class in this
-package's modules that comes from elsewhere. The fingerprint of code is made of its bytecode, its closure and
-the globals that it reads, recursively, so an edited helper counts as well as an edited operator. Python's
-library and packages that have nothing to do with the user's code count by their version.
+package's modules that comes from elsewhere. The fingerprint of code is made of its bytecode, its closure, and
+the globals that it reads and modules that it imports, recursively, so an edited helper counts as well as an
+edited operator. Python's library and packages that have nothing to do with the user's code count by their
+version.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from __future__ import annotations
 import dis
 import enum
 import functools
+import importlib
+import importlib.util
 import sys
 import sysconfig
 import types
@@ -21,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ..artifact import disk_cache
-from .foreign_code import PACKAGE, foreign_code, is_known, is_users, packages, top_of
+from .foreign_code import PACKAGE, foreign_code, functions_in, is_known, is_users, packages, top_of
 
 _PLAIN = (
     bool,
@@ -106,6 +109,12 @@ def _installed(file: str) -> bool:
     return any(Path(file).is_relative_to(place) for place in places if place)
 
 
+def _file_of(top: str) -> str | None:
+    """The file of a top-level package or module that is not loaded; None: there is none."""
+    spec = importlib.util.find_spec(top)
+    return None if spec is None else spec.origin
+
+
 class _Walk:
     """Writes objects as texts that change with their behaviour. `tops`: packages whose code is always read,
     wherever they are installed.
@@ -163,11 +172,10 @@ class _Walk:
             yield from self._module(value, place, names)
         elif isinstance(value, type):
             yield from self._class(value, place)
-        elif isinstance(value, (property, functools.cached_property, staticmethod, classmethod)):
+        elif not isinstance(value, functools.partial) and (functions := functions_in(value)):
             yield type(value).__name__
-            for name in ("fget", "fset", "fdel", "func", "__func__"):
-                if (part := getattr(value, name, None)) is not None:
-                    yield from self._parts(part, place)
+            for function in functions:
+                yield from self._parts(function, place)
         else:
             yield from self._instance(value, place)
 
@@ -207,12 +215,29 @@ class _Walk:
             except ValueError:  # not yet assigned
                 continue
             yield from self._parts(contents, f"'{name}' in {place}")
-        read, all_names = _names(function.__code__)
+        read, imported, all_names = _names(function.__code__)
         for name in sorted(read):
             if name in function.__globals__:
                 yield f"global {name}"
                 contents_of_global = function.__globals__[name]
                 yield from self._parts(contents_of_global, f"'{name}' in {function.__module__}", all_names)
+        for name in sorted(imported):
+            yield from self._import(name, function, all_names)
+
+    def _import(self, name: str, function: types.FunctionType, names: frozenset[str]) -> Iterator[str]:
+        """Describe a module that a function imports, "." before the names of neighbours."""
+        try:
+            name = importlib.util.resolve_name(name, function.__globals__.get("__package__"))
+            top = name.partition(".")[0]
+            if self._is_top_apart(top):  # It is not loaded.
+                yield f"module {name} {_version(top)}"
+                return
+            importlib.import_module(name)
+        except Exception:  # The function may have another way without it.
+            yield f"no module {name}"
+            return
+        for found in dict.fromkeys((top, name)):
+            yield from self._parts(sys.modules[found], f"'{found}' in {function.__module__}", names)
 
     def _module(self, module: types.ModuleType, place: str, names: frozenset[str]) -> Iterator[str]:
         top = module.__name__.partition(".")[0]
@@ -268,28 +293,36 @@ class _Walk:
             return False
         if is_known(top):
             return True
-        file = getattr(sys.modules.get(top), "__file__", None)
+        module = sys.modules.get(top)
+        file = getattr(module, "__file__", None) if module is not None else _file_of(top)
         return file is not None and _installed(file)
 
     def _name(self, value: Callable[..., Any] | type) -> str:
         return f"{value.__module__}.{value.__qualname__} {_version(top_of(value))}"
 
 
-def _names(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
-    """The globals that a function and its inner functions read; and all names in their code, attributes
-    included.
+def _names(code: types.CodeType) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+    """The globals that a function and its inner functions read; the modules that they import, with a "." for
+    each level of a relative import; and all names in their code, attributes included.
     """
     read: set[str] = set()
+    imported: set[str] = set()
     names: set[str] = set(code.co_names)
+    constants: list[Any] = []
     for instruction in dis.get_instructions(code):
-        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME") and isinstance(instruction.argval, str):
-            read.add(instruction.argval)
+        value = instruction.argval
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME") and isinstance(value, str):
+            read.add(value)
+        elif instruction.opname.startswith(("LOAD_CONST", "LOAD_SMALL_INT")):
+            constants.append(value)
+        elif instruction.opname == "IMPORT_NAME":
+            level, _ = constants[-2:]  # the names that are imported from the module
+            imported.add("." * level + value)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            inner_read, inner_names = _names(constant)
-            read |= inner_read
-            names |= inner_names
-    return frozenset(read), frozenset(names)
+            for found, more in zip((read, imported, names), _names(constant), strict=True):
+                found |= more
+    return frozenset(read), frozenset(imported), frozenset(names)
 
 
 __all__ = ["UnknownContents", "fingerprint", "fingerprint_of"]

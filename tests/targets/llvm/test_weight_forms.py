@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ml_dtypes
@@ -20,7 +20,9 @@ from tilewright.ir.core import Module
 from tilewright.ir.symbolic import ceildiv, symbol
 from tilewright.ir.types import DType, TensorType, bf16, f32, i8
 from tilewright.llm.quantization.tables import E2M1, IQ4_NL, NF4
-from tilewright.targets.cpu.isa import host_isa
+from tilewright.targets.cpu.isa import host_isa, isa_named
+from tilewright.targets.llvm.brgemm.weight_parts import tripled
+from tilewright.targets.llvm.emitter import Emitter
 from tilewright.targets.registry import resolve
 
 pytestmark = pytest.mark.every_isa
@@ -240,6 +242,26 @@ def test_digits_of_base_3_give_the_bits_of_two_bits(factors: DType, groups: int,
             found.append([library(x[:m]) for m in (1, 5, 40)])
     for digits, two_bits in zip(*found, strict=True):
         np.testing.assert_array_equal(digits, two_bits)
+
+
+@pytest.mark.parametrize(
+    ("target", "emulated", "register"),
+    [
+        ("cpu:x86-64-v4", (), "v"),
+        ("cpu:x86-64-v4", ("avx512f", "avx512bw"), ""),
+        ("cpu:x86-64-v3", (), "x"),
+        ("aarch64-linux:i8mm", (), "w"),
+        ("hexagon-linux:hvx", (), ""),
+    ],
+)
+def test_assembly_has_vectors_that_the_machine_has(
+    target: str, emulated: tuple[str, ...], register: str
+) -> None:
+    """LLVM ends the process if there is no register for an operand of assembly."""
+    isa = replace(isa_named(target), emulated=emulated)
+    e = Emitter()
+    tripled(e, isa, isa.for_type(i8).lanes(32), "%x")
+    assert (f'asm "", "={register},0"' in e.text()) if register else ("asm" not in e.text())
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -271,7 +271,7 @@ class _Tile:
             return x if p.table is None else looked_up(e, self.isa, p.lanes, x, p.table)
 
         if self.by_differences:
-            return self._differences(a, load, quads, acc)
+            return self._differences(a, load, step, quads, acc)
         for quad in quads if self.unpacked else sorted(quads, key=lambda q: (form.line_of(q), q)):
             row = [unpacked(quad, v) for v in range(p.vectors)]
             words = [e.load("i32", e.at(x, str(step * self.values + 4 * quad), 1), 1) for x in a]
@@ -279,11 +279,11 @@ class _Tile:
         return acc
 
     def _differences(
-        self, a: list[str], load: Callable[[int, int], str], quads: range, acc: list[str]
+        self, a: list[str], load: Callable[[int, int], str], step: int, quads: range, acc: list[str]
     ) -> list[str]:
-        """Add products of quads of a chunk with the bytes of their digits to the first half of `acc`, and
-        with those of the next digits to the second. Bytes that are 128 less have digits likewise, since 3 *
-        128 is 128 modulo 256.
+        """Add products of quads of the `step`-th chunk with the bytes of their digits to the first half of
+        `acc`, and with those of the next digits to the second. Bytes that are 128 less have digits likewise,
+        since 3 * 128 is 128 modulo 256.
         """
         e, lanes, half = self.e, self.p.lanes, len(acc) // 2
         row: list[str] = []
@@ -294,7 +294,7 @@ class _Tile:
                 for _ in range(place):
                     row = [tripled(e, self.isa, lanes, x) for x in row]
             following = [tripled(e, self.isa, lanes, x) for x in row]
-            words = [e.load("i32", e.at(x, str(4 * quad), 1), 1) for x in a]
+            words = [e.load("i32", e.at(x, str(step * self.values + 4 * quad), 1), 1) for x in a]
             acc = [
                 *self.dots.multiply(words, row, acc[:half]),
                 *self.dots.multiply(words, following, acc[half:]),

@@ -166,10 +166,24 @@ def tripled(e: Emitter, isa: Isa, lanes: int, octets: str) -> str:
     raw = f"<{4 * lanes} x i8>"
     three = e.op(f"add {raw} {e.op(f'add {raw} {octets}, {octets}')}, {octets}")
     # LLVM would make products with 9, 27 and 81 of several steps; vectors of bytes have no product.
-    register = {"x86_64": "v" if isa.avx512 else "x", "aarch64": "w", "armv7": "w"}.get(
-        isa.triple.split("-")[0], "r"
-    )
+    register = _register(isa, 32 * lanes)
+    if register is None:
+        return three
     return e.op(f'call {raw} asm "", "={register},0"({raw} {three}) nounwind memory(none)')
+
+
+def _register(isa: Isa, bits: int) -> str | None:
+    """The name in assembly templates of registers that hold vectors of a number of bits; None: the machine
+    that LLVM compiles for has none, or this is not known. LLVM ends the process where a template needs one.
+    """
+    has = [feature.lstrip("+") for feature in isa.compiler_features]
+    name, widest = {
+        "x86_64": ("v", 512) if "avx512f" in has else ("x", 256 if "avx" in has else 128),
+        "aarch64": ("w", 128),
+        "armv7": ("w", 128),
+        "wasm32": ("r", 128),
+    }.get(isa.triple.partition("-")[0], ("", 0))
+    return name if bits <= widest else None
 
 
 def _of_two(e: Emitter, raw: str, name: str, a: str, b: str) -> str:
