@@ -16,7 +16,7 @@ from tilewright.ir.builder import Builder
 from tilewright.ir.constant import Constant
 from tilewright.ir.core import Module
 from tilewright.ir.interpreter import Interpreter
-from tilewright.ir.types import DType, TensorType, bf16, f32, i32, u8
+from tilewright.ir.types import DType, TensorType, bf16, f32, i32, u8, u32
 from tilewright.ir.verifier import verify
 from tilewright.passes.tensor.pack_operands import pack_operands, shares_bytes
 
@@ -68,6 +68,30 @@ def test_copies_of_far_rows(
     rows: int, columns: int, depth: int, transposed: bool, expected: list[str]
 ) -> None:
     assert copies(product(rows, columns, depth, transposed), Panel(32)) == expected
+
+
+@pytest.mark.parametrize(("columns", "depth"), [(96, 64), (33, 70), (40, 31)])
+@pytest.mark.parametrize("units", [0, 1, 2])
+def test_kernels_of_one_pixel_are_packed_as_words(columns: int, depth: int, units: int) -> None:
+    """The two elements of a group are neighbours in a matrix, and in the kernels (O, C, 1, 1) of a
+    convolution. An odd row has no whole number of groups.
+    """
+    module = Module()
+    f = func.Func(sym_name="main", arg_names=("a", "b"), result_names=("y",))
+    module.body.append(f)
+    t = TensorBuilder(Builder(f.body))
+    a, b = (
+        t.wrap(f.body.add_arg(TensorType(bf16, s))) for s in ((64, depth), (columns, depth) + (1,) * units)
+    )
+
+    def element(i: Any, j: Any, k: Any) -> Any:
+        return a[i, k].cast(f32) * b[(j, k) + (0,) * units].cast(f32)
+
+    Builder(f.body).insert(func.Return([t.reduce("sum", (64, columns), (depth,), element).value]))
+    assert copies(module, Panel(32, 2)) == ["pack"]
+    (pack,) = (op for op in module.walk() if isinstance(op, tensor.Compute) and not op.is_reduction)
+    words = [read.source.type.dtype is u32 for read in pack.reads]
+    assert words == ([True] if depth % 2 == 0 else [False, False])
 
 
 def test_groups_of_neighbours_need_rows() -> None:

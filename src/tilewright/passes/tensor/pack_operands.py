@@ -423,7 +423,7 @@ def _pack_at_run_time(c: Contraction, k: list[Expr], panel: Panel) -> None:
     shape: list[Dim] = [*(extent(a) for a in lead), ceildiv(extent(last), nr), *rows, nr]
     builder = Builder.before(compute)
     t = TensorBuilder(builder)
-    source = t.wrap(c.b.value)
+    source, where = _without_last_units(t, t.wrap(c.b.value), read.indices)
     fixed = {axis: 0 for axis in c.batch if axis not in batch}
 
     def index_of(*i: Dim) -> tuple[dict[Expr, Any], Any]:
@@ -436,7 +436,7 @@ def _pack_at_run_time(c: Contraction, k: list[Expr], panel: Panel) -> None:
         }, column
 
     def read_at(tensor_: TensorRef, axes: dict[Expr, Any], column: Dim, words: bool = False) -> Any:
-        index = substitute_all(read.indices, axes)
+        index = substitute_all(where, axes)
         guards = (extent(last) - 1 - column, extent(k[-1]) - 1 - axes[k[-1]])
         needed = tuple(g for g in guards if not prove_le(0, g))
         if words:
@@ -446,7 +446,8 @@ def _pack_at_run_time(c: Contraction, k: list[Expr], panel: Panel) -> None:
     word = {16: u16, 32: u32}.get(group * c.b.type.dtype.bits, u32)
     if group == 1:
         packed = t.compute(shape, lambda *i: read_at(source, *index_of(*i)))
-    elif _in_words(c, k[-1], group):  # neighbours in memory: the elements of a group are moved as one word
+    elif _in_words(source.shape, where, k[-1], group):
+        # Neighbours in memory: the elements of a group are moved as one word.
         words = t.bitcast(source, word, (*source.shape[:-1], source.shape[-1] // group))
 
         def whole(*i: Dim) -> Any:
@@ -475,16 +476,28 @@ def _pack_at_run_time(c: Contraction, k: list[Expr], panel: Panel) -> None:
     _replace_b(c, packed.value, _panel_index(lead, last, k, panel))
 
 
-def _in_words(c: Contraction, row: Expr, group: int) -> bool:
-    """Whether `group` elements along the axis `row` of the right operand are always neighbours in memory,
-    aligned to `group` elements.
+def _without_last_units(
+    t: TensorBuilder, x: TensorRef, index: tuple[Dim, ...]
+) -> tuple[TensorRef, tuple[Dim, ...]]:
+    """A tensor and an index into it without the tensor's last dimensions of one element, such as those of the
+    kernel of a 1x1 convolution.
     """
-    *others, last = c.b.read.indices
+    rank = max((d + 1 for d, n in enumerate(x.shape) if n != 1), default=1)
+    if rank == len(index):
+        return x, index
+    return t.reshape(x, x.shape[:rank]), index[:rank]
+
+
+def _in_words(shape: tuple[Dim, ...], index: tuple[Dim, ...], row: Expr, group: int) -> bool:
+    """Whether `group` elements along the axis `row` of a right operand of a shape, read at an index, are
+    always neighbours in memory, aligned to `group` elements.
+    """
+    *others, last = index
     rest = substitute_all((last,), {row: 0})[0]
     return (
         not any(row in free_symbols(e) for e in others if isinstance(e, Expr))
         and prove_eq(last, rest + row)
-        and all(prove_eq(x % group, 0) for x in (rest, c.b.type.shape[-1], extent(row)))
+        and all(prove_eq(x % group, 0) for x in (rest, shape[-1], extent(row)))
     )
 
 

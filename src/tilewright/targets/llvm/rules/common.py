@@ -27,6 +27,11 @@ CHUNK = 4096
 longer pieces.
 """
 
+SQUARE_ROWS = 64
+"""The most successive elements of a row that a transposition writes before it goes on to further rows: one
+cache line or more. A larger value writes longer pieces of rows, and reads shorter ones of columns.
+"""
+
 SHORT = 8
 """Loops of fewer iterations hardly fill a vector, so longer ones are preferred. A larger value avoids more
 loops.
@@ -242,17 +247,20 @@ def vectorize_square(s: Schedule, x: str, y: str, blocks: list[loop.Block]) -> l
     """Vectorize loop `y` and move loop `x`, directly around it, into it, unrolled by the number of lanes: the
     code generator then transposes squares in registers.
 
-    Returns the loops outside `y` that `x` leaves: blocks of rows, so that a page's cache lines are used
-    before the next page.
+    Returns the loops outside `y` that both leave: blocks of columns, in which whole cache lines are written,
+    of blocks of rows, so that a page's cache lines are used before the next page.
     """
     bits = max(
         (op.result.type.bits for b in blocks for op in b.body.ops if isinstance(op, loop.Load)), default=32
     )
     lanes = max(s.info.lanes(max(bits, 32)), 2)  # a square has at least two rows
     outer = []
+    if upper_limit(s.loop(y).extent) > SQUARE_ROWS:
+        y_outer, y = s.split(y, SQUARE_ROWS)
+        outer.append(y_outer)
     if upper_limit(s.loop(x).extent) > 4 * lanes:
         x_outer, x = s.split(x, 4 * lanes)
-        outer = [x_outer]
+        outer.append(x_outer)
     s.reorder(*outer, y, x)
     s.unroll(x, lanes)
     s.vectorize(y, lanes)

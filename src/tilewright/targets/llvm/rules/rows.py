@@ -60,6 +60,12 @@ PART_VECTORS = 4
 value reads longer pieces of rows and leaves fewer parts to the threads.
 """
 
+LEAST_RUN = 256
+"""The least number of successive bytes that a computation which rearranges a tensor writes in a turn of its
+vector loop, if its reads decide the order of its loops. With a larger value more of them are ordered by what
+they write.
+"""
+
 MOST_INTERLEAVED = 4
 """The most planes that become the channels of points by shuffles. Each further one takes one more shuffle for
 every vector. With a larger value, more planes are not scattered.
@@ -489,8 +495,10 @@ def elementwise(s: Schedule, blocks: list[loop.Block]) -> None:
             s.reorder(*outer, inner, turns)
             s.unroll(turns)
             work *= upper_limit(s.loop(turns).extent)
-        elif [*outer, inner] != shared:
-            s.reorder(*outer, inner)
+        else:
+            outer = _reading_order(s, blocks, outer, inner)
+            if [*outer, inner] != shared:
+                s.reorder(*outer, inner)
         limit = upper_limit(s.loop(inner).extent)
         part = None
         if not outer and turns is None:
@@ -510,6 +518,38 @@ def elementwise(s: Schedule, blocks: list[loop.Block]) -> None:
             ranges, inner = s.split(inner, size)
             s.unroll(ranges)
         s.vectorize(inner)
+
+
+def _reading_order(s: Schedule, blocks: list[loop.Block], outer: list[str], inner: str) -> list[str]:
+    """Return loops around the vector loop `inner`, ordered so that what is read is passed once, from its
+    first byte to its last, if every iteration writes whole cache lines.
+
+    Processors fetch ahead of reads that go on through memory; where a matrix is cut into panels, each panel
+    otherwise reads a short piece of every row. The order is kept where the reads ask for different ones.
+    """
+    loops = [s.loop(name) for name in outer]
+    lane = s.loop(inner)
+    accesses = [op for b in blocks for op in b.body.ops if isinstance(op, loop.Load | loop.Store)]
+    if len(outer) < 2 or not independent([*loops, lane]) or any(op.dynamic for op in accesses):
+        return outer
+    orders: set[tuple[int, ...]] = set()
+    for op in accesses:
+        parts = [linear_in(address(op), f.iv) for f in (*loops, lane)]
+        steps = [x[0] for x in parts if x is not None and isinstance(x[0], int)]
+        if len(steps) < len(parts):
+            return outer
+        *around, along = steps
+        if along == 0 and not any(around):
+            continue
+        if along != 1:
+            return outer
+        if isinstance(op, loop.Store):
+            if upper_limit(lane.extent) * op.buffer.type.dtype.itemsize < LEAST_RUN:
+                return outer
+        elif all(around):
+            sizes = [abs(step) for step in around]
+            orders.add(tuple(sorted(range(len(outer)), key=lambda d: -sizes[d])))
+    return [outer[d] for d in orders.pop()] if len(orders) == 1 else outer
 
 
 def _interleaved(s: Schedule, blocks: list[loop.Block], inner: str, outer: list[str]) -> str | None:
