@@ -117,13 +117,22 @@ def test_names_of_variables(mangled: str, name: str) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_units_that_stay_loaded_keep_no_stacks() -> None:
-    """A process may have about 65,000 mappings; a launch of 1,024 threads uses 2,048 of them for stacks."""
+def test_units_that_stay_loaded_share_stacks() -> None:
+    """A process may have about 65,000 mappings. A launch of 1,024 threads uses 2,048 of them for stacks, and
+    keeps these for later launches of all units.
+    """
 
     def mappings() -> int:
         return len(Path("/proc/self/maps").read_text().splitlines())
 
-    module = SimulatedModule('extern "C" __global__ void one(int* x) { x[threadIdx.x] = 1; }', "cuda", False)
-    before, x = mappings(), np.zeros(1024, np.int32)
-    module.launch("one", 1, 1024, [x])
-    assert x.all() and mappings() < before + 200
+    source = 'extern "C" __global__ void one(int* x) {{ x[threadIdx.x] = {}; }}'
+    first, *others = (SimulatedModule(source.format(k), "cuda", False) for k in range(1, 4))
+    start, x = mappings(), np.zeros(1024, np.int32)
+    first.launch("one", 1, 1024, [x])
+    before = mappings()
+    assert (x == 1).all() and before < start + 2200
+    for number, module in enumerate(others, 2):
+        for threads in (64, 1024):
+            module.launch("one", 1, threads, [x])
+        assert (x == number).all()
+    assert mappings() < before + 200

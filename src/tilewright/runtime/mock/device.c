@@ -27,6 +27,7 @@ typedef struct {
   uint64_t seed;
   const sim_allocation* allocations;
   uint32_t architecture;
+  void* stacks;
 } sim_options;
 
 struct mock_unit {
@@ -271,7 +272,8 @@ int mock_fill(address to, int value, size_t size) {
 int mock_launch(const mock_kernel* kernel, const uint32_t* grid, const uint32_t* block, uint32_t shared,
                 void** arguments) {
   pthread_mutex_lock(&mutex);
-  sim_options options = {1, num_allocations, seed, allocations, CAPABILITY};
+  static uint64_t stacks[16]; /* tw_sim_stacks, which has 13 numbers of 8 bytes */
+  sim_options options = {1, num_allocations, seed, allocations, CAPABILITY, stacks};
   protect(1);
   int failed = kernel->unit->launch(kernel->name, grid, block, shared, arguments, &options);
   if (failed) {

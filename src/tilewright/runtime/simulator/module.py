@@ -30,7 +30,12 @@ class _Options(ctypes.Structure):
         ("seed", ctypes.c_uint64),
         ("allocations", ctypes.c_void_p),
         ("architecture", ctypes.c_uint32),
+        ("stacks", ctypes.c_void_p),
     ]
+
+
+_STACKS = (ctypes.c_uint64 * 16)()
+"""tw_sim_stacks of tw_simulator.h, which has 13 numbers of 8 bytes, for all units of this process."""
 
 
 class SimulatedModule:
@@ -176,7 +181,12 @@ class SimulatedModule:
         pointers = (ctypes.c_void_p * max(1, len(values)))(*(ctypes.addressof(v) for v in values))
         allocations = arena.allocations()
         options = _Options(
-            threads, len(arena.regions), seed & (2**64 - 1), ctypes.addressof(allocations), number
+            threads,
+            len(arena.regions),
+            seed & (2**64 - 1),
+            ctypes.addressof(allocations),
+            number,
+            ctypes.addressof(_STACKS),
         )
         shape = _triple(grid, "grid"), _triple(block, "block")
         status = self._launch(entry.encode(), *shape, shared_bytes, pointers, ctypes.byref(options))

@@ -106,10 +106,64 @@ static void release_fibers(tw_worker* worker) {
   worker->fibers = 0;
 }
 
+static void lock(int32_t* word) {
+  while (__atomic_exchange_n(word, 1, __ATOMIC_ACQUIRE)) {
+  }
+}
+
+static void unlock(int32_t* word) { __atomic_store_n(word, 0, __ATOMIC_RELEASE); }
+
+/* Give the worker slots for `count` fibers or more that an earlier launch has kept. Returns whether there
+ * were any. */
+static int take_kept(tw_worker* worker, uint32_t count) {
+  tw_sim_stacks* stacks = worker->launch->options->stacks;
+  if (!stacks) return 0;
+  lock(&stacks->lock);
+  uint32_t i = 0;
+  while (i < stacks->count && stacks->kept[i].threads < count) ++i;
+  int found = i < stacks->count;
+  if (found) {
+    release_fibers(worker);
+    worker->memory = stacks->kept[i].memory;
+    worker->memory_bytes = stacks->kept[i].bytes;
+    worker->fibers = (uint32_t)stacks->kept[i].threads;
+    stacks->kept[i] = stacks->kept[--stacks->count];
+  }
+  unlock(&stacks->lock);
+  return found;
+}
+
+/* Keep the worker's slots for a later launch of any unit, in place of fewer ones if all places are taken. The
+ * worker then has those, or none. */
+static void keep_fibers(tw_worker* worker) {
+  tw_sim_stacks* stacks = worker->launch->options->stacks;
+  if (!stacks || !worker->memory) return;
+  lock(&stacks->lock);
+  uint32_t least = 0, places = sizeof stacks->kept / sizeof *stacks->kept;
+  for (uint32_t i = 1; i < stacks->count; ++i)
+    if (stacks->kept[i].threads < stacks->kept[least].threads) least = i;
+  if (stacks->count < places) {
+    least = stacks->count++;
+    stacks->kept[least].memory = 0;
+    stacks->kept[least].bytes = stacks->kept[least].threads = 0;
+  }
+  if (stacks->kept[least].threads < worker->fibers) {
+    char* memory = stacks->kept[least].memory;
+    uint64_t bytes = stacks->kept[least].bytes, threads = stacks->kept[least].threads;
+    stacks->kept[least].memory = worker->memory;
+    stacks->kept[least].bytes = worker->memory_bytes;
+    stacks->kept[least].threads = worker->fibers;
+    worker->memory = memory;
+    worker->memory_bytes = bytes;
+    worker->fibers = (uint32_t)threads;
+  }
+  unlock(&stacks->lock);
+}
+
 /* Reserve slots for `count` fibers; the lowest page of each is not accessible. Returns whether that
  * succeeded. */
 static int reserve_fibers(tw_worker* worker, uint32_t count) {
-  if (worker->fibers >= count) return 1;
+  if (worker->fibers >= count || take_kept(worker, count)) return 1;
   release_fibers(worker);
   size_t bytes = (count + 1) * TW_SIM_SLOT;
 #ifdef __APPLE__
@@ -283,26 +337,25 @@ extern "C" uint32_t tw_sim_barrier(int predicate, uint32_t line, uint32_t column
 /* -- Launches -- */
 
 static tw_worker* idle_workers;
-static int idle_lock;
+static int32_t idle_lock;
 
 static tw_worker* acquire_worker(void) {
-  while (__atomic_exchange_n(&idle_lock, 1, __ATOMIC_ACQUIRE)) {
-  }
+  lock(&idle_lock);
   tw_worker* worker = idle_workers;
   if (worker) idle_workers = worker->next_idle;
-  __atomic_store_n(&idle_lock, 0, __ATOMIC_RELEASE);
+  unlock(&idle_lock);
   return worker ? worker : (tw_worker*)calloc(1, sizeof(tw_worker));
 }
 
 static void release_worker(tw_worker* worker) {
   /* Each slot is two of the mappings of which a process may have only some 65,000, and every unit that is
    * loaded has workers of its own. */
+  keep_fibers(worker);
   if (worker->fibers > KEPT_FIBERS) release_fibers(worker);
-  while (__atomic_exchange_n(&idle_lock, 1, __ATOMIC_ACQUIRE)) {
-  }
+  lock(&idle_lock);
   worker->next_idle = idle_workers;
   idle_workers = worker;
-  __atomic_store_n(&idle_lock, 0, __ATOMIC_RELEASE);
+  unlock(&idle_lock);
 }
 
 static void* work(void* data) {

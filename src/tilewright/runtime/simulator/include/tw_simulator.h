@@ -22,6 +22,17 @@ typedef struct tw_sim_allocation {
   uint32_t read_only; /* 1: a write is an error */
 } tw_sim_allocation;
 
+/* Memory for the stacks of threads that launches keep for later ones, those of other units, too. All zero at
+ * first. */
+typedef struct tw_sim_stacks {
+  int32_t lock;
+  uint32_t count;
+  struct {
+    char* memory;
+    uint64_t bytes, threads;
+  } kept[4]; /* few, since each stack is two of the 65,000 mappings that a process may have */
+} tw_sim_stacks;
+
 typedef struct tw_sim_options {
   uint32_t threads; /* threads of the operating system; 0 means 1. Checked units use one. */
   uint32_t count;   /* of the allocations */
@@ -29,6 +40,7 @@ typedef struct tw_sim_options {
   const tw_sim_allocation* allocations; /* sorted by address; null and 0: bounds are not checked */
   uint32_t architecture; /* whose matrix instructions are computed: the compute capability times 10, of AMD's
                             the hexadecimal number behind gfx; 0 means 80 and gfx942 */
+  tw_sim_stacks* stacks; /* null: a launch of more than 32 threads in a block gives its stacks back */
 } tw_sim_options;
 
 /* The kinds of faults, for tw_sim_fault.kind. */
