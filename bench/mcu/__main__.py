@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.targets.mcu.boards import MACHINES, SCRIPT, STARTUP, emulated
+from tests.targets.mcu.boards import MACHINES, STARTUP, emulated
 
 import tilewright as tw
 
@@ -52,8 +52,7 @@ class Board:
     def __init__(self, processor: str, place: Path) -> None:
         self.processor, self.place = processor, place
         self.flags = [*PROCESSORS[processor], "-mthumb", "-ffunction-sections", "-fdata-sections"]
-        _, _, _, flash, ram = MACHINES[processor]
-        (place / "link.ld").write_text(SCRIPT.format(flash=hex(flash), ram=hex(ram)))
+        (place / "link.ld").write_text(MACHINES[processor].script)
         (place / "startup.c").write_text(STARTUP)
 
     def library(self, sources: list[Path], include: Path) -> Path:

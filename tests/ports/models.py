@@ -212,7 +212,8 @@ MODELS: dict[str, Callable[[], Compiled]] = {
 
 
 @cache
-def _expected(name: str) -> tuple[Compiled, list[list[np.ndarray]]]:
+def expected(name: str) -> tuple[Compiled, list[list[np.ndarray]]]:
+    """A model, and its results on `cpu`."""
     model = MODELS[name]()
     with model.compile("cpu") as library:
         if model.tokens:
@@ -221,20 +222,15 @@ def _expected(name: str) -> tuple[Compiled, list[list[np.ndarray]]]:
     return model, [list(r) if isinstance(r, tuple) else [r] for r in results]
 
 
-def difference(name: str, target: str, guarded: bool = False) -> str:
-    """``ok`` with the largest relative difference of a model's results on a target from those on `cpu`, or
-    what is wrong. With `guarded`, memory ends where the model's data end (`run_model`).
-    """
-    model, expected = _expected(name)
-    with model.compile(target) as library:
-        found = run_model(library, target, model.inputs, tokens=model.tokens, guarded=guarded)
+def compared(found: list[list[np.ndarray]], wanted: list[list[np.ndarray]], exact: bool) -> str:
+    """``ok`` with the largest relative difference of results, or what is wrong."""
     worst = 0.0
     for got, want in zip(
-        (a for r in found for a in r), (np.asarray(a) for r in expected for a in r), strict=True
+        (a for r in found for a in r), (np.asarray(a) for r in wanted for a in r), strict=True
     ):
         if got.shape != want.shape or got.dtype != want.dtype:
             return f"{got.dtype}{list(got.shape)}, expected {want.dtype}{list(want.shape)}"
-        if want.dtype.kind in "iub" or model.exact:
+        if want.dtype.kind in "iub" or exact:
             if not np.array_equal(got, want):
                 return f"{np.count_nonzero(got != want)} of {want.size} numbers differ"
             continue
@@ -246,4 +242,14 @@ def difference(name: str, target: str, guarded: bool = False) -> str:
     return f"ok {worst:.1e}"
 
 
-__all__ = ["MODELS", "Compiled", "difference"]
+def difference(name: str, target: str, guarded: bool = False) -> str:
+    """``ok`` with the largest relative difference of a model's results on a target from those on `cpu`, or
+    what is wrong. With `guarded`, memory ends where the model's data end (`run_model`).
+    """
+    model, wanted = expected(name)
+    with model.compile(target) as library:
+        found = run_model(library, target, model.inputs, tokens=model.tokens, guarded=guarded)
+    return compared(found, wanted, model.exact)
+
+
+__all__ = ["MODELS", "Compiled", "compared", "difference", "expected"]

@@ -7,28 +7,54 @@ import subprocess
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from tilewright.artifact.link import zig_command
 
 QEMU = shutil.which("qemu-system-arm")
 
+
+class Machine(NamedTuple):
+    """A machine of QEMU, zig's names for its processor, and the memories that programs use of it."""
+
+    machine: str
+    triple: str
+    processor: str
+    flash: int
+    ram: int
+    flash_size: str = "4M"
+    ram_size: str = "4M"
+
+    @property
+    def script(self) -> str:
+        """The linker's script of a program."""
+        return SCRIPT.format(
+            flash=hex(self.flash), ram=hex(self.ram), flash_size=self.flash_size, ram_size=self.ram_size
+        )
+
+
 MACHINES = {
-    # name: (machine of QEMU, zig's triple, zig's processor, flash, RAM)
-    "cortex-m4": ("mps2-an386", "thumb-freestanding-eabihf", "cortex_m4+vfp4d16sp", 0x0, 0x20000000),
-    "cortex-m7": ("mps2-an500", "thumb-freestanding-eabihf", "cortex_m7+fp_armv8d16sp-fp64", 0x0, 0x20000000),
-    "cortex-m33": (
+    "cortex-m4": Machine("mps2-an386", "thumb-freestanding-eabihf", "cortex_m4+vfp4d16sp", 0x0, 0x20000000),
+    "cortex-m7": Machine(
+        "mps2-an500", "thumb-freestanding-eabihf", "cortex_m7+fp_armv8d16sp-fp64", 0x0, 0x20000000
+    ),
+    "cortex-m33": Machine(
         "mps2-an505",
         "thumb-freestanding-eabihf",
         "cortex_m33+fp_armv8d16sp",
         0x10000000,
         0x38000000,
+        "4M",
+        "2M",
     ),
-    "cortex-m55": (
+    "cortex-m55": Machine(
         "mps3-an547",
         "thumb-freestanding-eabihf",
         "cortex_m55+mve_fp+fp_armv8d16sp-fp64",
         0x0,
         0x20000000,
+        "512K",
+        "512K",
     ),
 }
 HEADERS = {
@@ -83,7 +109,10 @@ void say_bytes(const void* from, size_t count) {
 }
 """
 SCRIPT = """
-MEMORY {{ FLASH (rx) : ORIGIN = {flash}, LENGTH = 512K  RAM (rwx) : ORIGIN = {ram}, LENGTH = 512K }}
+MEMORY {{
+  FLASH (rx) : ORIGIN = {flash}, LENGTH = {flash_size}
+  RAM (rwx) : ORIGIN = {ram}, LENGTH = {ram_size}
+}}
 ENTRY(reset)
 SECTIONS {{
   .text : {{ KEEP(*(.vectors)) *(.text*) *(.rodata*) }} > FLASH
@@ -103,12 +132,12 @@ def run_on(name: str, archives: list[Path], main: str, place: Path) -> str:
 
 def program_of(name: str, archives: list[Path], main: str, place: Path) -> Path:
     """The program of `main` and the models in `archives`, built in the folder `place`."""
-    _, triple, processor, flash, ram = MACHINES[name]
+    board = MACHINES[name]
     for file, text in HEADERS.items():
         (place / file).write_text(text)
     (place / "startup.c").write_text(STARTUP)
     (place / "test.c").write_text(main)
-    (place / "link.ld").write_text(SCRIPT.format(flash=hex(flash), ram=hex(ram)))
+    (place / "link.ld").write_text(board.script)
     sources, libraries, include = [place / "startup.c", place / "test.c"], [], [f"-I{place}"]
     for path in archives:
         folder = path.with_suffix("")
@@ -119,7 +148,7 @@ def program_of(name: str, archives: list[Path], main: str, place: Path) -> Path:
         include.append(f"-I{folder}")
     objects = []
     flags = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-ffunction-sections", "-fno-sanitize=all"]
-    command = [*zig_command(), "cc", "-target", triple, f"-mcpu={processor}"]
+    command = [*zig_command(), "cc", "-target", board.triple, f"-mcpu={board.processor}"]
     for number, source in enumerate(sources):
         objects.append(str(place / f"{number}.o"))
         full = [*command, *flags, *include, "-c", str(source), "-o", objects[-1]]
@@ -138,7 +167,7 @@ def program_of(name: str, archives: list[Path], main: str, place: Path) -> Path:
 def emulated(name: str, program: Path, options: Sequence[str] = ()) -> str:
     """The text that a program says on the processor `name`; `options` are further ones of QEMU."""
     assert QEMU is not None
-    machine = MACHINES[name][0]
+    machine = MACHINES[name].machine
     command = [QEMU, "-M", machine, "-nographic", "-semihosting", "-monitor", "none", *options]
     done = subprocess.run(
         [*command, "-kernel", str(program)], capture_output=True, text=True, timeout=120, check=False
