@@ -16,7 +16,7 @@ BY_NATURE: dict[str, tuple[str, ...]] = {
     "bits are no numbers": ("Bitcast",),
     "it is what it is for": ("StopGradient",),
     "only the lowering of QuantizedMatMul makes it": ("DequantizedMatMul", "ScaledMatMul"),
-    "only a pass makes it, of a convolution": ("WinogradConv",),
+    "only a pass makes it, of a convolution": ("WinogradConv", "WinogradKernels"),
 }  # fmt: skip
 
 ELSEWHERE: dict[str, tuple[str, ...]] = {

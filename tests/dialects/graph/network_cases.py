@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as nn
 
 from tilewright.dialects import graph
-from tilewright.dialects.graph.winograd import KERNEL
+from tilewright.dialects.graph.winograd import KERNEL, transformed_kernels
 from tilewright.ir.constant import Constant
 from tilewright.ir.types import DType, bf16, boolean, f16, f32, f64, i8, i32, i64
 
@@ -279,6 +279,18 @@ for _note, _edges in (("same", ((1, 1), (1, 1))), ("uneven", ((0, 2), (3, 0))), 
             IMAGES,
             note=_note,
             bounds={"h": (5, 64), "w": (5, 64)},
+        )
+    )
+
+for _note, _backward in (("kernels of a convolution", False), ("rotated kernels", True)):
+    CASES.append(
+        Case(
+            "WinogradKernels",
+            (F("o", 5, 3, 3),),
+            lambda b, d, w, backward=_backward: b(graph.WinogradKernels(w, backward=backward)),
+            lambda d, w, backward=_backward: transformed_kernels(w, backward).astype(np.float32),
+            ({"o": 19}, {"o": 1}),
+            note=_note,
         )
     )
 

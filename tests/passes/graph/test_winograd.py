@@ -4,6 +4,7 @@ they are faster.
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable
 from typing import Any
@@ -114,6 +115,55 @@ def test_results_of_bf16(name: str) -> None:
         return float(np.linalg.norm(y - wanted) / np.linalg.norm(wanted))
 
     assert error(library(x.numpy())) <= 2 * max(error(direct(x.numpy())), ROUNDING)
+
+
+class Pair(nn.Module):
+    """Two convolutions and the mean of each channel of the result; `bend` follows both."""
+
+    def __init__(self, channels: int, between: int, bend: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, between, 3, padding=1, bias=False)
+        self.second, self.bend = nn.Conv2d(between, channels, 3, padding=(0, 2)), bend
+
+    def forward(self, x: Any) -> Any:
+        return self.bend(self.second(self.bend(self.first(x)))).mean((2, 3))
+
+
+@pytest.mark.every_isa
+@pytest.mark.parametrize(("channels", "between", "size"), [(64, 96, (12, 20)), (70, 64, (13, 9))])
+def test_kernels_that_train(channels: int, between: int, size: tuple[int, int]) -> None:
+    """Kernels are transformed in every step, also rotated ones for the gradients of inputs. The gradients,
+    read from an update with the learning rate 1, are those of float64. A smooth function bends, since a ReLU
+    near zero turns with the last digit.
+    """
+    torch.manual_seed(0)
+    model, x, labels = Pair(channels, between, torch.tanh), torch.randn(4, channels, *size), torch.arange(4)
+    exact = copy.deepcopy(model).double()
+    nn.functional.cross_entropy(exact(x.double()), labels).backward()
+    before = copy.deepcopy(model.state_dict())
+    rule = tw.optim.SGD(lr=1.0)
+    step = tw.train_step(model, nn.CrossEntropyLoss(), rule, (x, labels), cache=False, threads=2)
+    assert launches(step.library) == 3 + 2 and not step.library.report.slower  # a step, and a prediction
+    step(x, labels)
+    step.sync()
+    for name, parameter in exact.named_parameters():
+        found = (before[name] - model.state_dict()[name]).double()
+        assert (found - parameter.grad).abs().max() <= 5e-6 * parameter.grad.abs().max(), name
+
+
+@pytest.mark.parametrize(
+    ("padding", "extra", "count"), [(1, 0, 1), (0, 0, 1), ((2, 1), 0, 1), (3, 0, 0)], ids=str
+)
+def test_transposed_convolutions(padding: Any, extra: int, count: int) -> None:
+    """They are convolutions with rotated kernels; a padding of more than two would crop the image."""
+    torch.manual_seed(0)
+    model = nn.ConvTranspose2d(64, 80, 3, padding=padding, output_padding=extra).eval()
+    x = torch.randn(2, 64, 17, 20)
+    library = tw.compile(model, (x,), cache=False, threads=2)
+    assert launches(library) == count
+    with torch.no_grad():
+        wanted = model.double()(x.double()).numpy()
+    assert abs(library(x.numpy()) - wanted).max() <= TOLERANCE * abs(wanted).max()
 
 
 def test_images_between_layers_have_16_bits() -> None:

@@ -7,7 +7,8 @@ products of an input and an output channel instead of 36:
     M = V U     for each of the 16 elements of a tile: a matrix product of tiles x channels by U
     y = A' M A  for each tile and output channel
 
-with the kernels transformed at compile time, ``U = G w G'``. The matrices B and A have only 0, 1 and -1, so
+with the kernels transformed before, ``U = G w G'``: at compile time if they are constants, else by
+`graph.winograd_kernels`. The matrices B and A have only 0, 1 and -1, so
 float32 results are as exact as direct sums: the largest error is 3e-7 to 9e-7 of the largest output with 64
 to 320 channels (normal inputs, uniform weights), where direct sums, which are nine times as long, have 7e-7
 to 2e-6. Larger tiles, F(4x4, 3x3), have 5e-6 to 1e-5. An infinite element gives NaN in the whole tiles that
@@ -49,12 +50,51 @@ with few channels, and divide columns among threads less often.
 """
 
 
-def transformed_kernels(w: Array) -> Array:
-    """The kernels (O, C, 3, 3) as the factors U, (16, C, O), in double precision."""
+def transformed_kernels(w: Array, backward: bool = False) -> Array:
+    """The kernels (O, C, 3, 3) as the factors U, (16, C, O), in double precision. With `backward` they are
+    (C, O, 3, 3) and rotated, as in `WinogradKernels`.
+    """
     g = np.asarray(KERNEL)
-    return np.einsum("ai,bj,ocij->abco", g, g, w.astype(np.float64), optimize=True).reshape(
-        TILE * TILE, w.shape[1], w.shape[0]
-    )
+    w = w.astype(np.float64)
+    if backward:
+        w = w.swapaxes(0, 1)[:, :, ::-1, ::-1]
+    return np.einsum("ai,bj,ocij->abco", g, g, w, optimize=True).reshape(TILE * TILE, w.shape[1], w.shape[0])
+
+
+@operation
+class WinogradKernels(GraphOp):
+    """The factors U of `graph.winograd_conv`, float32 (16, C, O), of kernels `w`, float32 (O, C, 3, 3), that
+    are no constants.
+
+    With `backward` the convolution is a transposed one, as the gradient of a convolution's input is: the
+    kernels are (C, O, 3, 3), and are rotated by half a turn.
+    """
+
+    name = "graph.winograd_kernels"
+    w: Operand
+    backward: Attr = False
+
+    def infer_types(self) -> Sequence[Type]:
+        w = tensor_type(self.w)
+        if w.rank != 4 or w.shape[2:] != (3, 3) or w.dtype is not f32:
+            raise IRError(f"needs float32 kernels (O, C, 3, 3), not {w}", self)
+        images, channels = w.shape[:2][:: -1 if self.backward else 1]
+        return (TensorType(f32, (TILE * TILE, channels, images)),)
+
+    def reference(self, w: Array) -> Any:
+        return transformed_kernels(w, self.backward).astype(np.float32)
+
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
+        (w,) = operands
+
+        def factor(e: Dim, channel: Dim, image: Dim) -> Scalar:
+            def element(i: int, j: int) -> Scalar:
+                return w[(channel, image, 2 - i, 2 - j)] if self.backward else w[(image, channel, i, j)]
+
+            elements = [[element(i, j) for j in range(3)] for i in range(3)]
+            return _transformed(t, KERNEL, elements, e // TILE, e % TILE)
+
+        return t.compute(self.result.type.shape, factor)
 
 
 @operation
@@ -137,7 +177,7 @@ class WinogradConv(GraphOp):
 
 
 def _transformed(
-    t: TensorBuilder, matrix: Sequence[Sequence[int]], x: list[list[Scalar]], row: Dim, column: Dim
+    t: TensorBuilder, matrix: Sequence[Sequence[float]], x: list[list[Scalar]], row: Dim, column: Dim
 ) -> Scalar:
     """An element of ``matrix @ x @ matrix.T``. Row and column are known where loops over them are unrolled;
     then the sums of all elements are shared.
@@ -146,16 +186,16 @@ def _transformed(
     return _combination(t, matrix, lines, column)
 
 
-def _combination(t: TensorBuilder, matrix: Sequence[Sequence[int]], x: list[Scalar], row: Dim) -> Scalar:
-    """The element `row` of ``matrix @ x`` for a matrix of 0, 1 and -1."""
+def _combination(t: TensorBuilder, matrix: Sequence[Sequence[float]], x: list[Scalar], row: Dim) -> Scalar:
+    """The element `row` of ``matrix @ x`` for a matrix whose rows have 0, one number and its negative."""
     sums = []
     for coefficients in matrix:
         terms = [(k, v) for k, v in zip(coefficients, x, strict=True) if k]
         terms.sort(key=lambda term: -term[0])  # a positive term first, which needs no negation
-        total = terms[0][1]
+        size, total = terms[0]
         for k, v in terms[1:]:
             total = total + v if k > 0 else total - v
-        sums.append(total)
+        sums.append(total if size == 1 else total * size)
     result = sums[-1]
     for k, total in reversed(list(enumerate(sums[:-1]))):
         result = t.index(row).equals(k).select(total, result)

@@ -6,6 +6,7 @@ kernels that come from beyond the second-level cache.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
@@ -31,7 +32,8 @@ convolutions.
 
 
 def winograd(module: Module, info: TargetInfo, precision: DType | None = None) -> int:
-    """Compute float32 convolutions with constant 3x3 kernels by transformed tiles where this is faster.
+    """Compute float32 convolutions with 3x3 kernels, and their gradients with respect to the input, by
+    transformed tiles where this is faster.
 
     With the `precision` bf16 the transformed factors are rounded to it. Elements of a tile are up to four
     times as large as those of the image, which float16 may not hold, so its sums stay direct.
@@ -44,19 +46,43 @@ def winograd(module: Module, info: TargetInfo, precision: DType | None = None) -
     @pattern(graph.Conv)
     def by_tiles(op: graph.Conv, rewriter: Rewriter) -> bool:
         """``conv(x, w) + b`` -> ``winograd_conv(x, G w G') + b``."""
-        w = constant_of(op.w)
-        if w is None or not _fits(op) or _gain(op, info, factor) < WORTHWHILE:
-            return False
-        b = rewriter.builder
-        channels, images = w.shape[1], w.shape[0]
-        made = Constant.made(
-            (TILE * TILE, channels, images), np.dtype(np.float32), _Transformed(w), w.name
-        ).made_of([w], "transformed")
-        y = b(graph.WinogradConv(op.x, b(graph.Constant(value=made)), padding=op.padding))
-        rewriter.replace(op, y if op.bias is None else b(graph.Add(y, op.bias)))
-        return True
+        return _rewrite(op, rewriter, op.padding, info, factor)
 
-    return apply_patterns(module, [by_tiles], fold=False)
+    @pattern(graph.ConvTranspose)
+    def gradient_by_tiles(op: graph.ConvTranspose, rewriter: Rewriter) -> bool:
+        """``conv_transpose(x, w) + b`` -> ``winograd_conv(x, G w' G') + b`` with the rotated kernels w'."""
+        padding = tuple(
+            (2 - low, 2 - high + extra)
+            for (low, high), extra in zip(op.padding, op.output_padding, strict=True)
+        )
+        return all(p >= 0 for pair in padding for p in pair) and _rewrite(op, rewriter, padding, info, factor)
+
+    return apply_patterns(module, [by_tiles, gradient_by_tiles], fold=False)
+
+
+def _rewrite(
+    op: graph.Conv | graph.ConvTranspose,
+    rewriter: Rewriter,
+    padding: Sequence[tuple[int, int]],
+    info: TargetInfo,
+    factor: DType,
+) -> bool:
+    """Compute a convolution by tiles of an image with a `padding`, if it can be and is worth it."""
+    w = constant_of(op.w)
+    if not _fits(op) or _gain(op, w is None, info, factor) < WORTHWHILE:
+        return False
+    b, backward = rewriter.builder, isinstance(op, graph.ConvTranspose)
+    if w is None:
+        kernels = b(graph.WinogradKernels(op.w, backward=backward))
+    else:
+        (images, channels) = w.shape[:2][:: -1 if backward else 1]
+        made = Constant.made(
+            (TILE * TILE, channels, images), np.dtype(np.float32), _Transformed(w, backward), w.name
+        ).made_of([w], "transformed")
+        kernels = b(graph.Constant(value=made))
+    y = b(graph.WinogradConv(op.x, kernels, padding=tuple(padding)))
+    rewriter.replace(op, y if op.bias is None else b(graph.Add(y, op.bias)))
+    return True
 
 
 @dataclass(frozen=True)
@@ -64,12 +90,13 @@ class _Transformed:
     """Writes transformed kernels."""
 
     weight: Constant
+    backward: bool
 
     def __call__(self, out: np.ndarray[Any, Any]) -> None:
-        out[...] = transformed_kernels(self.weight.array)
+        out[...] = transformed_kernels(self.weight.array, self.backward)
 
 
-def _fits(op: graph.Conv) -> bool:
+def _fits(op: graph.Conv | graph.ConvTranspose) -> bool:
     """Whether a convolution is one of 3x3 kernels, stride 1, float32 channels-last images of known sizes."""
     x, w = tensor_type(op.x), tensor_type(op.w)
     plain = x.rank == 4 and w.shape[2:] == (3, 3) and op.groups == 1 and op.layout == "channels_last"
@@ -78,9 +105,12 @@ def _fits(op: graph.Conv) -> bool:
     return plain and known and all(s == 1 for s in steps) and x.dtype is f32 and op.result.type.dtype is f32
 
 
-def _gain(op: graph.Conv, info: TargetInfo, factor: DType) -> float:
+def _gain(op: graph.Conv | graph.ConvTranspose, run_time: bool, info: TargetInfo, factor: DType) -> float:
     """The time of direct sums of factors of a type over that of transformed tiles, by the model. All sizes
     are known.
+
+    With `run_time`, both ways also arrange their kernels anew: they read float32 numbers, write factors, read
+    them and write them in the order of the products.
     """
     n, h, w, o, c = (int(size) for size in (*op.result.type.shape, tensor_type(op.x).shape[-1]))
     tiles, lanes, cores = n * ceil(h / OUT) * ceil(w / OUT), info.lanes(32), info.cores
@@ -93,7 +123,9 @@ def _gain(op: graph.Conv, info: TargetInfo, factor: DType) -> float:
         """The cycles of ``results x c x o`` products, or of reading ``kernels x c x o`` factors from memory,
         if that takes longer.
         """
-        return max(results * c * o / speed / cores, kernels * c * o * factor.itemsize / bandwidth)
+        arranged = (DIRECT * f32.itemsize + 3 * kernels * factor.itemsize) * c * o if run_time else 0
+        read = kernels * c * o * factor.itemsize
+        return max(results * c * o / speed / cores, read / bandwidth) + arranged / bandwidth
 
     transforms = tiles * (ceil(c / lanes) * INPUT_CYCLES + ceil(o / lanes) * OUTPUT_CYCLES) / cores
     direct = cycles(n * h * w * DIRECT, DIRECT)

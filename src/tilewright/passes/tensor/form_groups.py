@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from ...analysis.axis_roles import Roles
 from ...analysis.cumulative import match_cumulative
-from ...analysis.index_maps import at_same_point, product, substitute_all
+from ...analysis.index_maps import at_same_point, product, substitute_all, symbols_of
 from ...analysis.recurrence import enclose, match_recurrence
 from ...dialects import kernels, scalar, tensor
 from ...dialects.places import place_of
@@ -535,12 +535,13 @@ def _join_transforms(drafts: list[_Draft]) -> list[_Draft]:
         (m, *others) = middle.members
         if not notes.TRANSFORMED.present(m) or middle.kind != tensor.GroupKind.CONTRACTION or others:
             continue
-        before = [home[p] for p in _producers(m)]
+        columns = {m.axes[p] for p in roles.n} if (roles := Roles.of(m)) is not None else set()
+        tiles = [r.source.defining_op for r in m.reads if not columns & symbols_of(r.indices)]
+        first = home.get(tiles[0]) if len(tiles) == 1 and tiles[0] is not None else None
         behind = {home.get(_computation_around(user)) for user in m.result.users}
-        if len(before) != 1 or len(behind) != 1 or None in behind:
+        last = behind.pop() if len(behind) == 1 else None
+        if first is None or last is None:
             continue
-        (first,), (last,) = before, behind
-        assert last is not None
         alone = all(d.kind == tensor.GroupKind.ROWS and len(d.members) == 1 for d in (first, last))
         if not alone or any(_computation_around(u) is not m for u in first.members[0].result.users):
             continue

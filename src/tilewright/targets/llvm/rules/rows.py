@@ -20,7 +20,8 @@ from math import gcd
 
 from ....analysis.index_maps import symbols_of
 from ....analysis.loop_nest import address, enclosing_loops, interleaves, reduce_variables, resolved
-from ....dialects import loop
+from ....dialects import loop, scalar
+from ....dialects.tensor import free_symbols_of
 from ....ir import notes
 from ....ir.substitution import linear_in
 from ....ir.symbolic import Binary, Dim, Expr, FloorDiv, prove_divisible
@@ -58,6 +59,11 @@ comparisons and lengthens the code.
 PART_VECTORS = 4
 """The most vectors of neighbouring columns whose sums along strided memory one thread computes. A larger
 value reads longer pieces of rows and leaves fewer parts to the threads.
+"""
+
+MOST_CHOICES = 16
+"""The most iterations of a loop that are unrolled because they choose among results of the same elements. A
+larger value shares more and lengthens the code.
 """
 
 LEAST_RUN = 256
@@ -475,8 +481,11 @@ def elementwise(s: Schedule, blocks: list[loop.Block]) -> None:
         for b in blocks[1:]:
             s.fuse_loops(f.iv.name, enclosing_loops(b)[d].iv.name)
         shared.append(f.iv.name)
-    best, best_score = shared[-1], None
+    turns = _chosen_by(blocks)
+    best, best_score = next(x for x in reversed(shared) if x != turns), None
     for f in enclosing_loops(first):
+        if f.iv.name == turns:
+            continue
         score = sum(contiguity(b, f.iv) for b in blocks) - penalty(f)
         if best_score is None or score >= best_score:
             best, best_score = f.iv.name, score
@@ -489,7 +498,7 @@ def elementwise(s: Schedule, blocks: list[loop.Block]) -> None:
         limit = upper_limit(square.extent) * upper_limit(s.loop(inner).extent)
         outer += vectorize_square(s, square.iv.name, inner, blocks)
     else:
-        turns = _interleaved(s, blocks, inner, outer)
+        turns = turns or _interleaved(s, blocks, inner, outer)
         if turns is not None:
             outer.remove(turns)
             s.reorder(*outer, inner, turns)
@@ -518,6 +527,27 @@ def elementwise(s: Schedule, blocks: list[loop.Block]) -> None:
             ranges, inner = s.split(inner, size)
             s.unroll(ranges)
         s.vectorize(inner)
+
+
+def _chosen_by(blocks: list[loop.Block]) -> str | None:
+    """Return a short loop of several whose iterations read the same elements and choose among their results:
+    the elements of a transformed tile. Unrolled, they share what they compute. None where there is none, or
+    where the results are neighbours in memory and better fill a vector.
+    """
+    around = enclosing_loops(blocks[0])
+    reads = [op for b in blocks for op in b.body.ops if isinstance(op, loop.Load)]
+    stores = [op for b in blocks for op in b.body.ops if isinstance(op, loop.Store)]
+    choices = [op for b in blocks for op in b.body.ops if isinstance(op, scalar.Index)]
+    for f in around if len(around) > 1 and independent(around) else ():
+        if (
+            isinstance(f.extent, int)
+            and 1 < f.extent <= MOST_CHOICES
+            and any(f.iv in free_symbols_of(resolved(op, (op.expr,))[0]) for op in choices)
+            and not any(f.iv in moving(op) for op in reads)
+            and not any((step := linear_in(address(op), f.iv)) is None or step[0] == 1 for op in stores)
+        ):
+            return str(f.iv.name)
+    return None
 
 
 def _reading_order(s: Schedule, blocks: list[loop.Block], outer: list[str], inner: str) -> list[str]:
