@@ -117,6 +117,11 @@ makes fewer tiles tall.
 """
 SHARES, AHEAD = (1, 2, 4, 8, 16), (0, 96, 192, 384, 768)
 """Choices of the numbers of `simd.Tile` that a search tries."""
+STREAMED_ROWS = 32
+"""The most rows of products of vector code without prefetches. Each panel comes from memory and is used once
+or a few times; the processor's own prefetchers follow it, and further requests would delay theirs. A larger
+value leaves more products to them.
+"""
 LOW_ROWS = 16
 """The most rows of a tile of `LOW_TILE_BYTES`. A larger value starts tiles less often."""
 USUAL_TILE = simd.Tile()
@@ -410,7 +415,7 @@ def choose_tile(
     """Ask how the innermost code of a product uses registers and prefetches. `prefix` tells the knobs of two
     products in a kernel apart.
     """
-    info, usual = s.info, simd.Tile()
+    info, usual = s.info, USUAL_TILE
     factor = factor_type(block)
     if info.has_matrix_unit(factor):
         if cache_resident or not roles.padded:
@@ -418,6 +423,8 @@ def choose_tile(
         return usual._replace(share=s.choose(f"{prefix}share", usual.share, SHARES))
     rows = info.register_tile(factor).rows
     lanes, _ = info.vectors_of(factor)
+    if _most_rows(block, roles) <= STREAMED_ROWS:
+        usual = usual._replace(ahead=0, share=0)
     found = usual._replace(
         rows=s.choose(f"{prefix}tile_rows", usual.rows, range(rows), reorders_sums=True),
         unroll=s.choose(f"{prefix}unroll", usual.unroll, (0, 1, 2, 4, 8)),
@@ -429,7 +436,7 @@ def choose_tile(
             columns = s.choose(f"{prefix}tile_columns", usual.columns, (0, *parts), reorders_sums=True)
             found = found._replace(columns=columns)
     if roles.padded:
-        found = found._replace(share=s.choose(f"{prefix}share", usual.share, (0, usual.share)))
+        found = found._replace(share=s.choose(f"{prefix}share", usual.share, (0, USUAL_TILE.share)))
     return found
 
 
