@@ -21,6 +21,10 @@ from .jit import ISAS, MIDDLE, WIDE, exported
 RNG = np.random.default_rng(0)
 
 
+TWO_STEPS = replace(WIDE, name="two steps", features=("+avx512bf16", "+gfni"))
+"""Zen 4, which computes 512 bits in two steps."""
+
+
 def make_op(a: DType = f32, c: DType = f32, **attributes: Any) -> simd.BatchReduceGemm:
     block = Block([BufferType(a, (1,)), BufferType(a, (1,)), BufferType(c, (1,))])
     return simd.BatchReduceGemm(*block.args, **attributes)
@@ -290,8 +294,17 @@ def test_rows_that_fit_half_a_panel_are_one_block(m: int, n: int, k: int) -> Non
     assert tile.count("store <16 x float>") == 2 * m  # Two vectors in every row.
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(8, 4), (12, 4), (14, 2)])
+def test_two_blocks_of_whole_panels_where_vectors_take_two_steps(rows: int, columns: int) -> None:
+    check(TWO_STEPS, rows, 200, 30, is_packed=True)
+    op = make_op(m=rows, n=128, k=30, nr=64, a_m=30, b_panel=1920, b_k=64, c_m=128, padded=True)
+    name, definitions, _ = brgemm_function(op, TWO_STEPS)
+    (tile,) = (text for other, text in definitions.items() if other != name)
+    assert tile.count("store <16 x float>") == columns * rows // (2 if columns == 4 else 1)
+
+
 def test_columns_that_fill_half_a_vector_take_halves_where_these_take_half_the_time() -> None:
-    zen4 = replace(WIDE, name="two steps", features=("+avx512bf16", "+gfni"))
+    zen4 = TWO_STEPS
     assert zen4.two_steps and not replace(zen4, features=(*zen4.features, "+avxvnni")).two_steps
     for n, is_packed in ((4, True), (24, True), (24, False), (52, False), (56, True), (84, True)):
         check(zen4, 11, n, 7, is_packed=is_packed, accumulate=n == 56)

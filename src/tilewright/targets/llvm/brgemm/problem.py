@@ -157,16 +157,13 @@ def named(
 
 def _fit_half(rows: Dim, vectors: int, isa: Isa) -> bool:
     """Whether half a panel's width lets one tile hold all `rows`, while the full width needs several row
-    blocks.
+    blocks; more than two of them where vectors are computed in two steps.
 
-    Each further row block reads the panel from the second-level cache again. Tiles one vector wide are
-    excluded: they wait for the broadcast elements of A.
+    Each further row block reads the panel from the second-level cache again, which takes less time than slow
+    vectors. Tiles one vector wide are excluded: they wait for the broadcast elements of A.
     """
-    return (
-        isinstance(rows, int)
-        and vectors % 4 == 0
-        and tile_rows(isa, vectors) < rows <= tile_rows(isa, vectors // 2)
-    )
+    whole = tile_rows(isa, vectors) * (2 if isa.two_steps else 1)
+    return isinstance(rows, int) and vectors % 4 == 0 and whole < rows <= tile_rows(isa, vectors // 2)
 
 
 def registers_for(op: simd.BatchReduceGemm, isa: Isa) -> Isa:
