@@ -152,7 +152,9 @@ FEW_READERS = 4
 """Most result rows for which a run-time right operand is not packed: packing reads and writes it
 once, which few products do not repay. A larger value leaves more operands unpacked."""
 FEW_READERS_OF_LARGE = 8
-"""The same limit for operands of at least `LARGE` elements, which do not fit the caches near the core."""
+"""The same limit for operands that have, or may have, at least `LARGE` elements, which do not fit the caches
+near the core. The keys of a cache of 1024 tokens are an example, of which queries of up to 8 heads are
+products."""
 LARGE = 1 << 16
 """Number of elements from which on an operand counts as large."""
 
@@ -160,6 +162,6 @@ LARGE = 1 << 16
 def has_few_readers(c: Contraction) -> bool:
     """Whether so few rows use a run-time right operand that packing it costs more than the products."""
     readers = bounds(product(extent(a) for a in c.m))[1] if c.m else 1
-    elements = bounds(product(extent(a) for a in (*c.n, *c.k)))[0]
-    large = elements is not None and elements >= LARGE
+    elements = bounds(product(extent(a) for a in (*c.n, *c.k)))[1]
+    large = elements is None or elements >= LARGE
     return readers is not None and readers <= (FEW_READERS_OF_LARGE if large else FEW_READERS)
