@@ -1,40 +1,39 @@
-"""A model, trained on modules of Python's standard library, and a draft model of a quarter of its size, which
-learns the model's probabilities on the model's own answers (distillation; DistillSpec, Zhou et al. 2023).
-Training takes some minutes; the checkpoints are kept in a folder.
+"""A model and a draft model of a quarter of its size, both trained on a few modules of Python's standard
+library until they know them. Training takes some minutes; the checkpoints are kept in a folder.
 """
 
 from __future__ import annotations
 
 import sysconfig
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 VOCABULARY = 1024
-LENGTH = 64
-"""Tokens of a sequence in the model's training."""
-PROMPT, ANSWER = 128, 384
-"""Tokens of a prompt and of the model's answer to it, from which the draft learns."""
-ANSWERS = 64
-"""The number of these answers. Their prompts are passages of the training text at random places."""
+LENGTH, BATCH = 512, 2
+"""Tokens of a sequence in training, and sequences of a step."""
+RATE = 1e-3
+"""The largest learning rate."""
+PROMPT = 128
 _NAMES = "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"
 SHAPES = {
-    "model": dict(zip(_NAMES, (384, 1024, 8, 4), strict=True)),
-    "draft": dict(zip(_NAMES, (320, 1024, 2, 4), strict=True)),
+    "model": dict(zip(_NAMES, (640, 1792, 10, 10), strict=True)),
+    "draft": dict(zip(_NAMES, (640, 1792, 2, 10), strict=True)),
 }
-"""Shapes of Llamas of 13.4 and 2.9 million parameters."""
+"""Shapes of Llamas of 44.9 and 9.5 million parameters."""
 LEFT_OUT = ("argparse.py", "tarfile.py", "textwrap.py", "queue.py")
 """Modules on which no model is trained."""
-COUNT = 24
+COUNT = 4
 """The number of modules on which the models are trained."""
+SIZES = range(5_000, 16_000)
+"""Their characters."""
 
 
 def modules() -> list[Path]:
-    """The first modules of the standard library in the order of their names, and those that are left out."""
+    """The first modules of these sizes in the order of their names, and those that are left out."""
     found = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
-    known = [path for path in found if path.name not in LEFT_OUT][:COUNT]
+    known = [path for path in found if path.name not in LEFT_OUT and len(path.read_text()) in SIZES][:COUNT]
     return [*known, *(path for path in found if path.name in LEFT_OUT)]
 
 
@@ -43,10 +42,9 @@ def pair(folder: Path, steps: int) -> dict[str, Path]:
     folder.mkdir(parents=True, exist_ok=True)
     backend = _tokenizer(folder / "tokenizer.json")
     paths = {name: folder / name for name in SHAPES}
-    if not (paths["model"] / "config.json").exists():
-        _save(_trained(steps, backend), backend, paths["model"])
-    if not (paths["draft"] / "config.json").exists():
-        _save(_distilled(paths["model"], steps, backend), backend, paths["draft"])
+    for name, path in paths.items():
+        if not (path / "config.json").exists():
+            _save(_trained(name, steps, backend), backend, path)
     return paths
 
 
@@ -85,10 +83,9 @@ def _text(backend: Any) -> Any:
     return torch.tensor(np.concatenate([part.ids for part in backend.encode_batch(texts)]))
 
 
-def _passages(text: Any, count: int, length: int) -> Any:
-    import torch
-
-    return text[torch.randint(len(text) - length, (count, 1)) + torch.arange(length)]
+def training_tokens(folder: Path) -> int:
+    """The number of tokens of the training text."""
+    return len(_text(_tokenizer(folder / "tokenizer.json")))
 
 
 def _new(name: str) -> Any:
@@ -108,62 +105,34 @@ def _new(name: str) -> Any:
     return transformers.LlamaForCausalLM(config)
 
 
-def _optimized(model: Any, steps: int, loss_of: Callable[[], Any]) -> None:
+def _trained(name: str, steps: int, backend: Any) -> Any:
+    """A model, trained on passages of the text, in bfloat16 with float32 master weights."""
     import torch
 
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01, fused=True)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=steps, pct_start=0.1)
-    for step in range(steps):
-        loss = loss_of()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
-        if step % 50 == 0 or step == steps - 1:
-            print(f"step {step}: loss {loss.item():.2f}", flush=True)
+    import tilewright as tw
 
+    class Scores(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = _new(name)
 
-def _trained(steps: int, backend: Any) -> Any:
-    """The model, trained on passages of the text."""
-    model, text = _new("model"), _text(backend)
+        def forward(self, tokens: Any) -> Any:
+            return self.model(tokens, use_cache=False).logits.flatten(0, 1)
 
-    def loss() -> Any:
-        batch = _passages(text, 8, LENGTH)
-        return model(batch, labels=batch).loss
+    scores, text = Scores(), _text(backend)
 
-    _optimized(model, steps, loss)
-    return model
+    def batch() -> tuple[Any, Any]:
+        rows = text[torch.randint(len(text) - LENGTH, (BATCH, 1)) + torch.arange(LENGTH + 1)]
+        return rows[:, :-1].contiguous(), rows[:, 1:].flatten()
 
-
-def _distilled(path: Path, steps: int, backend: Any) -> Any:
-    """The draft: for each answer of the model in `path` it learns the model's probabilities of all tokens."""
-    import torch
-    import transformers
-
-    draft, teacher = _new("draft"), transformers.LlamaForCausalLM.from_pretrained(path)
-    length = PROMPT + ANSWER
-    with torch.no_grad():
-        asked = _passages(_text(backend), ANSWERS, PROMPT)
-        answers = teacher.generate(
-            asked,
-            attention_mask=torch.ones_like(asked),
-            do_sample=False,
-            min_length=length,
-            max_length=length,
-            pad_token_id=1,
-        )
-        goals = torch.cat([teacher(row[None]).logits.log_softmax(-1).bfloat16() for row in answers])
-
-    def loss() -> Any:
-        which = torch.randint(ANSWERS, (1,))
-        found = draft(answers[which]).logits.log_softmax(-1)[0]
-        return torch.nn.functional.kl_div(
-            found, goals[which][0].float(), reduction="batchmean", log_target=True
-        )
-
-    _optimized(draft, steps, loss)
-    return draft
+    rule = tw.optim.AdamW(lr=tw.optim.lr_scheduler.OneCycleLR(RATE, steps, pct_start=0.1), weight_decay=0.01)
+    step = tw.train_step(scores, torch.nn.CrossEntropyLoss(), rule, batch(), precision="bf16", clip=1.0)
+    for at in range(steps):
+        loss = float(step(*batch()))
+        if at % 50 == 0 or at == steps - 1:
+            print(f"{name}, step {at}: loss {loss:.3f}", flush=True)
+    step.sync()
+    return scores.model
 
 
 def _save(model: Any, backend: Any, folder: Path) -> None:
@@ -176,4 +145,4 @@ def _save(model: Any, backend: Any, folder: Path) -> None:
     ).save_pretrained(folder)
 
 
-__all__ = ["PROMPT", "pair", "prompts"]
+__all__ = ["PROMPT", "pair", "prompts", "training_tokens"]

@@ -1,9 +1,9 @@
 """`python -m bench.llm.speculation`: tokens per second with speculation, relative to plain decoding.
 
-A model is trained on the standard library's text, and a draft of a quarter of its size on the model's answers
-(`bench.llm.pair`). They are compiled, with weights in bfloat16, which the third-level cache of many machines
-holds, and in float32, which few hold. They are asked to continue modules that the model was trained on and
-others, and to repeat a text that they have in the prompt. A draft with the same shape and random weights,
+A model and a draft of a quarter of its size are trained on a few modules of the standard library
+(`bench.llm.pair`). Their weights are served in float32 and in bfloat16; the model's exceed the third-level
+cache of many machines, the draft's fit in it. They are asked to continue modules that they were trained on
+and others, and to repeat a text that they have in the prompt. A draft with the same shape and random weights,
 whose guesses are wrong, shows what speculation costs where it loses. Answers of all engines must have the
 same tokens. Engines take turns, an answer at a time, so that ratios hold on a machine that does other work;
 figures are medians over answers.
@@ -31,7 +31,7 @@ from tilewright.targets.cpu.machine import common, this_machine
 from ..machines import features, machine, results_file
 from ..report import table
 from .model import kept_or_temporary
-from .pair import PROMPT, VOCABULARY, pair, prompts
+from .pair import BATCH, COUNT, LENGTH, PROMPT, VOCABULARY, pair, prompts, training_tokens
 
 TEXTS = ("training modules", "unseen modules", "repetition")
 WEIGHTS = {"float32": None, "bfloat16": "bf16"}
@@ -40,7 +40,7 @@ WEIGHTS = {"float32": None, "bfloat16": "bf16"}
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.llm.speculation", description=__doc__)
-    parser.add_argument("--steps", type=int, default=150, help="steps of training of each model")
+    parser.add_argument("--steps", type=int, default=600, help="steps of training of each model")
     parser.add_argument("--tokens", type=int, default=384, help="tokens of an answer")
     parser.add_argument("--guesses", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=60, help="time for each text")
@@ -73,7 +73,8 @@ def _run(options: argparse.Namespace, folder: Path) -> None:
         for text in TEXTS:
             rows += _measured(text, built[weights], folder, options, weights)
     result = {"note": datetime.date.today().isoformat(), "machine": machine(), "tokens": options.tokens,
-              "guesses": options.guesses, "training_steps": options.steps, "cache": _largest_cache(),
+              "guesses": options.guesses, "training_steps": options.steps,
+              "training_tokens": training_tokens(folder), "cache": _largest_cache(),
               "rows": rows}  # fmt: skip
     path.write_text(json.dumps(result, indent=1) + "\n")
     path.with_suffix(".md").write_text(markdown(result))
@@ -189,13 +190,13 @@ def markdown(result: dict[str, Any]) -> str:
     parts = [
         "# Speculation",
         f"{result['note']}, {here['processor']} ({features(here['flags'])}), {here['cores']} cores.",
-        "Llamas of 8 and 2 layers, 13.4 and 2.9 million parameters, vocabulary "
-        f"{VOCABULARY}. The model is trained for {result['training_steps']} steps on modules of the standard "
-        "library, the draft for as many on the model's answers to passages of them. Prompts are the first "
-        f"{PROMPT} tokens of modules of this text, of modules that no model has seen, and the beginnings of "
-        f"the latter four times. One user, greedy answers of {result['tokens']} tokens, at most "
-        f"{result['guesses']} guesses a step. The ratio is the median over answers, each relative to the "
-        "plain engine's answer of the same turn. `python -m bench.llm.speculation` measures it.",
+        "Llamas of 10 and 2 layers, 44.9 and 9.5 million parameters, vocabulary "
+        f"{VOCABULARY}, both trained for {result['training_steps']} steps of {BATCH * LENGTH} tokens on "
+        f"{COUNT} modules of the standard library with {result['training_tokens']} tokens. Prompts are the "
+        f"first {PROMPT} tokens of modules of this text, of modules that no model has seen, and the "
+        f"beginnings of the latter four times. One user, greedy answers of {result['tokens']} tokens, at "
+        f"most {result['guesses']} guesses a step. The ratio is the median over answers, each relative to "
+        "the plain engine's answer of the same turn. `python -m bench.llm.speculation` measures it.",
     ]
     for weights in WEIGHTS:
         if rows := [row for row in result["rows"] if row["weights"] == weights]:
