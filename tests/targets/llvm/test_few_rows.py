@@ -90,12 +90,15 @@ def test_more_rows_are_packed() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, bf16.numpy], ids=["f32", "bf16"])
-def test_pages_are_read_where_they_lie(dtype: Any) -> None:
-    """Attention of one query reads keys and values from the pages of a table without a copy."""
+@pytest.mark.parametrize(("heads", "pages"), [(4, 8), (16, 512)])
+def test_pages_are_read_where_they_lie(heads: int, pages: int, dtype: Any) -> None:
+    """Attention of one query reads keys and values from the pages of a table without a copy: for two heads
+    that share them, and for eight if there may be many pages.
+    """
     rng = np.random.default_rng(0)
     table = np.array([[5, 0, 3], [2, 6, 6]], np.int64)
     keys, values = (rng.standard_normal((7, 16, 2, 8)).astype(dtype) for _ in range(2))
-    q = rng.standard_normal((2, 4, 1, 8)).astype(np.float32)
+    q = rng.standard_normal((2, heads, 1, 8)).astype(np.float32)
 
     def gathered(pages: Any, table: Any) -> Any:
         found = pages[table].astype(np.float32)
@@ -104,10 +107,12 @@ def test_pages_are_read_where_they_lie(dtype: Any) -> None:
     def attend(q: Any, keys: Any, values: Any, table: Any) -> Any:
         return tw.nn.functional.attention(q, gathered(keys, table), gathered(values, table))
 
-    with tw.compile(attend, (q, keys, values, table), dims={"table": {1: "n<=8"}}, cache=False) as library:
+    with tw.compile(
+        attend, (q, keys, values, table), dims={"table": {1: f"n<={pages}"}}, cache=False
+    ) as library:
         found = library(q, keys, values, table)
         assert [k["name"] for k in library.metadata["kernels"]] == ["check_index", "attention"]
-    k, v = (np.repeat(gathered(x, table), 2, axis=1).astype(np.float64) for x in (keys, values))
+    k, v = (np.repeat(gathered(x, table), heads // 2, axis=1).astype(np.float64) for x in (keys, values))
     scores = q @ k.swapaxes(2, 3) / np.sqrt(8)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     np.testing.assert_allclose(found, weights / weights.sum(-1, keepdims=True) @ v, rtol=1e-4, atol=1e-5)
