@@ -101,6 +101,8 @@ def rows(s: Schedule, rows: int) -> None:
             assert other is not None
             s.fuse_loops(names[0], other)
         shared.append(names[0])
+    if beside:
+        shared += _cut_rows(s, blocks, rows, beside)
     if depth == rows - 1 and not beside and (s.info.byte_rows or not shared):
         shared += _cut_lanes(s, blocks, depth, columns)
     if shared:
@@ -173,9 +175,10 @@ def _cut_lanes(
     return outer[:1]
 
 
-JAMMED_ROWS = 4
-"""Upper bound on the rows that are computed side by side because they read the same matrix. A larger value
-loads the matrix less often and needs more accumulators in registers.
+JAMMED_ROWS, MOST_ROWS = 7, 8
+"""Upper bound on the rows that are computed side by side because they read the same matrix, and on those that
+are divided into parts of as many. A larger value loads the matrix less often and needs more accumulators in
+registers; a larger `MOST_ROWS` divides longer axes, which otherwise fill the threads.
 """
 
 
@@ -183,7 +186,7 @@ def _rows_beside(s: Schedule, blocks: list[loop.Block], rows: int) -> dict[loop.
     """Return the blocks whose matrix operand does not depend on the last shared row axis (e.g. grouped
     queries), each with its loop over that axis. An element of the matrix is then loaded once for all rows.
 
-    Empty if that axis has more than `JAMMED_ROWS` rows, or if no other axis is left for the threads.
+    Empty if that axis has more than `MOST_ROWS` rows, or if no other axis is left for the threads.
     """
     if rows < 2 or not any(
         upper_limit(s.loop(x).extent) > 1 for d in range(rows - 1) if (x := loop_of(s, blocks[0], d))
@@ -192,8 +195,9 @@ def _rows_beside(s: Schedule, blocks: list[loop.Block], rows: int) -> dict[loop.
     names = [loop_of(s, b, rows - 1) for b in blocks]
     if any(
         x is None
-        or not 1 < upper_limit(s.loop(x).extent) <= JAMMED_ROWS
-        or not isinstance(s.loop(x).extent, int)
+        or not isinstance(extent := s.loop(x).extent, int)
+        or extent > MOST_ROWS
+        or divisor(extent, JAMMED_ROWS) == 1
         for x in names
     ):
         return {}
@@ -211,6 +215,28 @@ def _rows_beside(s: Schedule, blocks: list[loop.Block], rows: int) -> dict[loop.
         ):
             row_loops[b] = name
     return row_loops
+
+
+def _cut_rows(s: Schedule, blocks: list[loop.Block], rows: int, beside: dict[loop.Block, str]) -> list[str]:
+    """Share equal parts of the last row axis, if it has more than `JAMMED_ROWS` rows; `beside` then has the
+    loops over the rows of a part.
+
+    Returns the loop over the parts, if there are several.
+    """
+    names = [loop_of(s, b, rows - 1) for b in blocks]
+    outer = []
+    for b, name in zip(blocks, names, strict=True):
+        assert name is not None
+        extent = s.loop(name).extent
+        if extent <= JAMMED_ROWS:
+            return []
+        part, inner = s.split(name, divisor(extent, JAMMED_ROWS))
+        outer.append(part)
+        if b in beside:
+            beside[b] = inner
+    for other in outer[1:]:
+        s.fuse_loops(outer[0], other)
+    return outer[:1]
 
 
 def _cut_pages(s: Schedule, block: loop.Block) -> None:
