@@ -545,11 +545,20 @@ def _join_transforms(drafts: list[_Draft]) -> list[_Draft]:
         alone = all(d.kind == tensor.GroupKind.ROWS and len(d.members) == 1 for d in (first, last))
         if not alone or any(_computation_around(u) is not m for u in first.members[0].result.users):
             continue
-        if isinstance(op := last.members[0], tensor.Compute) and not op.is_reduction:
+        op = last.members[0]
+        if isinstance(op, tensor.Compute) and not op.is_reduction and _in_known_tiles(m, op):
             last.members = [first.members[0], m, op]
             last.kind = tensor.GroupKind.TILES
             gone |= {first, middle}
     return [d for d in drafts if d not in gone]
+
+
+def _in_known_tiles(products: tensor.Compute, image: tensor.Compute) -> bool:
+    """Whether all sizes of transformed tiles are known, and the image has several rows, columns and channels,
+    which tiles and vectors divide.
+    """
+    known = all(isinstance(axis.upper, int) for axis in (*image.axes, *products.reduce_axes))
+    return known and all(axis.upper != 0 for axis in image.axes[1:])
 
 
 CHAIN_OPERAND_BYTES = 1 << 28
