@@ -27,13 +27,13 @@ LEFT_OUT = ("argparse.py", "tarfile.py", "textwrap.py", "queue.py")
 COUNT = 4
 """The number of modules on which the models are trained."""
 SIZES = range(5_000, 16_000)
-"""Their characters."""
+"""Their bytes."""
 
 
 def modules() -> list[Path]:
     """The first modules of these sizes in the order of their names, and those that are left out."""
     found = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
-    known = [path for path in found if path.name not in LEFT_OUT and len(path.read_text()) in SIZES][:COUNT]
+    known = [path for path in found if path.name not in LEFT_OUT and path.stat().st_size in SIZES][:COUNT]
     return [*known, *(path for path in found if path.name in LEFT_OUT)]
 
 

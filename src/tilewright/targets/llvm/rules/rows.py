@@ -223,13 +223,13 @@ def _cut_rows(s: Schedule, blocks: list[loop.Block], rows: int, beside: dict[loo
 
     Returns the loop over the parts, if there are several.
     """
-    names = [loop_of(s, b, rows - 1) for b in blocks]
+    extent = s.loop(next(iter(beside.values()))).extent
+    if extent <= JAMMED_ROWS:
+        return []
     outer = []
-    for b, name in zip(blocks, names, strict=True):
+    for b in blocks:
+        name = loop_of(s, b, rows - 1)
         assert name is not None
-        extent = s.loop(name).extent
-        if extent <= JAMMED_ROWS:
-            return []
         part, inner = s.split(name, divisor(extent, JAMMED_ROWS))
         outer.append(part)
         if b in beside:
