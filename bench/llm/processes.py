@@ -1,13 +1,13 @@
-"""A language model in two single-threaded processes against one process with two threads, on this machine.
+"""A language model in two processes against one process, on two cores of this machine.
 
     python -m bench.llm.processes             # bf16 and int4
     python -m bench.llm.processes -p int4 -s 60
 
 The model is a Llama of 0.3 billion parameters with random weights (`model.SIZES`). It is compiled for one
-process, for two that share each matrix (tensor parallel), and for two stages (pipeline parallel), which
-compute one after the other. One step of decoding, for one sequence and for eight, and a prompt of 256 tokens
-are measured in turns; loss is the time of the processes over that of one process, minus 1. Medians go to
-bench/results/llm_processes-CLASS.json and .md.
+process, for two that share each matrix (tensor parallel, one thread each), and for two stages (pipeline
+parallel), which take turns and have two threads each. One step of decoding, for one sequence and for eight,
+and a prompt of 256 tokens are measured in turns; loss is the time of the processes over that of one process,
+minus 1. Medians go to bench/results/llm_processes-CLASS.json and .md.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def measure(folder: Path, precision: str, seconds: float) -> dict[str, dict[str,
     for way in WAYS:
         path = made(folder, precision, way)
         runners[way] = (
-            LibraryRunner(load(path, threads=2)) if way == "one" else open_parallel(load(path), path, 1)
+            LibraryRunner(load(path, threads=2)) if way == "one" else open_parallel(load(path), path)
         )
     found = {way: calls(runner) for way, runner in runners.items()}
     times: dict[str, dict[str, list[float]]] = {c: {w: [] for w in WAYS} for c in found["one"]}
@@ -126,10 +126,9 @@ def markdown(result: dict[str, Any]) -> str:
         f"{max(r['date'] for r in rows)}, {info['processor']} ({features(info['flags'])}), {info['cores']} "
         "cores; `python -m bench.llm.processes`. A Llama of 0.3 billion parameters with random weights: "
         "median milliseconds of a step of decoding after 128 tokens, and of a prompt of 256 tokens, in one "
-        "process of two threads, and in two of one thread that share each matrix (tensor) or have half of "
-        "the layers (pipeline). Loss is the time over that of one process, minus 1.\n\n"
-        + table(head, lines)
-        + "\n"
+        "process of two threads, in two of one thread that share each matrix (tensor), and in two of two "
+        "threads that have half of the layers and take turns (pipeline). Loss is the time over that of one "
+        "process, minus 1.\n\n" + table(head, lines) + "\n"
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,10 @@ class Kind(IntEnum):
     SHIFT = 5
 
 
+AWAKE, NAP = 5e-4, 5e-5
+"""Seconds for which a process looks for messages of MPI without sleeping, and seconds between two looks after
+that. A longer nap delays operations, a shorter one takes more from processes that compute meanwhile.
+"""
 REDUCTIONS = ("sum", "max", "min")
 """Reductions, in the order of their numbers in C sources."""
 
@@ -271,7 +276,10 @@ class MpiEngine(Engine):
             requests = [comm.Isend(source, to), comm.Irecv(target, origin)]
 
         def wait() -> None:
-            MPI.Request.Waitall(requests)
+            asleep = time.perf_counter() + AWAKE
+            # `Waitall` would keep a core busy, which another stage of a pipeline may need.
+            while not MPI.Request.Testall(requests):
+                time.sleep(NAP if time.perf_counter() > asleep else 0)
             if narrow and reduces:
                 operation.target.reshape(-1)[...] = target
 

@@ -32,7 +32,7 @@ from tilewright.errors import CompileError, ShapeError
 from tilewright.llm.library import open_library
 from tilewright.llm.parallel.calls import Calls
 from tilewright.llm.parallel.launch import open_runner
-from tilewright.llm.parallel.place import Place
+from tilewright.llm.parallel.place import LOCAL_SIZES, Place, computing_here
 from tilewright.llm.parallel.runner import Leader, check_together, whole_of
 
 from .programs import main
@@ -121,6 +121,24 @@ def test_processes_of_torchrun(compiled: Callable[..., Path], capsys: pytest.Cap
     outputs = [finished(process) for process in processes]
     check(outputs[0], capsys.readouterr().out)
     assert not outputs[1]
+
+
+@pytest.mark.parametrize(
+    ("tensor", "pipeline", "here", "expected"),
+    [(2, 1, None, 2), (1, 2, None, 1), (2, 2, None, 2), (2, 2, 4, 2), (4, 1, 2, 2), (4, 2, 1, 1)],
+)
+def test_stages_take_turns_on_the_cores_of_a_machine(
+    tensor: int, pipeline: int, here: int | None, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`here` is the number of processes that a launcher says it has started on this machine."""
+    for name in LOCAL_SIZES:
+        monkeypatch.delenv(name, raising=False)
+    place = Place(tensor, pipeline)
+    for name in LOCAL_SIZES:
+        with monkeypatch.context() as patched:
+            if here is not None:
+                patched.setenv(name, str(here))
+            assert computing_here(place) == expected
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from ...driver.load import load
 from ...errors import ArtifactError, TilewrightError
 from ..library import LibraryRunner
 from ..tokenizer import TOKENIZER, Tokenizer
-from .place import MPI_RANKS, part_path, place_of
+from .place import MPI_RANKS, computing_here, part_path, place_of
 from .runner import Leader, follow
 
 if TYPE_CHECKING:
@@ -56,7 +56,8 @@ def open_parallel(library: CompiledModel, path: Path, threads: int | None = None
     Args:
         library: The library of rank 0, loaded.
         path: Its file; the other processes' files are beside it.
-        threads: The most threads of each process; None: an equal share of the cores.
+        threads: The most threads of each process; None: an equal share of the cores among processes that
+            compute at the same time.
 
     Raises:
         ArtifactError: A file of another process is missing.
@@ -69,7 +70,7 @@ def open_parallel(library: CompiledModel, path: Path, threads: int | None = None
         raise ArtifactError(f"{missing[0]}: no such file; the library needs it for one of its processes")
     library.close()
     world = launched()
-    threads = threads or share(int(os.environ.get("LOCAL_WORLD_SIZE", place.size)))
+    threads = threads or max(1, usable_cores() // computing_here(place))
     if world is not None:
         library = load(part_path(path, world.rank), threads=threads)
         if world.rank:
@@ -105,11 +106,6 @@ def open_runner(path: str | Path, **where: Any) -> tuple[LibraryRunner, Tokenize
     size = place_of(library.metadata).size
     runner = LibraryRunner(library) if size == 1 else open_parallel(library, path)
     return runner, Tokenizer.from_folder(path.with_suffix(TOKENIZER))
-
-
-def share(processes: int) -> int:
-    """The threads of each of some processes that share this process's cores."""
-    return max(1, usable_cores() // processes)
 
 
 def started(path: Path, size: int, threads: int) -> tuple[Group, list[subprocess.Popen[bytes]]]:
@@ -176,4 +172,4 @@ if __name__ == "__main__":
         sys.exit(f"tilewright: a process of the model has ended: {error}")
 
 
-__all__ = ["launched", "open_parallel", "open_runner", "share", "started"]
+__all__ = ["launched", "open_parallel", "open_runner", "started"]

@@ -15,6 +15,8 @@ from ...errors import CompileError
 
 MPI_RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
 """Variables by which launchers of MPI tell a process its rank."""
+LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+"""Variables by which torchrun, Open MPI and MPICH tell a process how many run on its machine."""
 
 
 class PlannedEngine(Engine):
@@ -143,4 +145,21 @@ def launched_rank() -> int:
     return next((int(os.environ[name]) for name in MPI_RANKS if name in os.environ), 0)
 
 
-__all__ = ["MPI_RANKS", "Place", "PlannedEngine", "launched_rank", "part_path", "place_of"]
+def computing_here(place: Place) -> int:
+    """The most processes of this one's machine that compute at the same time: stages take turns. Where no
+    launcher tells how many it has started here, all of them run here.
+    """
+    here = next((int(os.environ[name]) for name in LOCAL_SIZES if name in os.environ), place.size)
+    return max(1, min(here, place.tensor))
+
+
+__all__ = [
+    "LOCAL_SIZES",
+    "MPI_RANKS",
+    "Place",
+    "PlannedEngine",
+    "computing_here",
+    "launched_rank",
+    "part_path",
+    "place_of",
+]
