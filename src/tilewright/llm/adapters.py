@@ -2,8 +2,8 @@
 
 The matrices of all adapters are states of the library. Row i of a linear layer's input x gives
 ``x[i] @ W.T + (x[i] @ A[k]) @ B[k]``, where k is the row's adapter. Number 0 is none: its matrices are zero.
-The products with A and B are grouped, as those of experts are, so that only matrices that rows choose are
-read (as in Punica, Chen et al. 2023).
+Where rows have adapters of their own, the products with A and B are grouped, as those of experts are, so that
+only matrices that rows choose are read (as in Punica, Chen et al. 2023).
 """
 
 from __future__ import annotations
@@ -33,14 +33,21 @@ if TYPE_CHECKING:
 
 TERMS = 128
 """The most terms of one sum of a product with A. More terms make fewer and longer sums."""
+WIDTH = 64
+"""The columns of a panel of B. Wider panels make fewer products; in one panel of all columns, successive rows
+are so far apart that they displace each other in the caches.
+"""
 _KINDS = (QuantizedLinear, Linear)
 _rows: ContextVar[Tensor | None] = ContextVar("rows", default=None)
 
 
 @contextmanager
 def adapters_of(rows: Tensor | None) -> Iterator[None]:
-    """Make linear layers called in the ``with`` block add the changes of the adapters whose numbers are
-    `rows`, integers [batch]; None: no changes.
+    """Make linear layers called in the ``with`` block add the changes of adapters.
+
+    Args:
+        rows: The numbers of the adapters of sequences, integers [batch], or of all of them, an integer (shape
+            ()); None: no changes.
     """
     token = _rows.set(rows)
     try:
@@ -68,19 +75,32 @@ class AdaptedLinear(Module):
         super().__init__()
         self.base = base
         self.a = State(f"{ADAPTER}{name}.A", (count + 1, inputs, rank), dtype)
-        self.b = State(f"{ADAPTER}{name}.B", (count + 1, rank, outputs), dtype)
+        panels = _parts(outputs, WIDTH)
+        self.b = State(f"{ADAPTER}{name}.B", (count + 1, panels, rank, outputs // panels), dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return [batch, n, out] for `x` [batch, n, in]; all tokens of a sequence have its adapter."""
+        """Return [batch, ..., out] for `x` [batch, ..., in]; all tokens of a sequence have its adapter."""
         y: Tensor = self.base(x)
         rows = _rows.get()
         if rows is None:
             return y
+        narrow = tnp.astype(x, self.a.dtype)
+        change = self._by_one(narrow, rows) if rows.ndim == 0 else self._by_rows(narrow, rows)
+        result: Tensor = y + tnp.astype(change, y.dtype)
+        return result
+
+    def _by_one(self, x: Tensor, number: Tensor) -> Tensor:
+        """The change [..., out] by one adapter of the tokens x [..., in] of a prompt."""
+        b = tnp.moveaxis(self.b.value[number], 0, 1)
+        result: Tensor = x @ self.a.value[number] @ b.reshape(b.shape[0], -1)
+        return result
+
+    def _by_rows(self, x: Tensor, numbers: Tensor) -> Tensor:
+        """The change [batch, ..., out] of x [batch, ..., in] by an adapter for each sequence [batch]."""
         shape = x.shape[:-1]
-        index = tnp.broadcast_to(rows.reshape(-1, *[1] * (len(shape) - 1)), shape).reshape(-1)
-        flat = tnp.astype(x.reshape(-1, x.shape[-1]), self.a.dtype)
-        change = F.grouped_matmul(self._reduced(flat, index), self.b.value, index)
-        result: Tensor = y + tnp.astype(change, y.dtype).reshape(*shape, change.shape[-1])
+        index = tnp.broadcast_to(numbers.reshape(-1, *[1] * (len(shape) - 1)), shape).reshape(-1)
+        change = self._expanded(self._reduced(x.reshape(-1, x.shape[-1]), index), index)
+        result: Tensor = change.reshape(*shape, -1)
         return result
 
     def _reduced(self, x: Tensor, index: Tensor) -> Tensor:
@@ -90,17 +110,38 @@ class AdaptedLinear(Module):
         that each thread can take a share of them.
         """
         count, inputs, rank = self.a.shape
-        parts, rest = divmod(inputs, TERMS)
-        if rest or parts < 2:
-            return F.grouped_matmul(x, self.a.value, index)
-        rows = x.shape[0]
-        pieces = tnp.moveaxis(x.reshape(rows, parts, TERMS), 1, 0).reshape(parts * rows, TERMS)
-        matrices = self.a.value.reshape(count * parts, TERMS, rank)
-        chosen = index * parts + tnp.arange(parts, dtype=index.dtype)[:, None]
-        products = F.grouped_matmul(pieces, matrices, chosen.reshape(parts * rows))
-        wide = tnp.astype(products, "float32").reshape(parts, rows, rank)
-        result: Tensor = tnp.astype(wide.sum(0), x.dtype)
+        parts = _parts(inputs, TERMS)
+        pieces = tnp.moveaxis(x.reshape(x.shape[0], parts, -1), 1, 0)
+        products = _products(pieces, self.a.value.reshape(count, parts, -1, rank), index)
+        result: Tensor = tnp.astype(tnp.astype(products, "float32").sum(0), x.dtype)
         return result
+
+    def _expanded(self, x: Tensor, index: Tensor) -> Tensor:
+        """The products with B, [rows, out], of rows x [rows, rank]."""
+        panels = self.b.shape[1]
+        products = _products(tnp.broadcast_to(x, (panels, *x.shape)), self.b.value, index)
+        result: Tensor = tnp.moveaxis(products, 0, 1).reshape(x.shape[0], -1)
+        return result
+
+
+def _parts(size: int, of: int) -> int:
+    """The number of equal parts `of` so many elements that `size` elements have; 1 if there is a rest."""
+    return 1 if size % of else size // of
+
+
+def _products(x: Tensor, matrices: Tensor, index: Tensor) -> Tensor:
+    """The products [parts, rows, n] of x [parts, rows, k] with parts of the rows' matrices.
+
+    Args:
+        x: The factors of each part.
+        matrices: The matrices [count, parts, k, n].
+        index: The number of each row's matrix, integers [rows].
+    """
+    count, parts, k, n = matrices.shape
+    chosen = (index * parts + tnp.arange(parts, dtype=index.dtype)[:, None]).reshape(-1)
+    flat = F.grouped_matmul(x.reshape(-1, k), matrices.reshape(count * parts, k, n), chosen)
+    result: Tensor = flat.reshape(*x.shape[:2], n)
+    return result
 
 
 def adapt(
@@ -174,13 +215,12 @@ class LibraryAdapters:
                 whole = state[name]
                 whole[number] = 0
                 if (value := adapter.get(name)) is not None:
-                    rows, columns = value.shape
-                    whole[number, :rows, :columns] = value
+                    whole[number][tuple(map(slice, value.shape))] = value
                 state[name] = whole
 
     def read(self, folder: Path) -> Mapping[str, np.ndarray[Any, Any]]:
-        """The matrices [in, rank] and [rank, out] of an adapter by the names of their states; the second ones
-        include the scale.
+        """The matrices A [in, rank] and B [panels, rank, columns] of an adapter by the names of their states;
+        the second ones include the scale.
 
         Raises:
             WeightsError: A file is missing or damaged, the adapter is of another model, or a rank is too
@@ -197,7 +237,8 @@ class LibraryAdapters:
                     f"{of_another(adapter)}: {name} is not one of its linear layers that take adapters"
                 )
             outputs, inputs = change.shape
-            here = [self._shapes[b][1], self._shapes[a][0]]
+            panels, _, columns = self._shapes[b]
+            here = [panels * columns, self._shapes[a][0]]
             if [outputs, inputs] != here:
                 raise WeightsError(
                     f"{of_another(adapter)}: {name} is {here} here, the change {[outputs, inputs]}"
@@ -208,7 +249,8 @@ class LibraryAdapters:
                     f"{self.rank}: compile it with --max-adapter-rank {adapter.rank}"
                 )
             result[a] = change.a.read().T
-            result[b] = change.b.read().T.astype(np.float32) * np.float32(change.scale)
+            expanding = change.b.read().astype(np.float32) * np.float32(change.scale)
+            result[b] = np.moveaxis(expanding.reshape(panels, columns, -1), 2, 1)
         return result
 
 
