@@ -45,6 +45,7 @@ from .tensor.pack_constants import pack_constants
 from .tensor.pack_operands import pack_operands
 from .tensor.pad_reductions import pad_reductions
 from .tensor.recompute import recompute
+from .tensor.shrink_results import shrink_results
 from .tensor.split_borders import split_borders
 from .tensor.split_concat import split_concat
 from .tensor.split_cumulative import split_cumulative
@@ -97,6 +98,7 @@ PASSES: tuple[PassInfo, ...] = (
     _tensor(absorb_permutations, min_opt=1, arguments=("info",)),
     _tensor(defer_row_scales, min_opt=2, arguments=("info",)),
     _tensor(eliminate),
+    _tensor(shrink_results, min_opt=1),
     _packing(pad_reductions, min_opt=2, arguments=("panel", "precision", "info")),
     _tensor(lower_precision, condition=Condition.LOWER_PRECISION, arguments=("precision",)),
     _tensor(round_factors, min_opt=1, condition=Condition.GPU, arguments=("info",)),

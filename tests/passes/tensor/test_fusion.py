@@ -64,11 +64,11 @@ def arrays(module: Module, **sizes: int) -> list[np.ndarray]:
     return found
 
 
-def check_passes(module: Module, **sizes: int) -> list[tensor.Group]:
+def check_passes(module: Module, options: LoweringOptions = OPTIONS, /, **sizes: int) -> list[tensor.Group]:
     """Run every pass, and compare the interpreter's results after each. Returns the groups."""
     inputs = arrays(module, **sizes)
     wanted = Interpreter(module).run("main", inputs)
-    for step in tensor_passes(OPTIONS):
+    for step in tensor_passes(options):
         step(module)
         verify(module)
         for y, z in zip(Interpreter(module).run("main", inputs), wanted, strict=True):
