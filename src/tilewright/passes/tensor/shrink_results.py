@@ -30,7 +30,7 @@ def shrink_results(module: Module) -> None:
                     if (place := _only_place(op, d)) is not None:
                         op = _reduced(op, d, place)
         for op in list(block.ops):
-            if notes.QUANTIZED.present(op):
+            if isinstance(op, tensor.Compute) and notes.QUANTIZED.present(op):
                 _read_from_start(op)
 
 
@@ -139,6 +139,7 @@ def _redirect(old: Value, new: Value, d: int, place: Dim) -> None:
             _redirect(user.result, view, shown, place)
             user.erase()
         else:
+            assert isinstance(user, tensor.Read)
             user.set_operand(k, new)
             user.indices = (*user.indices[:d], user.indices[d] - place, *user.indices[d + 1 :])
 
