@@ -1,4 +1,4 @@
-"""Of results of which only one element of a dimension is read, only that element is computed."""
+"""Where only one element of a dimension of a result is read, only that element is computed."""
 
 from __future__ import annotations
 

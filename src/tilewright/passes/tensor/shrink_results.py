@@ -1,4 +1,4 @@
-"""Computes of a result only what is read, where that is one element of a dimension.
+"""Computes only what is read of a result, where that is one element of a dimension.
 
 The logits after a prompt need the last token alone, and many classifiers need the first one. Fusion moves
 such a slice ``y[n - 1]`` into the computation that reads y. Its producers, such as the feed-forward block of
