@@ -72,8 +72,11 @@ def _dimension(view: tensor.Reshape, d: int) -> int | None:
 def _only_place(op: tensor.Compute, d: int) -> Dim | None:
     """The index of dimension `d` at which everything reads a result; None if there are several, if it is not
     certain to lie within the dimension, or if the dimension has one element.
+
+    The index may contain sizes of the result only: others may become known behind the computation.
     """
     n = op.shape[d]
+    known = {s for size in op.shape for s in tensor.free_symbols_of(size)}
     if prove_eq(n, 1):
         return None
     found: Dim | None = None
@@ -86,7 +89,11 @@ def _only_place(op: tensor.Compute, d: int) -> Dim | None:
         if not isinstance(reader, tensor.Compute) or reader.parent is not op.parent:
             return None
         place = _same(use.user.indices[use.d], reader)
-        if place is None or (found is not None and not prove_eq(place, found)):
+        if (
+            place is None
+            or not tensor.free_symbols_of(place) <= known
+            or (found is not None and not prove_eq(place, found))
+        ):
             return None
         found = place
     return found if found is not None and prove_le(0, found) and prove_lt(found, n) else None
