@@ -230,6 +230,15 @@ def substitute_indices(op: Operation, mapping: Mapping[Expr, Dim]) -> None:
         op.expr = substitute(op.expr, mapping)
 
 
+def clone_body(source: Compute, target: Compute, mapping: Mapping[Expr, Dim]) -> None:
+    """Copy the body of a computation to another one, with symbols substituted in its index expressions."""
+    copies: dict[Value, Value] = {}
+    for child in source.body.ops:
+        copy = child.clone(copies)
+        substitute_indices(copy, mapping)
+        target.body.append(copy)
+
+
 def _largest(upper: Dim, axes: dict[Expr, int], env: Frame) -> int:
     """The greatest value of an axis bound over the corners of the parallel axes it depends on."""
     bound = [a for a in axes if a in free_symbols_of(upper)]

@@ -71,7 +71,7 @@ def test_results_of_which_more_is_read_stay_whole() -> None:
 
 
 def test_a_place_that_may_lie_outside_leaves_the_result_whole() -> None:
-    n = symbol("seq", 0, 16)  # a text of no tokens has no first one
+    n = symbol("seq", 0, 16)  # a text may have no fourth token
 
     def body(b: Builder, x: Value) -> Value:
         third = b(graph.Constant(value=Constant(np.array(3))))

@@ -568,11 +568,7 @@ def _absorb(consumer: tensor.Compute, read: tensor.Read) -> None:
         location=producer.location,
     )
     notes.copy(producer, new)
-    copies: dict[Value, Value] = {}
-    for child in producer.body.ops:
-        copy = child.clone(copies)
-        tensor.substitute_indices(copy, mapping)
-        new.body.append(copy)
+    tensor.clone_body(producer, new, mapping)
     assert producer.parent is not None
     producer.parent.insert_before(producer, new)
     for r in reads:

@@ -9,8 +9,8 @@ the last layer, would still compute all n tokens: ``y[i] = f(x[i])`` for i < n. 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
+from ...analysis.index_maps import product
 from ...dialects import tensor
 from ...dialects.tensor_builder import TensorBuilder
 from ...ir import notes
@@ -34,23 +34,15 @@ def shrink_results(module: Module) -> None:
                 _read_from_start(op)
 
 
-class _Use(NamedTuple):
-    """A use of a tensor, or of a view of it that has the dimension `d` as well."""
-
-    user: tensor.Read | tensor.Reshape
-    d: int
-
-
-def _uses(value: Value, d: int) -> Iterator[_Use | None]:
-    """The reads of a tensor, and the views through which they read it, each view behind what it shows; None
-    for each use that is no read of one element, or of a view without the dimension.
+def _reads(value: Value, d: int) -> Iterator[tuple[tensor.Read, int] | None]:
+    """The reads of a tensor, directly or through views, each with the number of its index that is that of
+    dimension `d`; None for each other use, and for a view without the dimension.
     """
     for user, _ in value.uses:
         if isinstance(user, tensor.Read):
-            yield _Use(user, d)
+            yield user, d
         elif isinstance(user, tensor.Reshape) and (shown := _dimension(user, d)) is not None:
-            yield _Use(user, d)
-            yield from _uses(user.result, shown)
+            yield from _reads(user.result, shown)
         else:
             yield None
 
@@ -58,15 +50,15 @@ def _uses(value: Value, d: int) -> Iterator[_Use | None]:
 def _dimension(view: tensor.Reshape, d: int) -> int | None:
     """The dimension of a view whose index is that of dimension `d` of what it shows; None if it has none."""
     shape = view.x.type.shape
-    before: Dim = 1
-    for n in shape[:d]:
-        before = before * n
-    shown: Dim = 1
-    for k, n in enumerate(view.shape):
-        if prove_eq(shown, before) and prove_eq(n, shape[d]):
-            return k
-        shown = shown * n
-    return None
+    before = product(shape[:d])
+    return next(
+        (
+            k
+            for k, n in enumerate(view.shape)
+            if prove_eq(n, shape[d]) and prove_eq(product(view.shape[:k]), before)
+        ),
+        None,
+    )
 
 
 def _only_place(op: tensor.Compute, d: int) -> Dim | None:
@@ -80,15 +72,14 @@ def _only_place(op: tensor.Compute, d: int) -> Dim | None:
     if prove_eq(n, 1):
         return None
     found: Dim | None = None
-    for use in _uses(op.result, d):
+    for use in _reads(op.result, d):
         if use is None:
             return None
-        if isinstance(use.user, tensor.Reshape):
-            continue
-        reader = use.user.parent_op
+        read, k = use
+        reader = read.parent_op
         if not isinstance(reader, tensor.Compute) or reader.parent is not op.parent:
             return None
-        place = _same(use.user.indices[use.d], reader)
+        place = _same(read.indices[k], reader)
         if (
             place is None
             or not tensor.free_symbols_of(place) <= known
@@ -124,11 +115,7 @@ def _reduced(op: tensor.Compute, d: int, place: Dim) -> tensor.Compute:
         location=op.location,
     )
     notes.copy(op, new)
-    copies: dict[Value, Value] = {}
-    for child in op.body.ops:
-        copy = child.clone(copies)
-        tensor.substitute_indices(copy, mapping)
-        new.body.append(copy)
+    tensor.clone_body(op, new, mapping)
     Builder.before(op).insert(new)
     _redirect(op.result, new.result, d, place)
     op.erase()

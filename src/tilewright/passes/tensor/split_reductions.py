@@ -210,11 +210,7 @@ def _partial_results(op: tensor.Compute, axis: Expr, piece: Dim, count: Dim) -> 
     if roles is not None:
         notes.CONTRACTION.set(new, roles.behind_a_batch_axis().as_attribute())
     mapping[axis] = outer * piece + inner
-    copies: dict[Value, Value] = {}
-    for child in op.body.ops:
-        copy = child.clone(copies)
-        tensor.substitute_indices(copy, mapping)
-        new.body.append(copy)
+    tensor.clone_body(op, new, mapping)
     Builder.before(op).insert(new)
     result: Value = new.result
     return result
